@@ -297,7 +297,7 @@ void Arrivals::read(const LoadRef& load) {
   }
 }
 
-// Whoever has waited for all of a load finds it finished: that letter is sent before the last layer
+// Whoever has waited for all of a load finds it finished: that task is sent before the last layer
 // is noted.
 void Arrivals::read_layers(const LoadRef& load) {
   const auto start = std::chrono::steady_clock::now();

@@ -25,7 +25,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/host_buffer.h"
-#include "quire/engine/letters.h"
+#include "quire/engine/tasks.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -74,19 +74,19 @@ class Arrivals {
     std::condition_variable progress_;
     int layers_ = 0;                // that have been read
     double seconds_ = 0;            // that reading took
-    Letters ended_;                 // that says so to the engine's thread
+    Tasks ended_;                   // that says so to the engine's thread
     std::vector<Status> failures_;  // [parts]
   };
   using LoadRef = std::shared_ptr<Load>;
   // Waits until all have ended. kCancelled where the caller interrupts that, which the loads do not
   // mind.
   [[nodiscard]] static Status await(std::span<const LoadRef> loads, const Interrupt& interrupted);
-  using Post = std::function<void(Letters)>;
+  using Post = std::function<void(Tasks)>;
   // How a load has ended, and how long its reading took. Called again where it throws
   // std::bad_alloc.
   using Done = std::function<void(Load& load, double seconds)>;
 
-  // `shelves` and `ledger` are borrowed; `post` sends a letter to the engine's thread.
+  // `shelves` and `ledger` are borrowed; `post` sends a task to the engine's thread.
   Arrivals(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post);
   ~Arrivals() { stop(); }
   Arrivals(const Arrivals&) = delete;

@@ -16,7 +16,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/cpu/no_threads.h"
-#include "quire/engine/letters.h"
+#include "quire/engine/tasks.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -77,18 +77,18 @@ class ArrivalsTest : public testing::Test {
            kv_store::kv_bytes(from_, saved_blocks_, kTokens);
   }
 
-  // From now on the loading thread does this before a letter is sent.
-  void before_letters(std::function<void()> todo) { before_letter_ = std::move(todo); }
+  // From now on the loading thread does this before a task is sent.
+  void before_tasks(std::function<void()> todo) { before_task_ = std::move(todo); }
 
   // What the engine's thread does between two steps.
-  void read_letters() {
-    Letters letters;
+  void run_tasks() {
+    Tasks tasks;
     {
       const std::lock_guard lock(mutex_);
-      letters.swap(letters_);
+      tasks.swap(tasks_);
     }
-    for (const auto& letter : letters) {
-      letter();
+    for (const auto& task : tasks) {
+      task();
     }
   }
 
@@ -97,20 +97,20 @@ class ArrivalsTest : public testing::Test {
   const Blocks saved_blocks_ = kv_store::ids({5, 1, 2});
   kv_store::PagedStore to_ = kv_store::random_shelves(kv_store::small_geometry(), 9, 2);
   kv::Ledger ledger_{{.num_blocks = 9, .block_tokens = 4}};
-  std::function<void()> before_letter_ = [] {};
+  std::function<void()> before_task_ = [] {};
   std::mutex mutex_;  // guards what follows
-  Letters letters_;
-  Arrivals arrivals_{to_, ledger_, [this](Letters letter) {
-                       before_letter_();
+  Tasks tasks_;
+  Arrivals arrivals_{to_, ledger_, [this](Tasks task) {
+                       before_task_();
                        const std::lock_guard lock(mutex_);
-                       letters_.splice(letters_.end(), letter);
+                       tasks_.splice(tasks_.end(), task);
                      }};
 };
 
-// The letter is on its way before anybody is let go: what they ask the engine comes behind it.
+// The task is on its way before anybody is let go: what they ask the engine comes behind it.
 TEST_F(ArrivalsTest, WhoHasWaitedForAllOfALoadFindsItFinished) {
   std::promise<void> waited;
-  before_letters([&, let_go = waited.get_future().share()] {
+  before_tasks([&, let_go = waited.get_future().share()] {
     EXPECT_EQ(let_go.wait_for(kMoment), std::future_status::timeout);
   });
   bool finished = false;
@@ -123,7 +123,7 @@ TEST_F(ArrivalsTest, WhoHasWaitedForAllOfALoadFindsItFinished) {
     return status;
   });
   EXPECT_TRUE(waiting.get().ok());
-  read_letters();
+  run_tasks();
   EXPECT_TRUE(finished);
   EXPECT_TRUE(arrivals_.idle());
   EXPECT_TRUE(is_there(kv_store::ids({0, 1, 2})));
@@ -131,7 +131,7 @@ TEST_F(ArrivalsTest, WhoHasWaitedForAllOfALoadFindsItFinished) {
 
 TEST_F(ArrivalsTest, WhatIsNotReadYetIsWaitedForByWhoeverReadsOrCopiesIt) {
   std::promise<void> go;
-  before_letters([held_up = go.get_future().share()] { held_up.wait(); });
+  before_tasks([held_up = go.get_future().share()] { held_up.wait(); });
   const Blocks first = kv_store::ids({0, 1, 2}), second = kv_store::ids({3, 4, 5});
   const LoadRef before = load(saved(), first);
   const LoadRef loading = load(saved(), second);
@@ -149,13 +149,13 @@ TEST_F(ArrivalsTest, WhatIsNotReadYetIsWaitedForByWhoeverReadsOrCopiesIt) {
   layer.get();
   EXPECT_TRUE(before->outcome().ok());
   EXPECT_TRUE(arrivals_.outcome(second).ok());
-  read_letters();
+  run_tasks();
   EXPECT_TRUE(arrivals_.idle());
 }
 
 TEST_F(ArrivalsTest, ACopyThatWasOrderedBeforeTheDamageWasSeenIsBadToo) {
   std::promise<void> go;
-  before_letters([held_up = go.get_future().share()] { held_up.wait(); });
+  before_tasks([held_up = go.get_future().share()] { held_up.wait(); });
   const LoadRef before = load(saved(), kv_store::ids({0, 1, 2}));
   const Blocks bad = kv_store::ids({3, 4, 5});
   const LoadRef loading = load(damaged(), bad);
@@ -167,7 +167,7 @@ TEST_F(ArrivalsTest, ACopyThatWasOrderedBeforeTheDamageWasSeenIsBadToo) {
   arrivals_.before_copy({.from = BlockId{3}, .to = BlockId{6}});
   EXPECT_EQ(arrivals_.check(kv_store::ids({6})).error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(loading->outcome().error().code, ErrorCode::kCorrupt);
-  read_letters();
+  run_tasks();
   EXPECT_EQ(arrivals_.check(bad).error().code, ErrorCode::kCorrupt);
   EXPECT_TRUE(arrivals_.check(kv_store::ids({0, 1, 2, 7})).ok());
 }
@@ -192,7 +192,7 @@ TEST_F(ArrivalsTest, APartThatIsDamagedSpoilsNoOtherOfItsLoad) {
   EXPECT_EQ(loading->outcome(bad).error().code, ErrorCode::kCorrupt);
   EXPECT_TRUE(arrivals_.outcome(good).ok());
   EXPECT_FALSE(arrivals_.outcome(bad).ok());
-  read_letters();
+  run_tasks();
   EXPECT_EQ(ended.error().code, ErrorCode::kCorrupt);
   EXPECT_TRUE(of_the_good_one.ok());
   EXPECT_TRUE(is_there(good));
@@ -209,7 +209,7 @@ TEST_F(ArrivalsTest, WithoutAThreadItIsReadAtOnce) {
     EXPECT_TRUE(loading->outcome().ok());
     EXPECT_TRUE(is_there(kv_store::ids({0, 1, 2})));
   }
-  read_letters();
+  run_tasks();
   EXPECT_TRUE(ended.ok());
   EXPECT_TRUE(load(saved(), kv_store::ids({3, 4, 5}))->outcome().ok());
 }

@@ -51,7 +51,7 @@ Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) con
     return state == nullptr ? stale("where they come from has changed or was closed")
                             : Result<std::vector<TokenId>>(first(state->tokens));
   }
-  const kv::Chunk* chunk = engine_.chunks_->registry().find(run.chunk_id);
+  const kv::Chunk* chunk = engine_.chunks().registry().find(run.chunk_id);
   return chunk == nullptr ? stale(base::str_cat("chunk ", run.chunk_id, " has gone"))
                           : Result<std::vector<TokenId>>(first(*chunk->tokens));
 }
@@ -60,7 +60,7 @@ Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) con
 Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& run,
                                                                Segments& named) const {
   if (!run.chunk_id.empty()) {
-    const kv::Chunk* chunk = engine_.chunks_->registry().find(run.chunk_id);
+    const kv::Chunk* chunk = engine_.chunks().registry().find(run.chunk_id);
     if (chunk == nullptr || chunk->registration != run.registration) {
       return stale(base::str_cat("chunk ", run.chunk_id, " has gone"));
     }
@@ -115,9 +115,9 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const s
                                             const std::optional<kv::VariantKey>& key) {
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
   const std::string& whose = engine_.salt_of(salt);
-  return engine_.ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
-    QUIRE_TRY_STATUS(engine_.chunks_->adopt(chunk_id, whose));
-    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks_->registry().get(chunk_id, whose));
+  return engine_.thread().ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
+    QUIRE_TRY_STATUS(engine_.chunks().adopt(chunk_id, whose));
+    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks().registry().get(chunk_id, whose));
     const auto variant = chunk->variants.find(key.value_or(kv::registered_key(*chunk)));
     if (variant == chunk->variants.end()) {
       return Error{
@@ -133,7 +133,7 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const s
 // Everything of a tenant that has blocks of its own.
 std::vector<BlockRun> SequenceService::known_runs(const std::string& salt) const {
   std::vector<BlockRun> runs;
-  for (const kv::Chunk* chunk : engine_.chunks_->registry().list(salt)) {
+  for (const kv::Chunk* chunk : engine_.chunks().registry().list(salt)) {
     for (const auto& [key, variant] : chunk->variants) {
       runs.push_back(engine::run_of(engine_.weak_from_this(), ledger(), *chunk, variant));
     }
@@ -226,7 +226,7 @@ Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::in
                                                          const std::string& salt) {
   using Runs = std::vector<BlockRun>;
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
-  return engine_.ask<Runs>([&]() -> Result<Runs> {
+  return engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     const Runs known = known_runs(engine_.salt_of(salt));
     RunFinder finder(known, ledger().config().block_tokens,
                      [this](const BlockRun& run) { return tokens_of(run); });

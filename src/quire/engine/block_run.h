@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/engine/letters.h"
+#include "quire/engine/tasks.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -28,7 +28,7 @@ struct HeldSegment {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
   std::weak_ptr<Engine> engine;
-  Letters letter{1};  // that gives the segment up
+  Tasks task{1};  // that gives the segment up
 };
 using HeldRef = std::shared_ptr<const HeldSegment>;
 

@@ -85,7 +85,7 @@ Status ChunkService::name_anchor(Draft& draft, Anchors& anchors) {
   const std::optional<std::string>& asked = draft.content->options.anchor;
   if (!asked && !anchors.contains(salt)) {
     QUIRE_TRY(anchors[salt],
-              engine_.ask_for_blocks<std::string>([&] { return last_system(salt); }));
+              engine_.thread().ask_for_blocks<std::string>([&] { return last_system(salt); }));
   }
   draft.chunk.anchor = asked ? *asked : anchors[salt];
   return {};
@@ -93,7 +93,7 @@ Status ChunkService::name_anchor(Draft& draft, Anchors& anchors) {
 
 // A text that is there is not encoded again.
 Status ChunkService::name_drafts(std::span<Draft> drafts) {
-  QUIRE_TRY_STATUS(engine_.call([&] { take_known_tokens(drafts); }));
+  QUIRE_TRY_STATUS(engine_.thread().call([&] { take_known_tokens(drafts); }));
   Anchors anchors;  // the last ones before
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     Draft& draft = drafts[i];
@@ -153,7 +153,7 @@ Status ChunkService::check_room_now(std::span<const Draft> drafts) {
 }
 
 Status ChunkService::check_room(std::span<const Draft> drafts) {
-  const auto fits = engine_.ask_for_blocks<bool>([&]() -> Result<bool> {
+  const auto fits = engine_.thread().ask_for_blocks<bool>([&]() -> Result<bool> {
     const Status status = check_room_now(drafts);
     return status.ok() ? Result<bool>(true) : status.error();
   });
@@ -187,7 +187,7 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const Run& run)
   QUIRE_TRY(const auto composition, kv::resolve(find, spec, windowed()));
   QUIRE_TRY_STATUS(check_positions(composition));
   Status fits;
-  QUIRE_TRY_STATUS(engine_.call([&] {
+  QUIRE_TRY_STATUS(engine_.thread().call([&] {
     std::int64_t blocks = 0;
     for (const auto& [id, chunk] : found) {
       blocks += needs_kv(chunk) ? ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;

@@ -93,7 +93,7 @@ Status ChunkService::check_fits(const Run& run, const kv::ResolvedComposition& c
   if (needed <= all) {
     return {};
   }
-  const std::int64_t block_bytes = engine_.counters_.block_bytes;
+  const std::int64_t block_bytes = engine_.core().counters.block_bytes;
   return Error{
       .code = ErrorCode::kOverflow,
       .message = base::str_cat(
@@ -274,17 +274,14 @@ Result<SeqId> ChunkService::compose(const CompositionSpec& spec,
     reuse.sources = sources_of(origins, 0);
     return ledger.compose(composition.uses(), tail);
   }
-  auto& store = engine_.store_;
-  QUIRE_CHECK(store.has_value(), "a running engine has a store");
-  auto& decoder = engine_.bundle_.decoder;
-  QUIRE_CHECK(decoder.has_value(), "a bundle has a decoder");
+  EngineCore& core = engine_.core();
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
-                                              .store = *store,
-                                              .decoder = *decoder,
-                                              .views = engine_.views_,
-                                              .max_rows = engine_.options_.max_batch_tokens},
+                                              .store = core.shelves,
+                                              .decoder = core.decoder(),
+                                              .views = core.views,
+                                              .max_rows = engine_.options().max_batch_tokens},
                                              spec.blend, composition));
-  engine_.counters_.tokens_computed += blended.recomputed_tokens;
+  core.counters.tokens_computed += blended.recomputed_tokens;
   take_off(blended.recomputed, origins);
   reuse.sources = sources_of(origins, blended.recomputed_tokens);
   if (blended.context_tokens > 0) {
@@ -375,12 +372,12 @@ std::vector<Arrivals::LoadRef> ChunkService::loads_of(const Compositions& compos
 // Chunks that were deleted while the run waited for their KV are not used any more.
 void ChunkService::count_use(const Run& run, std::span<const PartOrigin> origins) {
   for (const PartOrigin& origin : origins) {  // the request reports them, and its prefill has
-    engine_.counters_.tokens_reused -= origin.from_prefix_cache ? origin.reused : 0;
+    engine_.core().counters.tokens_reused -= origin.from_prefix_cache ? origin.reused : 0;
   }
   if (!run.counted) {
     return;
   }
-  const kv::SessionRef session = engine_.sessions_->named(run.options.session, whose(run));
+  const kv::SessionRef session = engine_.sessions().named(run.options.session, whose(run));
   for (const std::string& id : chunk_ids(*run.spec)) {
     if (registry_.find(id) != nullptr) {
       registry_.use(id, session);

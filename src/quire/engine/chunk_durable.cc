@@ -66,7 +66,7 @@ Status ChunkService::open_store() {
   QUIRE_TRY(kv_store::Store told, kv_store::Store::open(options_.store));
   uses_ = std::make_unique<kv_store::StoreUses>(std::move(told));
   if (const Status writable = store_->check_writable(); !writable.ok()) {
-    engine_.bundle_.remarks.push_back(
+    engine_.core().bundle.remarks.push_back(
         base::str_cat("new chunks are not saved: ", writable.error().message));
   }
   nonce_ = make_nonce();
@@ -280,14 +280,15 @@ Status ChunkService::save(const std::string& id, const std::string& salt) {
   }
   HeldRef held;
   bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
-  QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
-    QUIRE_TRY(const kv::Chunk* known, registry_.get(id, salt));
-    QUIRE_TRY(held, hold_kv(*known, kv::registered_key(*known)));
-    behind =
-        !options_.write_through && ledger().blocks_available() > ledger().config().num_blocks / 4;
-    const kv::NewChunk& chunk = *known;
-    return chunk;
-  }));
+  QUIRE_TRY(const kv::NewChunk chunk,
+            engine_.thread().ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+              QUIRE_TRY(const kv::Chunk* known, registry_.get(id, salt));
+              QUIRE_TRY(held, hold_kv(*known, kv::registered_key(*known)));
+              behind = !options_.write_through &&
+                       ledger().blocks_available() > ledger().config().num_blocks / 4;
+              const kv::NewChunk& chunk = *known;
+              return chunk;
+            }));
   if (!behind) {
     return writes_.write_now(id, [&] { return store_->put(chunk, held, engine_.tiers()); });
   }
@@ -316,11 +317,12 @@ Status ChunkService::save_registered(const Draft& draft) {
   if (!draft.result.changed || !saves()) {
     return {};
   }
-  QUIRE_TRY(const kv::NewChunk chunk, engine_.ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
-    QUIRE_TRY(const kv::Chunk* known, registry_.get(id, salt));
-    const kv::NewChunk& chunk = *known;
-    return chunk;
-  }));
+  QUIRE_TRY(const kv::NewChunk chunk,
+            engine_.thread().ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+              QUIRE_TRY(const kv::Chunk* known, registry_.get(id, salt));
+              const kv::NewChunk& chunk = *known;
+              return chunk;
+            }));
   if (options_.write_through) {
     return writes_.write_now(id, [&] { return store_->update(chunk); });
   }
@@ -338,7 +340,7 @@ void ChunkService::save_variants(const Started& computed) {
     const auto& [id, key] = name;
     HeldRef held;
     std::string object, salt;
-    [[maybe_unused]] const Status closed = engine_.call([&] {
+    [[maybe_unused]] const Status closed = engine_.thread().call([&] {
       const kv::Chunk* const chunk = registry_.find(id);
       if (not_read_.erase(name) > 0 || chunk == nullptr) {
         return;  // saved already, or gone
@@ -391,7 +393,7 @@ void ChunkService::note_saved(ChunkInfo& info, const std::string& salt) {
 Result<ChunkInfo> ChunkService::get(const std::string& id, const std::string& asked) {
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
   const std::string& salt = engine_.salt_of(asked);
-  QUIRE_TRY(ChunkInfo info, engine_.ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
+  QUIRE_TRY(ChunkInfo info, engine_.thread().ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     const auto chunk = registry_.get(id, salt);
     if (!chunk.ok() && store_ != nullptr) {
       if (const auto saved = store_->find(id, salt)) {
@@ -411,7 +413,7 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
   const std::string& salt = engine_.salt_of(asked);
   QUIRE_TRY(const auto pairs, base::parse_kept_object(metadata_filter_json, "metadata_filter"));
   using Dated = std::vector<std::pair<kv::WallClock::time_point, ChunkInfo>>;
-  QUIRE_TRY(Dated dated, engine_.ask<Dated>([&]() -> Result<Dated> {
+  QUIRE_TRY(Dated dated, engine_.thread().ask<Dated>([&]() -> Result<Dated> {
     Dated all;
     for (const kv::Chunk* chunk : registry_.list(salt)) {
       all.emplace_back(chunk->created, info_of(*chunk));
@@ -450,7 +452,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
   const std::string& salt = engine_.salt_of(asked);
   writes_.wait();
-  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+  return engine_.thread().ask<std::int64_t>([&]() -> Result<std::int64_t> {
     const auto is_meant = [&](const kv::Chunk& saved) { return !type || saved.type == *type; };
     const Status writable = store_ == nullptr ? Status() : store_->check_writable();
     if (!writable.ok() && std::ranges::any_of(saved_chunks(salt), is_meant)) {

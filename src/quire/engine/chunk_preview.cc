@@ -244,7 +244,7 @@ void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
 std::optional<bool> ChunkService::each_retokenizes_alike(const CompositionInfo& info) {
   bool all_known = true;
   bool all_alike = true;
-  [[maybe_unused]] const Status closed = engine_.call([&] {
+  [[maybe_unused]] const Status closed = engine_.thread().call([&] {
     for (const CompositionInfo::Segment& segment : info.segments) {
       const kv::Chunk* const chunk = registry_.find(segment.chunk_id);
       const bool known = chunk != nullptr && chunk->retokenizes_alike.has_value();
@@ -271,7 +271,7 @@ bool ChunkService::retokenizes_alike(const CompositionInfo& info) {
 Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", spec.salt));
   const std::string& salt = engine_.salt_of(spec.salt);
-  return engine_.ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
+  return engine_.thread().ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
     Foresight foresight(*this, salt);
     for (const std::string& id : chunk_ids(spec)) {
       foresight.adopt(id);
@@ -297,7 +297,7 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
     if (composition.mode == ReuseMode::kBlend) {
       add_blend(blend_cost(spec.blend, composition, ledger().config().block_tokens), info);
     }
-    info.memory_bytes = info.num_blocks * engine_.counters_.block_bytes;
+    info.memory_bytes = info.num_blocks * engine_.core().counters.block_bytes;
     return info;
   });
 }

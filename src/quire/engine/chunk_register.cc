@@ -30,7 +30,7 @@ namespace quire::engine {
 // Engine thread. Runs `visit` on the drafts that have no id yet, until one fails.
 Status ChunkService::visit(std::span<Draft> drafts, const std::function<Status(Draft&)>& visit) {
   Status failure;
-  const Status called = engine_.call([&] {
+  const Status called = engine_.thread().call([&] {
     for (Draft& draft : drafts) {
       if (draft.result.id.empty() && failure.ok()) {
         failure = visit(draft);
@@ -57,7 +57,7 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
 Status ChunkService::begin_all_with_room(std::span<Draft> drafts, std::vector<Pending>& pending) {
   Status begun;
   do {
-    QUIRE_TRY_STATUS(engine_.call([&] { begun = begin_all(drafts, pending); }));
+    QUIRE_TRY_STATUS(engine_.thread().call([&] { begun = begin_all(drafts, pending); }));
   } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
            await_write());
   return begun;
@@ -111,7 +111,7 @@ Status ChunkService::register_drafts(std::span<Draft> drafts, Anchors& anchors,
       computed = base::no_memory("registering chunks");
     }
     if (!begun.ok() || !computed.ok()) {
-      engine_.call_surely([&] { leave(std::exchange(pending, {})); });
+      engine_.thread().call_surely([&] { leave(std::exchange(pending, {})); });
       return begun.ok() ? computed : begun;
     }
   }

@@ -100,15 +100,16 @@ class ChunkService::Prefill : public RequestObserver {
 ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
     : engine_(engine),
       options_(options),
-      registry_(registry_config(options, ledger(), engine.counters_.block_bytes,
+      registry_(registry_config(options, ledger(), engine.core().counters.block_bytes,
                                 [this](std::string_view id, std::string_view salt) {
                                   return why_not_found(id, salt);
                                 }),
                 ledger()) {}
 
 const ChunkSetup& ChunkService::setup() const {
-  std::call_once(setup_once_,
-                 [this] { setup_ = make_chunk_setup(engine_.bundle_, options_.chunk_format); });
+  std::call_once(setup_once_, [this] {
+    setup_ = make_chunk_setup(engine_.core().bundle, options_.chunk_format);
+  });
   return setup_;
 }
 
@@ -118,11 +119,7 @@ ChunkService::Name ChunkService::bos_name(const std::string& salt) {
   return {base::str_cat(kv::kBosVariant, " ", salt), {.before = std::string(kv::kBosVariant)}};
 }
 
-kv::Ledger& ChunkService::ledger() const {
-  auto& ledger = engine_.ledger_;
-  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
-  return *ledger;
-}
+kv::Ledger& ChunkService::ledger() const { return engine_.core().ledger; }
 
 bool ChunkService::windowed() const {
   return std::ranges::any_of(engine_.model_config().window_tokens,
@@ -253,7 +250,7 @@ void ChunkService::release_anchors(std::span<Draft> drafts) {
   if (std::ranges::none_of(drafts, [](const Draft& draft) { return draft.anchor.has_value(); })) {
     return;
   }
-  engine_.call_surely([&] {
+  engine_.thread().call_surely([&] {
     for (Draft& draft : drafts) {
       if (draft.anchor) {
         registry_.release(*std::exchange(draft.anchor, std::nullopt));
@@ -386,7 +383,7 @@ Result<std::optional<ChunkService::Pending>> ChunkService::begin(Draft& draft) {
 
 std::int64_t ChunkService::lacking(std::int64_t blocks) const {
   const std::int64_t available = ledger().blocks_available();
-  return engine_.active_.empty() ? std::max(blocks - available, std::int64_t{0}) : 0;
+  return engine_.has_requests() ? 0 : std::max(blocks - available, std::int64_t{0});
 }
 
 // Drafts that have no id yet become uses of what is there, or are begun or waited for.

@@ -79,7 +79,7 @@ Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attemp
   }
   attempt.loads.clear();
   attempt.reads_behind = right;
-  QUIRE_TRY_STATUS(engine_.call([&] {
+  QUIRE_TRY_STATUS(engine_.thread().call([&] {
     if (right) {
       count_uses(runs, attempt);
     } else {
@@ -93,7 +93,7 @@ Result<bool> ChunkService::await_read(std::span<const Run> runs, Attempt& attemp
 void ChunkService::withdraw_runs(Attempt& attempt) {
   for (const std::shared_ptr<Channel>& channel : std::exchange(attempt.channels, {})) {
     engine_.abort_now(channel->id());
-    engine_.counters_.tokens_reused -= channel->cached_tokens();  // nobody gets that output
+    engine_.core().counters.tokens_reused -= channel->cached_tokens();  // nobody gets that output
   }
 }
 
@@ -102,12 +102,12 @@ void ChunkService::withdraw_runs(Attempt& attempt) {
 void ChunkService::give_up(Attempt attempt) {
   try {
     const auto last = std::make_shared<Attempt>(std::move(attempt));
-    const bool sent = engine_.post([this, last] { take_back(*last); });
+    const bool sent = engine_.thread().post([this, last] { take_back(*last); });
     if (!sent) {
       std::ranges::for_each(last->in_use, &Use::forget);
     }
   } catch (const std::bad_alloc&) {
-    engine_.call_surely([&] { take_back(attempt); });
+    engine_.thread().call_surely([&] { take_back(attempt); });
     std::ranges::for_each(attempt.in_use, &Use::forget);
   }
 }
@@ -149,7 +149,7 @@ Result<std::vector<std::shared_ptr<Channel>>> ChunkService::submit(
     std::span<const Run> runs, const Interrupt& interrupted, std::vector<kv::VariantName>* computed,
     Attempt& attempt) {
   for (int count = 0; count < kAttempts; ++count) {
-    const auto started = engine_.ask_for_blocks<bool>([&] {  // blending takes some
+    const auto started = engine_.thread().ask_for_blocks<bool>([&] {  // blending takes some
       auto advanced = advance(runs, attempt);
       if (!advanced.ok()) {
         attempt.in_use.clear();

@@ -42,16 +42,16 @@ void ChunkService::release_now(std::span<Registered> registered) {
 void ChunkService::release(std::vector<Registered> registered) {
   const auto held = std::make_shared<std::vector<Registered>>(std::move(registered));
   try {
-    engine_.post([this, held] { release_now(*held); });
+    engine_.thread().post([this, held] { release_now(*held); });
   } catch (const std::bad_alloc&) {
-    engine_.call_surely([&] { release_now(*held); });
+    engine_.thread().call_surely([&] { release_now(*held); });
   }
 }
 
 // A temporary chunk goes with the last call that holds it, whoever created it.
 void ChunkService::withdraw(Taken taken) {
   writes_.wait();
-  engine_.call_surely([&] {
+  engine_.thread().call_surely([&] {
     release_now(taken.registered);
     std::set<std::string> salts;
     for (const Registered& registered : taken.registered) {
@@ -103,7 +103,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .priority = chunk.priority,
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
-          .memory_bytes = registry_.blocks_of(chunk) * engine_.counters_.block_bytes};
+          .memory_bytes = registry_.blocks_of(chunk) * engine_.core().counters.block_bytes};
 }
 
 // The store comes first: what cannot be changed there is not changed.
@@ -124,8 +124,8 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
   const std::string& salt = engine_.salt_of(asked);
   writes_.wait();
-  QUIRE_TRY(ChunkInfo info,
-            engine_.ask_for_blocks<ChunkInfo>([&] { return update_known(id, salt, update); }));
+  QUIRE_TRY(ChunkInfo info, engine_.thread().ask_for_blocks<ChunkInfo>(
+                                [&] { return update_known(id, salt, update); }));
   if (is_lost(id, salt)) {
     QUIRE_TRY_STATUS(save(id, salt));
   }
@@ -137,7 +137,7 @@ Result<bool> ChunkService::remove(const std::string& id, bool wipe, const std::s
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
   const std::string& salt = engine_.salt_of(asked);
   writes_.wait();
-  return engine_.ask<bool>([&]() -> Result<bool> {
+  return engine_.thread().ask<bool>([&]() -> Result<bool> {
     bool saved = false;  // first: what cannot be deleted there is not deleted
     if (store_ != nullptr) {
       QUIRE_TRY(saved, store_->remove(id, salt, wipe));
@@ -156,7 +156,7 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds, const st
     return {ErrorCode::kInvalidArgument,
             base::str_cat("max_age_seconds is ", max_age_seconds, "; give 0 or more")};
   }
-  return engine_.ask<std::int64_t>([&]() -> Result<std::int64_t> {
+  return engine_.thread().ask<std::int64_t>([&]() -> Result<std::int64_t> {
     const std::int64_t evicted = registry_.evict_unused(salt, max_age_seconds);
     drop_unused_bos(salt);
     return evicted;
@@ -166,7 +166,7 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds, const st
 Result<ChunkStats> ChunkService::stats(const std::string& asked) {
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", asked));
   const std::string& salt = engine_.salt_of(asked);
-  return engine_.ask<ChunkStats>([&]() -> Result<ChunkStats> {
+  return engine_.thread().ask<ChunkStats>([&]() -> Result<ChunkStats> {
     ChunkStats stats;
     for (const kv::Chunk* chunk : registry_.list(salt)) {
       ++stats.total_chunks;
@@ -175,7 +175,7 @@ Result<ChunkStats> ChunkService::stats(const std::string& asked) {
                                                  : stats.query_chunks);
     }
     const kv::RegistryCounts counts = registry_.counts(salt);
-    const std::int64_t block_bytes = engine_.counters_.block_bytes;
+    const std::int64_t block_bytes = engine_.core().counters.block_bytes;
     stats.memory_used_bytes = counts.blocks * block_bytes;
     stats.memory_limit_bytes = registry_.max_blocks() * block_bytes;
     stats.cache_hits = counts.hits;

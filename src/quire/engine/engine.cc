@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -26,10 +25,10 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
-#include "quire/device/cpu/start_thread.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
+#include "quire/engine/engine_thread.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
@@ -47,23 +46,11 @@
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
-// NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.
 namespace quire::engine {
 namespace {
 
-Error closed_error() {
-  return {.code = ErrorCode::kClosed, .message = "the engine is closed; open the model again"};
-}
-
 int thread_count(std::int32_t wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-// As many as are read at full speed: the bytes of one head of one layer lie side by side.
-std::int32_t blocks_of_an_extent(const tensor::KVGeometry& geometry) {
-  constexpr std::int64_t kExtentBytes = std::int64_t{64} << 10;
-  const std::int64_t bytes = geometry.head_block_bytes();
-  return static_cast<std::int32_t>((kExtentBytes + bytes - 1) / bytes);
 }
 
 // What requests with a common beginning read together.
@@ -91,8 +78,8 @@ std::uint64_t drawn_seed(std::uint64_t engine_seed, std::uint64_t draw) {
   return z ^ (z >> 31);
 }
 
-// A letter that ends a request may post another, which gives back what that held and posts none.
-constexpr int kLetterGenerations = 2;
+// A task that ends a request may post another, which gives back what that held and posts none.
+constexpr int kTaskGenerations = 2;
 
 }  // namespace
 
@@ -104,16 +91,13 @@ Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
                                      delete made;
                                    }
                                  });
-  QUIRE_TRY_STATUS(engine->set_up(model));
+  QUIRE_TRY_STATUS(engine->load(model));
   engine->chunks_ = std::make_unique<ChunkService>(*engine, options.chunks);
   engine->sequences_ = std::make_unique<SequenceService>(*engine);
   engine->sessions_ = std::make_unique<SessionService>(*engine);
   engine->tiers_ = std::make_unique<TierService>(*engine);
   QUIRE_TRY_STATUS(engine->chunks_->open_store());
-  engine->thread_ = device::start_thread([raw = engine.get()] { raw->run(); });
-  if (!engine->thread_.joinable()) {
-    return {ErrorCode::kIo, "the system grants no thread for the engine"};
-  }
+  QUIRE_TRY_STATUS(engine->thread_.start());
   return engine;
 }
 
@@ -126,157 +110,37 @@ Engine::Engine(const EngineOptions& options, int threads)
 
 Engine::~Engine() { close(); }
 
-Result<std::int64_t> Engine::kv_budget() const {
-  if (options_.kv_budget_bytes != kAutoBudget) {
-    return options_.kv_budget_bytes;
-  }
-  if (accelerator_ == nullptr) {
-    return std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE) / 2;
-  }
-  QUIRE_TRY(const std::int64_t free, accelerator_->free_bytes());
-  return free / 5 * 4;
-}
-
-Result<kv_store::PagedStore> Engine::make_store(const tensor::KVGeometry& geometry,
-                                                std::int32_t num_blocks) const {
-  return accelerator_ == nullptr
-             ? kv_store::PagedStore::create(geometry, num_blocks)
-             : kv_store::PagedStore::create_on(*accelerator_, geometry, num_blocks);
-}
-
 Status Engine::load(const std::string& model) {
-  BundleOptions bundle = options_.model;
   if (options_.device != "cpu") {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
-    bundle.placement = {accelerator_.get(), options_.deterministic};
   }
-  QUIRE_TRY(bundle_, load_model(context_, model, bundle));
-  return {};
-}
-
-Status Engine::set_up(const std::string& model) {
-  QUIRE_TRY_STATUS(load(model));
-  const auto geometry = model_config().kv_geometry(bundle_.kv_dtype, options_.block_tokens);
-  QUIRE_TRY(const std::int64_t budget, kv_budget());
-  const std::int32_t num_blocks = kv_store::blocks_in_budget(geometry, budget);
-  if (num_blocks == 0) {
-    return Error{.code = ErrorCode::kInvalidArgument,
-                 .message = base::str_cat("kv_budget of ", base::format_bytes(budget),
-                                          " is below one block of ", geometry.block_tokens,
-                                          " tokens (", base::format_bytes(geometry.block_bytes()),
-                                          "); raise kv_budget or lower block_tokens"),
-                 .needed_bytes = geometry.block_bytes(),
-                 .free_bytes = budget};
-  }
-  const kv::LedgerConfig ledger{.num_blocks = num_blocks,
-                                .block_tokens = geometry.block_tokens,
-                                .window_tokens = geometry.forget_after_tokens(),
-                                .extent_blocks = blocks_of_an_extent(geometry),
-                                .prefix_cache = options_.prefix_cache};
-  const sched::SchedulerConfig scheduler{.max_batch_tokens = options_.max_batch_tokens,
-                                         .max_running = options_.max_running,
-                                         .block_bytes = geometry.block_bytes()};
-  QUIRE_TRY_STATUS(ledger.validate());
-  QUIRE_TRY_STATUS(scheduler.validate());
-  QUIRE_TRY(auto store, make_store(geometry, num_blocks));
-  store_.emplace(std::move(store));
-  ledger_.emplace(ledger);
-  scheduler_.emplace(scheduler, *ledger_);
-  for (int layer = 0; layer < geometry.layers; ++layer) {
-    views_.push_back(store_->view(layer));
-  }
-  const model::LoadReport& report = bundle_.decoder->load_report();
-  counters_.block_bytes = geometry.block_bytes();
-  counters_.load_seconds = report.seconds;
-  counters_.load_bytes = report.bytes_read;
-  counters_.weight_bytes = report.packed_bytes;
-  counters_.mapped_weight_bytes = report.mapped_bytes;
+  QUIRE_TRY(core_, load_core(model, options_, context_, accelerator_.get()));
   publish_stats();
   return {};
 }
 
-bool Engine::has_work() const {
-  return closing_ || !mailbox_.empty() || !active_.empty() || !now_.runs.empty();
-}
+void Engine::begin_turn() { core_->ledger.set_time(Clock::now()); }
 
-void Engine::give_up_ownership() {
-  bool wanted = false;
-  {
-    const std::lock_guard lock(mutex_);
-    owned_ = false;
-    wanted = has_work();
-  }
-  if (wanted) {
-    work_arrived_.notify_one();
-  }
-}
-
-Status Engine::call(const std::function<void()>& work) {
-  QUIRE_TRY_STATUS(home_.check());
-  std::unique_lock lock(mutex_);
-  if (closing_) {
-    return closed_error();
-  }
-  if (!owned_ && !has_work()) {
-    struct Turn {
-      Engine& engine;
-      ~Turn() { engine.give_up_ownership(); }
-    };
-    owned_ = true;
-    lock.unlock();
-    const Turn turn{*this};
-    ledger_->set_time(Clock::now());
-    return run_letter(work);
-  }
-  lock.unlock();
-  std::promise<void> done;
-  auto ended = done.get_future();
-  Status outcome;
-  Letters letter;
-  letter.emplace_back([&] {
-    outcome = run_letter(work);
-    done.set_value();
-  });
-  if (!send(std::move(letter), true)) {
-    return closed_error();
-  }
-  ended.wait();
-  return outcome;
-}
-
-void Engine::call_surely(const std::function<void()>& work) {
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    try {
-      const Status done = call(work);
-      if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
-        return;  // or the engine is closed, and nothing is there any more
-      }
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
-    }
-  }
-}
-
-// Whoever made a letter may have got no further than half of it. Requests that it began end first:
-// they hold sequences, and some of them book what becomes of a chunk.
+// A task may have got no further than half of its work. Requests that it began end first: they hold
+// sequences, and some of them book what becomes of a chunk.
 void Engine::give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request) {
   for (std::uint64_t id = first_request; id < next_request_; ++id) {
-    scheduler_->finish(RequestId{id});
+    core_->scheduler.finish(RequestId{id});
     if (const auto begun = active_.find(id); begun != active_.end()) {
       begun->second.fail(base::no_memory("the call"));
       active_.erase(begun);
     }
   }
-  ledger_->close_since(mark);
-  ledger_->drop_segments_since(mark, [this](kv::SegmentId id) { return chunks_->owns(id); });
+  core_->ledger.close_since(mark);
+  core_->ledger.drop_segments_since(mark, [this](kv::SegmentId id) { return chunks_->owns(id); });
   publish_stats();
 }
 
-Status Engine::run_letter(const std::function<void()>& work) {
-  const kv::Ledger::Mark mark = ledger_->mark();
+Status Engine::run(const std::function<void()>& task) {
+  const kv::Ledger::Mark mark = core_->ledger.mark();
   const std::uint64_t first_request = next_request_;
   try {
-    work();
+    task();
     return {};
   } catch (const std::bad_alloc&) {
     give_up_since(mark, first_request);
@@ -284,81 +148,16 @@ Status Engine::run_letter(const std::function<void()>& work) {
   }
 }
 
-bool Engine::post(std::function<void()> work) {
-  Letters letter;
-  letter.push_back(std::move(work));
-  return post(std::move(letter));
-}
+bool Engine::await_blocks() { return chunks_->await_write(); }
 
-bool Engine::post(Letters letter) noexcept { return send(std::move(letter), false); }
-
-bool Engine::send(Letters letter, bool awaited) noexcept {
-  if (home_.left()) {
-    return false;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (closing_) {
-      return false;
-    }
-    posted_ += awaited ? 0 : 1;
-    mailbox_.splice(mailbox_.end(), letter);
-  }
-  work_arrived_.notify_one();
-  return true;
-}
-
-void Engine::drain_mailbox() {
-  {
-    const std::lock_guard lock(mutex_);
-    letters_.swap(mailbox_);
-  }
-  for (const auto& letter : letters_) {
-    if (!run_letter(letter).ok()) {
-      [[maybe_unused]] const Status again = run_letter(letter);  // nobody waits who would ask again
-    }
-  }
-  letters_.clear();
-}
-
-void Engine::run() {
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      owned_ = false;
-      work_arrived_.wait(lock, [this] { return !owned_ && has_work(); });
-      owned_ = true;
-      if (closing_ && mailbox_.empty()) {
-        break;
-      }
-    }
-    ledger_->set_time(Clock::now());
-    if (now_.runs.empty()) {  // letters find no step that runs, and every token booked
-      drain_mailbox();
-    }
-    if (!active_.empty() || !now_.runs.empty()) {
-      step();
-    }
-  }
+void Engine::end() {
   drop_steps();
   fail_all(closed_error());
 }
 
 void Engine::close() {
-  if (home_.left()) {
-    return;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    if (closing_) {
-      return;
-    }
-    closing_ = true;
-  }
-  work_arrived_.notify_all();
-  if (thread_.joinable()) {
-    thread_.join();
-    tiers_->arrivals().stop();  // its letters need the mailbox
+  if (!home_.left() && thread_.close()) {
+    tiers_->arrivals().stop();  // its tasks need the mailbox
     chunks_->stop_writing();    // before the last one who holds the engine lets it go
   }
 }
@@ -389,9 +188,9 @@ Status Engine::check(const SamplingParams& params) const {
   for (const auto& [id, bias] : params.logit_bias) {
     QUIRE_TRY_STATUS(check_ids({&id, 1}, vocab_size, "logit_bias"));
   }
-  if (!params.stop.empty() && bundle_.text == nullptr) {
+  if (!params.stop.empty() && core_->bundle.text == nullptr) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("stop strings need a tokenizer: ", bundle_.text_error)};
+            base::str_cat("stop strings need a tokenizer: ", core_->bundle.text_error)};
   }
   return {};
 }
@@ -416,7 +215,7 @@ Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequ
   }
   std::vector<std::shared_ptr<Channel>> channels;
   Status accepted;
-  QUIRE_TRY_STATUS(call([&] { accepted = enqueue(std::move(requests), channels); }));
+  QUIRE_TRY_STATUS(thread_.call([&] { accepted = enqueue(std::move(requests), channels); }));
   QUIRE_TRY_STATUS(accepted);
   return channels;
 }
@@ -443,7 +242,7 @@ Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
       abort_now(channels.front()->id());
     }
   };
-  if (!post(enqueue_now)) {
+  if (!thread_.post(enqueue_now)) {
     return closed_error();
   }
   return submission;
@@ -451,12 +250,12 @@ Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
 
 void Engine::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {
   for (std::uint64_t undo = first; undo + 1 < next_request_; ++undo) {
-    scheduler_->finish(RequestId{undo});
+    core_->scheduler.finish(RequestId{undo});
     active_.erase(undo);
   }
   for (const NewRequest& request : refused) {
     if (request.composed) {
-      ledger_->close(request.composed->sequence);
+      core_->ledger.close(request.composed->sequence);
     }
   }
 }
@@ -472,7 +271,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
         request.composed ? std::optional(request.composed->sequence) : std::nullopt;
     const kv::SessionRef session = sessions_->named(request.session, request.salt);
     if (sequence) {
-      ledger_->assign(*sequence, session);
+      core_->ledger.assign(*sequence, session);
     }
     const sched::Request scheduled{.id = id,
                                    .prompt = request.prompt,
@@ -481,7 +280,7 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
                                    .reuse = request.reuse,
                                    .session = session,
                                    .salt = salt_of(request.salt)};
-    if (Status status = scheduler_->submit(scheduled); !status.ok()) {
+    if (Status status = core_->scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;
       channels.clear();
@@ -490,8 +289,8 @@ Status Engine::enqueue(std::vector<NewRequest> requests,
     request.same_bits = same_bits();
     const std::uint64_t seed = seed_of(request.params, request.kind);
     ActiveRequest active(id, std::move(request), seed,
-                         bundle_.text == nullptr ? nullptr : &bundle_.text->tokenizer,
-                         bundle_.eos_token_ids);
+                         core_->bundle.text == nullptr ? nullptr : &core_->bundle.text->tokenizer,
+                         core_->bundle.eos_token_ids);
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
@@ -509,12 +308,12 @@ std::uint64_t Engine::seed_of(const SamplingParams& params, RequestKind kind) {
 
 Result<bool> Engine::abort(RequestId id) {
   bool found = false;
-  QUIRE_TRY_STATUS(call([&] { found = abort_now(id); }));
+  QUIRE_TRY_STATUS(thread_.call([&] { found = abort_now(id); }));
   return found;
 }
 
 void Engine::abandon(RequestId id) {
-  post([this, id] { abort_now(id); });  // a closed engine has ended it already
+  thread_.post([this, id] { abort_now(id); });  // a closed engine has ended it already
 }
 
 bool Engine::abort_now(RequestId id) {
@@ -522,7 +321,7 @@ bool Engine::abort_now(RequestId id) {
   if (it == active_.end()) {
     return false;
   }
-  scheduler_->finish(id);
+  core_->scheduler.finish(id);
   publish_stats();
   it->second.end(FinishReason::kCancelled);
   active_.erase(it);
@@ -531,8 +330,8 @@ bool Engine::abort_now(RequestId id) {
 
 Result<std::int64_t> Engine::clear_prefix_cache() {
   std::int64_t cleared = 0;
-  QUIRE_TRY_STATUS(call([&] {
-    cleared = ledger_->clear_cache();
+  QUIRE_TRY_STATUS(thread_.call([&] {
+    cleared = core_->ledger.clear_cache();
     publish_stats();
   }));
   return cleared;
@@ -541,9 +340,9 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
 Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
                                              const std::string& salt) {
   Cached cached;
-  QUIRE_TRY_STATUS(call([&] {
-    cached = {.tokens = ledger_->match(tokens, salt_of(salt)),
-              .miss = kv::to_text(ledger_->explain(tokens, salt_of(salt)))};
+  QUIRE_TRY_STATUS(thread_.call([&] {
+    cached = {.tokens = core_->ledger.match(tokens, salt_of(salt)),
+              .miss = kv::to_text(core_->ledger.explain(tokens, salt_of(salt)))};
   }));
   return cached;
 }
@@ -553,30 +352,31 @@ const std::string& Engine::salt_of(const std::string& asked) const {
 }
 
 Result<EngineStats> Engine::stats() {
-  for (int generation = 0; generation < kLetterGenerations; ++generation) {
-    std::uint64_t posted = 0;
+  for (int generation = 0; generation < kTaskGenerations; ++generation) {
+    const std::uint64_t posted = thread_.posted();
     {
-      const std::lock_guard lock(mutex_);
-      posted = posted_;
+      const std::lock_guard lock(stats_mutex_);
       if (shown_ == posted) {
         break;
       }
     }
-    QUIRE_TRY_STATUS(call([this] { publish_stats(); }));  // behind those letters
-    const std::lock_guard lock(mutex_);
+    QUIRE_TRY_STATUS(thread_.call([this] { publish_stats(); }));  // behind those tasks
+    const std::lock_guard lock(stats_mutex_);
     shown_ = std::max(shown_, posted);
   }
-  const std::lock_guard lock(mutex_);
-  return closing_ ? Result<EngineStats>(closed_error()) : stats_;
+  if (thread_.closed()) {
+    return closed_error();
+  }
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
 }
 
 void Engine::publish_stats() {
-  counters_.ledger = ledger_->counts();
-  counters_.requests_running = scheduler_->num_running();
-  counters_.requests_waiting = scheduler_->num_waiting();
-  const std::lock_guard lock(mutex_);
-  stats_ = counters_;
+  core_->counters.ledger = core_->ledger.counts();
+  core_->counters.requests_running = core_->scheduler.num_running();
+  core_->counters.requests_waiting = core_->scheduler.num_waiting();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = core_->counters;
 }
 
 }  // namespace quire::engine
-// NOLINTEND(bugprone-unchecked-optional-access)

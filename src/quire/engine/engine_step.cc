@@ -6,7 +6,7 @@
 //   1. At most two steps are launched: now_, which ends next, and next_ behind it.
 //   2. The ledger knows the tokens of now_ when now_ has been awaited, not before. For next_ it has
 //      made room and nothing else.
-//   3. Letters are worked off while nothing is launched.
+//   3. Tasks run while nothing is launched.
 //   4. A request that ends with now_ gives its blocks back at once. What next_ still writes there
 //      is written before anything that is launched or copied later.
 #include <algorithm>
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
-#include <mutex>
 #include <new>
 #include <numeric>
 #include <optional>
@@ -43,7 +42,6 @@
 #include "quire/sched/scheduler.h"
 #include "quire/types.h"
 
-// NOLINTBEGIN(bugprone-unchecked-optional-access): set_up fills them before the thread starts.
 namespace quire::engine {
 namespace {
 
@@ -53,17 +51,9 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 
 }  // namespace
 
-bool Engine::await_write() { return chunks_->await_write(); }
-
-// Whether blocks have come back since the plan was made: with a chunk that waited for the disk, or
-// with a letter.
-bool Engine::may_get_blocks() {
-  if (await_write()) {
-    return true;
-  }
-  const std::lock_guard lock(mutex_);
-  return !mailbox_.empty();
-}
+// Returns whether blocks may have come back since the plan was made: with a chunk that waited for
+// the disk, or with a task.
+bool Engine::may_get_blocks() { return await_blocks() || thread_.has_tasks(); }
 
 void RunningStep::clear() {
   runs.clear();
@@ -92,7 +82,8 @@ void Engine::step() {
   drop_steps();
   fail_all(done.error());
   if (std::exchange(copies_lost_, false)) {
-    (void)ledger_->clear_cache();  // some of it was to be moved, and requests may have found it
+    (void)
+        core_->ledger.clear_cache();  // some of it was to be moved, and requests may have found it
     publish_stats();
   }
 }
@@ -103,39 +94,39 @@ Status Engine::try_step() {
   if (now_.runs.empty() && !plan_step()) {
     return {};
   }
-  watch.lap(counters_.schedule_seconds);
+  watch.lap(core_->counters.schedule_seconds);
   QUIRE_TRY_STATUS(compute(watch));
   for (std::size_t i = 0; i < now_.runs.size(); ++i) {
     settle(now_.runs[i], i);
   }
-  counters_.steps += 1;
-  counters_.steps_ahead += now_.ahead ? 1 : 0;
-  watch.lap(counters_.settle_seconds);
-  counters_.step_seconds += seconds_between(start, Clock::now());
+  core_->counters.steps += 1;
+  core_->counters.steps_ahead += now_.ahead ? 1 : 0;
+  watch.lap(core_->counters.settle_seconds);
+  core_->counters.step_seconds += seconds_between(start, Clock::now());
   deliver_all();
   std::swap(now_, next_);
   next_.clear();
-  watch.lap(counters_.deliver_seconds);
+  watch.lap(core_->counters.deliver_seconds);
   return {};
 }
 
 // For a request that nothing can run beside. It needs more than there is, and a prompt its blocks.
 Error Engine::no_room_for(const ActiveRequest& stuck) const {
-  const std::int64_t free_blocks = ledger_->blocks_available();
+  const std::int64_t free_blocks = core_->ledger.blocks_available();
   const std::int64_t needed =
-      std::max(ledger_->min_blocks(std::ssize(stuck.request().prompt)), free_blocks + 1);
+      std::max(core_->ledger.min_blocks(std::ssize(stuck.request().prompt)), free_blocks + 1);
   return {.code = ErrorCode::kOutOfBlocks,
           .message =
               base::str_cat("the request does not fit now: it needs ", needed, " blocks or more, ",
-                            free_blocks, " of ", ledger_->counts().blocks_total,
+                            free_blocks, " of ", core_->ledger.counts().blocks_total,
                             " can be had; unpin or delete something, or raise kv_budget"),
-          .needed_bytes = needed * counters_.block_bytes,
-          .free_bytes = free_blocks * counters_.block_bytes};
+          .needed_bytes = needed * core_->counters.block_bytes,
+          .free_bytes = free_blocks * core_->counters.block_bytes};
 }
 
 // Fills now_. False when there is nothing to compute.
 bool Engine::plan_step() {
-  plan_ = scheduler_->plan(std::move(plan_));
+  plan_ = core_->scheduler.plan(std::move(plan_));
   if (plan_.stuck && may_get_blocks()) {
     return false;  // plans again
   }
@@ -143,10 +134,10 @@ bool Engine::plan_step() {
     fail_request(*plan_.stuck, no_room_for(active_.at(plan_.stuck->value)));
     return false;
   }
-  const auto runs = scheduler_->commit(plan_);
+  const auto runs = core_->scheduler.commit(plan_);
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
   now_.runs.assign(runs->begin(), runs->end());
-  counters_.preemptions += static_cast<std::int64_t>(plan_.preempt.size());
+  core_->counters.preemptions += static_cast<std::int64_t>(plan_.preempt.size());
   for (const sched::ScheduledRun& run : now_.runs) {
     now_.requests.push_back(&active_.at(run.request.value));
   }
@@ -155,14 +146,14 @@ bool Engine::plan_step() {
 
 // Waits for the device, and forgets what was launched.
 void Engine::drop_steps() {
-  bundle_.decoder->abandon();
+  core_->decoder().abandon();
   now_.clear();
   next_.clear();
 }
 
 // True when the run computes the last token that its sequence has.
 bool Engine::reaches_end(const sched::ScheduledRun& run) const {
-  return run.first + run.count == std::ssize(ledger_->tokens(run.sequence));
+  return run.first + run.count == std::ssize(core_->ledger.tokens(run.sequence));
 }
 
 // How many of the run's last rows.
@@ -186,11 +177,11 @@ Status Engine::copy_blocks() {
   Arrivals& arrivals = tiers_->arrivals();
   Status status;
   copies_lost_ = true;  // until all are done
-  for (const kv::BlockCopy& copy : ledger_->take_copies()) {
+  for (const kv::BlockCopy& copy : core_->ledger.take_copies()) {
     if (!arrivals.idle()) {
       arrivals.before_copy(copy);
     }
-    if (const Status copied = store_->copy(copy); !copied.ok()) {
+    if (const Status copied = core_->shelves.copy(copy); !copied.ok()) {
       status = copied;
     }
   }
@@ -202,14 +193,14 @@ Status Engine::copy_blocks() {
 Status Engine::copy_blocks_now() {
   Status status = copy_blocks();
   if (std::exchange(copies_lost_, false)) {
-    (void)ledger_->clear_cache();
+    (void)core_->ledger.clear_cache();
   }
   return status;
 }
 
 // Fills sampled_ and the logits of forward requests.
 Status Engine::compute(base::Stopwatch& watch) {
-  const double before = counters_.forward_seconds;
+  const double before = core_->counters.forward_seconds;
   if (!now_.launched) {
     QUIRE_TRY_STATUS(begin(watch));
   }
@@ -220,16 +211,16 @@ Status Engine::compute(base::Stopwatch& watch) {
   const auto rows = std::accumulate(
       now_.runs.begin(), now_.runs.end(), std::int64_t{0},
       [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
-  counters_.tokens_computed += rows;
-  const attention::PlanCounters read = bundle_.decoder->last_counters();
-  counters_.attention.entries += read.entries;
-  counters_.attention.rows += read.rows;
-  counters_.attention.blocks_read += read.blocks_read;
-  counters_.forward_host_seconds += bundle_.decoder->last_timing().host;
+  core_->counters.tokens_computed += rows;
+  const attention::PlanCounters read = core_->decoder().last_counters();
+  core_->counters.attention.entries += read.entries;
+  core_->counters.attention.rows += read.rows;
+  core_->counters.attention.blocks_read += read.blocks_read;
+  core_->counters.forward_host_seconds += core_->decoder().last_timing().host;
   if (!now_.reads_files && !now_.ahead) {
-    tiers_->pace().note_computed(rows, counters_.forward_seconds - before);
+    tiers_->pace().note_computed(rows, core_->counters.forward_seconds - before);
   }
-  watch.lap(counters_.sample_seconds);
+  watch.lap(core_->counters.sample_seconds);
   return {};
 }
 
@@ -239,8 +230,9 @@ Status Engine::begin(base::Stopwatch& watch) {
   for (std::size_t i = 0; i < now_.runs.size(); ++i) {
     ActiveRequest& active = *now_.requests[i];
     if (!active.admitted()) {
-      const std::int64_t cached_tokens = scheduler_->progress(now_.runs[i].request).cached_tokens;
-      counters_.tokens_reused += active.note_admission(cached_tokens);
+      const std::int64_t cached_tokens =
+          core_->scheduler.progress(now_.runs[i].request).cached_tokens;
+      core_->counters.tokens_reused += active.note_admission(cached_tokens);
     }
   }
   return launch(now_, watch);
@@ -251,7 +243,7 @@ Status Engine::launch(RunningStep& step, base::Stopwatch& watch) {
   for (std::size_t i = 0; i < step.runs.size(); ++i) {
     wanted_logits_.push_back(wanted_logits(step.runs[i], step.requests[i]->request()));
   }
-  model::ForwardBatch batch = builder_.build(step.runs, wanted_logits_, *ledger_);
+  model::ForwardBatch batch = builder_.build(step.runs, wanted_logits_, core_->ledger);
   step.logits.assign(builder_.logit_ranges().begin(), builder_.logit_ranges().end());
   const std::vector<Arrivals::LoadRef> awaited = awaited_loads(step.runs);
   const std::function<void(int)> before_layer = [&awaited](int layer) {
@@ -263,16 +255,16 @@ Status Engine::launch(RunningStep& step, base::Stopwatch& watch) {
     batch.before_layer = &before_layer;
     step.reads_files = true;
   }
-  if (bundle_.decoder->chooses()) {
+  if (core_->decoder().chooses()) {
     offer_choices(step, batch);
   }
   if (step.ahead) {
     take_tokens_from_device(batch);
   }
-  watch.lap(counters_.build_seconds);
-  QUIRE_TRY_STATUS(bundle_.decoder->launch(batch, views_));
+  watch.lap(core_->counters.build_seconds);
+  QUIRE_TRY_STATUS(core_->decoder().launch(batch, core_->views));
   step.launched = true;
-  watch.lap(counters_.forward_seconds);
+  watch.lap(core_->counters.forward_seconds);
   return {};
 }
 
@@ -284,10 +276,10 @@ void Engine::launch_next(base::Stopwatch& watch) {
     return;
   }
   const bool all_go_on = std::ranges::find(now_.requests, nullptr) == now_.requests.end();
-  if (!all_go_on || !scheduler_->repeat(now_.runs, next_.runs)) {
+  if (!all_go_on || !core_->scheduler.repeat(now_.runs, next_.runs)) {
     return;
   }
-  watch.lap(counters_.schedule_seconds);
+  watch.lap(core_->counters.schedule_seconds);
   next_.requests = now_.requests;
   next_.ahead = true;
   try {
@@ -299,30 +291,24 @@ void Engine::launch_next(base::Stopwatch& watch) {
   }
 }
 
-// Nobody waits for a moment between two steps, and no KV is on its way from a file.
-bool Engine::may_run_ahead() {
-  if (!tiers_->arrivals().idle()) {
-    return false;
-  }
-  const std::lock_guard lock(mutex_);
-  return mailbox_.empty() && !closing_;
-}
+// Returns whether no task waits for the end of the step, and no KV is on its way from a file.
+bool Engine::may_run_ahead() { return tiers_->arrivals().idle() && !thread_.has_tasks(); }
 
 // Waits for now_. A token that the device leaves to the host would need logits that are gone when
 // next_ is behind: then both are dropped, and now_ is computed again.
 Status Engine::await(std::span<float>& logits, base::Stopwatch& watch) {
-  QUIRE_TRY(logits, bundle_.decoder->await());
-  watch.lap(counters_.forward_seconds);
-  const std::span<const TokenId> chosen = bundle_.decoder->last_chosen();
+  QUIRE_TRY(logits, core_->decoder().await());
+  watch.lap(core_->counters.forward_seconds);
+  const std::span<const TokenId> chosen = core_->decoder().last_chosen();
   if (next_.runs.empty() || std::ranges::find(chosen, -1) == chosen.end()) {
     return {};
   }
-  bundle_.decoder->abandon();
+  core_->decoder().abandon();
   next_.clear();
   now_.ahead = false;  // its own input has been booked meanwhile
   QUIRE_TRY_STATUS(launch(now_, watch));
-  QUIRE_TRY(logits, bundle_.decoder->await());
-  watch.lap(counters_.forward_seconds);
+  QUIRE_TRY(logits, core_->decoder().await());
+  watch.lap(core_->counters.forward_seconds);
   return {};
 }
 
@@ -334,7 +320,7 @@ std::vector<Arrivals::LoadRef> Engine::awaited_loads(
     return awaited;
   }
   for (const sched::ScheduledRun& run : runs) {
-    for (const kv::RunView& view : ledger_->runs(run.sequence)) {
+    for (const kv::RunView& view : core_->ledger.runs(run.sequence)) {
       for (Arrivals::LoadRef& load : tiers_->arrivals().filling(view.blocks)) {
         awaited.push_back(std::move(load));
       }
@@ -348,7 +334,7 @@ Status Engine::check_arrived(const sched::ScheduledRun& run) const {
   if (tiers_->arrivals().idle()) {
     return {};
   }
-  for (const kv::RunView& view : ledger_->runs(run.sequence)) {
+  for (const kv::RunView& view : core_->ledger.runs(run.sequence)) {
     QUIRE_TRY_STATUS(tiers_->arrivals().outcome(view.blocks));
   }
   return {};
@@ -396,9 +382,9 @@ void Engine::take_tokens_from_device(model::ForwardBatch& batch) {
 // Of a row whose token the device has chosen.
 sampling::SampledToken Engine::chosen_token(std::size_t row,
                                             std::optional<std::int32_t> logprobs) const {
-  sampling::SampledToken token{.id = bundle_.decoder->last_chosen()[row], .logprobs = {}};
+  sampling::SampledToken token{.id = core_->decoder().last_chosen()[row], .logprobs = {}};
   if (logprobs) {
-    const auto told = bundle_.decoder->last_logprobs(row);
+    const auto told = core_->decoder().last_logprobs(row);
     const auto most_likely =
         static_cast<std::size_t>(std::min(*logprobs, model_config().vocab_size));
     token.logprobs.reserve(most_likely + 1);
@@ -412,7 +398,7 @@ sampling::SampledToken Engine::chosen_token(std::size_t row,
 
 void Engine::sample(std::span<float> logits) {
   const std::span<const sched::ScheduledRun> runs = now_.runs;
-  const std::span<const TokenId> chosen = bundle_.decoder->last_chosen();
+  const std::span<const TokenId> chosen = core_->decoder().last_chosen();
   const auto vocab = static_cast<std::size_t>(model_config().vocab_size);
   sampled_.assign(runs.size(), std::nullopt);
   std::size_t left = 0;
@@ -463,29 +449,29 @@ void Engine::settle(const sched::ScheduledRun& run, std::size_t index) {
   }
   auto& sampled = sampled_[index];
   if (sampled && !sampled->ok()) {
-    scheduler_->complete(run, std::nullopt);
+    core_->scheduler.complete(run, std::nullopt);
     fail_request(run.request, std::move(*sampled).error());
     return;
   }
   bool ends = false;
   if (sampled) {
-    scheduler_->complete(run, (*sampled)->id);
+    core_->scheduler.complete(run, (*sampled)->id);
     ends = active.accept(std::move(*sampled).value());
     if (Status text = active.text_status(); !text.ok()) {
       fail_request(run.request, std::move(text).error());
       return;
     }
-    counters_.tokens_generated += 1;
+    core_->counters.tokens_generated += 1;
     touched_.push_back(&active);
   } else {
     ends = reaches_end(run);  // the prompt was all that was wanted
-    scheduler_->complete(run, std::nullopt);
+    core_->scheduler.complete(run, std::nullopt);
   }
   active.channel()->note_computed(run.first + run.count);
   if (ends) {
     active.note_computed(run.sequence);
-    scheduler_->finish(run.request);
-    counters_.requests_finished += 1;
+    core_->scheduler.finish(run.request);
+    core_->counters.requests_finished += 1;
     finished_.push_back(&active);
   }
 }
@@ -507,8 +493,8 @@ void Engine::deliver_all() {
 void Engine::fail_request(RequestId id, Error error) {
   const auto it = active_.find(id.value);
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
-  scheduler_->finish(id);
-  counters_.tokens_reused -= it->second.cached_tokens();  // no output has them
+  core_->scheduler.finish(id);
+  core_->counters.tokens_reused -= it->second.cached_tokens();  // no output has them
   publish_stats();
   it->second.fail(std::move(error));
   next_.forget(&it->second);
@@ -522,4 +508,3 @@ void Engine::fail_all(const Error& error) {
 }
 
 }  // namespace quire::engine
-// NOLINTEND(bugprone-unchecked-optional-access)

@@ -80,8 +80,8 @@ Result<RequestOptions> with_salt_of(std::span<const BlockRun> runs, RequestOptio
 // Any thread, the engine's too; does not wait.
 SequenceState::~SequenceState() {
   if (const auto owner = engine.lock()) {
-    letter.front() = [raw = owner.get(), id = sequence] { raw->ledger_->close(id); };
-    owner->post(std::move(letter));
+    task.front() = [raw = owner.get(), id = sequence] { raw->core().ledger.close(id); };
+    owner->thread().post(std::move(task));
   }
 }
 
@@ -103,11 +103,7 @@ class SequenceService::Next : public RequestObserver {
   Done done_;
 };
 
-kv::Ledger& SequenceService::ledger() const {
-  auto& ledger = engine_.ledger_;
-  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
-  return *ledger;
-}
+kv::Ledger& SequenceService::ledger() const { return engine_.core().ledger; }
 
 // `end`: the position behind the last token.
 Status SequenceService::check_end(std::int64_t end) const {
@@ -180,7 +176,7 @@ SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tok
                                                     const RequestOptions& options) {
   Draft draft{.salt = engine_.salt_of(options.salt)};
   draft.sequence = ledger().open(tokens, true,
-                                 engine_.sessions_->named(options.session, draft.salt), draft.salt);
+                                 engine_.sessions().named(options.session, draft.salt), draft.salt);
   if (!tokens.empty()) {
     draft.last = tokens.back();
     const Status cut = ledger().rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
@@ -323,7 +319,7 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
   const auto begin = [&]() -> Result<std::shared_ptr<Channel>> {
     QUIRE_TRY(const Draft draft, make());
     if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
-      ledger().assign(draft.sequence, engine_.sessions_->named(options.session, draft.salt));
+      ledger().assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
       *state = keep(draft);
       return std::shared_ptr<Channel>();
     }
@@ -340,7 +336,7 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
         keep_fork, [state](StateRef computed) { *state = std::move(computed); });
     return start(std::move(request));
   };
-  QUIRE_TRY(const auto channel, engine_.ask<std::shared_ptr<Channel>>(begin));
+  QUIRE_TRY(const auto channel, engine_.thread().ask<std::shared_ptr<Channel>>(begin));
   if (channel != nullptr) {
     QUIRE_TRY_STATUS(await(engine_, *channel, interrupted));
   }
@@ -356,7 +352,7 @@ Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
 
 Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
                                        const RequestOptions& options) {
-  ChunkService& chunks = *engine_.chunks_;
+  ChunkService& chunks = engine_.chunks();
   ChunkService::Run run{.spec = &spec, .kind = RequestKind::kPrefill, .options = options};
   QUIRE_TRY(run.options.salt, chunks.salt_of(run));
   CompositionSpec own = spec;
@@ -517,7 +513,7 @@ Result<std::shared_ptr<Channel>> SequenceService::generate(const StateRef& state
   if (state->tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
   }
-  return engine_.ask<std::shared_ptr<Channel>>([&]() -> Result<std::shared_ptr<Channel>> {
+  return engine_.thread().ask<std::shared_ptr<Channel>>([&]() -> Result<std::shared_ptr<Channel>> {
     const kv::RunView own = ledger().runs(state->sequence).back();
     const auto known = std::ssize(ledger().tokens(state->sequence));
     // The KV of the last sampled token is never needed, so one more token than positions fits.
@@ -554,7 +550,7 @@ Result<std::shared_ptr<Channel>> SequenceService::logits(const StateRef& state) 
   if (state->tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
   }
-  return engine_.ask<std::shared_ptr<Channel>>([&] {
+  return engine_.thread().ask<std::shared_ptr<Channel>>([&] {
     NewRequest request = request_for(RequestKind::kForwardLast, state);
     request.params.max_tokens = 0;
     return start(std::move(request));

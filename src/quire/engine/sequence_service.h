@@ -22,7 +22,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
-#include "quire/engine/letters.h"
+#include "quire/engine/tasks.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -53,7 +53,7 @@ struct SequenceState {
   SeqId sequence;                    // in the ledger of
   std::weak_ptr<Engine> engine;      // that
   std::vector<std::int32_t> blocks;  // ids, in order, of the tokens with KV
-  Letters letter{1};                 // that gives the sequence up
+  Tasks task{1};                     // that gives the sequence up
 };
 using StateRef = std::shared_ptr<const SequenceState>;
 

@@ -65,11 +65,7 @@ Status SessionService::check_user(const RequestOptions& options, const std::stri
   return {ErrorCode::kInvalidArgument, message};
 }
 
-kv::Ledger& SessionService::ledger() const {
-  auto& ledger = engine_.ledger_;
-  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
-  return *ledger;
-}
+kv::Ledger& SessionService::ledger() const { return engine_.core().ledger; }
 
 // No two pairs have one key.
 std::string SessionService::key_of(const std::string& id, const std::string& salt) const {
@@ -102,7 +98,7 @@ Status SessionService::change(const std::string& id, const std::string& salt, Ch
   QUIRE_TRY_STATUS(check_id(id));
   QUIRE_TRY_STATUS(check_salt("salt", salt));
   Status status;
-  QUIRE_TRY_STATUS(engine_.call([&] {
+  QUIRE_TRY_STATUS(engine_.thread().call([&] {
     const auto found = by_key_.find(key_of(id, salt));
     if (found == by_key_.end()) {
       status = Error{.code = ErrorCode::kNotFound,
@@ -144,7 +140,7 @@ Status SessionService::set_retention(const std::string& id, const std::string& s
   QUIRE_TRY_STATUS(check_id(id));
   QUIRE_TRY_STATUS(check_salt("salt", salt));
   QUIRE_TRY_STATUS(check_seconds("ttl", retention.ttl_seconds));
-  return engine_.call([&] {
+  return engine_.thread().call([&] {
     const kv::SessionRef session = named(id, salt);
     kv::Retention said = ledger().retention(session);
     said.priority = retention.priority;

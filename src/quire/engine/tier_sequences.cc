@@ -18,10 +18,10 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/letters.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/tasks.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -48,8 +48,8 @@ kv_store::RunPart take_last_block(kv_store::RunPart& part) {
 
 Result<TierService::Described> TierService::describe(const StateRef& state) {
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
-  QUIRE_TRY(const Runs runs,
-            engine_.ask<Runs>([&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
+  QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>(
+                                 [&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = kernels()}};
   if (!state->tokens.empty()) {
@@ -94,7 +94,7 @@ Status TierService::save(const StateRef& state, const std::filesystem::path& pat
 }
 
 Status TierService::await_arrival(std::span<const BlockId> blocks) {
-  QUIRE_TRY(const Loads loads, engine_.ask<Loads>([&]() -> Result<Loads> {
+  QUIRE_TRY(const Loads loads, engine_.thread().ask<Loads>([&]() -> Result<Loads> {
     QUIRE_TRY_STATUS(arrivals_.check(blocks));
     return arrivals_.filling(blocks);
   }));
@@ -152,7 +152,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
   QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
   restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
-  const auto made = engine_.ask_for_blocks<bool>([&]() -> Result<bool> {
+  const auto made = engine_.thread().ask_for_blocks<bool>([&]() -> Result<bool> {
     const Status status = make_room(restored);
     return status.ok() ? Result<bool>(true) : status.error();
   });
@@ -209,20 +209,20 @@ void TierService::plan_reads(Restored& restored, std::int32_t there) const {
 Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                       const OpenPart& open, const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(SessionService::check_user({.salt = options.salt}));
-  Letters letter{1};  // that gives up what is prepared
+  Tasks task{1};  // that gives up what is prepared
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   // A window gives up blocks while they are still being filled.
   const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
-  letter.front() = [this, sequence = restored.sequence] { ledger().close(sequence); };
+  task.front() = [this, sequence = restored.sequence] { ledger().close(sequence); };
   try {
     auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
     if (!state.ok() && !restored.loading) {
-      engine_.post(std::move(letter));
+      engine_.thread().post(std::move(task));
     }
     return state;
   } catch (const std::bad_alloc&) {
     if (!restored.loading) {
-      engine_.post(std::move(letter));
+      engine_.thread().post(std::move(task));
     }
     throw;
   }
@@ -238,7 +238,7 @@ Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPa
     };
     QUIRE_TRY_STATUS(fill(part.to, read));
   }
-  return engine_.ask<StateRef>([&] {
+  return engine_.thread().ask<StateRef>([&] {
     ledger().advance(restored.sequence, restored.missing);
     return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade,
                                      restored.salt);
@@ -291,7 +291,7 @@ Result<StateRef> TierService::restore_in_background(Restored& restored, const Op
     std::ranges::move(files, std::back_inserter(others.parts));
   }
   orders.push_back(std::move(others));
-  return engine_.ask<StateRef>([&] {
+  return engine_.thread().ask<StateRef>([&] {
     ledger().advance_unpublished(restored.sequence, restored.missing);
     StateRef state = engine_.sequences().adopt(ledger().fork(restored.sequence), restored.sampled,
                                                restored.grade, restored.salt);

@@ -26,10 +26,10 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/letters.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/tasks.h"
 #include "quire/interrupt.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
@@ -92,33 +92,26 @@ Error missing_file(Error error) {
 // Any thread, the engine's too; does not wait.
 HeldSegment::~HeldSegment() {
   if (const auto owner = engine.lock()) {
-    letter.front() = [raw = owner.get(), segment = id] { raw->ledger_->drop_segment(segment); };
-    owner->post(std::move(letter));
+    task.front() = [raw = owner.get(), segment = id] { raw->core().ledger.drop_segment(segment); };
+    owner->thread().post(std::move(task));
   }
 }
 
 TierService::TierService(Engine& engine)
-    : engine_(engine),
-      arrivals_(pool(), ledger(), [&engine](Letters letter) { engine.post(std::move(letter)); }) {}
+    : engine_(engine), arrivals_(pool(), ledger(), [&engine](Tasks task) {
+        engine.thread().post(std::move(task));
+      }) {}
 
-kv::Ledger& TierService::ledger() const {
-  auto& ledger = engine_.ledger_;
-  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
-  return *ledger;
-}
+kv::Ledger& TierService::ledger() const { return engine_.core().ledger; }
 
-kv_store::PagedStore& TierService::pool() const {
-  auto& store = engine_.store_;
-  QUIRE_CHECK(store.has_value(), "a running engine has a store");
-  return *store;
-}
+kv_store::PagedStore& TierService::pool() const { return engine_.core().shelves; }
 
 const kv_store::PagedStore& TierService::shelves() const { return pool(); }
 
 std::string TierService::kernels() const {
   const device::Accelerator* const accelerator = engine_.accelerator();
   return accelerator == nullptr ? kernels_here()
-                                : accelerator->kernels(engine_.options_.deterministic);
+                                : accelerator->kernels(engine_.options().deterministic);
 }
 
 base::KVFingerprint TierService::fingerprint() const {
@@ -142,7 +135,7 @@ HeldRef TierService::keep(kv::SegmentId id) {
 }
 
 Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from) {
-  return engine_.ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+  return engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
     QUIRE_TRY(const kv::SegmentId id, reserve_blocks(tokens, stored_from));
     return keep(id);
   });
@@ -163,7 +156,7 @@ Result<HeldRef> TierService::hold(const StateRef& state, const Interrupt& interr
   // Whatever follows the last token makes its KV necessary.
   QUIRE_TRY(const StateRef followed,
             engine_.sequences().append(state, std::array<TokenId, 1>{}, interrupted));
-  return engine_.ask<HeldRef>([&]() -> Result<HeldRef> {
+  return engine_.thread().ask<HeldRef>([&]() -> Result<HeldRef> {
     auto id = ledger().seal(followed->sequence);
     if (!id.ok()) {  // a window has passed over the first tokens
       Error error = std::move(id).error();
@@ -181,7 +174,7 @@ Result<std::vector<HeldRef>> TierService::copy_out(const StateRef& state, std::i
     std::int32_t first = 0, count = 0, stored_from = 0;
   };
   using Parts = std::vector<Part>;
-  QUIRE_TRY(const Parts parts, engine_.ask<Parts>([&]() -> Result<Parts> {
+  QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
     Parts found;
     std::int64_t begin = 0;
     for (const kv::RunView& run : ledger().runs(state->sequence)) {
@@ -294,7 +287,7 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
 Status TierService::for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const {
   const tensor::KVGeometry& geometry = pool().geometry();
   const bool large = std::ssize(part.to) * geometry.block_bytes() >= kParallelReadBytes;
-  const int readers = large ? std::min(engine_.pool_.threads(), kMostReaders) : 1;
+  const int readers = large ? std::min(engine_.pool().threads(), kMostReaders) : 1;
   return for_each_layer(geometry.layers, read, readers);
 }
 
@@ -386,13 +379,13 @@ std::vector<HeldRef> TierService::from_files(
   JointRead read;
   std::vector<HeldRef> arriving;
   for (const auto& file : files) {
-    const auto begun = engine_.ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+    const auto begun = engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
       QUIRE_TRY(const kv::SegmentId segment, add_to(read, file, 0));
       return keep(segment);
     });
     arriving.push_back(begun.ok() ? *begun : nullptr);
   }
-  [[maybe_unused]] const Status closed = engine_.call([&] {
+  [[maybe_unused]] const Status closed = engine_.thread().call([&] {
     start(std::move(read), [](Arrivals::Load&) {});
     for (const HeldRef& segment : arriving) {
       if (segment != nullptr) {
