@@ -214,9 +214,9 @@ TEST_F(WriteBehindOfFewBlocks, LoadingASequenceThatNeedsTheBlocksOfAWriteWaitsFo
 }
 
 TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsForIt) {
-  const auto engine = llm_.llm().impl().open_engine().value();
+  const auto runtime = llm_.llm().impl().open().value();
   const auto bytes =
-      static_cast<std::size_t>(10 * engine->tiers().shelves().geometry().block_bytes());
+      static_cast<std::size_t>(10 * runtime->tiers().shelves().geometry().block_bytes());
   engine::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
                               .bytes = device::HostBuffer(bytes)};
   std::ranges::fill(segment.bytes.span(), std::byte{0});
@@ -224,13 +224,13 @@ TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsF
   add(llm_, some_ids(10 * kBlock, 1));
   EXPECT_EQ(llm_.evict_unused_chunks(0).value(), 1);
   auto reserving =
-      std::async(std::launch::async, [&] { return engine->tiers().from_host(segment); });
+      std::async(std::launch::async, [&] { return runtime->tiers().from_host(segment); });
   EXPECT_EQ(reserving.wait_for(kMoment), std::future_status::timeout);
   let_go();
   const auto held = reserving.get();
   ASSERT_TRUE(held.ok()) << held.error().message;
   EXPECT_EQ((*held)->blocks.size(), 10);
-  EXPECT_EQ(engine->tiers().from_host(segment).error().code, ErrorCode::kOutOfBlocks)
+  EXPECT_EQ(runtime->tiers().from_host(segment).error().code, ErrorCode::kOutOfBlocks)
       << "nothing is left to write";
 }
 

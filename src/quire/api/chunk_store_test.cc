@@ -92,7 +92,7 @@ class ChunkStore : public testing::Test {
 
   // As if it had been measured.
   static void make_computing_faster(ChunkedLLM& llm) {
-    engine::ReloadPace& pace = llm.llm().impl().open_engine().value()->tiers().pace();
+    engine::ReloadPace& pace = llm.llm().impl().open().value()->tiers().pace();
     for (int i = 0; i < 5; ++i) {
       pace.note_read(100, 100);
       pace.note_computed(100, 0.1);

@@ -48,13 +48,13 @@ namespace {
 
 // The service and the engine that keeps it alive during the call.
 struct Service {
-  std::shared_ptr<engine::Engine> engine;
-  ChunkService* operator->() const { return &engine->chunks(); }
+  std::shared_ptr<engine::Runtime> runtime;
+  ChunkService* operator->() const { return &runtime->chunks(); }
 };
 
 Result<Service> service_of(const LLM& llm) {
-  QUIRE_TRY(auto engine, llm.impl().open_engine());
-  return Service{std::move(engine)};
+  QUIRE_TRY(auto runtime, llm.impl().open());
+  return Service{std::move(runtime)};
 }
 
 // Whether contexts are computed behind nothing in this mode: behind the system chunk, the
@@ -122,7 +122,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   spec.context_chunk_ids.pop_back();
   run.spec = &spec;
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted, &taken.computed));
-  QUIRE_TRY(auto outputs, await_outputs(*service.engine, channels, interrupted));
+  QUIRE_TRY(auto outputs, await_outputs(service.runtime->engine(), channels, interrupted));
   return RegisteredGeneration{.output = std::move(outputs.front()),
                               .system_id = spec.system_chunk_id,
                               .query_id = spec.query_chunk_id,
@@ -191,10 +191,12 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   QUIRE_TRY_STATUS(chunks.validate());
   engine::EngineOptions engine_options = engine::to_engine_options(options);
   engine_options.chunks = chunks;
-  QUIRE_TRY(auto engine, engine::Engine::start(model, engine_options));
-  [[maybe_unused]] const auto& setup = engine->chunks().setup();  // not in the first registration
+  QUIRE_TRY(auto runtime, engine::Runtime::start(model, engine_options));
+  // Here, not in the first registration.
+  [[maybe_unused]] const auto& setup = runtime->chunks().setup();
+  [[maybe_unused]] const auto& digest = runtime->engine().model_digest();
   auto llm = std::make_shared<LLM::Impl>();
-  llm->engine = std::move(engine);
+  llm->runtime = std::move(runtime);
   return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(std::move(llm))}));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -361,7 +363,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
                     .options = options_of(options, i)});
   }
   QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
-  return await_outputs(*service.engine, channels, interrupted);
+  return await_outputs(service.runtime->engine(), channels, interrupted);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -375,7 +377,7 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
       .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
-  stream->engine = service.engine;
+  stream->engine = engine_of(service.runtime);
   stream->channel = channels.front();
   stream->waits = !options.notify;
   return Stream(std::move(stream));
@@ -420,7 +422,7 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const ChunkService::Run run{.spec = &spec, .kind = RequestKind::kForwardAll};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
-  QUIRE_TRY_STATUS(await(*service.engine, channels, interrupted));
+  QUIRE_TRY_STATUS(await(service.runtime->engine(), channels, interrupted));
   return channels.front()->take_forward();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -428,8 +430,8 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
 
 Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
                                            const std::string& salt) const try {
-  QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto run, engine->sequences().chunk_run(chunk_id, salt));
+  QUIRE_TRY(const auto runtime, impl_->llm.impl().open());
+  QUIRE_TRY(auto run, runtime->sequences().chunk_run(chunk_id, salt));
   return make_block_list({std::move(run)});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -437,8 +439,8 @@ Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
 
 Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted,
                                       const RequestOptions& options) try {
-  QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted, options));
+  QUIRE_TRY(const auto runtime, impl_->llm.impl().open());
+  QUIRE_TRY(auto state, runtime->sequences().open(spec, interrupted, options));
   return make_sequence(impl_->llm.shared_impl(), std::move(state));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

@@ -200,15 +200,20 @@ void Stream::close() {
   }
 }
 
-Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const try {
+Result<std::shared_ptr<engine::Runtime>> LLM::Impl::open() const try {
   QUIRE_TRY_STATUS(home.check());
   const std::lock_guard lock(mutex);
-  if (engine == nullptr) {
+  if (runtime == nullptr) {
     return closed_error();
   }
-  return engine;
+  return runtime;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
+}
+
+Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const {
+  QUIRE_TRY(const auto opened, open());
+  return engine_of(opened);
 }
 
 LLM::LLM(std::shared_ptr<Impl> impl, bool closes) : impl_(std::move(impl)), closes_(closes) {}
@@ -231,9 +236,9 @@ LLM::~LLM() {
 
 Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) try {
   QUIRE_TRY_STATUS(options.validate());
-  QUIRE_TRY(auto engine, engine::Engine::start(model, engine::to_engine_options(options)));
+  QUIRE_TRY(auto runtime, engine::Runtime::start(model, engine::to_engine_options(options)));
   auto impl = std::make_shared<Impl>();
-  impl->engine = std::move(engine);
+  impl->runtime = std::move(runtime);
   return LLM(std::move(impl));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -243,13 +248,13 @@ void LLM::close() {
   if (impl_ == nullptr || impl_->home.left()) {
     return;
   }
-  std::shared_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Runtime> runtime;
   {
     const std::lock_guard lock(impl_->mutex);
-    engine.swap(impl_->engine);
+    runtime.swap(impl_->runtime);
   }
-  if (engine != nullptr) {
-    engine->close();
+  if (runtime != nullptr) {
+    runtime->close();
   }
 }
 
@@ -374,9 +379,9 @@ Result<Tokenizer> LLM::tokenizer() const try {
 }
 
 Result<Stats> LLM::stats() const try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const auto stats, engine->stats());
-  const engine::ReloadPace::Measured pace = engine->tiers().pace().measured();
+  QUIRE_TRY(const auto runtime, impl_->open());
+  QUIRE_TRY(const auto stats, runtime->engine().stats());
+  const engine::ReloadPace::Measured pace = runtime->tiers().pace().measured();
   const auto& ledger = stats.ledger;
   const auto count = [](auto value) { return static_cast<double>(value); };
   return Stats{

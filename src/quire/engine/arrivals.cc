@@ -359,6 +359,11 @@ std::vector<Arrivals::LoadRef> Arrivals::filling(std::span<const BlockId> blocks
   return loads;
 }
 
+void Arrivals::append_loads(std::span<const BlockId> blocks,
+                            std::vector<KvGate::LoadRef>& loads) const {
+  std::ranges::move(filling(blocks), std::back_inserter(loads));
+}
+
 Status Arrivals::outcome(std::span<const BlockId> blocks) const {
   for (const LoadRef& load : filling(blocks)) {
     QUIRE_TRY_STATUS(load->outcome(blocks));

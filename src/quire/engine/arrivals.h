@@ -25,6 +25,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/host_buffer.h"
+#include "quire/engine/hooks.h"
 #include "quire/engine/tasks.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
@@ -41,15 +42,15 @@ namespace quire::engine {
 inline constexpr std::int64_t kParallelReadBytes = std::int64_t{1} << 20;
 inline constexpr int kMostReaders = 4;
 
-class Arrivals {
+class Arrivals final : public KvGate {
  public:
   // What is read together: of each layer all parts, then of the next. A part that fails ends alone.
-  class Load {
+  class Load final : public KvGate::Load {
    public:
     Load(std::vector<kv_store::KVFilePart> parts, int layers)
         : parts_(std::move(parts)), all_layers_(layers), failures_(parts_.size()) {}
     // Returns when of `layer` and all before it is there what will be.
-    void wait(int layer);
+    void wait(int layer) override;
     // The same for all layers, but waits so long at most; whether they are there.
     [[nodiscard]] bool wait_end(std::chrono::milliseconds at_most);
     // Waits for all layers. The error of a part, of all or of those that fill some of `blocks`.
@@ -88,7 +89,7 @@ class Arrivals {
 
   // `shelves` and `ledger` are borrowed; `post` sends a task to the engine's thread.
   Arrivals(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post);
-  ~Arrivals() { stop(); }
+  ~Arrivals() override { stop(); }
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;
 
@@ -106,15 +107,17 @@ class Arrivals {
   void start(std::vector<Order> orders);
 
   // Nothing arrives and nothing is bad: the functions below have nothing to say.
-  [[nodiscard]] bool idle() const { return under_way_.empty() && bad_.empty(); }
+  [[nodiscard]] bool idle() const override { return under_way_.empty() && bad_.empty(); }
   // Loads that fill some of these blocks.
   [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks) const;
+  void append_loads(std::span<const BlockId> blocks,
+                    std::vector<KvGate::LoadRef>& loads) const override;
   // The error that spoilt one of these blocks.
   [[nodiscard]] Status check(std::span<const BlockId> blocks) const;
   // The same when those that fill them have ended; waits for that.
-  [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const;
+  [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const override;
   // Waits until the block that is copied is there.
-  void before_copy(const kv::BlockCopy& copy);
+  void before_copy(const kv::BlockCopy& copy) override;
 
  private:
   struct UnderWay {

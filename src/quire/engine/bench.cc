@@ -18,6 +18,7 @@
 #include "quire/engine/bench_state.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
+#include "quire/engine/runtime.h"
 #include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -34,6 +35,7 @@ namespace {
 using engine::Engine;
 using engine::EngineStats;
 using engine::NewRequest;
+using engine::Runtime;
 using engine::StepWork;
 
 constexpr std::uint32_t kPromptSeed = 20240601;
@@ -73,15 +75,16 @@ bool has_window(const model::ModelConfig& config) {
 
 class Bench {
  public:
-  Bench(Engine& engine, const BenchOptions& options,
+  Bench(Runtime& runtime, const BenchOptions& options,
         const std::optional<kernels::DeviceCeilings>& device)
-      : engine_(engine),
+      : runtime_(runtime),
+        engine_(runtime.engine()),
         options_(options),
-        pool_(engine.context().pool->threads()),
-        floors_({.table = engine.context().table, .pool = &pool_}, decoder_of(engine),
-                engine.bundle().kv_dtype, device),
-        prompts_(engine.model_config().vocab_size),
-        format_(decoder_of(engine).load_report().main_format) {}
+        pool_(engine_.context().pool->threads()),
+        floors_({.table = engine_.context().table, .pool = &pool_}, decoder_of(engine_),
+                engine_.bundle().kv_dtype, device),
+        prompts_(engine_.model_config().vocab_size),
+        format_(decoder_of(engine_).load_report().main_format) {}
 
   // Work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
@@ -102,6 +105,7 @@ class Bench {
   void add(BenchRecord record, const StepWork& work, double tokens);
   void add_plain(BenchRecord record);
 
+  Runtime& runtime_;
   Engine& engine_;
   const BenchOptions& options_;
   device::ThreadPool pool_;  // of the ceilings; the engine's own is idle meanwhile
@@ -258,7 +262,7 @@ Status Bench::state(std::int32_t depth) {
   const bool windowed = has_window(engine_.model_config());
   if (!windowed) {
     const auto tokens = static_cast<double>(prefix.size());
-    QUIRE_TRY(const double restore, engine::time_restore(engine_, prefix));
+    QUIRE_TRY(const double restore, engine::time_restore(runtime_, prefix));
     const double floor = floors_.kv_seconds(tokens);
     add_plain({.metric = "restore",
                .depth_tokens = std::ssize(prefix),
@@ -267,13 +271,13 @@ Status Bench::state(std::int32_t depth) {
                .floor_seconds = floor,
                .of_floor = floor / restore});
   }
-  QUIRE_TRY(const double fork, engine::time_fork(engine_, prefix));
+  QUIRE_TRY(const double fork, engine::time_fork(runtime_, prefix));
   add_plain({.metric = "fork", .depth_tokens = std::ssize(prefix), .seconds = fork});
   if (windowed) {
     return {};
   }
   const auto take = [this](std::int32_t count) { return prompts_.take(count); };
-  QUIRE_TRY(const double compose, engine::time_compose(engine_, depth, take));
+  QUIRE_TRY(const double compose, engine::time_compose(runtime_, depth, take));
   add_plain({.metric = "compose", .depth_tokens = std::ssize(prefix), .seconds = compose});
   return {};
 }
@@ -365,14 +369,15 @@ Result<std::vector<BenchRecord>> run_bench(
     }
   };
   say(base::str_cat("loading ", model));
-  QUIRE_TRY(const auto engine, Engine::start(model, engine::to_engine_options(options.llm)));
-  QUIRE_TRY_STATUS(check_context(options, engine->model_config()));
+  QUIRE_TRY(const auto runtime, Runtime::start(model, engine::to_engine_options(options.llm)));
+  Engine& engine = runtime->engine();
+  QUIRE_TRY_STATUS(check_context(options, engine.model_config()));
   say("measuring the machine's ceilings");
   std::optional<kernels::DeviceCeilings> ceilings;
-  if (engine->accelerator() != nullptr) {
-    QUIRE_TRY(ceilings, kernels::measure_device_ceilings(*engine->accelerator()));
+  if (engine.accelerator() != nullptr) {
+    QUIRE_TRY(ceilings, kernels::measure_device_ceilings(*engine.accelerator()));
   }
-  Bench bench(*engine, options, ceilings);
+  Bench bench(*runtime, options, ceilings);
   for (const std::int32_t depth : options.depth) {
     QUIRE_TRY_STATUS(measure_at(depth, options.prompt, bench, say));
   }

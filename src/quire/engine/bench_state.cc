@@ -12,7 +12,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
 #include "quire/result.h"
@@ -51,13 +51,13 @@ Result<double> median_of_rounds(Round round) {
 
 }  // namespace
 
-Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids) {
-  QUIRE_TRY(const StateRef state, engine.sequences().open(ids, {}));
+Result<double> time_fork(Runtime& runtime, const std::vector<TokenId>& ids) {
+  QUIRE_TRY(const StateRef state, runtime.sequences().open(ids, {}));
   return median_of_rounds(
-      [&] { return seconds_of([&] { return engine.sequences().cut(state, std::ssize(ids)); }); });
+      [&] { return seconds_of([&] { return runtime.sequences().cut(state, std::ssize(ids)); }); });
 }
 
-Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
+Result<double> time_restore(Runtime& runtime, const std::vector<TokenId>& ids) {
   const base::TemporaryFolder folder;
   if (folder.path().empty()) {
     return {ErrorCode::kIo, "cannot make a temporary folder for the saved sequence"};
@@ -65,24 +65,24 @@ Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids) {
   const std::filesystem::path file = folder.path() / "sequence.qkv";
   {
     // Behind a run of their own: what stands in a plain prompt would be found in the prefix cache.
-    QUIRE_TRY(const StateRef plain, engine.sequences().open(ids, {}));
-    QUIRE_TRY(const HeldRef held, engine.tiers().hold(plain, {}));
-    const BlockRun run = TierService::run_of(held);
-    QUIRE_TRY(const StateRef state, engine.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
-    QUIRE_TRY_STATUS(engine.tiers().save(state, file, {}));
+    QUIRE_TRY(const StateRef plain, runtime.sequences().open(ids, {}));
+    QUIRE_TRY(const HeldRef held, runtime.sequences().hold(plain, {}));
+    const BlockRun run = SequenceService::run_of(held);
+    QUIRE_TRY(const StateRef state, runtime.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
+    QUIRE_TRY_STATUS(runtime.saved_sequences().save(state, file, {}));
   }
   return median_of_rounds(
-      [&] { return seconds_of([&] { return engine.tiers().load(file, {}); }); });
+      [&] { return seconds_of([&] { return runtime.saved_sequences().load(file, {}); }); });
 }
 
-Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take) {
+Result<double> time_compose(Runtime& runtime, std::int32_t tokens, const TakeIds& take) {
   std::vector<ChunkContent> contents;
   contents.reserve(kChunks + 1);
   for (std::int32_t i = 0; i < kChunks; ++i) {
     contents.push_back({.content = take(std::max(tokens / kChunks, 1))});
   }
   contents.push_back({.content = take(kComposedQueryTokens), .type = ChunkType::kQuery});
-  QUIRE_TRY(const auto registered, engine.chunks().register_chunks(contents, {}, {}));
+  QUIRE_TRY(const auto registered, runtime.chunks().register_chunks(contents, {}, {}));
   CompositionSpec spec{.without_system = true};
   for (const ChunkService::Registered& chunk : registered) {
     spec.context_chunk_ids.push_back(chunk.id);
@@ -93,7 +93,7 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
   const ChunkService::Run run = {.spec = &spec, .params = &one};
   const auto round = [&]() -> Result<double> {
     const auto start = Clock::now();
-    QUIRE_TRY(const auto requests, engine.chunks().submit({&run, 1}, {}));
+    QUIRE_TRY(const auto requests, runtime.chunks().submit({&run, 1}, {}));
     const double seconds = base::seconds_since(start);
     QUIRE_TRY_STATUS(outcome(requests.front()->take_generation()));
     return seconds;
@@ -101,7 +101,7 @@ Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& 
   QUIRE_TRY_STATUS(outcome(round()));  // computes what KV of the chunks is missing
   auto seconds = median_of_rounds(round);
   for (const ChunkService::Registered& chunk : registered) {
-    QUIRE_TRY_STATUS(outcome(engine.chunks().remove(chunk.id, false, "")));
+    QUIRE_TRY_STATUS(outcome(runtime.chunks().remove(chunk.id, false, "")));
   }
   return seconds;
 }

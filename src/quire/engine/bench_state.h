@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -17,12 +17,12 @@ using TakeIds = std::function<std::vector<TokenId>(std::int32_t count)>;  // new
 inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's query
 
 // A second state over the KV of a sequence, and dropping it.
-[[nodiscard]] Result<double> time_fork(Engine& engine, const std::vector<TokenId>& ids);
+[[nodiscard]] Result<double> time_fork(Runtime& runtime, const std::vector<TokenId>& ids);
 // Reading and verifying a saved sequence whose file is in the page cache. The file is in the
 // system's folder for temporary files and goes when it is done.
-[[nodiscard]] Result<double> time_restore(Engine& engine, const std::vector<TokenId>& ids);
+[[nodiscard]] Result<double> time_restore(Runtime& runtime, const std::vector<TokenId>& ids);
 // Setting up a request behind 8 chunks of `tokens` tokens in all and a query, whose KV is there:
 // from the call to the sequence that waits to be computed. The chunks are deleted afterwards.
-[[nodiscard]] Result<double> time_compose(Engine& engine, std::int32_t tokens, const TakeIds& take);
+[[nodiscard]] Result<double> time_compose(Runtime& runtime, std::int32_t tokens, const TakeIds& take);
 
 }  // namespace quire::engine

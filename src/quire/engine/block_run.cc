@@ -51,7 +51,7 @@ Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) con
     return state == nullptr ? stale("where they come from has changed or was closed")
                             : Result<std::vector<TokenId>>(first(state->tokens));
   }
-  const kv::Chunk* chunk = engine_.chunks().registry().find(run.chunk_id);
+  const kv::Chunk* chunk = chunks_.registry().find(run.chunk_id);
   return chunk == nullptr ? stale(base::str_cat("chunk ", run.chunk_id, " has gone"))
                           : Result<std::vector<TokenId>>(first(*chunk->tokens));
 }
@@ -60,7 +60,7 @@ Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) con
 Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& run,
                                                                Segments& named) const {
   if (!run.chunk_id.empty()) {
-    const kv::Chunk* chunk = engine_.chunks().registry().find(run.chunk_id);
+    const kv::Chunk* chunk = chunks_.registry().find(run.chunk_id);
     if (chunk == nullptr || chunk->registration != run.registration) {
       return stale(base::str_cat("chunk ", run.chunk_id, " has gone"));
     }
@@ -92,6 +92,14 @@ BlockRun SequenceService::run_of(const StateRef& state) {
           .tokens = std::ssize(state->tokens)};
 }
 
+BlockRun SequenceService::run_of(const HeldRef& segment) {
+  BlockRun run{.engine = segment->engine, .held = segment, .tokens = std::ssize(segment->tokens)};
+  for (const BlockId block : segment->blocks) {
+    run.blocks.push_back(block.value);
+  }
+  return run;
+}
+
 namespace {
 
 BlockRun run_of(const std::weak_ptr<Engine>& engine, const kv::Ledger& ledger,
@@ -116,8 +124,8 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const s
   QUIRE_TRY_STATUS(SessionService::check_salt("salt", salt));
   const std::string& whose = engine_.salt_of(salt);
   return engine_.thread().ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
-    QUIRE_TRY_STATUS(engine_.chunks().adopt(chunk_id, whose));
-    QUIRE_TRY(const kv::Chunk* chunk, engine_.chunks().registry().get(chunk_id, whose));
+    QUIRE_TRY_STATUS(chunks_.adopt(chunk_id, whose));
+    QUIRE_TRY(const kv::Chunk* chunk, chunks_.registry().get(chunk_id, whose));
     const auto variant = chunk->variants.find(key.value_or(kv::registered_key(*chunk)));
     if (variant == chunk->variants.end()) {
       return Error{
@@ -126,16 +134,16 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const s
                                    chunk_type_name(chunk->type), " is computed where it is used"),
           .chunk_id = chunk_id};
     }
-    return engine::run_of(engine_.weak_from_this(), ledger(), *chunk, variant->second);
+    return engine::run_of(engine_.self(), ledger(), *chunk, variant->second);
   });
 }
 
 // Everything of a tenant that has blocks of its own.
 std::vector<BlockRun> SequenceService::known_runs(const std::string& salt) const {
   std::vector<BlockRun> runs;
-  for (const kv::Chunk* chunk : engine_.chunks().registry().list(salt)) {
+  for (const kv::Chunk* chunk : chunks_.registry().list(salt)) {
     for (const auto& [key, variant] : chunk->variants) {
-      runs.push_back(engine::run_of(engine_.weak_from_this(), ledger(), *chunk, variant));
+      runs.push_back(engine::run_of(engine_.self(), ledger(), *chunk, variant));
     }
   }
   for (const auto& known : states_) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/engine/tasks.h"
+#include "quire/engine/held_segment.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -16,21 +16,6 @@ namespace quire::engine {
 
 class Engine;
 struct SequenceState;
-
-// A run of tokens whose KV lies in blocks of the pool until the last owner goes.
-struct HeldSegment {
-  HeldSegment() = default;
-  ~HeldSegment();
-  HeldSegment(const HeldSegment&) = delete;
-  HeldSegment& operator=(const HeldSegment&) = delete;
-
-  kv::SegmentId id;
-  std::vector<TokenId> tokens;
-  std::vector<BlockId> blocks;
-  std::weak_ptr<Engine> engine;
-  Tasks task{1};  // that gives the segment up
-};
-using HeldRef = std::shared_ptr<const HeldSegment>;
 
 // The first `tokens` tokens of a chunk, a held segment or a sequence's state. A handle: it holds no
 // KV, and what it names may go.

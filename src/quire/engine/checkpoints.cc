@@ -20,7 +20,7 @@
 #include "quire/base/str.h"
 #include "quire/checkpoints.h"
 #include "quire/engine/block_run.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/tier_service.h"
@@ -72,7 +72,7 @@ Status check_fit(std::span<const kv_store::KVFilePart> pieces,
 }  // namespace
 
 Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
-    const Engine& engine, const std::string& folder, const CheckpointOptions& options) {
+    const Runtime& runtime, const std::string& folder, const CheckpointOptions& options) {
   QUIRE_TRY_STATUS(options.validate());
   auto store = kv_store::Store::open(
       folder, {.max_bytes = options.max_bytes, .write = {.compress = options.compress}});
@@ -80,7 +80,7 @@ Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
     return missing_file(std::move(store).error());
   }
   std::unique_ptr<CheckpointService> service(
-      new CheckpointService(std::move(store).value(), engine.salt_of(options.tenant)));
+      new CheckpointService(std::move(store).value(), runtime.engine().salt_of(options.tenant)));
   QUIRE_TRY(auto manager, kv_store::CheckpointManager::create(
                               service->store_, {.series = options.series,
                                                 .tenant = service->tenant_,
@@ -92,8 +92,8 @@ Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
   return service;
 }
 
-Result<kv_store::LiveSequence> CheckpointService::describe(Engine& engine, const Named& named) {
-  auto described = engine.tiers().describe(named.state);
+Result<kv_store::LiveSequence> CheckpointService::describe(Runtime& runtime, const Named& named) {
+  auto described = runtime.saved_sequences().describe(named.state);
   if (!described.ok()) {
     return {described.error().code,
             base::str_cat("sequence ", base::quoted(named.name), ": ", described.error().message)};
@@ -102,7 +102,7 @@ Result<kv_store::LiveSequence> CheckpointService::describe(Engine& engine, const
   kv_store::LiveSequence live{
       .name = named.name,
       .metadata_json = to_json(rest),
-      .fingerprint = engine.tiers().model_fingerprint(),
+      .fingerprint = runtime.tiers().model_fingerprint(),
       .kernels = rest.kernels,
       .follows_from_tokens = rest.ranks.empty() && rest.grade == ReuseGrade::kExact};
   for (std::size_t i = 0; i < described->runs.size(); ++i) {
@@ -122,13 +122,13 @@ Status CheckpointService::check_tenant(const Named& named) const {
                         " has a salt; save it with the checkpoints of that tenant")};
 }
 
-Result<CheckpointInfo> CheckpointService::save(Engine& engine, std::span<const Named> sequences,
+Result<CheckpointInfo> CheckpointService::save(Runtime& runtime, std::span<const Named> sequences,
                                                const std::string& name) {
   std::vector<kv_store::LiveSequence> live;
   live.reserve(sequences.size());
   for (const Named& named : sequences) {
     QUIRE_TRY_STATUS(check_tenant(named));
-    QUIRE_TRY(live.emplace_back(), describe(engine, named));
+    QUIRE_TRY(live.emplace_back(), describe(runtime, named));
   }
   std::vector<std::vector<BlockId>> blocks;
   for (const kv_store::LiveSequence& sequence : live) {
@@ -136,7 +136,7 @@ Result<CheckpointInfo> CheckpointService::save(Engine& engine, std::span<const N
       blocks.push_back(run.blocks);
     }
   }
-  QUIRE_TRY(TierService::Readable from, engine.tiers().readable(blocks));
+  QUIRE_TRY(TierService::Readable from, runtime.tiers().readable(blocks));
   auto readable = from.runs.begin();
   for (kv_store::LiveSequence& sequence : live) {
     for (kv_store::LiveRun& run : sequence.runs) {
@@ -162,15 +162,15 @@ bool CheckpointService::due(std::span<const Named> sequences) const {
   return manager_->due(new_tokens);
 }
 
-Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSequence& saved,
+Result<StateRef> CheckpointService::load(Runtime& runtime, const kv_store::SavedSequence& saved,
                                          const std::set<std::string>& whole, bool wait) const {
   const std::string what = base::str_cat("saved sequence ", base::quoted(saved.name));
   QUIRE_TRY(SavedState rest, parse_saved_state(saved.metadata_json, saved.runs.size(), what));
   QUIRE_TRY(const kv_store::LiveSequence live, manager_->tokens_of(saved));
-  if (!live.runs.empty() && !(live.fingerprint == engine.tiers().model_fingerprint())) {
+  if (!live.runs.empty() && !(live.fingerprint == runtime.tiers().model_fingerprint())) {
     return {ErrorCode::kIncompatible, base::str_cat(what, " is of another model")};
   }
-  const tensor::KVGeometry& geometry = engine.tiers().shelves().geometry();
+  const tensor::KVGeometry& geometry = runtime.tiers().shelves().geometry();
   if (const std::string differs = kv_store::geometry_difference(live.geometry, geometry);
       !live.runs.empty() && !differs.empty()) {
     return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};
@@ -188,11 +188,11 @@ Result<StateRef> CheckpointService::load(Engine& engine, const kv_store::SavedSe
     }
     return pieces;
   };
-  return engine.tiers().restore(runs, std::move(rest), open, {.wait = wait, .salt = tenant_});
+  return runtime.saved_sequences().restore(runs, std::move(rest), open, {.wait = wait, .salt = tenant_});
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(
-    Engine& engine, const kv_store::Checkpoint& checkpoint, std::span<const std::string> only,
+    Runtime& runtime, const kv_store::Checkpoint& checkpoint, std::span<const std::string> only,
     bool wait) {
   for (const std::string& name : only) {
     if (std::ranges::find(checkpoint.sequences, name, &kv_store::SavedSequence::name) ==
@@ -206,7 +206,7 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
   std::set<std::string> whole;  // forks share objects, which are read once
   for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
     if (only.empty() || std::ranges::find(only, saved.name) != only.end()) {
-      QUIRE_TRY(StateRef state, load(engine, saved, whole, wait));
+      QUIRE_TRY(StateRef state, load(runtime, saved, whole, wait));
       std::ranges::transform(saved.parts, std::inserter(whole, whole.end()),
                              &kv_store::EntryPart::object);
       loaded.push_back({.name = saved.name, .state = std::move(state)});
@@ -218,20 +218,20 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load_newest(
-    Engine& engine, std::span<const std::string> only, bool wait) {
+    Runtime& runtime, std::span<const std::string> only, bool wait) {
   return kv_store::take_newest(*manager_, [&](const kv_store::Checkpoint& checkpoint) {
-    return load(engine, checkpoint, only, wait);
+    return load(runtime, checkpoint, only, wait);
   });
 }
 
 Result<std::vector<CheckpointService::Named>> CheckpointService::load(
-    Engine& engine, const std::string& name, std::span<const std::string> only, bool wait) {
+    Runtime& runtime, const std::string& name, std::span<const std::string> only, bool wait) {
   std::vector<Named> loaded;
   if (name.empty()) {
-    QUIRE_TRY(loaded, load_newest(engine, only, wait));
+    QUIRE_TRY(loaded, load_newest(runtime, only, wait));
   } else {
     QUIRE_TRY(const kv_store::Checkpoint checkpoint, manager_->find(name));
-    QUIRE_TRY(loaded, load(engine, checkpoint, only, wait));
+    QUIRE_TRY(loaded, load(runtime, checkpoint, only, wait));
   }
   for (const Named& named : loaded) {
     saved_[named.name] = named.state->tokens;

@@ -20,7 +20,7 @@
 #include "quire/base/ids.h"
 #include "quire/checkpoints.h"
 #include "quire/engine/block_run.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/checkpoint_manager.h"
@@ -40,13 +40,13 @@ class CheckpointService {
 
   // An empty tenant is the salt of everybody at the engine.
   [[nodiscard]] static Result<std::unique_ptr<CheckpointService>> open(
-      const Engine& engine, const std::string& folder, const CheckpointOptions& options);
+      const Runtime& runtime, const std::string& folder, const CheckpointOptions& options);
 
-  [[nodiscard]] Result<CheckpointInfo> save(Engine& engine, std::span<const Named> sequences,
+  [[nodiscard]] Result<CheckpointInfo> save(Runtime& runtime, std::span<const Named> sequences,
                                             const std::string& name);
   [[nodiscard]] bool due(std::span<const Named> sequences) const;
   // `wait`: as TierService::restore.
-  [[nodiscard]] Result<std::vector<Named>> load(Engine& engine, const std::string& name,
+  [[nodiscard]] Result<std::vector<Named>> load(Runtime& runtime, const std::string& name,
                                                 std::span<const std::string> only, bool wait);
 
   [[nodiscard]] Result<std::vector<CheckpointInfo>> list() const;
@@ -59,14 +59,14 @@ class CheckpointService {
   CheckpointService(kv_store::Store store, std::string tenant)
       : store_(std::move(store)), tenant_(std::move(tenant)) {}
   [[nodiscard]] Status check_tenant(const Named& named) const;
-  [[nodiscard]] static Result<kv_store::LiveSequence> describe(Engine& engine, const Named& named);
+  [[nodiscard]] static Result<kv_store::LiveSequence> describe(Runtime& runtime, const Named& named);
   // `whole`: objects that need not be verified again.
-  [[nodiscard]] Result<StateRef> load(Engine& engine, const kv_store::SavedSequence& saved,
+  [[nodiscard]] Result<StateRef> load(Runtime& runtime, const kv_store::SavedSequence& saved,
                                       const std::set<std::string>& whole, bool wait) const;
-  [[nodiscard]] Result<std::vector<Named>> load(Engine& engine,
+  [[nodiscard]] Result<std::vector<Named>> load(Runtime& runtime,
                                                 const kv_store::Checkpoint& checkpoint,
                                                 std::span<const std::string> only, bool wait);
-  [[nodiscard]] Result<std::vector<Named>> load_newest(Engine& engine,
+  [[nodiscard]] Result<std::vector<Named>> load_newest(Runtime& runtime,
                                                        std::span<const std::string> only,
                                                        bool wait);
 

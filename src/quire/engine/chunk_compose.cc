@@ -355,7 +355,7 @@ Status ChunkService::start_runs(std::span<const Run> runs, Attempt& attempt) {
 }
 
 std::vector<Arrivals::LoadRef> ChunkService::loads_of(const Compositions& compositions) const {
-  const Arrivals& arrivals = engine_.tiers().arrivals();
+  const Arrivals& arrivals = tiers_.arrivals();
   std::vector<Arrivals::LoadRef> loads;
   for (const kv::ResolvedComposition& composition : compositions) {
     if (composition.mode == ReuseMode::kExact || arrivals.idle()) {

@@ -18,7 +18,7 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/engine/arrivals.h"
-#include "quire/engine/block_run.h"
+#include "quire/engine/held_segment.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/chunk_store.h"
 #include "quire/engine/engine.h"
@@ -57,7 +57,7 @@ Status ChunkService::open_store() {
   }
   // What is written is in the pool already: no second copy of it in the page cache.
   const auto open = [&] {
-    return ChunkStore::open(options_.store, setup().model_digest,
+    return ChunkStore::open(options_.store, engine_.model_digest(),
                             {.max_bytes = options_.max_store_bytes,
                              .write = {.compress = options_.compress_store, .direct = true}});
   };
@@ -144,7 +144,7 @@ Status ChunkService::adopt_saved(const kv::Chunk& saved, Behind* behind) {
 
 // Whether saved KV is read now; else it is computed, as that is faster.
 bool ChunkService::reads_next(const Name& name) {
-  const bool reads = engine_.tiers().pace().reads_next();
+  const bool reads = tiers_.pace().reads_next();
   if (!reads) {
     not_read_.insert(name);
   }
@@ -192,7 +192,7 @@ Result<bool> ChunkService::read_variant(const kv::Part& part, Behind* behind) {
 }
 
 void ChunkService::start_reading(Behind behind) {
-  engine_.tiers().start(std::move(behind.read),
+  tiers_.start(std::move(behind.read),
                         [this, arriving = std::move(behind.arriving)](Arrivals::Load& load) {
                           drop_damaged(load, arriving);
                           engine_.publish_stats();
@@ -250,10 +250,10 @@ Result<kv::SegmentId> ChunkService::load(const kv::NewChunk& chunk, const kv::Va
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
   }
   if (behind == nullptr) {
-    return engine_.tiers().read_segment(file, 0);
+    return tiers_.read_segment(file, 0);
   }
   QUIRE_TRY(const kv::SegmentId segment,
-            engine_.tiers().add_to(behind->read,
+            tiers_.add_to(behind->read,
                                    std::make_shared<const kv_store::KVFile>(std::move(file)), 0));
   behind->arriving.push_back(
       {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
@@ -267,7 +267,7 @@ Result<HeldRef> ChunkService::hold_kv(const kv::Chunk& chunk, const kv::VariantK
   if (variant == chunk.variants.end()) {
     return HeldRef();
   }
-  TierService& tiers = engine_.tiers();
+  TierService& tiers = tiers_;
   QUIRE_TRY_STATUS(tiers.arrivals().outcome(ledger().segment(variant->second)->blocks().ids()));
   QUIRE_TRY(const kv::SegmentId alias, ledger().derive(variant->second, {}));
   return tiers.keep(alias);
@@ -290,10 +290,10 @@ Status ChunkService::save(const std::string& id, const std::string& salt) {
               return chunk;
             }));
   if (!behind) {
-    return writes_.write_now(id, [&] { return store_->put(chunk, held, engine_.tiers()); });
+    return writes_.write_now(id, [&] { return store_->put(chunk, held, tiers_); });
   }
   writes_.put(id, [this, chunk, held = std::move(held)] {
-    return written_->put(chunk, held, engine_.tiers());
+    return written_->put(chunk, held, tiers_);
   });
   return {};
 }
@@ -354,7 +354,7 @@ void ChunkService::save_variants(const Started& computed) {
       // By a name of its own: the chunk's says whether the chunk is written.
       const std::string write = base::str_cat("kv ", object);
       writes_.put(write, [this, id = id, salt, object, held = std::move(held)] {
-        return written_->put_variant(id, salt, object, held, engine_.tiers());
+        return written_->put_variant(id, salt, object, held, tiers_);
       });
     }
   }
@@ -368,7 +368,7 @@ std::vector<kv::Chunk> ChunkService::saved_chunks(const std::string& salt) const
 std::string ChunkService::why_not_found(std::string_view id, std::string_view salt) const {
   return store_ == nullptr ? std::string()
                            : store_->why_not_found(std::string(id), std::string(salt),
-                                                   engine_.tiers().shelves().geometry());
+                                                   tiers_.shelves().geometry());
 }
 
 void ChunkService::stop_writing() {

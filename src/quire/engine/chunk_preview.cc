@@ -86,7 +86,7 @@ void add_blend(const BlendCost& cost, CompositionInfo& info) {
 class ChunkService::Foresight {
  public:
   Foresight(ChunkService& service, const std::string& salt)
-      : service_(service), salt_(salt), pace_(service.engine_.tiers().pace().forecast()) {}
+      : service_(service), salt_(salt), pace_(service.tiers_.pace().forecast()) {}
 
   void adopt(const std::string& id) {
     const auto saved = service_.saved_chunk(id, salt_);
@@ -121,7 +121,7 @@ class ChunkService::Foresight {
   [[nodiscard]] std::string why_not(const kv::Part& part) const {
     const Name name{part.chunk->id, part.key};
     if (not_read_.contains(name) || service_.not_read_.contains(name)) {
-      return service_.engine_.tiers().pace().why_not_read();
+      return service_.tiers_.pace().why_not_read();
     }
     const bool has_other = !part.chunk->variants.empty() ||
                            read_.contains({part.chunk->id, kv::registered_key(*part.chunk)});

@@ -48,7 +48,7 @@ Status ChunkService::visit_with_room(std::span<Draft> drafts,
   Status visited;
   do {
     visited = visit(drafts, visit_one);
-  } while (!visited.ok() && visited.error().code == ErrorCode::kOutOfBlocks && await_write());
+  } while (!visited.ok() && visited.error().code == ErrorCode::kOutOfBlocks && await_blocks());
   return visited;
 }
 
@@ -59,7 +59,7 @@ Status ChunkService::begin_all_with_room(std::span<Draft> drafts, std::vector<Pe
   do {
     QUIRE_TRY_STATUS(engine_.thread().call([&] { begun = begin_all(drafts, pending); }));
   } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
-           await_write());
+           await_blocks());
   return begun;
 }
 

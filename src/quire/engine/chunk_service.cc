@@ -97,8 +97,9 @@ class ChunkService::Prefill : public RequestObserver {
   std::promise<Status> done_;
 };
 
-ChunkService::ChunkService(Engine& engine, const ChunkCacheOptions& options)
+ChunkService::ChunkService(Engine& engine, TierService& tiers, const ChunkCacheOptions& options)
     : engine_(engine),
+      tiers_(tiers),
       options_(options),
       registry_(registry_config(options, ledger(), engine.core().counters.block_bytes,
                                 [this](std::string_view id, std::string_view salt) {
@@ -139,7 +140,7 @@ const text::Affixes& ChunkService::affixes_of(ChunkType type) const {
 }
 
 kv::ChunkIdentity ChunkService::identity_of(const Draft& draft) const {
-  return {.model = setup().model_digest,
+  return {.model = engine_.model_digest(),
           .salt = draft.chunk.salt,
           .anchor = draft.chunk.anchor,
           .type = draft.chunk.type,

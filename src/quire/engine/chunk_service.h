@@ -30,9 +30,10 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/arrivals.h"
 #include "quire/engine/background_writes.h"
-#include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_setup.h"
+#include "quire/engine/held_segment.h"
+#include "quire/engine/hooks.h"
 #include "quire/engine/part_origins.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_id.h"
@@ -54,11 +55,11 @@ class Engine;
 inline constexpr const char* kQueryIsComputed = "a query is always computed";
 inline constexpr const char* kNotComputedYet = "not computed yet";
 
-class ChunkService {
+class ChunkService final : public BlockHolders {
  public:
-  // `engine` is borrowed and owns the service.
-  ChunkService(Engine& engine, const ChunkCacheOptions& options);
-  ~ChunkService();
+  // `engine` and `tiers` are borrowed, and must outlive the service.
+  ChunkService(Engine& engine, TierService& tiers, const ChunkCacheOptions& options);
+  ~ChunkService() override;
 
   struct Registered {
     std::string id;
@@ -134,15 +135,17 @@ class ChunkService {
   [[nodiscard]] Status open_store();
   // As ChunkedLLM::flush_store.
   [[nodiscard]] Status flush_store() { return writes_.flush(); }
-  // Waits for a chunk that is being written behind, which holds its blocks; false when none is.
-  [[nodiscard]] bool await_write() { return writes_.wait_one(); }
+  // Blocks until a chunk that is written behind gives its blocks back. False when none is written.
+  [[nodiscard]] bool await_blocks() override { return writes_.wait_one(); }
   // The engine is closing, its thread has ended: writes what is left.
   void stop_writing();
 
   // Engine thread.
   [[nodiscard]] kv::ChunkRegistry& registry() { return registry_; }
   // Whether the segment is the KV of a chunk, or of a BOS token.
-  [[nodiscard]] bool owns(kv::SegmentId segment) const;
+  [[nodiscard]] bool owns(kv::SegmentId segment) const override;
+  void session_closed(kv::SessionRef session) override { registry_.close_session(session); }
+  void session_forgotten(kv::SessionRef session) override { registry_.forget_session(session); }
   // Brings a tenant's saved chunk into the registry. Its KV has been read when it returns.
   [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
     return adopt(id, salt, nullptr);
@@ -342,6 +345,7 @@ class ChunkService {
                          CompositionInfo& info) const;
 
   Engine& engine_;
+  TierService& tiers_;
   const ChunkCacheOptions options_;
   mutable std::once_flag setup_once_;
   mutable ChunkSetup setup_;

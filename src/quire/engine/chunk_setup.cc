@@ -1,36 +1,14 @@
 #include "quire/engine/chunk_setup.h"
 
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 
-#include "quire/base/check.h"
-#include "quire/base/sha256.h"
 #include "quire/chunks.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/text/chunk_format.h"
-#include "quire/text/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
-
-// Weights, RoPE, KV format and tokenizer: what ids of chunks depend on besides their tokens.
-std::string digest_of(const ModelBundle& bundle) {
-  QUIRE_CHECK(bundle.decoder.has_value(), "a bundle without a decoder");
-  base::FieldHasher hasher;
-  hasher.add(bundle.decoder->weights_digest());
-  hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
-  if (bundle.text != nullptr) {
-    const text::Tokenizer& tokenizer = bundle.text->tokenizer;
-    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-      const auto token = tokenizer.id_to_token(id);
-      hasher.add(token.ok() ? *token : "");
-    }
-  }
-  return base::to_hex(hasher.finish());
-}
 
 text::Affixes to_affixes(const ChunkAffixes& given) {
   return {.prefix = given.prefix, .suffix = given.suffix};
@@ -64,7 +42,7 @@ void choose_format(const ModelBundle& bundle, ChunkSetup& setup) {
 
 ChunkSetup make_chunk_setup(const ModelBundle& bundle,
                             const std::optional<quire::ChunkFormat>& wanted) {
-  ChunkSetup setup{.model_digest = digest_of(bundle)};
+  ChunkSetup setup;
   if (wanted) {
     setup.format = text::ChunkFormat{.system = to_affixes(wanted->system),
                                      .context = to_affixes(wanted->context),

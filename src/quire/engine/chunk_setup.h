@@ -13,11 +13,10 @@ namespace quire::engine {
 struct ChunkSetup {
   std::optional<text::ChunkFormat> format;
   std::string format_error;  // why there is none: text cannot become a chunk
-  std::string model_digest;  // of weights, RoPE, KV format and tokenizer: part of every chunk id
 };
 
 // The format that is `wanted`, else the chat template's, else a plain one. Cost: some hundred
-// renderings of the template, and all weights are read once.
+// renderings of the template.
 [[nodiscard]] ChunkSetup make_chunk_setup(const ModelBundle& bundle,
                                           const std::optional<quire::ChunkFormat>& wanted);
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "quire/chunks.h"
-#include "quire/engine/block_run.h"
+#include "quire/engine/held_segment.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv_store/entry.h"
@@ -24,7 +24,7 @@ namespace quire::engine {
 
 class ChunkStore {
  public:
-  // `model`: ChunkSetup::model_digest; chunks of other models are not seen. The limit and whether
+  // `model`: Engine::model_digest; chunks of other models are not seen. The limit and whether
   // KV is compressed: kv_store::StoreOptions.
   [[nodiscard]] static Result<std::unique_ptr<ChunkStore>> open(const std::string& folder,
                                                                 std::string model,

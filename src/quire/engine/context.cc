@@ -19,7 +19,7 @@
 #include "quire/context.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
@@ -73,18 +73,18 @@ std::vector<TokenId> tokens_of(std::span<Item* const> items) {
   return tokens;
 }
 
-std::string decode(const Engine& engine, std::span<const TokenId> tokens) {
-  if (engine.text() == nullptr) {
+std::string decode(const Runtime& runtime, std::span<const TokenId> tokens) {
+  if (runtime.engine().text() == nullptr) {
     return "";
   }
-  const auto text = engine.text()->tokenizer.decode(tokens, true);
+  const auto text = runtime.engine().text()->tokenizer.decode(tokens, true);
   return text.ok() ? *text : "";
 }
 
-Context::Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options)
-    : engine_(engine),
+Context::Context(const std::shared_ptr<Runtime>& runtime, const ContextOptions& options)
+    : runtime_(runtime),
       options_(options),
-      turns_(engine->text() == nullptr ? TurnFormat() : make_turn_format(*engine->text())) {}
+      turns_(runtime->engine().text() == nullptr ? TurnFormat() : make_turn_format(*runtime->engine().text())) {}
 
 namespace {
 
@@ -119,12 +119,12 @@ Result<kv_store::Store> open_store(const ContextOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& engine,
+Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Runtime>& runtime,
                                                const ContextOptions& options) {
   QUIRE_TRY_STATUS(check(options));
   ContextOptions salted = options;
-  salted.salt = engine->salt_of(options.salt);
-  std::unique_ptr<Context> context(new Context(engine, salted));
+  salted.salt = runtime->engine().salt_of(options.salt);
+  std::unique_ptr<Context> context(new Context(runtime, salted));
   if (!options.store.empty()) {
     QUIRE_TRY(kv_store::Store store, open_store(options));
     context->store_ = std::make_unique<kv_store::Store>(std::move(store));
@@ -134,12 +134,12 @@ Result<std::unique_ptr<Context>> Context::open(const std::shared_ptr<Engine>& en
   return context;
 }
 
-Result<std::shared_ptr<Engine>> Context::engine() const {
-  auto engine = engine_.lock();
-  if (engine == nullptr) {
+Result<std::shared_ptr<Runtime>> Context::runtime() const {
+  auto runtime = runtime_.lock();
+  if (runtime == nullptr) {
     return {ErrorCode::kClosed, "the engine is closed; open the model again"};
   }
-  return engine;
+  return runtime;
 }
 
 std::vector<Item*> Context::active_items(bool conversation_only) const {
@@ -176,22 +176,22 @@ Status Context::check_separate(const Item& item, std::string_view verb) const {
                .chunk_id = item.info.id};
 }
 
-Result<std::vector<TokenId>> Context::encode(Engine& engine, const Prompt& content,
+Result<std::vector<TokenId>> Context::encode(Runtime& runtime, const Prompt& content,
                                              ItemKind kind) const {
   if (const auto* given = std::get_if<std::vector<TokenId>>(&content)) {
-    QUIRE_TRY_STATUS(engine.check_prompt(*given));
+    QUIRE_TRY_STATUS(runtime.engine().check_prompt(*given));
     return *given;
   }
-  return engine.chunks().encode(
+  return runtime.chunks().encode(
       kind == ItemKind::kSystem ? ChunkType::kSystemPrompt : ChunkType::kContext,
       std::get<std::string>(content));
 }
 
 // Says what the KV is: the tokens, and what they have seen. `unique`: also where an equal one is.
-std::string Context::new_id(Engine& engine, const ContextItem& info, bool unique) const {
+std::string Context::new_id(Runtime& runtime, const ContextItem& info, bool unique) const {
   for (std::int64_t serial = 0;; ++serial) {
     base::FieldHasher hasher;
-    hasher.add("quire item 1").add(engine.chunks().setup().model_digest);
+    hasher.add("quire item 1").add(runtime.engine().model_digest());
     hasher.add(reuse_mode_name(options_.mode)).add_int(serial);
     hasher.add_int(std::ssize(info.parents));
     for (const std::string& parent : info.parents) {
@@ -229,7 +229,7 @@ Status Context::renew(Item& known, const ItemOptions& options) {
 
 Result<std::string> Context::add(const Prompt& content, const ItemOptions& options,
                                  const Interrupt& interrupted) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   if (options.kind != ItemKind::kSystem && options.kind != ItemKind::kContext) {
     return {ErrorCode::kInvalidArgument, "only system and context items are added; ask for turns"};
   }
@@ -239,16 +239,16 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   expire();
   Item item;
   item.info.kind = options.kind;
-  QUIRE_TRY(item.info.token_ids, encode(*engine, content, options.kind));
+  QUIRE_TRY(item.info.token_ids, encode(*runtime, content, options.kind));
   const auto* text = std::get_if<std::string>(&content);
-  item.info.text = text != nullptr ? *text : decode(*engine, item.info.token_ids);
+  item.info.text = text != nullptr ? *text : decode(*runtime, item.info.token_ids);
   const auto system = std::ranges::find_if(items_, [](const auto& known) {
     return known->info.kind == ItemKind::kSystem && known->info.active;
   });
   if (options.kind == ItemKind::kContext && system != items_.end()) {
     item.info.parents = {(*system)->info.id};
   }
-  item.info.id = new_id(*engine, item.info, false);
+  item.info.id = new_id(*runtime, item.info, false);
   if (Item* known = items_.find_id(item.info.id); known != nullptr) {
     QUIRE_TRY_STATUS(renew(*known, options));
     return known->info.id;
@@ -259,7 +259,7 @@ Result<std::string> Context::add(const Prompt& content, const ItemOptions& optio
   item.info.active = options.active;
   item.info.retention = retention;
   if (options.active && options_.mode == ReuseMode::kAnchored) {
-    QUIRE_TRY_STATUS(ensure(*engine, item, interrupted));
+    QUIRE_TRY_STATUS(ensure(*runtime, item, interrupted));
   }
   const Item* const added = items_.add(std::move(item));
   changed();
@@ -289,9 +289,9 @@ Result<ContextItem> Context::show(const std::string& name) const {
 }
 
 std::vector<ContextItem> Context::items() const {
-  const auto engine = engine_.lock();
+  const auto runtime = runtime_.lock();
   const std::int64_t block_bytes =
-      engine == nullptr ? 0 : engine->tiers().shelves().geometry().block_bytes();
+      runtime == nullptr ? 0 : runtime->tiers().shelves().geometry().block_bytes();
   std::size_t followed = 0;  // tokens of active items so far, mode kExact
   std::vector<ContextItem> shown;
   for (const auto& item : items_) {
@@ -334,24 +334,24 @@ ContextStats Context::stats() const {
 }
 
 // Brings the item's KV to the device: from where it is, else by computing it.
-Status Context::ensure(Engine& engine, Item& item, const Interrupt& interrupted) {
+Status Context::ensure(Runtime& runtime, Item& item, const Interrupt& interrupted) {
   touch(item);
   if (item.device != nullptr) {
     return {};
   }
-  QUIRE_TRY_STATUS(with_room(engine, [&] { return fetch_or_compute(engine, item, interrupted); }));
-  return write_through(engine, item);
+  QUIRE_TRY_STATUS(with_room(runtime, [&] { return fetch_or_compute(runtime, item, interrupted); }));
+  return write_through(runtime, item);
 }
 
-Status Context::fetch_or_compute(Engine& engine, Item& item, const Interrupt& interrupted) {
+Status Context::fetch_or_compute(Runtime& runtime, Item& item, const Interrupt& interrupted) {
   if (item.host != nullptr) {
-    QUIRE_TRY(item.device, engine.tiers().from_host(*item.host));
+    QUIRE_TRY(item.device, runtime.tiers().from_host(*item.host));
     item.host = nullptr;
     return {};
   }
-  if (item.info.saved && !computes(engine, item)) {
+  if (item.info.saved && !computes(runtime, item)) {
     const auto file = open_kv(item);
-    const auto loaded = file.ok() ? engine.tiers().from_file(*file, 0) : file.error();
+    const auto loaded = file.ok() ? runtime.tiers().from_file(*file, 0) : file.error();
     if (loaded.ok()) {
       item.device = *loaded;
       return {};
@@ -362,7 +362,7 @@ Status Context::fetch_or_compute(Engine& engine, Item& item, const Interrupt& in
     }
     item.info.saved = false;  // damaged or gone: a miss
   }
-  return compute(engine, item, interrupted);
+  return compute(runtime, item, interrupted);
 }
 
 bool Context::computable(const Item& item) const {
@@ -370,11 +370,11 @@ bool Context::computable(const Item& item) const {
                              [&](const std::string& id) { return items_.find_id(id) != nullptr; });
 }
 
-bool Context::computes(Engine& engine, const Item& item) const {
-  return computable(item) && !engine.tiers().pace().reads_next();
+bool Context::computes(Runtime& runtime, const Item& item) const {
+  return computable(item) && !runtime.tiers().pace().reads_next();
 }
 
-Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted) {
+Status Context::compute(Runtime& runtime, Item& item, const Interrupt& interrupted) {
   std::vector<Item*> parents;
   for (const std::string& parent : item.info.parents) {
     Item* known = items_.find_id(parent);
@@ -386,18 +386,18 @@ Status Context::compute(Engine& engine, Item& item, const Interrupt& interrupted
     }
     parents.push_back(known);
   }
-  QUIRE_TRY(std::vector<BlockRun> runs, runs_of(engine, parents, interrupted));
+  QUIRE_TRY(std::vector<BlockRun> runs, runs_of(runtime, parents, interrupted));
   if (item.borrows && !runs.empty()) {
     --runs.back().tokens;
   }
-  QUIRE_TRY(const StateRef state, engine.sequences().open(runs, item.info.token_ids, interrupted,
+  QUIRE_TRY(const StateRef state, runtime.sequences().open(runs, item.info.token_ids, interrupted,
                                                           ReuseGrade::kApproximate, whose()));
-  QUIRE_TRY(item.device, engine.tiers().hold(state, interrupted));
+  QUIRE_TRY(item.device, runtime.sequences().hold(state, interrupted));
   tokens_computed_ += std::ssize(item.info.token_ids);
   return {};
 }
 
-Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* const> items,
+Result<std::vector<BlockRun>> Context::runs_of(Runtime& runtime, std::span<Item* const> items,
                                                const Interrupt& interrupted) {
   std::vector<BlockRun> runs;
   const Item* before = nullptr;
@@ -407,48 +407,48 @@ Result<std::vector<BlockRun>> Context::runs_of(Engine& engine, std::span<Item* c
                    .message = base::str_cat("item ", item->info.id, " was unloaded; restore it"),
                    .chunk_id = item->info.id};
     }
-    QUIRE_TRY_STATUS(ensure(engine, *item, interrupted));
+    QUIRE_TRY_STATUS(ensure(runtime, *item, interrupted));
     if (item->borrows && before != nullptr && item->info.parents.back() == before->info.id) {
       --runs.back().tokens;
     }
-    runs.push_back(TierService::run_of(item->device));
+    runs.push_back(SequenceService::run_of(item->device));
     before = item;
   }
   return runs;
 }
 
-Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
+Result<StateRef> Context::follow(Runtime& runtime, const StateRef& known,
                                  std::span<const TokenId> tokens, const Interrupt& interrupted,
                                  const RequestOptions& options) {
   if (known == nullptr) {
-    return engine.sequences().open(tokens, interrupted, options);
+    return runtime.sequences().open(tokens, interrupted, options);
   }
   const auto differ = std::ranges::mismatch(known->tokens, tokens);
   const auto common = differ.in1 - known->tokens.begin();
-  QUIRE_TRY(const StateRef kept, engine.sequences().cut(known, common));
-  return engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
+  QUIRE_TRY(const StateRef kept, runtime.sequences().cut(known, common));
+  return runtime.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
                                    interrupted, options);
 }
 
 Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   expire();
   const std::vector<Item*> active = active_items(conversation_only);
   if (options_.mode == ReuseMode::kAnchored) {
-    return runs_of(*engine, active, interrupted);
+    return runs_of(*runtime, active, interrupted);
   }
   StateRef& tip = conversation_only ? conversation_tip_ : tip_;
-  QUIRE_TRY(tip, follow(*engine, tip, tokens_of(active), interrupted, whose()));
+  QUIRE_TRY(tip, follow(*runtime, tip, tokens_of(active), interrupted, whose()));
   return std::vector<BlockRun>{SequenceService::run_of(tip)};
 }
 
 Result<std::int64_t> Context::populate(const Interrupt& interrupted) {
   const std::int64_t before = tokens_computed_;
   if (options_.mode == ReuseMode::kExact) {
-    QUIRE_TRY(const auto engine, this->engine());
-    QUIRE_TRY(const auto first, engine->stats());
+    QUIRE_TRY(const auto runtime, this->runtime());
+    QUIRE_TRY(const auto first, runtime->engine().stats());
     QUIRE_TRY([[maybe_unused]] const auto followed, runs(false, interrupted));
-    QUIRE_TRY(const auto last, engine->stats());
+    QUIRE_TRY(const auto last, runtime->engine().stats());
     tokens_computed_ += last.tokens_computed - first.tokens_computed;
   } else {
     QUIRE_TRY([[maybe_unused]] const auto held, runs(false, interrupted));

@@ -37,13 +37,13 @@
 
 namespace quire::engine {
 
-class Engine;
+class Runtime;
 
 // In order.
 [[nodiscard]] std::vector<std::string> ids_of(std::span<Item* const> items);
 [[nodiscard]] std::vector<TokenId> tokens_of(std::span<Item* const> items);
 // For people: "" for models without tokenizer.
-[[nodiscard]] std::string decode(const Engine& engine, std::span<const TokenId> tokens);
+[[nodiscard]] std::string decode(const Runtime& runtime, std::span<const TokenId> tokens);
 
 [[nodiscard]] ItemRetention updated(ItemRetention retention, const ItemRetentionUpdate& update);
 // kInvalidArgument for a time that is none.
@@ -52,7 +52,7 @@ class Engine;
 class Context {
  public:
   // `engine` is borrowed for the time of a call: see attach.
-  [[nodiscard]] static Result<std::unique_ptr<Context>> open(const std::shared_ptr<Engine>& engine,
+  [[nodiscard]] static Result<std::unique_ptr<Context>> open(const std::shared_ptr<Runtime>& runtime,
                                                              const ContextOptions& options);
 
   [[nodiscard]] Result<std::string> add(const Prompt& content, const ItemOptions& options,
@@ -86,38 +86,38 @@ class Context {
 
  private:
   class Foresight;
-  Context(const std::shared_ptr<Engine>& engine, const ContextOptions& options);
+  Context(const std::shared_ptr<Runtime>& runtime, const ContextOptions& options);
 
-  [[nodiscard]] Result<std::shared_ptr<Engine>> engine() const;
+  [[nodiscard]] Result<std::shared_ptr<Runtime>> runtime() const;
   [[nodiscard]] std::vector<Item*> active_items(bool conversation_only) const;
   [[nodiscard]] Status renew(Item& known, const ItemOptions& options);
   [[nodiscard]] Status check_name(const std::string& name) const;
   [[nodiscard]] Status check_separate(const Item& item, std::string_view verb) const;
-  [[nodiscard]] Result<std::vector<TokenId>> encode(Engine& engine, const Prompt& content,
+  [[nodiscard]] Result<std::vector<TokenId>> encode(Runtime& runtime, const Prompt& content,
                                                     ItemKind kind) const;
-  [[nodiscard]] std::string new_id(Engine& engine, const ContextItem& info, bool unique) const;
+  [[nodiscard]] std::string new_id(Runtime& runtime, const ContextItem& info, bool unique) const;
   void changed() { epoch_ = std::make_shared<int>(); }
   void touch(Item& item);
 
   // KV of items, mode kAnchored.
-  [[nodiscard]] Status ensure(Engine& engine, Item& item, const Interrupt& interrupted);
-  [[nodiscard]] Status fetch_or_compute(Engine& engine, Item& item, const Interrupt& interrupted);
-  [[nodiscard]] Status compute(Engine& engine, Item& item, const Interrupt& interrupted);
-  [[nodiscard]] Result<std::vector<BlockRun>> runs_of(Engine& engine, std::span<Item* const> items,
+  [[nodiscard]] Status ensure(Runtime& runtime, Item& item, const Interrupt& interrupted);
+  [[nodiscard]] Status fetch_or_compute(Runtime& runtime, Item& item, const Interrupt& interrupted);
+  [[nodiscard]] Status compute(Runtime& runtime, Item& item, const Interrupt& interrupted);
+  [[nodiscard]] Result<std::vector<BlockRun>> runs_of(Runtime& runtime, std::span<Item* const> items,
                                                       const Interrupt& interrupted);
   // Whether computing the KV of a saved item is possible, and faster than reading it.
-  [[nodiscard]] bool computes(Engine& engine, const Item& item) const;
+  [[nodiscard]] bool computes(Runtime& runtime, const Item& item) const;
   // What it has seen is there.
   [[nodiscard]] bool computable(const Item& item) const;
 
   // Who goes where: context_tiers.cc. Runs `work`; while blocks are short, inactive items leave.
-  [[nodiscard]] Status with_room(Engine& engine, const std::function<Status()>& work);
-  [[nodiscard]] Result<bool> make_room(Engine& engine);
+  [[nodiscard]] Status with_room(Runtime& runtime, const std::function<Status()>& work);
+  [[nodiscard]] Result<bool> make_room(Runtime& runtime);
   // Of those that `may_go`: the one that goes first; nullptr without any.
   [[nodiscard]] Item* first_to_go(const std::function<bool(const Item&)>& may_go) const;
-  [[nodiscard]] Status move_to_host(Engine& engine, Item& item);
-  [[nodiscard]] Status shrink_host(Engine& engine);
-  [[nodiscard]] Status leave_host(Engine& engine, Item& item);
+  [[nodiscard]] Status move_to_host(Runtime& runtime, Item& item);
+  [[nodiscard]] Status shrink_host(Runtime& runtime);
+  [[nodiscard]] Status leave_host(Runtime& runtime, Item& item);
   // Inactive items whose time is over give up their KV in memory.
   void expire();
 
@@ -136,28 +136,28 @@ class Context {
     std::size_t handed_out = 0;  // bytes of text
     bool stopped = false;
   };
-  [[nodiscard]] Result<Turn> make_turn(Engine& engine,
+  [[nodiscard]] Result<Turn> make_turn(Runtime& runtime,
                                        const std::optional<std::string>& text) const;
-  [[nodiscard]] Item make_item(Engine& engine, ItemKind kind, std::vector<TokenId> tokens,
+  [[nodiscard]] Item make_item(Runtime& runtime, ItemKind kind, std::vector<TokenId> tokens,
                                std::span<Item* const> before) const;
   struct Generated {
     GenerationOutput output;
     StateRef state;  // behind it
   };
-  [[nodiscard]] static Result<Generated> generate(Engine& engine, const StateRef& state,
+  [[nodiscard]] static Result<Generated> generate(Runtime& runtime, const StateRef& state,
                                                   std::int64_t cached, Asking& asking);
-  [[nodiscard]] static Status attend(Engine& engine, Channel& channel, Asking& asking);
+  [[nodiscard]] static Status attend(Runtime& runtime, Channel& channel, Asking& asking);
   [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
                                                          Generated generated);
-  [[nodiscard]] Result<Item> prefill_turn(Engine& engine, const Turn& turn,
+  [[nodiscard]] Result<Item> prefill_turn(Runtime& runtime, const Turn& turn,
                                           std::span<Item* const> before,
                                           std::span<const BlockRun> runs, const Asking& asking);
-  [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Engine& engine, const Turn& turn,
+  [[nodiscard]] Result<ContextManager::Answer> infer_anchored(Runtime& runtime, const Turn& turn,
                                                               Asking asking);
-  [[nodiscard]] Result<ContextManager::Answer> infer_exact(Engine& engine, const Turn& turn,
+  [[nodiscard]] Result<ContextManager::Answer> infer_exact(Runtime& runtime, const Turn& turn,
                                                            Asking asking);
   // The sequence of `tokens`, from what `known` has of them.
-  [[nodiscard]] Result<StateRef> follow(Engine& engine, const StateRef& known,
+  [[nodiscard]] Result<StateRef> follow(Runtime& runtime, const StateRef& known,
                                         std::span<const TokenId> tokens,
                                         const Interrupt& interrupted,
                                         const RequestOptions& options);
@@ -166,9 +166,9 @@ class Context {
   // saved. Opens the file.
   [[nodiscard]] bool is_saved(const Item& item) const;
   // From where the KV is, device or host memory.
-  [[nodiscard]] Status write(Engine& engine, Item& item);
-  [[nodiscard]] Status write_once(Engine& engine, Item& item);
-  [[nodiscard]] Status write_through(Engine& engine, Item& item);
+  [[nodiscard]] Status write(Runtime& runtime, Item& item);
+  [[nodiscard]] Status write_once(Runtime& runtime, Item& item);
+  [[nodiscard]] Status write_through(Runtime& runtime, Item& item);
   [[nodiscard]] Status save_retention(const std::string& id, const ItemRetention& retention);
   [[nodiscard]] Result<kv_store::Store*> need_store() const;
   // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
@@ -178,19 +178,19 @@ class Context {
     std::vector<Item*> items;
     std::vector<Arrivals::LoadRef> loads;
   };
-  [[nodiscard]] Arriving begin_reading(Engine& engine, std::span<Item* const> items);
+  [[nodiscard]] Arriving begin_reading(Runtime& runtime, std::span<Item* const> items);
   // Waits for it; whether all was right. What was not is a miss from now on. kCancelled: it is read
   // again when it is needed.
   [[nodiscard]] static Result<bool> end_reading(const Arriving& arriving,
                                                 const Interrupt& interrupted);
-  [[nodiscard]] Result<Item*> add_saved(Engine& engine, const std::string& name);
+  [[nodiscard]] Result<Item*> add_saved(Runtime& runtime, const std::string& name);
 
   // Its requests have its salt.
   [[nodiscard]] RequestOptions whose(const std::string& session = {}) const {
     return {.session = session, .salt = options_.salt};
   }
 
-  const std::weak_ptr<Engine> engine_;
+  const std::weak_ptr<Runtime> runtime_;
   const ContextOptions options_;  // the salt is the engine's if none was asked for
   const TurnFormat turns_;
   std::unique_ptr<kv_store::Store> store_;     // null without one

@@ -11,7 +11,7 @@
 #include "quire/context.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/reload_pace.h"
 #include "quire/engine/tier_service.h"
@@ -25,8 +25,8 @@ namespace quire::engine {
 // that turns out to be damaged is computed by whoever asks.
 class Context::Foresight {
  public:
-  Foresight(const Context& context, Engine& engine)
-      : context_(context), pace_(engine.tiers().pace()), forecast_(pace_.forecast()) {}
+  Foresight(const Context& context, Runtime& runtime)
+      : context_(context), pace_(runtime.tiers().pace()), forecast_(pace_.forecast()) {}
 
   // Whether the item's KV is used as it is, and why (not).
   std::pair<bool, std::string> find(const Item& item) {
@@ -65,14 +65,14 @@ class Context::Foresight {
 };
 
 Result<std::vector<ReusePart>> Context::explain() const {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   const std::vector<Item*> active = active_items(false);
   const bool exact = options_.mode == ReuseMode::kExact;
   std::int64_t known = 0;  // tokens, in mode kExact
   std::string miss;
   if (exact) {
     const std::vector<TokenId> tokens = tokens_of(active);
-    QUIRE_TRY(const Engine::Cached cached, engine->cached_prefix(tokens, options_.salt));
+    QUIRE_TRY(const Engine::Cached cached, runtime->engine().cached_prefix(tokens, options_.salt));
     known = cached.tokens;
     miss = cached.miss;
     if (tip_ != nullptr) {
@@ -80,7 +80,7 @@ Result<std::vector<ReusePart>> Context::explain() const {
           known, std::ranges::mismatch(tip_->tokens, tokens).in1 - tip_->tokens.begin());
     }
   }
-  Foresight foresight(*this, *engine);
+  Foresight foresight(*this, *runtime);
   std::vector<ReusePart> parts;
   std::int64_t end = 0;
   for (const Item* const item : active) {

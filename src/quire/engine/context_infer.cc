@@ -18,7 +18,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
@@ -71,7 +71,7 @@ Error interrupted_call() {
 }  // namespace
 
 // The user's turn begins with what the template writes behind an answer, where that stands open.
-Result<Context::Turn> Context::make_turn(Engine& engine,
+Result<Context::Turn> Context::make_turn(Runtime& runtime,
                                          const std::optional<std::string>& text) const {
   Turn turn{.opening = turns_.opening};
   const std::vector<Item*> active = active_items(false);
@@ -85,7 +85,7 @@ Result<Context::Turn> Context::make_turn(Engine& engine,
     return turn;
   }
   turn.text = *text;
-  QUIRE_TRY(std::vector<TokenId> query, engine.chunks().encode(ChunkType::kQuery, *text));
+  QUIRE_TRY(std::vector<TokenId> query, runtime.chunks().encode(ChunkType::kQuery, *text));
   if (query.size() > turn.opening.size() &&
       std::ranges::equal(std::span(query).last(turn.opening.size()), turn.opening)) {
     query.resize(query.size() - turn.opening.size());
@@ -102,34 +102,34 @@ Result<Context::Turn> Context::make_turn(Engine& engine,
 }
 
 // An item that has seen `before`.
-Item Context::make_item(Engine& engine, ItemKind kind, std::vector<TokenId> tokens,
+Item Context::make_item(Runtime& runtime, ItemKind kind, std::vector<TokenId> tokens,
                         std::span<Item* const> before) const {
   Item item;
   item.info.kind = kind;
   item.info.token_ids = std::move(tokens);
-  item.info.text = decode(engine, item.info.token_ids);
+  item.info.text = decode(runtime, item.info.token_ids);
   item.info.parents = ids_of(before);
   item.info.active = true;
-  item.info.id = new_id(engine, item.info, true);
+  item.info.id = new_id(runtime, item.info, true);
   return item;
 }
 
-Result<Context::Generated> Context::generate(Engine& engine, const StateRef& state,
+Result<Context::Generated> Context::generate(Runtime& runtime, const StateRef& state,
                                              std::int64_t cached, Asking& asking) {
   // The KV of the output's last token is kept too, and needs a position.
-  const std::int64_t limit = engine.model_config().max_positions;
+  const std::int64_t limit = runtime.engine().model_config().max_positions;
   const std::int64_t room = limit - std::ssize(state->tokens) - 1;
   if (room < 1) {
     return {ErrorCode::kOverflow,
             base::str_cat("the active items and the turn have ", state->tokens.size(),
-                          " tokens, the model's context ", engine.model_config().context_text(),
+                          " tokens, the model's context ", runtime.engine().model_config().context_text(),
                           "; deactivate something")};
   }
   SamplingParams bounded = asking.params;
   bounded.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(bounded.max_tokens, room));
   const auto next = std::make_shared<StateRef>();
   QUIRE_TRY(const auto channel,
-            engine.sequences().generate(state,
+            runtime.sequences().generate(state,
                                         {.params = &bounded,
                                          .streaming = asking.follow.on_text != nullptr,
                                          .sampler_goes_on = false,
@@ -138,10 +138,10 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
                                          .cached = cached},
                                         [next](StateRef reached) { *next = std::move(reached); }));
   asking.params.seed = channel->seed();
-  QUIRE_TRY_STATUS(attend(engine, *channel, asking));
+  QUIRE_TRY_STATUS(attend(runtime, *channel, asking));
   QUIRE_TRY(GenerationOutput output, channel->take_generation());
   if (*next == nullptr && asking.stopped && !output.token_ids.empty()) {
-    QUIRE_TRY(*next, engine.sequences().append(state, output.token_ids, {}));
+    QUIRE_TRY(*next, runtime.sequences().append(state, output.token_ids, {}));
   }
   if (*next == nullptr) {
     return interrupted_call();
@@ -150,7 +150,7 @@ Result<Context::Generated> Context::generate(Engine& engine, const StateRef& sta
 }
 
 // Until the request has ended; hands out text that was not handed out before.
-Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
+Status Context::attend(Runtime& runtime, Channel& channel, Asking& asking) {
   const ContextManager::Follow& follow = asking.follow;
   const bool polls = asking.interrupted || follow.stop;
   const auto says = [](const Interrupt& asked) { return asked && asked(); };
@@ -163,9 +163,9 @@ Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
     const bool caught_up = text_bytes == asking.handed_out;
     if (!aborted && caught_up && says(follow.stop)) {
       asking.stopped = true;
-      QUIRE_TRY(aborted, engine.abort(channel.id()));
+      QUIRE_TRY(aborted, runtime.engine().abort(channel.id()));
     } else if (!aborted && !ended && says(asking.interrupted)) {
-      engine.abandon(channel.id());
+      runtime.engine().abandon(channel.id());
       return interrupted_call();
     }
     if (ended) {
@@ -185,7 +185,7 @@ Status Context::attend(Engine& engine, Channel& channel, Asking& asking) {
                        ? Status()
                        : follow.on_text(std::string_view(delta->text).substr(known));
     if (!taken.ok()) {
-      QUIRE_TRY([[maybe_unused]] const bool ended, engine.abort(channel.id()));
+      QUIRE_TRY([[maybe_unused]] const bool ended, runtime.engine().abort(channel.id()));
       return taken;
     }
   }
@@ -209,62 +209,62 @@ Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item
 }
 
 // The user's turn, with its KV behind `runs`.
-Result<Item> Context::prefill_turn(Engine& engine, const Turn& turn, std::span<Item* const> before,
+Result<Item> Context::prefill_turn(Runtime& runtime, const Turn& turn, std::span<Item* const> before,
                                    std::span<const BlockRun> runs, const Asking& asking) {
-  Item user = make_item(engine, ItemKind::kUser, turn.user, before);
+  Item user = make_item(runtime, ItemKind::kUser, turn.user, before);
   user.info.text = turn.text;
-  QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
+  QUIRE_TRY_STATUS(with_room(runtime, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
-              engine.sequences().open(runs, turn.user, asking.interrupted, ReuseGrade::kApproximate,
+              runtime.sequences().open(runs, turn.user, asking.interrupted, ReuseGrade::kApproximate,
                                       asking.options));
-    QUIRE_TRY(user.device, engine.tiers().hold(state, asking.interrupted));
+    QUIRE_TRY(user.device, runtime.sequences().hold(state, asking.interrupted));
     return {};
   }));
   touch(user);
   return user;
 }
 
-Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Turn& turn,
+Result<ContextManager::Answer> Context::infer_anchored(Runtime& runtime, const Turn& turn,
                                                        Asking asking) {
   const SamplingParams params = asking.params;
   const Interrupt& interrupted = asking.interrupted;
   std::vector<Item*> before = active_items(false);
-  QUIRE_TRY(std::vector<BlockRun> runs, runs_of(engine, before, interrupted));
+  QUIRE_TRY(std::vector<BlockRun> runs, runs_of(runtime, before, interrupted));
   std::int64_t cached = 0;
   for (const BlockRun& run : runs) {
     cached += run.tokens;
   }
   std::optional<Item> user;
   if (!turn.user.empty()) {
-    QUIRE_TRY(user, prefill_turn(engine, turn, before, runs, asking));
+    QUIRE_TRY(user, prefill_turn(runtime, turn, before, runs, asking));
     before.push_back(&*user);
-    runs.push_back(TierService::run_of(user->device));
+    runs.push_back(SequenceService::run_of(user->device));
   }
   const ReuseGrade grade = sees_all(before) ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
   const bool borrows = turn.opening.empty() && !before.empty();
   cached -= borrows && !user ? 1 : 0;
   Generated generated;
   Item output;
-  QUIRE_TRY_STATUS(with_room(engine, [&]() -> Status {
+  QUIRE_TRY_STATUS(with_room(runtime, [&]() -> Status {
     QUIRE_TRY(const StateRef state,
-              engine.sequences().open(runs, turn.opening, interrupted, grade, asking.options));
-    QUIRE_TRY(generated, generate(engine, state, cached, asking));
+              runtime.sequences().open(runs, turn.opening, interrupted, grade, asking.options));
+    QUIRE_TRY(generated, generate(runtime, state, cached, asking));
     QUIRE_TRY(output.device,
-              engine.tiers().hold(generated.state, asking.stopped ? Interrupt() : interrupted));
+              runtime.sequences().hold(generated.state, asking.stopped ? Interrupt() : interrupted));
     return {};
   }));
   const HeldRef held = output.device;
-  output = make_item(engine, ItemKind::kOutput, held->tokens, before);
+  output = make_item(runtime, ItemKind::kOutput, held->tokens, before);
   output.device = held;
   output.borrows = borrows;
   touch(output);
-  QUIRE_TRY_STATUS(user ? write_through(engine, *user) : Status());
+  QUIRE_TRY_STATUS(user ? write_through(runtime, *user) : Status());
   note_output(output.info, generated.output, params, asking.params.seed);
-  QUIRE_TRY_STATUS(write_through(engine, output));
+  QUIRE_TRY_STATUS(write_through(runtime, output));
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
 
-Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& turn,
+Result<ContextManager::Answer> Context::infer_exact(Runtime& runtime, const Turn& turn,
                                                     Asking asking) {
   const SamplingParams params = asking.params;
   std::vector<Item*> before = active_items(false);
@@ -276,7 +276,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   }
   std::optional<Item> user;
   if (!turn.user.empty()) {
-    user = make_item(engine, ItemKind::kUser, turn.user, before);
+    user = make_item(runtime, ItemKind::kUser, turn.user, before);
     user->info.text = turn.text;
     before.push_back(&*user);
     tokens.insert(tokens.end(), turn.user.begin(), turn.user.end());
@@ -284,10 +284,10 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::size_t prompt = tokens.size();
   tokens.insert(tokens.end(), turn.opening.begin(), turn.opening.end());
   Generated generated;
-  QUIRE_TRY(const StateRef state, follow(engine, tip_, tokens, asking.interrupted, asking.options));
-  QUIRE_TRY(generated, generate(engine, state, cached, asking));
+  QUIRE_TRY(const StateRef state, follow(runtime, tip_, tokens, asking.interrupted, asking.options));
+  QUIRE_TRY(generated, generate(runtime, state, cached, asking));
   const std::vector<TokenId>& all = generated.state->tokens;
-  Item output = make_item(engine, ItemKind::kOutput,
+  Item output = make_item(runtime, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
   note_output(output.info, generated.output, params, asking.params.seed);
   tip_ = generated.state;
@@ -299,21 +299,21 @@ Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& 
                                               const Interrupt& interrupted,
                                               const ContextManager::Follow& follow,
                                               const RequestOptions& options) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   QUIRE_TRY_STATUS(params.validate());
   QUIRE_TRY_STATUS(SessionService::check_user(
       options, options_.salt,
       "a context has the salt that it was opened with; give that one, or none"));
-  QUIRE_TRY(const Turn turn, make_turn(*engine, text));
+  QUIRE_TRY(const Turn turn, make_turn(*runtime, text));
   const Asking asking{.params = params,
                       .interrupted = interrupted,
                       .follow = follow,
                       .options = whose(options.session)};
   if (options_.mode == ReuseMode::kExact) {
-    return infer_exact(*engine, turn, asking);
+    return infer_exact(*runtime, turn, asking);
   }
-  const Arriving arriving = begin_reading(*engine, active_items(false));
-  auto answer = infer_anchored(*engine, turn, asking);
+  const Arriving arriving = begin_reading(*runtime, active_items(false));
+  auto answer = infer_anchored(*runtime, turn, asking);
   Interrupt leaves;  // an answer that is there is kept
   if (!answer.ok()) {
     leaves = [&] {
@@ -322,7 +322,7 @@ Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& 
   }
   QUIRE_TRY(const bool right, end_reading(arriving, leaves));
   // What was damaged has given nothing away: it is computed now.
-  return right || answer.ok() ? std::move(answer) : infer_anchored(*engine, turn, asking);
+  return right || answer.ok() ? std::move(answer) : infer_anchored(*runtime, turn, asking);
 }
 
 }  // namespace quire::engine

@@ -20,7 +20,7 @@
 #include "quire/engine/block_run.h"
 #include "quire/engine/chunk_service.h"
 #include "quire/engine/context.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/tier_service.h"
 #include "quire/interrupt.h"
@@ -108,31 +108,31 @@ Result<kv_store::Store*> Context::need_store() const {
 }
 
 Status Context::save(const std::string& name, const Interrupt& interrupted) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   QUIRE_TRY([[maybe_unused]] const kv_store::Store* const store, need_store());
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "save"));
   if (item->device == nullptr && item->host == nullptr && !is_saved(*item)) {
-    QUIRE_TRY_STATUS(ensure(*engine, *item, interrupted));
+    QUIRE_TRY_STATUS(ensure(*runtime, *item, interrupted));
   }
-  return write(*engine, *item);
+  return write(*runtime, *item);
 }
 
 bool Context::is_saved(const Item& item) const {
   return item.info.saved && store_->open_object(item.info.id).ok();
 }
 
-Status Context::write_through(Engine& engine, Item& item) {
-  return options_.write_through && !is_saved(item) ? write(engine, item) : Status();
+Status Context::write_through(Runtime& runtime, Item& item) {
+  return options_.write_through && !is_saved(item) ? write(runtime, item) : Status();
 }
 
-Status Context::write(Engine& engine, Item& item) {
-  return kv_store::put_until_there([&] { return write_once(engine, item); });
+Status Context::write(Runtime& runtime, Item& item) {
+  return kv_store::put_until_there([&] { return write_once(runtime, item); });
 }
 
-Status Context::write_once(Engine& engine, Item& item) {
+Status Context::write_once(Runtime& runtime, Item& item) {
   const std::string& id = item.info.id;
-  TierService& tiers = engine.tiers();
+  TierService& tiers = runtime.tiers();
   std::vector<std::vector<BlockId>> blocks;
   if (item.device != nullptr) {
     kv_store::KVFileContent content = tiers.content_of({&item.device, 1}, blocks);
@@ -185,11 +185,11 @@ Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
 
 // What cannot be begun is left to who needs the item, and so is all KV where computing is faster.
 // Only active items: nobody may move their KV meanwhile.
-Context::Arriving Context::begin_reading(Engine& engine, std::span<Item* const> items) {
+Context::Arriving Context::begin_reading(Runtime& runtime, std::span<Item* const> items) {
   Arriving arriving;
   std::vector<std::shared_ptr<const kv_store::KVFile>> files;
-  const bool waits = engine.chunks().windowed() || !options_.fetch ||
-                     engine.tiers().pace().measured().computing_is_faster();
+  const bool waits = runtime.chunks().windowed() || !options_.fetch ||
+                     runtime.tiers().pace().measured().computing_is_faster();
   for (Item* const item : items) {
     if (waits || item->device != nullptr || item->host != nullptr || !item->info.saved) {
       continue;
@@ -202,7 +202,7 @@ Context::Arriving Context::begin_reading(Engine& engine, std::span<Item* const> 
   if (files.empty()) {
     return arriving;
   }
-  const std::vector<HeldRef> kv = engine.tiers().from_files(files, arriving.loads);
+  const std::vector<HeldRef> kv = runtime.tiers().from_files(files, arriving.loads);
   for (std::size_t i = 0; i < kv.size(); ++i) {
     arriving.items[i]->device = kv[i];
   }
@@ -233,7 +233,7 @@ Result<bool> Context::end_reading(const Arriving& arriving, const Interrupt& int
 }
 
 // An item that an earlier process has saved, by id, the beginning of it, or name.
-Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
+Result<Item*> Context::add_saved(Runtime& runtime, const std::string& name) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(const std::vector<kv_store::Entry> entries,
             store->list({.kind = kv_store::EntryKind::kContext, .tenant = options_.salt}));
@@ -254,7 +254,7 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
     return known;  // saved under another name than it has now
   }
   QUIRE_TRY(Item item, parse_item(*found.front()));
-  QUIRE_TRY_STATUS(engine.check_prompt(item.info.token_ids));
+  QUIRE_TRY_STATUS(runtime.engine().check_prompt(item.info.token_ids));
   if (!check_name(item.info.name).ok()) {
     item.info.name.clear();
   }
@@ -264,15 +264,15 @@ Result<Item*> Context::add_saved(Engine& engine, const std::string& name) {
 }
 
 Status Context::restore(const std::string& name, const Interrupt& interrupted) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   auto item = items_.find(name);
   const std::size_t known = items_.size();
   if (!item.ok() && store_ != nullptr && options_.mode == ReuseMode::kAnchored) {
-    item = add_saved(*engine, name);
+    item = add_saved(*runtime, name);
   }
   QUIRE_TRY(Item* const wanted, std::move(item));
   QUIRE_TRY_STATUS(check_separate(*wanted, "restore"));
-  if (const Status ready = ensure(*engine, *wanted, interrupted); !ready.ok()) {
+  if (const Status ready = ensure(*runtime, *wanted, interrupted); !ready.ok()) {
     if (items_.size() > known) {
       items_.erase(wanted->info.id);
     }
@@ -283,7 +283,7 @@ Status Context::restore(const std::string& name, const Interrupt& interrupted) {
 }
 
 Status Context::erase(const std::string& name, bool wipe) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   const auto item = items_.find(name);
   if (!item.ok()) {
     return item.error();

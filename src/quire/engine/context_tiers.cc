@@ -11,7 +11,7 @@
 #include "quire/base/str.h"
 #include "quire/context.h"
 #include "quire/engine/context.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/engine/item_list.h"
 #include "quire/engine/tier_service.h"
 #include "quire/kv_store/store_uses.h"
@@ -83,7 +83,7 @@ void Context::expire() {
 }
 
 // Nothing goes twice: what comes back while the work is tried again is needed for it.
-Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
+Status Context::with_room(Runtime& runtime, const std::function<Status()>& work) {
   const std::uint64_t around = work_began_;
   if (around == kNoWork) {
     expire();
@@ -91,7 +91,7 @@ Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
   work_began_ = std::min(around, last_use_);
   Status done = work();
   while (!done.ok() && done.error().code == ErrorCode::kOutOfBlocks) {
-    const Result<bool> made = make_room(engine);
+    const Result<bool> made = make_room(runtime);
     if (!made.ok()) {
       done = made.error();
     }
@@ -105,7 +105,7 @@ Status Context::with_room(Engine& engine, const std::function<Status()>& work) {
 }
 
 // False when there is nothing that may go.
-Result<bool> Context::make_room(Engine& engine) {
+Result<bool> Context::make_room(Runtime& runtime) {
   Item* const first = first_to_go([&](const Item& item) {
     const bool needed = item.info.active || item.used > work_began_;
     return !needed && item.device != nullptr && item.device.use_count() == 1;
@@ -113,22 +113,22 @@ Result<bool> Context::make_room(Engine& engine) {
   if (first == nullptr) {
     return false;
   }
-  QUIRE_TRY_STATUS(move_to_host(engine, *first));
+  QUIRE_TRY_STATUS(move_to_host(runtime, *first));
   // What the store does not take stays in host memory: the blocks are free all the same.
-  [[maybe_unused]] const Status shrunk = shrink_host(engine);
-  QUIRE_TRY([[maybe_unused]] const auto freed, engine.stats());  // with what was given up
+  [[maybe_unused]] const Status shrunk = shrink_host(runtime);
+  QUIRE_TRY([[maybe_unused]] const auto freed, runtime.engine().stats());  // with what was given up
   return true;
 }
 
-Status Context::move_to_host(Engine& engine, Item& item) {
-  QUIRE_TRY(item.host, engine.tiers().to_host(item.device));
+Status Context::move_to_host(Runtime& runtime, Item& item) {
+  QUIRE_TRY(item.host, runtime.tiers().to_host(item.device));
   item.device = nullptr;
   return {};
 }
 
 // What is in host memory beyond the limit goes on to the store, or without one nowhere. Nothing is
 // lost when the store cannot be written.
-Status Context::shrink_host(Engine& engine) {
+Status Context::shrink_host(Runtime& runtime) {
   std::int64_t bytes = 0;
   for (const auto& item : items_) {
     bytes += host_bytes(*item);
@@ -139,21 +139,21 @@ Status Context::shrink_host(Engine& engine) {
       return {};  // pinned ones stay
     }
     bytes -= host_bytes(*first);
-    QUIRE_TRY_STATUS(leave_host(engine, *first));
+    QUIRE_TRY_STATUS(leave_host(runtime, *first));
   }
   return {};
 }
 
-Status Context::leave_host(Engine& engine, Item& item) {
+Status Context::leave_host(Runtime& runtime, Item& item) {
   if (store_ != nullptr && !is_saved(item)) {
-    QUIRE_TRY_STATUS(write(engine, item));
+    QUIRE_TRY_STATUS(write(runtime, item));
   }
   item.host = nullptr;
   return {};
 }
 
 Status Context::unload(const std::string& name, bool drop) {
-  QUIRE_TRY(const auto engine, this->engine());
+  QUIRE_TRY(const auto runtime, this->runtime());
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "unload"));
   Status told;  // of a store that cannot be written: the item is in host memory all the same
@@ -161,8 +161,8 @@ Status Context::unload(const std::string& name, bool drop) {
     item->device = nullptr;
     item->host = nullptr;
   } else if (item->device != nullptr) {
-    QUIRE_TRY_STATUS(move_to_host(*engine, *item));
-    told = shrink_host(*engine);
+    QUIRE_TRY_STATUS(move_to_host(*runtime, *item));
+    told = shrink_host(*runtime);
   }
   changed();
   return told;

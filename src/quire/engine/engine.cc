@@ -27,13 +27,11 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
-#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine_thread.h"
+#include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/submission.h"
-#include "quire/engine/tier_service.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
@@ -83,21 +81,10 @@ constexpr int kTaskGenerations = 2;
 
 }  // namespace
 
-Result<std::shared_ptr<Engine>> Engine::start(const std::string& model,
-                                              const EngineOptions& options) {
-  std::shared_ptr<Engine> engine(new Engine(options, thread_count(options.threads)),
-                                 [](Engine* made) {
-                                   if (!made->home_.left()) {
-                                     delete made;
-                                   }
-                                 });
+Result<std::unique_ptr<Engine>> Engine::load(const std::string& model,
+                                             const EngineOptions& options) {
+  std::unique_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
   QUIRE_TRY_STATUS(engine->load(model));
-  engine->chunks_ = std::make_unique<ChunkService>(*engine, options.chunks);
-  engine->sequences_ = std::make_unique<SequenceService>(*engine);
-  engine->sessions_ = std::make_unique<SessionService>(*engine);
-  engine->tiers_ = std::make_unique<TierService>(*engine);
-  QUIRE_TRY_STATUS(engine->chunks_->open_store());
-  QUIRE_TRY_STATUS(engine->thread_.start());
   return engine;
 }
 
@@ -110,11 +97,25 @@ Engine::Engine(const EngineOptions& options, int threads)
 
 Engine::~Engine() { close(); }
 
+void Engine::attach(std::weak_ptr<Engine> self, Hooks hooks) {
+  self_ = std::move(self);
+  kv_gate_ = hooks.kv_gate;
+  holders_ = hooks.holders;
+  listeners_ = std::move(hooks.listeners);
+  sessions_->attach(*holders_);
+}
+
+const std::string& Engine::model_digest() const {
+  std::call_once(digest_once_, [this] { digest_ = digest_of(core_->bundle); });
+  return digest_;
+}
+
 Status Engine::load(const std::string& model) {
   if (options_.device != "cpu") {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(core_, load_core(model, options_, context_, accelerator_.get()));
+  sessions_ = std::make_unique<SessionService>(thread_, core_->ledger, options_.chunks.salt);
   publish_stats();
   return {};
 }
@@ -132,7 +133,7 @@ void Engine::give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request) {
     }
   }
   core_->ledger.close_since(mark);
-  core_->ledger.drop_segments_since(mark, [this](kv::SegmentId id) { return chunks_->owns(id); });
+  core_->ledger.drop_segments_since(mark, [this](kv::SegmentId id) { return holders_->owns(id); });
   publish_stats();
 }
 
@@ -148,19 +149,14 @@ Status Engine::run(const std::function<void()>& task) {
   }
 }
 
-bool Engine::await_blocks() { return chunks_->await_write(); }
+bool Engine::await_blocks() { return holders_->await_blocks(); }
 
 void Engine::end() {
   drop_steps();
   fail_all(closed_error());
 }
 
-void Engine::close() {
-  if (!home_.left() && thread_.close()) {
-    tiers_->arrivals().stop();  // its tasks need the mailbox
-    chunks_->stop_writing();    // before the last one who holds the engine lets it go
-  }
-}
+bool Engine::close() { return !home_.left() && thread_.close(); }
 
 Status Engine::check_prompt(std::span<const TokenId> tokens) const {
   const std::int32_t max_positions = model_config().max_positions;

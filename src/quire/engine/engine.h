@@ -24,12 +24,13 @@
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/home_process.h"
+#include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/session_service.h"
 #include "quire/engine/submission.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
@@ -40,11 +41,6 @@
 #include "quire/sched/scheduler.h"
 
 namespace quire::engine {
-
-class ChunkService;
-class SequenceService;
-class SessionService;
-class TierService;
 
 // A step from its plan until its tokens are booked.
 struct RunningStep {
@@ -60,14 +56,21 @@ struct RunningStep {
   void forget(ActiveRequest* ended);
 };
 
-class Engine : public std::enable_shared_from_this<Engine>, private EngineThread::Worker {
+class Engine : private EngineThread::Worker {
  public:
-  // Loads the model and starts the thread. In a forked child the last reference leaks the engine.
-  [[nodiscard]] static Result<std::shared_ptr<Engine>> start(const std::string& model,
-                                                             const EngineOptions& options);
+  // Loads the model. Nothing runs before start().
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> load(const std::string& model,
+                                                            const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+
+  // Sets who is asked, and under what name handles find the engine. Before start(), once.
+  void attach(std::weak_ptr<Engine> self, Hooks hooks);
+  // Starts the thread. kIo when the system grants none.
+  [[nodiscard]] Status start() { return thread_.start(); }
+  // Returns the reference for handles that may outlive the engine.
+  [[nodiscard]] const std::weak_ptr<Engine>& self() const { return self_; }
 
   // All requests are accepted, or none starts and the first refusal is returned. Compositions come
   // from the chunk service.
@@ -95,7 +98,8 @@ class Engine : public std::enable_shared_from_this<Engine>, private EngineThread
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
   // With all that was posted before it.
   [[nodiscard]] Result<EngineStats> stats();
-  void close();
+  // Ends the thread and all requests. Returns false when that was done before, or in a forked child.
+  bool close();
   // Whose threads compute here. For who waits for a request.
   [[nodiscard]] const HomeProcess& home() const { return home_; }
 
@@ -120,10 +124,11 @@ class Engine : public std::enable_shared_from_this<Engine>, private EngineThread
   void publish_stats();
   [[nodiscard]] bool has_requests() const { return !active_.empty(); }
 
-  [[nodiscard]] ChunkService& chunks() { return *chunks_; }
-  [[nodiscard]] SequenceService& sequences() { return *sequences_; }
+  // The sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }
-  [[nodiscard]] TierService& tiers() { return *tiers_; }
+  // Returns what decides the KV of a token besides the tokens before it and the kernels: weights,
+  // RoPE, KV format and tokenizer. The first call reads all weights. Any thread.
+  [[nodiscard]] const std::string& model_digest() const;
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return core_->bundle.text; }
   [[nodiscard]] const std::string& text_error() const { return core_->bundle.text_error; }
@@ -172,7 +177,7 @@ class Engine : public std::enable_shared_from_this<Engine>, private EngineThread
   [[nodiscard]] Status await(std::span<float>& logits, base::Stopwatch& watch);
   [[nodiscard]] Status copy_blocks();
   [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
-  [[nodiscard]] std::vector<Arrivals::LoadRef> awaited_loads(
+  [[nodiscard]] std::vector<KvGate::LoadRef> awaited_loads(
       std::span<const sched::ScheduledRun> runs) const;
   [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
   [[nodiscard]] std::int32_t wanted_logits(const sched::ScheduledRun& run,
@@ -193,10 +198,15 @@ class Engine : public std::enable_shared_from_this<Engine>, private EngineThread
   kernels::Context context_;
   std::unique_ptr<device::Accelerator> accelerator_;  // before what lies on it
   std::unique_ptr<EngineCore> core_;
-  std::unique_ptr<ChunkService> chunks_;
-  std::unique_ptr<SequenceService> sequences_;
   std::unique_ptr<SessionService> sessions_;
-  std::unique_ptr<TierService> tiers_;
+  std::weak_ptr<Engine> self_;
+  KvGate no_gate_;
+  BlockHolders no_holders_;
+  KvGate* kv_gate_ = &no_gate_;
+  BlockHolders* holders_ = &no_holders_;
+  std::vector<StepListener*> listeners_;
+  mutable std::once_flag digest_once_;
+  mutable std::string digest_;
 
   // Engine thread only.
   std::unordered_map<std::uint64_t, ActiveRequest> active_;

@@ -28,11 +28,9 @@
 #include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/arrivals.h"
 #include "quire/engine/batch_builder.h"
-#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/tier_service.h"
+#include "quire/engine/hooks.h"
 #include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -174,12 +172,11 @@ std::int32_t Engine::wanted_logits(const sched::ScheduledRun& run,
 
 // What the ledger has ordered. After an error nothing that is cached may be found any more.
 Status Engine::copy_blocks() {
-  Arrivals& arrivals = tiers_->arrivals();
   Status status;
   copies_lost_ = true;  // until all are done
   for (const kv::BlockCopy& copy : core_->ledger.take_copies()) {
-    if (!arrivals.idle()) {
-      arrivals.before_copy(copy);
+    if (!kv_gate_->idle()) {
+      kv_gate_->before_copy(copy);
     }
     if (const Status copied = core_->shelves.copy(copy); !copied.ok()) {
       status = copied;
@@ -217,8 +214,10 @@ Status Engine::compute(base::Stopwatch& watch) {
   core_->counters.attention.rows += read.rows;
   core_->counters.attention.blocks_read += read.blocks_read;
   core_->counters.forward_host_seconds += core_->decoder().last_timing().host;
-  if (!now_.reads_files && !now_.ahead) {
-    tiers_->pace().note_computed(rows, core_->counters.forward_seconds - before);
+  for (StepListener* listener : listeners_) {
+    listener->computed({.rows = rows,
+                        .forward_seconds = core_->counters.forward_seconds - before,
+                        .alone = !now_.reads_files && !now_.ahead});
   }
   watch.lap(core_->counters.sample_seconds);
   return {};
@@ -245,9 +244,9 @@ Status Engine::launch(RunningStep& step, base::Stopwatch& watch) {
   }
   model::ForwardBatch batch = builder_.build(step.runs, wanted_logits_, core_->ledger);
   step.logits.assign(builder_.logit_ranges().begin(), builder_.logit_ranges().end());
-  const std::vector<Arrivals::LoadRef> awaited = awaited_loads(step.runs);
+  const std::vector<KvGate::LoadRef> awaited = awaited_loads(step.runs);
   const std::function<void(int)> before_layer = [&awaited](int layer) {
-    for (const Arrivals::LoadRef& load : awaited) {
+    for (const KvGate::LoadRef& load : awaited) {
       load->wait(layer);  // how it ends is seen behind the step
     }
   };
@@ -292,7 +291,7 @@ void Engine::launch_next(base::Stopwatch& watch) {
 }
 
 // Returns whether no task waits for the end of the step, and no KV is on its way from a file.
-bool Engine::may_run_ahead() { return tiers_->arrivals().idle() && !thread_.has_tasks(); }
+bool Engine::may_run_ahead() { return kv_gate_->idle() && !thread_.has_tasks(); }
 
 // Waits for now_. A token that the device leaves to the host would need logits that are gone when
 // next_ is behind: then both are dropped, and now_ is computed again.
@@ -313,17 +312,15 @@ Status Engine::await(std::span<float>& logits, base::Stopwatch& watch) {
 }
 
 // Files that runs of the step are still read from.
-std::vector<Arrivals::LoadRef> Engine::awaited_loads(
+std::vector<KvGate::LoadRef> Engine::awaited_loads(
     std::span<const sched::ScheduledRun> runs) const {
-  std::vector<Arrivals::LoadRef> awaited;
-  if (tiers_->arrivals().idle()) {
+  std::vector<KvGate::LoadRef> awaited;
+  if (kv_gate_->idle()) {
     return awaited;
   }
   for (const sched::ScheduledRun& run : runs) {
     for (const kv::RunView& view : core_->ledger.runs(run.sequence)) {
-      for (Arrivals::LoadRef& load : tiers_->arrivals().filling(view.blocks)) {
-        awaited.push_back(std::move(load));
-      }
+      kv_gate_->append_loads(view.blocks, awaited);
     }
   }
   return awaited;
@@ -331,11 +328,11 @@ std::vector<Arrivals::LoadRef> Engine::awaited_loads(
 
 // Whether the KV that the run has seen was what its files should have held.
 Status Engine::check_arrived(const sched::ScheduledRun& run) const {
-  if (tiers_->arrivals().idle()) {
+  if (kv_gate_->idle()) {
     return {};
   }
   for (const kv::RunView& view : core_->ledger.runs(run.sequence)) {
-    QUIRE_TRY_STATUS(tiers_->arrivals().outcome(view.blocks));
+    QUIRE_TRY_STATUS(kv_gate_->outcome(view.blocks));
   }
   return {};
 }

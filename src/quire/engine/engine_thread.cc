@@ -88,6 +88,15 @@ Status EngineThread::call(const std::function<void()>& work) {
   return outcome;
 }
 
+Status EngineThread::ask_status(const std::function<Status()>& work) {
+  Status status;
+  QUIRE_TRY_STATUS(call([&] {
+    status = work();
+    worker_.publish();
+  }));
+  return status;
+}
+
 void EngineThread::call_surely(const std::function<void()>& work) {
   constexpr int kTries = 3;
   for (int i = 0; i < kTries; ++i) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "quire/context.h"
-#include "quire/engine/block_run.h"
+#include "quire/engine/held_segment.h"
 #include "quire/engine/tier_service.h"
 #include "quire/result.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/device/cpu/no_threads.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/runtime.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 
@@ -19,7 +19,7 @@ TEST(LLMOptions, OnlyTheCpuTakesItsDtypeFromTheCheckpoint) {
 
 TEST(LLMOptions, WhereTheSystemGrantsNoThreadOpeningIsAnError) {
   const device::NoThreads refused;
-  const auto engine = Engine::start(QUIRE_SOURCE_DIR "/models/cardfile/model", {});
+  const auto engine = Runtime::start(QUIRE_SOURCE_DIR "/models/cardfile/model", {});
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.error().code, ErrorCode::kIo);
 }

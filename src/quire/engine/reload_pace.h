@@ -12,13 +12,20 @@
 #include <optional>
 #include <string>
 
+#include "quire/engine/hooks.h"
+
 namespace quire::engine {
 
-class ReloadPace {
+class ReloadPace final : public StepListener {
  public:
   // What took `seconds`; few tokens say nothing and are not counted.
   void note_read(std::int64_t tokens, double seconds);
   void note_computed(std::int64_t tokens, double seconds);
+  void computed(const Step& step) override {
+    if (step.alone) {
+      note_computed(step.rows, step.forward_seconds);
+    }
+  }
 
   // True unless both are known (of at least three) and computing was faster. Then too now and then,
   // so that reading is measured again.

@@ -168,7 +168,7 @@ StateRef SequenceService::make_state(const Draft& draft) {
     next_sweep_ = std::max(kFirstSweep, 2 * states_.size());
   }
   states_.push_back(state);
-  state->engine = engine_.weak_from_this();  // from now on it gives its sequence up itself
+  state->engine = engine_.self();  // from now on it gives its sequence up itself
   return state;
 }
 
@@ -352,13 +352,12 @@ Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
 
 Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
                                        const RequestOptions& options) {
-  ChunkService& chunks = engine_.chunks();
   ChunkService::Run run{.spec = &spec, .kind = RequestKind::kPrefill, .options = options};
-  QUIRE_TRY(run.options.salt, chunks.salt_of(run));
+  QUIRE_TRY(run.options.salt, chunks_.salt_of(run));
   CompositionSpec own = spec;
   own.salt = run.options.salt;
   run.spec = &own;
-  QUIRE_TRY(const CompositionInfo info, chunks.preview(own));
+  QUIRE_TRY(const CompositionInfo info, chunks_.preview(own));
   if (info.mode == ReuseMode::kExact) {
     return open(info.token_ids(), interrupted, run.options);
   }
@@ -368,7 +367,7 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
   };
   run.observer = std::make_shared<Next>(
       keep_fork, [state](StateRef computed) { *state = std::move(computed); });
-  QUIRE_TRY(const auto channels, chunks.submit({&run, 1}, interrupted));
+  QUIRE_TRY(const auto channels, chunks_.submit({&run, 1}, interrupted));
   QUIRE_TRY_STATUS(await(engine_, *channels.front(), interrupted));
   return *state;
 }
@@ -431,6 +430,57 @@ Result<StateRef> SequenceService::append(const StateRef& state, std::span<const 
   return compute([&] { return draft_next(*state, tokens, options); }, interrupted, options);
 }
 
+Result<HeldRef> SequenceService::hold(const StateRef& state, const Interrupt& interrupted) {
+  // Whatever follows the last token makes its KV necessary.
+  QUIRE_TRY(const StateRef followed,
+            append(state, std::array<TokenId, 1>{}, interrupted));
+  return engine_.thread().ask<HeldRef>([&]() -> Result<HeldRef> {
+    auto id = ledger().seal(followed->sequence);
+    if (!id.ok()) {  // a window has passed over the first tokens
+      Error error = std::move(id).error();
+      error.message += "; use mode exact, which keeps no KV of items";
+      return error;
+    }
+    return tiers_.keep(*id);
+  });
+}
+
+Result<std::vector<HeldRef>> SequenceService::copy_out(const StateRef& state, std::int64_t first,
+                                                   std::int64_t last) {
+  struct Part {
+    std::vector<BlockId> blocks;  // of the run
+    std::int32_t first = 0, count = 0, stored_from = 0;
+  };
+  using Parts = std::vector<Part>;
+  QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
+    Parts found;
+    std::int64_t begin = 0;
+    for (const kv::RunView& run : ledger().runs(state->sequence)) {
+      const auto from = static_cast<std::int32_t>(std::max<std::int64_t>(first - begin, 0));
+      const auto to =
+          static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
+      if (from < to) {
+        found.push_back({.blocks = {run.blocks.begin(), run.blocks.end()},
+                         .first = from,
+                         .count = to - from,
+                         .stored_from = run.stored_from + from});
+      }
+      begin += run.num_tokens;
+    }
+    return found;
+  }));
+  std::vector<HeldRef> copies;
+  auto token = state->tokens.begin() + first;
+  for (const Part& part : parts) {
+    QUIRE_TRY_STATUS(tiers_.await_arrival(part.blocks));
+    QUIRE_TRY(const HeldRef copy, tiers_.reserve({token, token + part.count}, part.stored_from));
+    QUIRE_TRY_STATUS(engine_.core().shelves.copy_run(part.blocks, part.first, part.count, copy->blocks));
+    token += part.count;
+    copies.push_back(copy);
+  }
+  return copies;
+}
+
 Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length) {
   const std::int64_t all = std::ssize(state->tokens);
   if (length < 0 || length > all) {
@@ -476,7 +526,7 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
     return replace(state, start, stop, tokens, interrupted,
                    options);  // refused, or nothing stands behind
   }
-  if (engine_.chunks().windowed()) {
+  if (chunks_.windowed()) {
     return {ErrorCode::kIncompatible,
             "an approximate edit moves KV, which has no meaning for a model with a sliding window, "
             "which has forgotten a part; edit in mode exact"};
@@ -488,8 +538,8 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
   if (!head->tokens.empty()) {
     runs.push_back(run_of(head));
   }
-  QUIRE_TRY(const auto moved, engine_.tiers().copy_out(state, stop, with_kv));
-  std::ranges::transform(moved, std::back_inserter(runs), &TierService::run_of);
+  QUIRE_TRY(const auto moved, copy_out(state, stop, with_kv));
+  std::ranges::transform(moved, std::back_inserter(runs), [](const HeldRef& held) { return run_of(held); });
   return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate,
               {.session = options.session, .salt = state->salt});
 }

@@ -22,7 +22,8 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/block_run.h"
 #include "quire/engine/channel.h"
-#include "quire/engine/tasks.h"
+#include "quire/engine/held_segment.h"
+#include "quire/engine/sequence_state.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -34,33 +35,15 @@
 
 namespace quire::engine {
 
+class ChunkService;
 class Engine;
-
-// What a sequence is at one moment: its tokens, and the KV of all but the last (computing that one
-// gives the logits of the next token). Its blocks return with its last owner.
-struct SequenceState {
-  SequenceState() = default;
-  ~SequenceState();
-  SequenceState(const SequenceState&) = delete;
-  SequenceState& operator=(const SequenceState&) = delete;
-
-  std::vector<TokenId> tokens;
-  std::int64_t segment_tokens = 0;  // the first so many are of segments that it was composed of
-  std::int32_t sampled = 0;         // the last so many were sampled in one go
-  ReuseGrade grade = ReuseGrade::kExact;
-  std::string salt;                  // whose cached prefixes it shares
-  bool same_bits = true;             // of the engine's arithmetic, see graded()
-  SeqId sequence;                    // in the ledger of
-  std::weak_ptr<Engine> engine;      // that
-  std::vector<std::int32_t> blocks;  // ids, in order, of the tokens with KV
-  Tasks task{1};                     // that gives the sequence up
-};
-using StateRef = std::shared_ptr<const SequenceState>;
+class TierService;
 
 class SequenceService {
  public:
-  // `engine` is borrowed and owns the service.
-  explicit SequenceService(Engine& engine) : engine_(engine) {}
+  // All are borrowed, and must outlive the service.
+  SequenceService(Engine& engine, ChunkService& chunks, TierService& tiers)
+      : engine_(engine), chunks_(chunks), tiers_(tiers) {}
 
   // `options`: whose request it is. What follows a state has the state's salt; kInvalidArgument
   // for another one, and for runs of states of several salts.
@@ -123,13 +106,16 @@ class SequenceService {
   [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,
                                                         std::int64_t tokens,
                                                         const std::string& salt);
+  // Holds the KV of all that the state has of its own. Computes that of the last token.
+  [[nodiscard]] Result<HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
   [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
                                const std::string& salt) {
     return keep({.sequence = sequence, .sampled = sampled, .grade = grade, .salt = salt});
   }
-  // All tokens of a state.
+  // Returns the run of all tokens of a state, or of a held segment.
   [[nodiscard]] static BlockRun run_of(const StateRef& state);
+  [[nodiscard]] static BlockRun run_of(const HeldRef& segment);
 
  private:
   // A sequence of the ledger on its way to become a state.
@@ -147,6 +133,11 @@ class SequenceService {
   [[nodiscard]] Result<StateRef> compute(const std::function<Result<Draft>()>& make,
                                          const Interrupt& interrupted,
                                          const RequestOptions& options = {});
+
+  // Copies the KV of the state's tokens [first, last), one copy for each run that holds some of
+  // them. The keys stay rotated as they are. kOutOfBlocks.
+  [[nodiscard]] Result<std::vector<HeldRef>> copy_out(const StateRef& state, std::int64_t first,
+                                                      std::int64_t last);
 
   // Engine thread.
   [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
@@ -172,6 +163,8 @@ class SequenceService {
   [[nodiscard]] kv::Ledger& ledger() const;
 
   Engine& engine_;
+  ChunkService& chunks_;
+  TierService& tiers_;
   static constexpr std::size_t kFirstSweep = 64;
   // Engine thread. For find_runs; those that have gone are swept when there are twice as many.
   std::vector<std::weak_ptr<const SequenceState>> states_;

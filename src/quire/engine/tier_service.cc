@@ -23,12 +23,9 @@
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/arrivals.h"
-#include "quire/engine/block_run.h"
-#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/held_segment.h"
 #include "quire/engine/saved_state.h"
-#include "quire/engine/sequence_service.h"
-#include "quire/engine/session_service.h"
 #include "quire/engine/tasks.h"
 #include "quire/interrupt.h"
 #include "quire/kv/ledger.h"
@@ -89,14 +86,6 @@ Error missing_file(Error error) {
   return error;
 }
 
-// Any thread, the engine's too; does not wait.
-HeldSegment::~HeldSegment() {
-  if (const auto owner = engine.lock()) {
-    task.front() = [raw = owner.get(), segment = id] { raw->core().ledger.drop_segment(segment); };
-    owner->thread().post(std::move(task));
-  }
-}
-
 TierService::TierService(Engine& engine)
     : engine_(engine), arrivals_(pool(), ledger(), [&engine](Tasks task) {
         engine.thread().post(std::move(task));
@@ -115,11 +104,22 @@ std::string TierService::kernels() const {
 }
 
 base::KVFingerprint TierService::fingerprint() const {
-  return kv_fingerprint(engine_.chunks().setup().model_digest, kernels());
+  return kv_fingerprint(engine_.model_digest(), kernels());
 }
 
 base::KVFingerprint TierService::model_fingerprint() const {
-  return kv_fingerprint(engine_.chunks().setup().model_digest, "");
+  return kv_fingerprint(engine_.model_digest(), "");
+}
+
+Status TierService::await_arrival(std::span<const BlockId> blocks) {
+  QUIRE_TRY(const Loads loads, engine_.thread().ask<Loads>([&]() -> Result<Loads> {
+    QUIRE_TRY_STATUS(arrivals_.check(blocks));
+    return arrivals_.filling(blocks);
+  }));
+  for (const Arrivals::LoadRef& load : loads) {
+    QUIRE_TRY_STATUS(load->outcome(blocks));
+  }
+  return {};
 }
 
 // The segment is the caller's from now on.
@@ -130,7 +130,7 @@ HeldRef TierService::keep(kv::SegmentId id) {
   held->id = id;
   held->tokens.assign(segment->tokens().begin(), segment->tokens().end());
   held->blocks.assign(segment->blocks().ids().begin(), segment->blocks().ids().end());
-  held->engine = engine_.weak_from_this();
+  held->engine = engine_.self();
   return held;
 }
 
@@ -150,65 +150,6 @@ Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
     return copied.error();
   }
   return id;
-}
-
-Result<HeldRef> TierService::hold(const StateRef& state, const Interrupt& interrupted) {
-  // Whatever follows the last token makes its KV necessary.
-  QUIRE_TRY(const StateRef followed,
-            engine_.sequences().append(state, std::array<TokenId, 1>{}, interrupted));
-  return engine_.thread().ask<HeldRef>([&]() -> Result<HeldRef> {
-    auto id = ledger().seal(followed->sequence);
-    if (!id.ok()) {  // a window has passed over the first tokens
-      Error error = std::move(id).error();
-      error.message += "; use mode exact, which keeps no KV of items";
-      return error;
-    }
-    return keep(*id);
-  });
-}
-
-Result<std::vector<HeldRef>> TierService::copy_out(const StateRef& state, std::int64_t first,
-                                                   std::int64_t last) {
-  struct Part {
-    std::vector<BlockId> blocks;  // of the run
-    std::int32_t first = 0, count = 0, stored_from = 0;
-  };
-  using Parts = std::vector<Part>;
-  QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
-    Parts found;
-    std::int64_t begin = 0;
-    for (const kv::RunView& run : ledger().runs(state->sequence)) {
-      const auto from = static_cast<std::int32_t>(std::max<std::int64_t>(first - begin, 0));
-      const auto to =
-          static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
-      if (from < to) {
-        found.push_back({.blocks = {run.blocks.begin(), run.blocks.end()},
-                         .first = from,
-                         .count = to - from,
-                         .stored_from = run.stored_from + from});
-      }
-      begin += run.num_tokens;
-    }
-    return found;
-  }));
-  std::vector<HeldRef> copies;
-  auto token = state->tokens.begin() + first;
-  for (const Part& part : parts) {
-    QUIRE_TRY_STATUS(await_arrival(part.blocks));
-    QUIRE_TRY(const HeldRef copy, reserve({token, token + part.count}, part.stored_from));
-    QUIRE_TRY_STATUS(pool().copy_run(part.blocks, part.first, part.count, copy->blocks));
-    token += part.count;
-    copies.push_back(copy);
-  }
-  return copies;
-}
-
-BlockRun TierService::run_of(const HeldRef& segment) {
-  BlockRun run{.engine = segment->engine, .held = segment, .tokens = std::ssize(segment->tokens)};
-  for (const BlockId block : segment->blocks) {
-    run.blocks.push_back(block.value);
-  }
-  return run;
 }
 
 Result<HostRef> TierService::to_host(const HeldRef& segment) const {

@@ -1,4 +1,5 @@
-// Sequences in files and checkpoints. The rest of TierService: tier_service.cc.
+#include "quire/engine/saved_sequences.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +16,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/engine/arrivals.h"
-#include "quire/engine/block_run.h"
-#include "quire/engine/chunk_service.h"
+#include "quire/engine/held_segment.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/saved_state.h"
 #include "quire/engine/sequence_service.h"
@@ -46,12 +46,16 @@ kv_store::RunPart take_last_block(kv_store::RunPart& part) {
 
 }  // namespace
 
-Result<TierService::Described> TierService::describe(const StateRef& state) {
+kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
+
+const kv_store::PagedStore& SavedSequences::pool() const { return tiers_.shelves(); }
+
+Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>(
                                  [&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
   Described described{
-      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = kernels()}};
+      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   if (!state->tokens.empty()) {
     described.rest.tail = {state->tokens.back()};
   }
@@ -76,36 +80,25 @@ Result<TierService::Described> TierService::describe(const StateRef& state) {
   }
   described.rest.own_position = runs.back().start_position;
   for (const std::vector<BlockId>& run : described.blocks) {
-    QUIRE_TRY_STATUS(await_arrival(run));
+    QUIRE_TRY_STATUS(tiers_.await_arrival(run));
   }
   return described;
 }
 
-Status TierService::save(const StateRef& state, const std::filesystem::path& path,
+Status SavedSequences::save(const StateRef& state, const std::filesystem::path& path,
                          const kv_store::WriteOptions& options) {
   QUIRE_TRY(Described described, describe(state));
-  const kv_store::KVFileContent content{.fingerprint = model_fingerprint(),
+  const kv_store::KVFileContent content{.fingerprint = tiers_.model_fingerprint(),
                                         .geometry = pool().geometry(),
                                         .runs = std::move(described.runs),
                                         .metadata_json = to_json(described.rest)};
-  QUIRE_TRY(const Readable from, readable(described.blocks));
+  QUIRE_TRY(const TierService::Readable from, tiers_.readable(described.blocks));
   const Status written = kv_store::write_kv_file(path, content, from.shelves(), from.runs, options);
   return written.ok() ? written : missing_file(written.error());
 }
 
-Status TierService::await_arrival(std::span<const BlockId> blocks) {
-  QUIRE_TRY(const Loads loads, engine_.thread().ask<Loads>([&]() -> Result<Loads> {
-    QUIRE_TRY_STATUS(arrivals_.check(blocks));
-    return arrivals_.filling(blocks);
-  }));
-  for (const Arrivals::LoadRef& load : loads) {
-    QUIRE_TRY_STATUS(load->outcome(blocks));
-  }
-  return {};
-}
-
 // A stranger's file may say anything.
-Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t position) const {
+Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t position) const {
   if (!tokens.empty()) {
     QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
   }
@@ -120,7 +113,7 @@ Status TierService::check_run(std::span<const TokenId> tokens, std::int32_t posi
 }
 
 // Room for the runs that the sequence was composed of.
-Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, const SavedState& rest,
+Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs, const SavedState& rest,
                                    Restored& restored) {
   for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
     const kv_store::SavedRun& run = runs[i];
@@ -130,7 +123,7 @@ Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, con
               base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
                             " blocks: only the last run, the sequence's own, loses any")};
     }
-    QUIRE_TRY(const HeldRef held, reserve(run.tokens, rest.stored_from[i]));
+    QUIRE_TRY(const HeldRef held, tiers_.reserve(run.tokens, rest.stored_from[i]));
     restored.before.push_back(held);
     restored.uses.push_back(
         {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
@@ -138,9 +131,9 @@ Status TierService::reserve_before(std::span<const kv_store::SavedRun> runs, con
   return {};
 }
 
-Result<TierService::Restored> TierService::prepare(std::span<const kv_store::SavedRun> runs,
+Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_store::SavedRun> runs,
                                                    SavedState rest, const std::string& salt) {
-  seal_foreign(runs, rest, kernels());
+  seal_foreign(runs, rest, tiers_.kernels());
   Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   if (runs.size() > rest.ranks.size()) {
@@ -161,7 +154,7 @@ Result<TierService::Restored> TierService::prepare(std::span<const kv_store::Sav
 
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
 // there already, if it is the same: of another grade it is composed, if only of its own run.
-Status TierService::make_room(Restored& restored) {
+Status SavedSequences::make_room(Restored& restored) {
   restored.parts.clear();  // of a visit that was refused
   restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
@@ -187,7 +180,7 @@ Status TierService::make_room(Restored& restored) {
 }
 
 // Engine thread. Of the own run `there` tokens are there already.
-void TierService::plan_reads(Restored& restored, std::int32_t there) const {
+void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
   for (const HeldRef& held : restored.before) {
     restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
   }
@@ -206,7 +199,7 @@ void TierService::plan_reads(Restored& restored, std::int32_t there) const {
   }
 }
 
-Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
+Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                       const OpenPart& open, const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(SessionService::check_user({.salt = options.salt}));
   Tasks task{1};  // that gives up what is prepared
@@ -228,7 +221,7 @@ Result<StateRef> TierService::restore(std::span<const kv_store::SavedRun> runs, 
   }
 }
 
-Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPart& open) {
+Result<StateRef> SavedSequences::restore_now(const Restored& restored, const OpenPart& open) {
   QUIRE_TRY_STATUS(verify_what_was_there(restored, open));
   for (const kv_store::RunPart& part : restored.parts) {
     const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
@@ -236,40 +229,40 @@ Result<StateRef> TierService::restore_now(const Restored& restored, const OpenPa
           {.run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}},
           open, shelves);
     };
-    QUIRE_TRY_STATUS(fill(part.to, read));
+    QUIRE_TRY_STATUS(tiers_.fill(part.to, read));
   }
   return engine_.thread().ask<StateRef>([&] {
     ledger().advance(restored.sequence, restored.missing);
-    return engine_.sequences().adopt(restored.sequence, restored.sampled, restored.grade,
+    return sequences_.adopt(restored.sequence, restored.sampled, restored.grade,
                                      restored.salt);
   });
 }
 
-Status TierService::read_now(const kv_store::RunPart& part, const OpenPart& open,
+Status SavedSequences::read_now(const kv_store::RunPart& part, const OpenPart& open,
                              kv_store::PagedStore& shelves) {
   QUIRE_TRY(const auto files, open(part, Purpose::kRead));
   for (const kv_store::KVFilePart& from : files) {
-    QUIRE_TRY_STATUS(read_part(*from.file, from.part, shelves));
+    QUIRE_TRY_STATUS(tiers_.read_part(*from.file, from.part, shelves));
   }
   return {};
 }
 
 // The load would go right without it, but who has a damaged file is told while there is another
 // copy of its KV.
-Status TierService::verify_what_was_there(const Restored& restored, const OpenPart& open) const {
+Status SavedSequences::verify_what_was_there(const Restored& restored, const OpenPart& open) const {
   if (restored.there.to.empty()) {
     return {};
   }
   QUIRE_TRY(const auto files, open(restored.there, Purpose::kVerify));
   for (const kv_store::KVFilePart& from : files) {
     QUIRE_TRY_STATUS(
-        for_each_layer_of(from.part, [&](int layer) { return from.verify_layer(layer); }));
+        tiers_.for_each_layer_of(from.part, [&](int layer) { return from.verify_layer(layer); }));
   }
   return {};
 }
 
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
-Result<StateRef> TierService::restore_in_background(Restored& restored, const OpenPart& open) {
+Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const OpenPart& open) {
   std::vector<Arrivals::Order> orders;
   // What is appended first copies the last block, in all layers, so that one is read before.
   if (!restored.parts.empty()) {
@@ -280,7 +273,7 @@ Result<StateRef> TierService::restore_in_background(Restored& restored, const Op
   }
   Arrivals::Order others{.done = [this, sequence = restored.sequence,
                                   held = std::move(restored.before)](Arrivals::Load& load, double) {
-    const bool last_is_right = arrivals_.check(ledger().runs(sequence).back().blocks).ok();
+    const bool last_is_right = tiers_.arrivals().check(ledger().runs(sequence).back().blocks).ok();
     if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
       ledger().publish(sequence);
     }
@@ -293,22 +286,22 @@ Result<StateRef> TierService::restore_in_background(Restored& restored, const Op
   orders.push_back(std::move(others));
   return engine_.thread().ask<StateRef>([&] {
     ledger().advance_unpublished(restored.sequence, restored.missing);
-    StateRef state = engine_.sequences().adopt(ledger().fork(restored.sequence), restored.sampled,
+    StateRef state = sequences_.adopt(ledger().fork(restored.sequence), restored.sampled,
                                                restored.grade, restored.salt);
-    arrivals_.start(std::move(orders));
+    tiers_.arrivals().start(std::move(orders));
     restored.loading = true;
     return state;
   });
 }
 
-Result<StateRef> TierService::load(const std::filesystem::path& path,
+Result<StateRef> SavedSequences::load(const std::filesystem::path& path,
                                    const LoadSequenceOptions& options) {
   auto opened = kv_store::KVFile::open(path);
   if (!opened.ok()) {
     return missing_file(std::move(opened).error());
   }
   const auto file = std::make_shared<const kv_store::KVFile>(std::move(opened).value());
-  QUIRE_TRY_STATUS(file->check_fits(model_fingerprint(), pool().geometry()));
+  QUIRE_TRY_STATUS(file->check_fits(tiers_.model_fingerprint(), pool().geometry()));
   const kv_store::KVFileContent& content = file->content();
   QUIRE_TRY(SavedState rest,
             parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
