@@ -19,7 +19,7 @@
 #include "must.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/runtime.h"
+#include "quire/runtime/runtime.h"
 #include "quire/types.h"
 
 namespace {
@@ -28,7 +28,7 @@ using quire::must;
 using quire::TokenId;
 using quire::engine::Engine;
 using quire::engine::EngineStats;
-using quire::engine::Runtime;
+using quire::runtime::Runtime;
 
 constexpr std::int32_t kSteps = 64;  // of a round
 constexpr int kRounds = 5;

@@ -12,11 +12,11 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/ids.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/tier_service.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/sequence.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {

@@ -14,11 +14,11 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
-#include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/sequence_service.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/sequence_service.h"
 #include "random_sequences.h"
 #include "random_site.h"
 
@@ -139,8 +139,8 @@ std::vector<std::int32_t> RandomChunks::blocks_of(const ChunkInfo& info) const {
   std::vector<std::int32_t> blocks;
   std::int64_t variants = 0;
   for (std::size_t i = 0; i < gaps.size() && variants < info.num_variants; ++i) {
-    const auto run =
-        runtime->sequences().chunk_run(info.chunk_id, "", {{.before = info.anchor, .gap = gaps[i]}});
+    const auto run = runtime->sequences().chunk_run(info.chunk_id, "",
+                                                    {{.before = info.anchor, .gap = gaps[i]}});
     if (run.ok()) {
       blocks.insert(blocks.end(), run->blocks.begin(), run->blocks.end());
       ++variants;

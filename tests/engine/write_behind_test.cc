@@ -21,12 +21,12 @@
 #include "quire/chunks.h"
 #include "quire/device/host_buffer.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/tier_service.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {
@@ -217,8 +217,8 @@ TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsF
   const auto runtime = llm_.llm().impl().open().value();
   const auto bytes =
       static_cast<std::size_t>(10 * runtime->tiers().shelves().geometry().block_bytes());
-  engine::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
-                              .bytes = device::HostBuffer(bytes)};
+  tiers::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
+                             .bytes = device::HostBuffer(bytes)};
   std::ranges::fill(segment.bytes.span(), std::byte{0});
   hold_up();
   add(llm_, some_ids(10 * kBlock, 1));

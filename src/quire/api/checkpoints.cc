@@ -14,16 +14,16 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/engine/checkpoints.h"
+#include "quire/contexts/checkpoints.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/sequence_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
+#include "quire/sequences/sequence_service.h"
 
 namespace quire {
 
-using engine::CheckpointService;
+using contexts::CheckpointService;
 
 struct CheckpointManager::Impl {
   Impl() = default;
@@ -37,7 +37,7 @@ struct CheckpointManager::Impl {
 
   // One call at a time, and none once the LLM is closed.
   template <class Call>
-  auto run(Call call) -> decltype(call(std::declval<engine::Runtime&>())) {
+  auto run(Call call) -> decltype(call(std::declval<runtime::Runtime&>())) {
     QUIRE_TRY(const auto runtime, llm->open());
     const std::lock_guard lock(mutex);
     return call(*runtime);
@@ -58,7 +58,7 @@ Result<std::vector<CheckpointService::Named>> CheckpointManager::Impl::look_at(
       return {ErrorCode::kInvalidArgument,
               base::str_cat("sequence ", base::quoted(given.name), " is not of this LLM")};
     }
-    QUIRE_TRY(engine::StateRef state, given.sequence->impl().look());
+    QUIRE_TRY(sequences::StateRef state, given.sequence->impl().look());
     named.push_back({.name = given.name, .state = std::move(state)});
   }
   return named;

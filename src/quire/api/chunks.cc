@@ -18,21 +18,21 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/chunks/chunk_service.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
-#include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sequences/sequence_service.h"
 
 namespace quire {
 
-using engine::ChunkService;
+using chunks::ChunkService;
 using engine::RequestKind;
 
 struct Composition::Impl {
@@ -48,7 +48,7 @@ namespace {
 
 // The service and the engine that keeps it alive during the call.
 struct Service {
-  std::shared_ptr<engine::Runtime> runtime;
+  std::shared_ptr<runtime::Runtime> runtime;
   ChunkService* operator->() const { return &runtime->chunks(); }
 };
 
@@ -146,7 +146,7 @@ std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpe
     }
     const bool hit = chunk->num_variants > 0;
     const char* why_not =
-        chunk->type == ChunkType::kQuery ? engine::kQueryIsComputed : engine::kNotComputedYet;
+        chunk->type == ChunkType::kQuery ? chunks::kQueryIsComputed : chunks::kNotComputedYet;
     parts.push_back({.chunk_type = std::string(chunk_type_name(chunk->type)),
                      .chunk_id = id,
                      .tokens = std::ssize(chunk->token_ids),
@@ -191,7 +191,7 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   QUIRE_TRY_STATUS(chunks.validate());
   engine::EngineOptions engine_options = engine::to_engine_options(options);
   engine_options.chunks = chunks;
-  QUIRE_TRY(auto runtime, engine::Runtime::start(model, engine_options));
+  QUIRE_TRY(auto runtime, runtime::Runtime::start(model, engine_options));
   // Here, not in the first registration.
   [[maybe_unused]] const auto& setup = runtime->chunks().setup();
   [[maybe_unused]] const auto& digest = runtime->engine().model_digest();

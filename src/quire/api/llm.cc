@@ -24,14 +24,14 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
-#include "quire/engine/reload_pace.h"
 #include "quire/engine/session_service.h"
-#include "quire/engine/tier_service.h"
 #include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/text/work_limits.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -200,7 +200,7 @@ void Stream::close() {
   }
 }
 
-Result<std::shared_ptr<engine::Runtime>> LLM::Impl::open() const try {
+Result<std::shared_ptr<runtime::Runtime>> LLM::Impl::open() const try {
   QUIRE_TRY_STATUS(home.check());
   const std::lock_guard lock(mutex);
   if (runtime == nullptr) {
@@ -236,7 +236,7 @@ LLM::~LLM() {
 
 Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) try {
   QUIRE_TRY_STATUS(options.validate());
-  QUIRE_TRY(auto runtime, engine::Runtime::start(model, engine::to_engine_options(options)));
+  QUIRE_TRY(auto runtime, runtime::Runtime::start(model, engine::to_engine_options(options)));
   auto impl = std::make_shared<Impl>();
   impl->runtime = std::move(runtime);
   return LLM(std::move(impl));
@@ -248,7 +248,7 @@ void LLM::close() {
   if (impl_ == nullptr || impl_->home.left()) {
     return;
   }
-  std::shared_ptr<engine::Runtime> runtime;
+  std::shared_ptr<runtime::Runtime> runtime;
   {
     const std::lock_guard lock(impl_->mutex);
     runtime.swap(impl_->runtime);
@@ -381,7 +381,7 @@ Result<Tokenizer> LLM::tokenizer() const try {
 Result<Stats> LLM::stats() const try {
   QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY(const auto stats, runtime->engine().stats());
-  const engine::ReloadPace::Measured pace = runtime->tiers().pace().measured();
+  const tiers::ReloadPolicy::Measured pace = runtime->tiers().reload_policy().measured();
   const auto& ledger = stats.ledger;
   const auto count = [](auto value) { return static_cast<double>(value); };
   return Stats{

@@ -17,24 +17,24 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/reuse_grade.h"
-#include "quire/engine/sequence_service.h"
-#include "quire/engine/tier_service.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/sequence_service.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire {
 namespace {
 
-using engine::BlockRun;
-using engine::SequenceService;
-using engine::StateRef;
+using sequences::BlockRun;
+using sequences::SequenceService;
+using sequences::StateRef;
 
 Error closed_sequence() {
   return {.code = ErrorCode::kClosed, .message = "the sequence is closed"};
@@ -121,7 +121,7 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(const StateRef state,
             runtime->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                     ReuseGrade::kApproximate, how.options));
+                                      ReuseGrade::kApproximate, how.options));
   auto stream = std::make_unique<Stream::Impl>();
   QUIRE_TRY(stream->channel, runtime->sequences().generate(state, how, [](const StateRef&) {}));
   stream->engine = engine_of(runtime);
@@ -458,7 +458,7 @@ Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenI
   QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(StateRef state, runtime->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                                     ReuseGrade::kApproximate, options));
+                                                      ReuseGrade::kApproximate, options));
   return make_sequence(impl_, std::move(state));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

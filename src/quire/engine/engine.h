@@ -98,7 +98,8 @@ class Engine : private EngineThread::Worker {
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
   // With all that was posted before it.
   [[nodiscard]] Result<EngineStats> stats();
-  // Ends the thread and all requests. Returns false when that was done before, or in a forked child.
+  // Ends the thread and all requests. Returns false when that was done before, or in a forked
+  // child.
   bool close();
   // Whose threads compute here. For who waits for a request.
   [[nodiscard]] const HomeProcess& home() const { return home_; }

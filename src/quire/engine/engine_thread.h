@@ -75,7 +75,8 @@ class EngineThread {
     }));
     return *std::move(answer);  // NOLINT(bugprone-unchecked-optional-access): call has run it
   }
-  // Returns the status of `work` on the engine thread. stats() shows its changes before it comes back.
+  // Returns the status of `work` on the engine thread. stats() shows its changes before it comes
+  // back.
   [[nodiscard]] Status ask_status(const std::function<Status()>& work);
   // Returns the answer of a question that needs blocks. Asks again while a chunk that is being
   // written holds some.

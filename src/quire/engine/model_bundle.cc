@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "quire/base/check.h"
-#include "quire/base/sha256.h"
 #include "quire/base/home_path.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
+#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"

@@ -99,9 +99,9 @@ Status SessionService::change(const std::string& id, const std::string& salt, Ch
     const auto found = by_key_.find(key_of(id, salt));
     if (found == by_key_.end()) {
       return Error{.code = ErrorCode::kNotFound,
-                     .message = base::str_cat(
-                         "no session ", base::quoted(id), " is open: no request named it, or it ",
-                         "was closed, or ", kMostSessions, " others were named since")};
+                   .message = base::str_cat(
+                       "no session ", base::quoted(id), " is open: no request named it, or it ",
+                       "was closed, or ", kMostSessions, " others were named since")};
     }
     change(found->second);
     return {};
