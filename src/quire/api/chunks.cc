@@ -65,11 +65,9 @@ bool is_independent(const CompositionSpec& spec) {
 }
 
 // ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
-Result<RegisteredGeneration> generate_registered(const Service& service,
-                                                 const ChunkedPrompt& prompt,
-                                                 const CompositionSpec& how, ChunkService::Run run,
-                                                 ChunkService::Taken& taken,
-                                                 const Interrupt& interrupted) {
+Result<RegisteredGeneration> generate_registered(
+    const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
+    chunks::ComposedRun run, chunks::TakenChunks& taken, const Interrupt& interrupted) {
   if (!prompt.system && !how.without_system) {
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; give a system prompt, or say "
@@ -103,7 +101,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
     std::ranges::move(added, std::back_inserter(taken.registered));  // all, before ids are copied
     std::vector<std::string> ids;
     std::ranges::transform(std::span(taken.registered).last(added.size()), std::back_inserter(ids),
-                           &ChunkService::Registered::id);
+                           &chunks::RegisteredChunk::id);
     return ids;
   };
   CompositionSpec spec = how;
@@ -193,7 +191,7 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   engine_options.chunks = chunks;
   QUIRE_TRY(auto runtime, runtime::Runtime::start(model, engine_options));
   // Here, not in the first registration.
-  [[maybe_unused]] const auto& setup = runtime->chunks().setup();
+  [[maybe_unused]] const auto& setup = runtime->chunks().core().setup();
   [[maybe_unused]] const auto& digest = runtime->engine().model_digest();
   auto llm = std::make_shared<LLM::Impl>();
   llm->runtime = std::move(runtime);
@@ -248,7 +246,7 @@ Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
   std::vector<RegisteredChunk> details;
   details.reserve(chunks.size());  // before there are chunks that a refusal would leave behind
   QUIRE_TRY(auto registered, service->register_chunks(chunks, interrupted, {.progress = progress}));
-  for (ChunkService::Registered& chunk : registered) {
+  for (chunks::RegisteredChunk& chunk : registered) {
     details.push_back({.chunk_id = std::move(chunk.id),
                        .created = chunk.created,
                        .tokens_computed = chunk.tokens_computed});
@@ -316,7 +314,7 @@ Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const try {
 
 Status ChunkedLLM::flush_store() try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->flush_store();
+  return service->library().flush();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -355,7 +353,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
     const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
-  std::vector<ChunkService::Run> runs;
+  std::vector<chunks::ComposedRun> runs;
   runs.reserve(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     runs.push_back({.spec = &specs[i],
@@ -373,7 +371,7 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const Interrupt& interrupted,
                                               const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  const ChunkService::Run run{
+  const chunks::ComposedRun run{
       .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
@@ -391,7 +389,7 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const Interrupt& interrupted,
                                                   const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  ChunkService::Taken taken;
+  chunks::TakenChunks taken;
   const auto generate_now = [&]() -> Result<RegisteredGeneration> {
     try {
       return generate_registered(service, prompt, how,
@@ -420,7 +418,7 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
 Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec,
                                                      const Interrupt& interrupted) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  const ChunkService::Run run{.spec = &spec, .kind = RequestKind::kForwardAll};
+  const chunks::ComposedRun run{.spec = &spec, .kind = RequestKind::kForwardAll};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   QUIRE_TRY_STATUS(await(service.runtime->engine(), channels, interrupted));
   return channels.front()->take_forward();

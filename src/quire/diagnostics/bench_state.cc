@@ -85,13 +85,13 @@ Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens, cons
   contents.push_back({.content = take(kComposedQueryTokens), .type = ChunkType::kQuery});
   QUIRE_TRY(const auto registered, runtime.chunks().register_chunks(contents, {}, {}));
   CompositionSpec spec{.without_system = true};
-  for (const chunks::ChunkService::Registered& chunk : registered) {
+  for (const chunks::RegisteredChunk& chunk : registered) {
     spec.context_chunk_ids.push_back(chunk.id);
   }
   spec.query_chunk_id = spec.context_chunk_ids.back();
   spec.context_chunk_ids.pop_back();
   const SamplingParams one = {.temperature = 0, .max_tokens = 1};
-  const chunks::ChunkService::Run run = {.spec = &spec, .params = &one};
+  const chunks::ComposedRun run = {.spec = &spec, .params = &one};
   const auto round = [&]() -> Result<double> {
     const auto start = engine::Clock::now();
     QUIRE_TRY(const auto requests, runtime.chunks().submit({&run, 1}, {}));
@@ -101,7 +101,7 @@ Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens, cons
   };
   QUIRE_TRY_STATUS(outcome(round()));  // computes what KV of the chunks is missing
   auto seconds = median_of_rounds(round);
-  for (const chunks::ChunkService::Registered& chunk : registered) {
+  for (const chunks::RegisteredChunk& chunk : registered) {
     QUIRE_TRY_STATUS(outcome(runtime.chunks().remove(chunk.id, false, "")));
   }
   return seconds;

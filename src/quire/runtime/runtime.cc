@@ -21,7 +21,7 @@ Result<std::shared_ptr<Runtime>> Runtime::start(const std::string& model,
   runtime->engine().attach(engine_of(runtime), {.kv_gate = &runtime->tiers_.background_loads(),
                                                 .holders = &runtime->chunks_,
                                                 .listeners = {&runtime->tiers_.reload_policy()}});
-  QUIRE_TRY_STATUS(runtime->chunks_.open_store());
+  QUIRE_TRY_STATUS(runtime->chunks_.library().open());
   QUIRE_TRY_STATUS(runtime->engine().start());
   return runtime;
 }
@@ -35,8 +35,8 @@ Runtime::Runtime(std::unique_ptr<engine::Engine> engine)
 
 void Runtime::close() {
   if (engine_->close()) {
-    tiers_.stop();           // its tasks need the mailbox
-    chunks_.stop_writing();  // before the last one who holds the engine lets it go
+    tiers_.stop();             // its tasks need the mailbox
+    chunks_.library().stop();  // before the last one who holds the engine lets it go
   }
 }
 

@@ -352,8 +352,7 @@ Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
 
 Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
                                        const RequestOptions& options) {
-  chunks::ChunkService::Run run{
-      .spec = &spec, .kind = engine::RequestKind::kPrefill, .options = options};
+  chunks::ComposedRun run{.spec = &spec, .kind = engine::RequestKind::kPrefill, .options = options};
   QUIRE_TRY(run.options.salt, chunks_.salt_of(run));
   CompositionSpec own = spec;
   own.salt = run.options.salt;
@@ -529,7 +528,7 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
     return replace(state, start, stop, tokens, interrupted,
                    options);  // refused, or nothing stands behind
   }
-  if (chunks_.windowed()) {
+  if (chunks_.core().windowed()) {
     return {ErrorCode::kIncompatible,
             "an approximate edit moves KV, which has no meaning for a model with a sliding window, "
             "which has forgotten a part; edit in mode exact"};

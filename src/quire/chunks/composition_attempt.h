@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "quire/chunks.h"
-#include "quire/chunks/chunk_service.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/chunks/part_origins.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/kv/chunk_registry.h"
@@ -20,20 +23,20 @@
 namespace quire::chunks {
 
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
-class ChunkService::Use : public engine::RequestObserver {
+class ChunkUse : public engine::RequestObserver {
  public:
   // `forgetful`: its prefix cache keeps nothing of what a plain request computes, unless a window
   // has freed a part of it.
-  Use(kv::ChunkRegistry& registry, const CompositionSpec& spec,
-      std::shared_ptr<engine::RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
-      : Use(registry, std::move(next), forgetful) {  // whose destructor ends what this begins
-    const std::vector<std::string> ids = chunk_ids(spec);
+  ChunkUse(kv::ChunkRegistry& registry, const CompositionSpec& spec,
+           std::shared_ptr<engine::RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
+      : ChunkUse(registry, std::move(next), forgetful) {  // whose destructor ends what this begins
+    const std::vector<std::string> ids = CompositionPlanner::chunk_ids(spec);
     holds_.reserve(ids.size());
     for (const std::string& id : ids) {
       holds_.push_back(registry_.hold(id));
     }
   }
-  ~Use() override {
+  ~ChunkUse() override {
     for (const kv::ChunkRegistry::Hold& hold : holds_) {
       registry_.release(hold);
     }
@@ -59,8 +62,8 @@ class ChunkService::Use : public engine::RequestObserver {
   }
 
  private:
-  Use(kv::ChunkRegistry& registry, std::shared_ptr<engine::RequestObserver> next,
-      kv::Ledger* forgetful)
+  ChunkUse(kv::ChunkRegistry& registry, std::shared_ptr<engine::RequestObserver> next,
+           kv::Ledger* forgetful)
       : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {}
 
   kv::ChunkRegistry& registry_;
@@ -70,11 +73,14 @@ class ChunkService::Use : public engine::RequestObserver {
   std::optional<kv::SegmentId> own_;
 };
 
-struct ChunkService::Attempt {
+using ChunkUses = std::vector<std::shared_ptr<ChunkUse>>;
+
+struct CompositionAttempt {
+  using Origins = std::vector<PartOrigin>;
   bool counted = true;                                 // all its runs are
-  Started started;                                     // prefills of this call
-  Uses in_use;                                         // nothing is evicted between two visits
-  std::vector<Pending> pending;                        // what it has waited for
+  StartedPrefills started;                             // prefills of this call
+  ChunkUses in_use;                                    // nothing is evicted between two visits
+  std::vector<PendingPrefill> pending;                 // what it has waited for
   bool reads_behind = true;                            // until something was damaged
   std::vector<tiers::BackgroundLoads::LoadRef> loads;  // what it stands on is still read
   Compositions compositions;                           // of this visit; their chunks are in use

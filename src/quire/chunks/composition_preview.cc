@@ -1,5 +1,5 @@
-// What running a composition would do, without doing it. The rest of ChunkService:
-// chunk_service.cc.
+#include "quire/chunks/composition_preview.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,6 @@
 #include "quire/base/ids.h"
 #include "quire/chunks.h"
 #include "quire/chunks/blend.h"
-#include "quire/chunks/chunk_service.h"
 #include "quire/chunks/chunk_store.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/reuse_grade.h"
@@ -32,6 +31,7 @@
 #include "quire/types.h"
 
 namespace quire::chunks {
+
 namespace {
 
 CompositionInfo::Segment segment_of(const kv::Part& part) {
@@ -83,13 +83,18 @@ void add_blend(const BlendCost& cost, CompositionInfo& info) {
 // Which saved chunks and which of their KV a run would bring back. The same decisions as those of
 // adopt() and read_variants(), in the same order, but nothing is read: KV that turns out to be
 // damaged is computed by the run.
-class ChunkService::Foresight {
+class CompositionPreview::Foresight {
  public:
-  Foresight(ChunkService& service, const std::string& salt)
-      : service_(service), salt_(salt), pace_(service.tiers_.reload_policy().forecast()) {}
+  Foresight(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
+            const std::string& salt)
+      : core_(core),
+        prefills_(prefills),
+        library_(library),
+        salt_(salt),
+        policy_(core.tiers.reload_policy().forecast()) {}
 
   void adopt(const std::string& id) {
-    const auto saved = service_.saved_chunk(id, salt_);
+    const auto saved = library_.saved_chunk(id, salt_);
     if (saved && (saved->anchor.empty() || adopts_anchor(saved->anchor))) {
       adopt_saved(*saved);
     }
@@ -97,31 +102,31 @@ class ChunkService::Foresight {
 
   void read_variants(const kv::ResolvedComposition& composition) {
     for (const kv::Part& part : composition.missing()) {
-      const Name name{part.chunk->id, part.key};
+      const kv::VariantName name{part.chunk->id, part.key};
       if (part.key != kv::registered_key(*part.chunk) && may_read(*part.chunk, part.key)) {
-        (pace_.reads_next() ? read_ : not_read_).insert(name);
+        (policy_.reads_next() ? read_ : not_read_).insert(name);
       }
     }
   }
 
   [[nodiscard]] Result<const kv::Chunk*> find(const std::string& id) const {
     const auto saved = chunks_.find(id);
-    return saved == chunks_.end() ? service_.registry_.get(id, salt_)
+    return saved == chunks_.end() ? core_.registry.get(id, salt_)
                                   : Result<const kv::Chunk*>(&saved->second);
   }
 
   // Whether KV that is not there comes without being computed for this run: somebody else may be at
   // it already.
   [[nodiscard]] bool brings(const kv::Part& part) const {
-    const Name name{part.chunk->id, part.key};
-    return read_.contains(name) || service_.pending_.contains(name);
+    const kv::VariantName name{part.chunk->id, part.key};
+    return read_.contains(name) || prefills_.is_under_way(name);
   }
 
   // Of KV that is neither there nor read.
   [[nodiscard]] std::string why_not(const kv::Part& part) const {
-    const Name name{part.chunk->id, part.key};
-    if (not_read_.contains(name) || service_.not_read_.contains(name)) {
-      return service_.tiers_.reload_policy().why_not_read();
+    const kv::VariantName name{part.chunk->id, part.key};
+    if (not_read_.contains(name) || library_.computes_instead(name)) {
+      return core_.tiers.reload_policy().why_not_read();
     }
     const bool has_other = !part.chunk->variants.empty() ||
                            read_.contains({part.chunk->id, kv::registered_key(*part.chunk)});
@@ -130,7 +135,7 @@ class ChunkService::Foresight {
 
  private:
   bool adopts_anchor(const std::string& id) {
-    const auto saved = service_.saved_chunk(id, salt_);
+    const auto saved = library_.saved_chunk(id, salt_);
     if (saved && saved->type == ChunkType::kSystemPrompt) {
       adopt_saved(*saved);
     }
@@ -139,13 +144,13 @@ class ChunkService::Foresight {
   }
 
   void adopt_saved(const kv::Chunk& saved) {
-    const Name name{saved.id, kv::registered_key(saved)};
-    if (chunks_.contains(saved.id) || service_.pending_.contains(name)) {
+    const kv::VariantName name{saved.id, kv::registered_key(saved)};
+    if (chunks_.contains(saved.id) || prefills_.is_under_way(name)) {
       return;
     }
     const bool is_system = saved.type == ChunkType::kSystemPrompt;
-    const bool has_kv = service_.needs_kv(saved);
-    const bool in_turn = has_kv && (is_system || pace_.reads_next());
+    const bool has_kv = core_.needs_kv(saved);
+    const bool in_turn = has_kv && (is_system || policy_.reads_next());
     const bool reads = in_turn && may_read(saved, name.second);
     if (has_kv && is_system && !reads) {
       return;
@@ -160,21 +165,22 @@ class ChunkService::Foresight {
   }
 
   [[nodiscard]] bool may_read(const kv::Chunk& chunk, const kv::VariantKey& key) const {
-    return service_.store_ != nullptr && !service_.pending_.contains({chunk.id, key}) &&
-           service_.store_->has_kv(chunk.id, salt_, service_.object_of(chunk, key));
+    return !prefills_.is_under_way({chunk.id, key}) && library_.has_kv(chunk, key);
   }
 
-  ChunkService& service_;
+  ChunkCore& core_;
+  ChunkPrefills& prefills_;
+  ChunkLibrary& library_;
   const std::string& salt_;
-  tiers::ReloadPolicy::Forecast pace_;
-  std::map<std::string, kv::Chunk> chunks_;  // that are on disk alone
-  std::set<Name> read_, not_read_;           // KV that is; of the latter computing is faster
+  tiers::ReloadPolicy::Forecast policy_;
+  std::map<std::string, kv::Chunk> chunks_;    // that are on disk alone
+  std::set<kv::VariantName> read_, not_read_;  // KV that is; of the latter computing is faster
 };
 
 // A plain prompt, of which the prefix cache may have a part.
-void ChunkService::describe_exact(const kv::ResolvedComposition& composition,
-                                  CompositionInfo& info) const {
-  const kv::Ledger& ledger = this->ledger();
+void CompositionPreview::describe_exact(const kv::ResolvedComposition& composition,
+                                        CompositionInfo& info) const {
+  const kv::Ledger& ledger = core_.ledger();
   const std::vector<TokenId> prompt = composition.joined();
   const std::string& salt = composition.query.chunk->salt;
   const kv::PrefixMatch match = ledger.probe(prompt, salt);
@@ -196,16 +202,17 @@ void ChunkService::describe_exact(const kv::ResolvedComposition& composition,
 
 // Chunks with KV of their own. What is missing is computed once, at its first place, all of it
 // before blend computes some again.
-void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
-                                     const Foresight& foresight, CompositionInfo& info) const {
-  const kv::Ledger& ledger = this->ledger();
+void CompositionPreview::describe_composed(const kv::ResolvedComposition& composition,
+                                           const Foresight& foresight,
+                                           CompositionInfo& info) const {
+  const kv::Ledger& ledger = core_.ledger();
   const std::string& salt = composition.query.chunk->salt;
   const std::int64_t query = info.segments.back().num_tokens;
   info.num_levels = std::ssize(info.segments);
   info.tokens_computed = query;
   info.num_blocks = info.new_blocks = blocks_for(query, ledger);
   bool wants_bos = false;
-  std::set<Name> seen;
+  std::set<kv::VariantName> seen;
   DistinctBlocks held;
   for (std::size_t i = 0; i < composition.parts.size(); ++i) {
     const kv::Part& part = composition.parts[i];
@@ -225,7 +232,7 @@ void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
       continue;
     }
     // Computed behind nothing it is a plain prompt.
-    const bool plain = part.key.before.empty() && options_.enable_deduplication;
+    const bool plain = part.key.before.empty() && core_.options.enable_deduplication;
     const kv::PrefixMatch match =
         plain ? ledger.probe(*segment.token_ids, salt) : kv::PrefixMatch{};
     info.tokens_reused += match.tokens;
@@ -233,7 +240,8 @@ void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
     info.new_blocks -= match.blocks;
     wants_bos = wants_bos || part.key.before == kv::kBosVariant;
   }
-  if (wants_bos && !bos_.contains(salt) && !pending_.contains(bos_name(salt))) {
+  if (wants_bos && !prefills_.has_bos(salt) &&
+      !prefills_.is_under_way(ChunkPrefills::bos_name(salt))) {
     ++info.tokens_computed;
     ++info.num_blocks;
     ++info.new_blocks;
@@ -241,12 +249,12 @@ void ChunkService::describe_composed(const kv::ResolvedComposition& composition,
 }
 
 // Of the segments of a composition that meet as if each stood alone.
-std::optional<bool> ChunkService::each_retokenizes_alike(const CompositionInfo& info) {
+std::optional<bool> CompositionPreview::each_retokenizes_alike(const CompositionInfo& info) {
   bool all_known = true;
   bool all_alike = true;
-  [[maybe_unused]] const Status closed = engine_.thread().call([&] {
+  [[maybe_unused]] const Status closed = core_.engine.thread().call([&] {
     for (const CompositionInfo::Segment& segment : info.segments) {
-      const kv::Chunk* const chunk = registry_.find(segment.chunk_id);
+      const kv::Chunk* const chunk = core_.registry.find(segment.chunk_id);
       const bool known = chunk != nullptr && chunk->retokenizes_alike.has_value();
       all_known = all_known && known;
       all_alike = all_alike && (!known || *chunk->retokenizes_alike);
@@ -255,11 +263,11 @@ std::optional<bool> ChunkService::each_retokenizes_alike(const CompositionInfo& 
   return all_known || !all_alike ? std::optional(all_alike) : std::nullopt;
 }
 
-bool ChunkService::retokenizes_alike(const CompositionInfo& info) {
-  if (engine_.text() == nullptr) {
+bool CompositionPreview::retokenizes_alike(const CompositionInfo& info) {
+  if (core_.engine.text() == nullptr) {
     return true;
   }
-  const text::Tokenizer& tokenizer = engine_.text()->tokenizer;
+  const text::Tokenizer& tokenizer = core_.engine.text()->tokenizer;
   const bool apart = std::all_of(info.segments.begin() + 1, info.segments.end(),
                                  [&](const CompositionInfo::Segment& segment) {
                                    return tokenizer.stands_apart(segment.token_ids->front());
@@ -268,21 +276,21 @@ bool ChunkService::retokenizes_alike(const CompositionInfo& info) {
   return each ? *each : tokenizer.retokenizes_alike(info.token_ids());
 }
 
-Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
+Result<CompositionInfo> CompositionPreview::preview(const CompositionSpec& spec) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", spec.salt));
-  const std::string& salt = engine_.salt_of(spec.salt);
-  return engine_.thread().ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
-    Foresight foresight(*this, salt);
-    for (const std::string& id : chunk_ids(spec)) {
+  const std::string& salt = core_.engine.salt_of(spec.salt);
+  return core_.engine.thread().ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
+    Foresight foresight(core_, prefills_, library_, salt);
+    for (const std::string& id : CompositionPlanner::chunk_ids(spec)) {
       foresight.adopt(id);
     }
-    QUIRE_TRY(
-        const auto composition,
-        kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec, windowed()));
-    QUIRE_TRY_STATUS(check_positions(composition));
+    QUIRE_TRY(const auto composition,
+              kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec,
+                          core_.windowed()));
+    QUIRE_TRY_STATUS(planner_.check_positions(composition));
     foresight.read_variants(composition);
     CompositionInfo info{.mode = composition.mode,
-                         .grade = engine::graded(composition.grade, engine_.same_bits()),
+                         .grade = engine::graded(composition.grade, core_.engine.same_bits()),
                          .total_tokens = composition.num_tokens()};
     for (const kv::Part& part : composition.parts) {
       info.segments.push_back(segment_of(part));
@@ -295,9 +303,9 @@ Result<CompositionInfo> ChunkService::preview(const CompositionSpec& spec) {
       describe_composed(composition, foresight, info);
     }
     if (composition.mode == ReuseMode::kBlend) {
-      add_blend(blend_cost(spec.blend, composition, ledger().config().block_tokens), info);
+      add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens), info);
     }
-    info.memory_bytes = info.num_blocks * engine_.core().counters.block_bytes;
+    info.memory_bytes = info.num_blocks * core_.engine.core().counters.block_bytes;
     return info;
   });
 }
