@@ -139,8 +139,8 @@ std::vector<std::int32_t> RandomChunks::blocks_of(const ChunkInfo& info) const {
   std::vector<std::int32_t> blocks;
   std::int64_t variants = 0;
   for (std::size_t i = 0; i < gaps.size() && variants < info.num_variants; ++i) {
-    const auto run = runtime->sequences().chunk_run(info.chunk_id, "",
-                                                    {{.before = info.anchor, .gap = gaps[i]}});
+    const auto run = runtime->sequences().runs().chunk_run(
+        info.chunk_id, "", {{.before = info.anchor, .gap = gaps[i]}});
     if (run.ok()) {
       blocks.insert(blocks.end(), run->blocks.begin(), run->blocks.end());
       ++variants;

@@ -429,7 +429,7 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
 Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
                                            const std::string& salt) const try {
   QUIRE_TRY(const auto runtime, impl_->llm.impl().open());
-  QUIRE_TRY(auto run, runtime->sequences().chunk_run(chunk_id, salt));
+  QUIRE_TRY(auto run, runtime->sequences().runs().chunk_run(chunk_id, salt));
   return make_block_list({std::move(run)});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

@@ -424,7 +424,7 @@ Result<SequenceDiff> Sequence::diff(const Sequence& other) const try {
 
 Result<BlockList> Sequence::blocks() const try {
   QUIRE_TRY(const StateRef state, impl_->look());
-  return make_block_list({SequenceService::run_of(state)});
+  return make_block_list({sequences::run_of(state)});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -500,7 +500,7 @@ Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
 Result<BlockList> LLM::find_blocks(std::span<const std::int32_t> block_ids, std::int64_t num_tokens,
                                    const std::string& salt) const try {
   QUIRE_TRY(const auto runtime, impl_->open());
-  QUIRE_TRY(auto runs, runtime->sequences().find_runs(block_ids, num_tokens, salt));
+  QUIRE_TRY(auto runs, runtime->sequences().runs().find_runs(block_ids, num_tokens, salt));
   return make_block_list(std::move(runs));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

@@ -416,7 +416,7 @@ Result<std::vector<sequences::BlockRun>> Context::runs_of(runtime::Runtime& runt
     if (item->borrows && before != nullptr && item->info.parents.back() == before->info.id) {
       --runs.back().tokens;
     }
-    runs.push_back(sequences::SequenceService::run_of(item->device));
+    runs.push_back(sequences::run_of(item->device));
     before = item;
   }
   return runs;
@@ -447,7 +447,7 @@ Result<std::vector<sequences::BlockRun>> Context::runs(bool conversation_only,
   }
   sequences::StateRef& tip = conversation_only ? conversation_tip_ : tip_;
   QUIRE_TRY(tip, follow(*runtime, tip, tokens_of(active), interrupted, whose()));
-  return std::vector<sequences::BlockRun>{sequences::SequenceService::run_of(tip)};
+  return std::vector<sequences::BlockRun>{sequences::run_of(tip)};
 }
 
 Result<std::int64_t> Context::populate(const Interrupt& interrupted) {

@@ -243,7 +243,7 @@ Result<ContextManager::Answer> Context::infer_anchored(runtime::Runtime& runtime
   if (!turn.user.empty()) {
     QUIRE_TRY(user, prefill_turn(runtime, turn, before, runs, asking));
     before.push_back(&*user);
-    runs.push_back(sequences::SequenceService::run_of(user->device));
+    runs.push_back(sequences::run_of(user->device));
   }
   const ReuseGrade grade = sees_all(before) ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
   const bool borrows = turn.opening.empty() && !before.empty();

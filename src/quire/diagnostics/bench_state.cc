@@ -67,7 +67,7 @@ Result<double> time_restore(runtime::Runtime& runtime, const std::vector<TokenId
     // Behind a run of their own: what stands in a plain prompt would be found in the prefix cache.
     QUIRE_TRY(const sequences::StateRef plain, runtime.sequences().open(ids, {}));
     QUIRE_TRY(const tiers::HeldRef held, runtime.sequences().hold(plain, {}));
-    const sequences::BlockRun run = sequences::SequenceService::run_of(held);
+    const sequences::BlockRun run = sequences::run_of(held);
     QUIRE_TRY(const sequences::StateRef state,
               runtime.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
     QUIRE_TRY_STATUS(runtime.saved_sequences().save(state, file, {}));

@@ -35,10 +35,8 @@
 #include "quire/types.h"
 
 namespace quire::sequences {
-namespace {
 
-// Of runs that no chunk names: behind all that have a chunk's.
-constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
+namespace {
 
 Status await(engine::Engine& engine, engine::Channel& channel, const Interrupt& interrupted) {
   for (int timeout_ms = interrupted ? 0 : -1; !channel.wait_end(timeout_ms);
@@ -77,14 +75,6 @@ Result<RequestOptions> with_salt_of(std::span<const BlockRun> runs, RequestOptio
 
 }  // namespace
 
-// Any thread, the engine's too; does not wait.
-SequenceState::~SequenceState() {
-  if (const auto owner = engine.lock()) {
-    task.front() = [raw = owner.get(), id = sequence] { raw->core().ledger.close(id); };
-    owner->thread().post(std::move(task));
-  }
-}
-
 // Keeps what a request has computed as the next state.
 class SequenceService::Next : public engine::RequestObserver {
  public:
@@ -103,206 +93,6 @@ class SequenceService::Next : public engine::RequestObserver {
   Done done_;
 };
 
-kv::Ledger& SequenceService::ledger() const { return engine_.core().ledger; }
-
-// `end`: the position behind the last token.
-Status SequenceService::check_end(std::int64_t end) const {
-  const std::int64_t limit = engine_.model_config().max_positions;
-  if (end <= limit) {
-    return {};
-  }
-  return {
-      ErrorCode::kOverflow,
-      base::str_cat("the sequence would have ", end, " positions, the model's context ",
-                    engine_.model_config().context_text(), "; roll back, or begin another one")};
-}
-
-// `tokens` are to stand behind `before` others.
-Status SequenceService::check(std::int64_t before, std::span<const TokenId> tokens) const {
-  if (tokens.empty()) {
-    return {};
-  }
-  QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
-  return check_end(before + std::ssize(tokens));
-}
-
-// Takes over the sequence, which is closed where memory is refused.
-StateRef SequenceService::keep(const Draft& draft) {
-  try {
-    return make_state(draft);
-  } catch (const std::bad_alloc&) {
-    ledger().close(draft.sequence);
-    throw;
-  }
-}
-
-StateRef SequenceService::make_state(const Draft& draft) {
-  kv::Ledger& ledger = this->ledger();
-  const SeqId id = draft.sequence;
-  ledger.assign(id, {});  // a state is nobody's request
-  if (draft.last) {
-    ledger.append(id, *draft.last);
-  }
-  const std::span<const TokenId> own = ledger.tokens(id);
-  if (!own.empty() && ledger.num_computed(id) == std::ssize(own)) {
-    const TokenId last = own.back();
-    const Status cut = ledger.rollback(id, ledger.num_computed(id) - 1);
-    QUIRE_CHECK(cut.ok(), "the last token of a sequence is in its window");
-    ledger.append(id, last);
-  }
-  auto state = std::make_shared<SequenceState>();
-  state->tokens = ledger.joined_tokens(id);
-  state->segment_tokens = ledger.segment_tokens(id);
-  state->sampled = draft.sampled;
-  state->grade = draft.grade;
-  state->salt = draft.salt;
-  state->same_bits = engine_.same_bits();
-  state->sequence = id;
-  for (const kv::RunView& run : ledger.runs(id)) {
-    for (const BlockId block : run.blocks) {
-      state->blocks.push_back(block.value);
-    }
-  }
-  if (states_.size() >= next_sweep_) {
-    std::erase_if(states_, [](const auto& known) { return known.expired(); });
-    next_sweep_ = std::max(kFirstSweep, 2 * states_.size());
-  }
-  states_.push_back(state);
-  state->engine = engine_.self();  // from now on it gives its sequence up itself
-  return state;
-}
-
-SequenceService::Draft SequenceService::draft_plain(std::span<const TokenId> tokens,
-                                                    const RequestOptions& options) {
-  Draft draft{.salt = engine_.salt_of(options.salt)};
-  draft.sequence = ledger().open(tokens, true,
-                                 engine_.sessions().named(options.session, draft.salt), draft.salt);
-  if (!tokens.empty()) {
-    draft.last = tokens.back();
-    const Status cut = ledger().rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
-    QUIRE_CHECK(cut.ok(), "a cached prefix never has the last token");
-  }
-  return draft;
-}
-
-// The state's tokens and `tokens`, of which there is at least one. What the prefix cache knows of
-// them beyond the state's own KV is taken from there.
-SequenceService::Draft SequenceService::draft_next(const SequenceState& state,
-                                                   std::span<const TokenId> tokens,
-                                                   const RequestOptions& options) {
-  kv::Ledger& ledger = this->ledger();
-  if (ledger.is_plain(state.sequence)) {
-    std::vector<TokenId> all = state.tokens;
-    all.insert(all.end(), tokens.begin(), tokens.end());
-    if (ledger.match(all, state.salt) > ledger.num_computed(state.sequence)) {
-      return draft_plain(all, {.session = options.session, .salt = state.salt});
-    }
-  }
-  Draft draft{.sequence = ledger.fork(state.sequence),
-              .last = tokens.back(),
-              .grade = state.grade,
-              .salt = state.salt};
-  for (const TokenId token : tokens.first(tokens.size() - 1)) {
-    ledger.append(draft.sequence, token);
-  }
-  return draft;
-}
-
-// The state's first `length` tokens, of which there is at least one.
-Result<SequenceService::Draft> SequenceService::draft_cut(const StateRef& from,
-                                                          std::int64_t length) {
-  kv::Ledger& ledger = this->ledger();
-  const SequenceState& state = *from;
-  const auto tokens = std::span(state.tokens).first(static_cast<std::size_t>(length));
-  const std::int64_t own = length - state.segment_tokens;
-  if (length == 1) {
-    return draft_plain(tokens, {.salt = state.salt});
-  }
-  if (own < 1) {
-    const BlockRun run{.engine = state.engine, .state = from, .tokens = length - 1};
-    QUIRE_TRY(Draft draft, draft_behind({&run, 1}, {tokens.back()}));
-    draft.grade = state.grade;
-    draft.salt = state.salt;
-    return draft;
-  }
-  Draft draft{.sequence = ledger.fork(state.sequence),
-              .last = tokens.back(),
-              .sampled = static_cast<std::int32_t>(
-                  std::max<std::int64_t>(0, state.sampled - (std::ssize(state.tokens) - length))),
-              .grade = state.grade,
-              .salt = state.salt};
-  const Status cut = ledger.rollback(draft.sequence, static_cast<std::int32_t>(own) - 1);
-  if (cut.ok()) {
-    return draft;
-  }
-  ledger.close(draft.sequence);
-  if (!ledger.is_plain(state.sequence)) {
-    return cut.error();
-  }
-  Draft anew = draft_plain(tokens, {.salt = state.salt});  // the window has freed what is needed
-  anew.sampled = draft.sampled;
-  return anew;
-}
-
-// Where the segments of a run stand when its first token is used at `position`.
-Result<SequenceService::Segments> SequenceService::place(const BlockRun& run, std::int64_t position,
-                                                         Segments& named) const {
-  QUIRE_TRY(const Segments segments, segments_of(run, named));
-  Segments uses;
-  std::int64_t left = run.tokens;
-  for (const kv::SegmentUse& part : segments) {
-    const auto tokens = static_cast<std::int32_t>(
-        std::min<std::int64_t>(left, ledger().segment(part.segment)->num_tokens()));
-    if (tokens == 0) {
-      break;
-    }
-    left -= tokens;
-    const std::int64_t start = position + part.position - segments.front().position;
-    QUIRE_TRY_STATUS(check_end(start + tokens));
-    uses.push_back({.segment = part.segment,
-                    .position = static_cast<std::int32_t>(start),
-                    .rank = part.rank,
-                    .tokens = tokens});
-  }
-  return uses;
-}
-
-// Behind the KV of the runs. Its own tokens are those of `tail`, of which there is at least one.
-// States are named as segments for it, which go to `named`.
-Result<SequenceService::Draft> SequenceService::draft_behind(std::span<const BlockRun> runs,
-                                                             std::vector<TokenId> tail,
-                                                             Segments& named) {
-  Segments uses;
-  std::int64_t position = 0;
-  for (const BlockRun& run : runs) {
-    QUIRE_TRY(const Segments placed, place(run, position, named));
-    for (kv::SegmentUse use : placed) {
-      if (runs.size() > 1) {  // several runs merge in their order
-        use.rank = {kLastRank, static_cast<std::uint32_t>(uses.size())};
-      }
-      position = std::max<std::int64_t>(position, use.position + use.tokens.value_or(0));
-      uses.push_back(use);
-    }
-  }
-  QUIRE_TRY_STATUS(check_end(position + std::ssize(tail)));
-  Draft draft{.last = tail.back(), .grade = ReuseGrade::kApproximate};
-  tail.pop_back();
-  QUIRE_TRY(
-      draft.sequence,
-      ledger().compose(uses, {.tokens = tail, .position = static_cast<std::int32_t>(position)}));
-  return draft;
-}
-
-Result<SequenceService::Draft> SequenceService::draft_behind(std::span<const BlockRun> runs,
-                                                             std::vector<TokenId> tail) {
-  Segments named;
-  auto draft = draft_behind(runs, std::move(tail), named);
-  for (const kv::SegmentUse& use : named) {
-    ledger().drop_segment(use.segment);  // the sequence has it
-  }
-  return draft;
-}
-
 Result<std::shared_ptr<engine::Channel>> SequenceService::start(engine::NewRequest request) {
   std::vector<engine::NewRequest> requests;
   requests.push_back(std::move(request));
@@ -311,22 +101,24 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::start(engine::NewReque
   return channels.front();
 }
 
-Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& make,
+Result<StateRef> SequenceService::compute(const std::function<Result<SequenceDraft>()>& make,
                                           const Interrupt& interrupted,
                                           const RequestOptions& options) {
   QUIRE_TRY_STATUS(engine::SessionService::check_user(options));
   const auto state = std::make_shared<StateRef>();
   const auto begin = [&]() -> Result<std::shared_ptr<engine::Channel>> {
-    QUIRE_TRY(const Draft draft, make());
-    if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
-      ledger().assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
-      *state = keep(draft);
+    QUIRE_TRY(const SequenceDraft draft, make());
+    if (engine_.core().ledger.num_computed(draft.sequence) ==
+        std::ssize(engine_.core().ledger.tokens(draft.sequence))) {
+      engine_.core().ledger.assign(draft.sequence,
+                                   engine_.sessions().named(options.session, draft.salt));
+      *state = drafts_.keep(draft);
       return std::shared_ptr<engine::Channel>();
     }
     const auto keep_fork = [this, draft](SeqId computed) {
-      Draft next = draft;
-      next.sequence = ledger().fork(computed);
-      return keep(next);
+      SequenceDraft next = draft;
+      next.sequence = engine_.core().ledger.fork(computed);
+      return drafts_.keep(next);
     };
     engine::NewRequest request{
         .kind = engine::RequestKind::kPrefill, .session = options.session, .salt = draft.salt};
@@ -346,8 +138,8 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
 Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
                                        const Interrupt& interrupted,
                                        const RequestOptions& options) {
-  QUIRE_TRY_STATUS(check(0, tokens));
-  return compute([&] { return draft_plain(tokens, options); }, interrupted, options);
+  QUIRE_TRY_STATUS(drafts_.check(0, tokens));
+  return compute([&] { return drafts_.plain(tokens, options); }, interrupted, options);
 }
 
 Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
@@ -363,7 +155,8 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
   }
   const auto state = std::make_shared<StateRef>();
   const auto keep_fork = [this, grade = info.grade, salt = own.salt](SeqId computed) {
-    return keep({.sequence = ledger().fork(computed), .grade = grade, .salt = salt});
+    return drafts_.keep(
+        {.sequence = engine_.core().ledger.fork(computed), .grade = grade, .salt = salt});
   };
   run.observer = std::make_shared<Next>(
       keep_fork, [state](StateRef computed) { *state = std::move(computed); });
@@ -401,17 +194,17 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
     QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
     return append(state, tokens, interrupted, whose);
   }
-  const auto make = [&]() -> Result<Draft> {
+  const auto make = [&]() -> Result<SequenceDraft> {
     std::vector<TokenId> tail(tokens.begin(), tokens.end());
     BlockRun& last = parts.back();
     const StateRef& state = states.back();
     const bool computed = state == nullptr || last.tokens < std::ssize(state->tokens);
     if (tail.empty() || !computed) {
-      QUIRE_TRY(const std::vector<TokenId> known, tokens_of(last));
+      QUIRE_TRY(const std::vector<TokenId> known, runs_.tokens_of(last));
       tail.insert(tail.begin(), known.back());
       --last.tokens;
     }
-    QUIRE_TRY(Draft draft, draft_behind(parts, std::move(tail)));
+    QUIRE_TRY(SequenceDraft draft, drafts_.behind(parts, std::move(tail)));
     draft.grade = grade;
     draft.salt = engine_.salt_of(whose.salt);
     return draft;
@@ -426,15 +219,15 @@ Result<StateRef> SequenceService::append(const StateRef& state, std::span<const 
   if (tokens.empty()) {
     return state;
   }
-  QUIRE_TRY_STATUS(check(std::ssize(state->tokens), tokens));
-  return compute([&] { return draft_next(*state, tokens, options); }, interrupted, options);
+  QUIRE_TRY_STATUS(drafts_.check(std::ssize(state->tokens), tokens));
+  return compute([&] { return drafts_.next(*state, tokens, options); }, interrupted, options);
 }
 
 Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interrupt& interrupted) {
   // Whatever follows the last token makes its KV necessary.
   QUIRE_TRY(const StateRef followed, append(state, std::array<TokenId, 1>{}, interrupted));
   return engine_.thread().ask<tiers::HeldRef>([&]() -> Result<tiers::HeldRef> {
-    auto id = ledger().seal(followed->sequence);
+    auto id = engine_.core().ledger.seal(followed->sequence);
     if (!id.ok()) {  // a window has passed over the first tokens
       Error error = std::move(id).error();
       error.message += "; use mode exact, which keeps no KV of items";
@@ -455,7 +248,7 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
   QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
     Parts found;
     std::int64_t begin = 0;
-    for (const kv::RunView& run : ledger().runs(state->sequence)) {
+    for (const kv::RunView& run : engine_.core().ledger.runs(state->sequence)) {
       const auto from = static_cast<std::int32_t>(std::max<std::int64_t>(first - begin, 0));
       const auto to =
           static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
@@ -495,7 +288,7 @@ Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length
   if (length == 0) {
     return open(std::span<const TokenId>(), {}, {.salt = state->salt});
   }
-  return compute([&] { return draft_cut(state, length); }, {});
+  return compute([&] { return drafts_.cut(state, length); }, {});
 }
 
 Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t start,
@@ -533,7 +326,7 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
             "an approximate edit moves KV, which has no meaning for a model with a sliding window, "
             "which has forgotten a part; edit in mode exact"};
   }
-  QUIRE_TRY_STATUS(check(with_kv + 1 - (stop - start), tokens));
+  QUIRE_TRY_STATUS(drafts_.check(with_kv + 1 - (stop - start), tokens));
   QUIRE_TRY(StateRef head, cut(state, start));
   QUIRE_TRY(head, append(head, tokens, interrupted, options));
   std::vector<BlockRun> runs;
@@ -553,7 +346,7 @@ engine::NewRequest SequenceService::request_for(engine::RequestKind kind,
   const std::int64_t cached = std::ssize(state->tokens) - 1;
   engine::NewRequest request{.kind = kind, .salt = state->salt, .sampled_before = state->sampled};
   request.composed = engine::ComposedPrompt{
-      .sequence = ledger().fork(state->sequence),
+      .sequence = engine_.core().ledger.fork(state->sequence),
       .pieces = {std::shared_ptr<const std::vector<TokenId>>(state, &state->tokens)},
       .cached_tokens = cached,
       .reuse = {.grade = state->grade}};
@@ -569,8 +362,8 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
   }
   return engine_.thread().ask<std::shared_ptr<engine::Channel>>(
       [&]() -> Result<std::shared_ptr<engine::Channel>> {
-        const kv::RunView own = ledger().runs(state->sequence).back();
-        const auto known = std::ssize(ledger().tokens(state->sequence));
+        const kv::RunView own = engine_.core().ledger.runs(state->sequence).back();
+        const auto known = std::ssize(engine_.core().ledger.tokens(state->sequence));
         // The KV of the last sampled token is never needed, so one more token than positions fits.
         const std::int64_t room =
             engine_.model_config().max_positions - (own.start_position + known) + std::int64_t{1};
@@ -588,13 +381,14 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
         prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
         prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
         const auto keep_fork = [this, state, known, before](SeqId computed) {
-          const auto sampled = std::ssize(ledger().tokens(computed)) - known;
+          const auto sampled = std::ssize(engine_.core().ledger.tokens(computed)) - known;
           // Where no token was added the run has computed the last one, whose window may be gone by
           // now.
-          return keep({.sequence = ledger().fork(sampled == 0 ? state->sequence : computed),
-                       .sampled = before + static_cast<std::int32_t>(sampled),
-                       .grade = state->grade,
-                       .salt = state->salt});
+          return drafts_.keep(
+              {.sequence = engine_.core().ledger.fork(sampled == 0 ? state->sequence : computed),
+               .sampled = before + static_cast<std::int32_t>(sampled),
+               .grade = state->grade,
+               .salt = state->salt});
         };
         request.observer = std::make_shared<Next>(keep_fork, std::move(done));
         return start(std::move(request));

@@ -29,6 +29,9 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/known_states.h"
+#include "quire/sequences/sequence_drafts.h"
 #include "quire/sequences/sequence_state.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/types.h"
@@ -104,41 +107,21 @@ class SequenceService {
   // Logits of the next token; the state stays.
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> logits(const StateRef& state);
 
-  // The KV of a tenant's chunk; no key: that which it was registered with. kNotFound,
-  // kInvalidComposition for one without.
-  [[nodiscard]] Result<BlockRun> chunk_run(const std::string& chunk_id, const std::string& salt,
-                                           const std::optional<kv::VariantKey>& key = {});
-  // Finds what plain block ids mean: the chunks and states of the tenant that consist of exactly
-  // these blocks and `tokens` tokens. kInvalidComposition when there is none, whoever else has
-  // them, or when it could mean several things.
-  [[nodiscard]] Result<std::vector<BlockRun>> find_runs(std::span<const std::int32_t> blocks,
-                                                        std::int64_t tokens,
-                                                        const std::string& salt);
+  // What handles of blocks stand for.
+  [[nodiscard]] BlockRuns& runs() { return runs_; }
   // Holds the KV of all that the state has of its own. Computes that of the last token.
   [[nodiscard]] Result<tiers::HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
   [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
                                const std::string& salt) {
-    return keep({.sequence = sequence, .sampled = sampled, .grade = grade, .salt = salt});
+    return drafts_.keep({.sequence = sequence, .sampled = sampled, .grade = grade, .salt = salt});
   }
-  // Returns the run of all tokens of a state, or of a held segment.
-  [[nodiscard]] static BlockRun run_of(const StateRef& state);
-  [[nodiscard]] static BlockRun run_of(const tiers::HeldRef& segment);
 
  private:
-  // A sequence of the ledger on its way to become a state.
-  struct Draft {
-    SeqId sequence;
-    std::optional<TokenId> last;  // goes behind what is computed
-    std::int32_t sampled = 0;
-    ReuseGrade grade = ReuseGrade::kExact;
-    std::string salt = {};
-  };
   class Next;
-  using Segments = std::vector<kv::SegmentUse>;
 
   // Makes a draft on the engine thread and computes what it lacks.
-  [[nodiscard]] Result<StateRef> compute(const std::function<Result<Draft>()>& make,
+  [[nodiscard]] Result<StateRef> compute(const std::function<Result<SequenceDraft>()>& make,
                                          const Interrupt& interrupted,
                                          const RequestOptions& options = {});
 
@@ -148,36 +131,16 @@ class SequenceService {
                                                              std::int64_t first, std::int64_t last);
 
   // Engine thread.
-  [[nodiscard]] Status check(std::int64_t first_position, std::span<const TokenId> tokens) const;
-  [[nodiscard]] std::vector<BlockRun> known_runs(const std::string& salt) const;
-  [[nodiscard]] Status check_end(std::int64_t end) const;
-  [[nodiscard]] Draft draft_plain(std::span<const TokenId> tokens,
-                                  const RequestOptions& options = {});
-  [[nodiscard]] Draft draft_next(const SequenceState& state, std::span<const TokenId> tokens,
-                                 const RequestOptions& options);
-  [[nodiscard]] Result<Draft> draft_cut(const StateRef& from, std::int64_t length);
-  [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
-                                           std::vector<TokenId> tail);
-  [[nodiscard]] Result<Draft> draft_behind(std::span<const BlockRun> runs,
-                                           std::vector<TokenId> tail, Segments& named);
-  [[nodiscard]] Result<Segments> place(const BlockRun& run, std::int64_t position,
-                                       Segments& named) const;
-  [[nodiscard]] Result<std::vector<TokenId>> tokens_of(const BlockRun& run) const;
-  [[nodiscard]] Result<Segments> segments_of(const BlockRun& run, Segments& named) const;
-  [[nodiscard]] StateRef keep(const Draft& draft);
-  [[nodiscard]] StateRef make_state(const Draft& draft);
   [[nodiscard]] engine::NewRequest request_for(engine::RequestKind kind,
                                                const StateRef& state) const;
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> start(engine::NewRequest request);
-  [[nodiscard]] kv::Ledger& ledger() const;
 
   engine::Engine& engine_;
   chunks::ChunkService& chunks_;
   tiers::TierService& tiers_;
-  static constexpr std::size_t kFirstSweep = 64;
-  // Engine thread. For find_runs; those that have gone are swept when there are twice as many.
-  std::vector<std::weak_ptr<const SequenceState>> states_;
-  std::size_t next_sweep_ = kFirstSweep;
+  KnownStates states_;
+  BlockRuns runs_{engine_, chunks_, states_};
+  SequenceDrafts drafts_{engine_, runs_, states_};
 };
 
 }  // namespace quire::sequences

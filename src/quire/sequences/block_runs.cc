@@ -1,5 +1,4 @@
-// What handles of blocks stand for. The rest of SequenceService: sequence_service.cc.
-#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -24,10 +23,12 @@
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/sequences/block_run.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/types.h"
 
 namespace quire::sequences {
+
 namespace {
 
 Error stale(const std::string& what) {
@@ -38,7 +39,7 @@ Error stale(const std::string& what) {
 
 }  // namespace
 
-Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) const {
+Result<std::vector<TokenId>> BlockRuns::tokens_of(const BlockRun& run) const {
   const auto first = [&](std::span<const TokenId> all) {
     const auto tokens = all.first(std::min(all.size(), static_cast<std::size_t>(run.tokens)));
     return std::vector<TokenId>(tokens.begin(), tokens.end());
@@ -57,8 +58,7 @@ Result<std::vector<TokenId>> SequenceService::tokens_of(const BlockRun& run) con
 }
 
 // Where the run's KV is. States are named as segments for it, which go to `named`.
-Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& run,
-                                                               Segments& named) const {
+Result<SegmentUses> BlockRuns::segments_of(const BlockRun& run, SegmentUses& named) const {
   if (!run.chunk_id.empty()) {
     const kv::Chunk* chunk = chunks_.registry().find(run.chunk_id);
     if (chunk == nullptr || chunk->registration != run.registration) {
@@ -66,25 +66,25 @@ Result<SequenceService::Segments> SequenceService::segments_of(const BlockRun& r
     }
     for (const auto& [key, segment] : chunk->variants) {
       if (segment == run.segment) {
-        return Segments{
+        return SegmentUses{
             {.segment = segment, .rank = {chunk->rank, static_cast<std::uint32_t>(key.gap)}}};
       }
     }
     return stale(base::str_cat("the KV of chunk ", run.chunk_id, " was computed again"));
   }
   if (const tiers::HeldRef held = run.held.lock()) {
-    return Segments{{.segment = held->id}};
+    return SegmentUses{{.segment = held->id}};
   }
   const StateRef state = run.state.lock();
   if (state == nullptr) {
     return stale("where they come from has changed or was closed");
   }
-  QUIRE_TRY(auto segments, ledger().seal_runs(state->sequence));
+  QUIRE_TRY(auto segments, engine_.core().ledger.seal_runs(state->sequence));
   named.insert(named.end(), segments.begin(), segments.end());
   return segments;
 }
 
-BlockRun SequenceService::run_of(const StateRef& state) {
+BlockRun run_of(const StateRef& state) {
   return {.engine = state->engine,
           .salt = state->salt,
           .state = state,
@@ -92,7 +92,7 @@ BlockRun SequenceService::run_of(const StateRef& state) {
           .tokens = std::ssize(state->tokens)};
 }
 
-BlockRun SequenceService::run_of(const tiers::HeldRef& segment) {
+BlockRun run_of(const tiers::HeldRef& segment) {
   BlockRun run{.engine = segment->engine, .held = segment, .tokens = std::ssize(segment->tokens)};
   for (const BlockId block : segment->blocks) {
     run.blocks.push_back(block.value);
@@ -102,8 +102,8 @@ BlockRun SequenceService::run_of(const tiers::HeldRef& segment) {
 
 namespace {
 
-BlockRun run_of(const std::weak_ptr<engine::Engine>& engine, const kv::Ledger& ledger,
-                const kv::Chunk& chunk, kv::SegmentId variant) {
+BlockRun run_of_chunk(const std::weak_ptr<engine::Engine>& engine, const kv::Ledger& ledger,
+                      const kv::Chunk& chunk, kv::SegmentId variant) {
   const kv::Segment& segment = *ledger.segment(variant);
   BlockRun run{.engine = engine,
                .salt = chunk.salt,
@@ -119,8 +119,8 @@ BlockRun run_of(const std::weak_ptr<engine::Engine>& engine, const kv::Ledger& l
 
 }  // namespace
 
-Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const std::string& salt,
-                                            const std::optional<kv::VariantKey>& key) {
+Result<BlockRun> BlockRuns::chunk_run(const std::string& chunk_id, const std::string& salt,
+                                      const std::optional<kv::VariantKey>& key) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", salt));
   const std::string& whose = engine_.salt_of(salt);
   return engine_.thread().ask_for_blocks<BlockRun>([&]() -> Result<BlockRun> {
@@ -134,24 +134,23 @@ Result<BlockRun> SequenceService::chunk_run(const std::string& chunk_id, const s
                                    chunk_type_name(chunk->type), " is computed where it is used"),
           .chunk_id = chunk_id};
     }
-    return engine::run_of(engine_.self(), ledger(), *chunk, variant->second);
+    return run_of_chunk(engine_.self(), engine_.core().ledger, *chunk, variant->second);
   });
 }
 
 // Everything of a tenant that has blocks of its own.
-std::vector<BlockRun> SequenceService::known_runs(const std::string& salt) const {
+std::vector<BlockRun> BlockRuns::known_runs(const std::string& salt) const {
   std::vector<BlockRun> runs;
   for (const kv::Chunk* chunk : chunks_.registry().list(salt)) {
     for (const auto& [key, variant] : chunk->variants) {
-      runs.push_back(engine::run_of(engine_.self(), ledger(), *chunk, variant));
+      runs.push_back(run_of_chunk(engine_.self(), engine_.core().ledger, *chunk, variant));
     }
   }
-  for (const auto& known : states_) {
-    if (const StateRef state = known.lock();
-        state != nullptr && !state->blocks.empty() && state->salt == salt) {
+  states_.visit([&](const StateRef& state) {
+    if (!state->blocks.empty() && state->salt == salt) {
       runs.push_back(run_of(state));
     }
-  }
+  });
   return runs;
 }
 
@@ -229,14 +228,13 @@ class RunFinder {
 
 }  // namespace
 
-Result<std::vector<BlockRun>> SequenceService::find_runs(std::span<const std::int32_t> blocks,
-                                                         std::int64_t tokens,
-                                                         const std::string& salt) {
+Result<std::vector<BlockRun>> BlockRuns::find_runs(std::span<const std::int32_t> blocks,
+                                                   std::int64_t tokens, const std::string& salt) {
   using Runs = std::vector<BlockRun>;
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", salt));
   return engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     const Runs known = known_runs(engine_.salt_of(salt));
-    RunFinder finder(known, ledger().config().block_tokens,
+    RunFinder finder(known, engine_.core().ledger.config().block_tokens,
                      [this](const BlockRun& run) { return tokens_of(run); });
     Meaning meaning = finder.find(blocks, tokens);
     if (!meaning.runs.empty() && !meaning.several) {
