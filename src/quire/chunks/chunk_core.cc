@@ -91,7 +91,7 @@ std::optional<TokenId> ChunkCore::bos_token() const {
 
 std::int64_t ChunkCore::lacking(std::int64_t blocks) const {
   const std::int64_t available = ledger().blocks_available();
-  return engine.has_requests() ? 0 : std::max(blocks - available, std::int64_t{0});
+  return !engine.requests().empty() ? 0 : std::max(blocks - available, std::int64_t{0});
 }
 
 }  // namespace quire::chunks

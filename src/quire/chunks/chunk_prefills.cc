@@ -100,7 +100,7 @@ Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::Vari
   std::vector<engine::NewRequest> requests;
   requests.push_back(std::move(request));
   std::vector<std::shared_ptr<engine::Channel>> channels;
-  QUIRE_TRY_STATUS(core_.engine.enqueue(std::move(requests), channels));
+  QUIRE_TRY_STATUS(core_.engine.requests().enqueue(std::move(requests), channels));
   pending.channel = channels.front();
   pending_[std::move(name)] = pending;
   return pending;
@@ -166,7 +166,7 @@ std::optional<PendingPrefill> ChunkPrefills::join(const kv::VariantName& name) {
 void ChunkPrefills::leave(std::span<const PendingPrefill> pending) {
   for (const PendingPrefill& given_up : pending) {
     if (--*given_up.waiters == 0) {
-      core_.engine.abort_now(given_up.channel->id());
+      core_.engine.requests().abort(given_up.channel->id());
     }
   }
 }

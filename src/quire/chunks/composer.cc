@@ -161,7 +161,7 @@ Result<bool> Composer::await_read(std::span<const ComposedRun> runs, Composition
 
 void Composer::withdraw_runs(CompositionAttempt& attempt) {
   for (const std::shared_ptr<engine::Channel>& channel : std::exchange(attempt.channels, {})) {
-    core_.engine.abort_now(channel->id());
+    core_.engine.requests().abort(channel->id());
     core_.engine.core().counters.tokens_reused -=
         channel->cached_tokens();  // nobody gets that output
   }
@@ -426,7 +426,7 @@ Status Composer::start_runs(std::span<const ComposedRun> runs, CompositionAttemp
     }
     requests.push_back(std::move(request).value());
   }
-  return core_.engine.enqueue(std::move(requests), attempt.channels);
+  return core_.engine.requests().enqueue(std::move(requests), attempt.channels);
 }
 
 std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(

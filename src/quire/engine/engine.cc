@@ -30,7 +30,10 @@
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/step.h"
+#include "quire/engine/step_loads.h"
 #include "quire/engine/submission.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
@@ -68,14 +71,6 @@ Status check_ids(std::span<const TokenId> ids, std::int32_t vocab_size, std::str
                         vocab_size - 1)};
 }
 
-// A different stream of random numbers for every draw (splitmix64, Steele et al. 2014).
-std::uint64_t drawn_seed(std::uint64_t engine_seed, std::uint64_t draw) {
-  std::uint64_t z = engine_seed + draw * 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
-
 // A task that ends a request may post another, which gives back what that held and posts none.
 constexpr int kTaskGenerations = 2;
 
@@ -91,18 +86,14 @@ Result<std::unique_ptr<Engine>> Engine::load(const std::string& model,
 Engine::Engine(const EngineOptions& options, int threads)
     : options_(options),
       pool_(threads),
-      context_{.table = &kernels::kernels_for(device::best_isa()), .pool = &pool_},
-      builder_(options.share_reads, shared_tokens(options)),
-      samplers_(static_cast<std::size_t>(threads)) {}
+      context_{.table = &kernels::kernels_for(device::best_isa()), .pool = &pool_} {}
 
 Engine::~Engine() { close(); }
 
 void Engine::attach(std::weak_ptr<Engine> self, Hooks hooks) {
   self_ = std::move(self);
-  kv_gate_ = hooks.kv_gate;
-  holders_ = hooks.holders;
-  listeners_ = std::move(hooks.listeners);
-  sessions_->attach(*holders_);
+  hooks_ = std::move(hooks);
+  sessions_->attach(*hooks_.holders);
 }
 
 const std::string& Engine::model_digest() const {
@@ -116,44 +107,39 @@ Status Engine::load(const std::string& model) {
   }
   QUIRE_TRY(core_, load_core(model, options_, context_, accelerator_.get()));
   sessions_ = std::make_unique<SessionService>(thread_, core_->ledger, options_.chunks.salt);
+  sessions_->attach(*hooks_.holders);
+  requests_ = std::make_unique<RequestTable>(*core_, *sessions_, stats_, options_, same_bits());
+  step_ = std::make_unique<Step>(
+      *core_, *requests_, stats_, thread_, pool_,
+      StepOptions{.share_reads = options_.share_reads, .shared_tokens = shared_tokens(options_)});
+  step_->hooks = &hooks_;
   publish_stats();
   return {};
 }
 
 void Engine::begin_turn() { core_->ledger.set_time(Clock::now()); }
 
-// A task may have got no further than half of its work. Requests that it began end first: they hold
-// sequences, and some of them book what becomes of a chunk.
-void Engine::give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request) {
-  for (std::uint64_t id = first_request; id < next_request_; ++id) {
-    core_->scheduler.finish(RequestId{id});
-    if (const auto begun = active_.find(id); begun != active_.end()) {
-      begun->second.fail(base::no_memory("the call"));
-      active_.erase(begun);
-    }
-  }
-  core_->ledger.close_since(mark);
-  core_->ledger.drop_segments_since(mark, [this](kv::SegmentId id) { return holders_->owns(id); });
-  publish_stats();
-}
-
 Status Engine::run(const std::function<void()>& task) {
   const kv::Ledger::Mark mark = core_->ledger.mark();
-  const std::uint64_t first_request = next_request_;
+  const std::uint64_t first_request = requests_->next();
   try {
     task();
     return {};
   } catch (const std::bad_alloc&) {
-    give_up_since(mark, first_request);
+    // It may have got no further than half of its work. Requests that it began end first: they hold
+    // sequences, and some of them book what becomes of a chunk.
+    requests_->fail_since(first_request);
+    core_->ledger.close_since(mark);
+    core_->ledger.drop_segments_since(
+        mark, [this](kv::SegmentId id) { return hooks_.holders->owns(id); });
+    publish_stats();
     return base::no_memory("the call");
   }
 }
 
-bool Engine::await_blocks() { return holders_->await_blocks(); }
-
 void Engine::end() {
-  drop_steps();
-  fail_all(closed_error());
+  drop_steps(*step_);
+  requests_->fail_all(closed_error());
 }
 
 bool Engine::close() { return !home_.left() && thread_.close(); }
@@ -211,7 +197,8 @@ Result<std::vector<std::shared_ptr<Channel>>> Engine::submit(std::vector<NewRequ
   }
   std::vector<std::shared_ptr<Channel>> channels;
   Status accepted;
-  QUIRE_TRY_STATUS(thread_.call([&] { accepted = enqueue(std::move(requests), channels); }));
+  QUIRE_TRY_STATUS(
+      thread_.call([&] { accepted = requests_->enqueue(std::move(requests), channels); }));
   QUIRE_TRY_STATUS(accepted);
   return channels;
 }
@@ -229,13 +216,13 @@ Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
     std::vector<NewRequest> requests;
     requests.push_back(std::move(*kept));
     std::vector<std::shared_ptr<Channel>> channels;
-    if (const Status accepted = enqueue(std::move(requests), channels); !accepted.ok()) {
+    if (const Status accepted = requests_->enqueue(std::move(requests), channels); !accepted.ok()) {
       submission->answer(accepted.error());
       return;
     }
     submission->answer(channels.front());
     if (submission->unwanted()) {  // since it was asked above
-      abort_now(channels.front()->id());
+      requests_->abort(channels.front()->id());
     }
   };
   if (!thread_.post(enqueue_now)) {
@@ -244,84 +231,14 @@ Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
   return submission;
 }
 
-void Engine::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {
-  for (std::uint64_t undo = first; undo + 1 < next_request_; ++undo) {
-    core_->scheduler.finish(RequestId{undo});
-    active_.erase(undo);
-  }
-  for (const NewRequest& request : refused) {
-    if (request.composed) {
-      core_->ledger.close(request.composed->sequence);
-    }
-  }
-}
-
-Status Engine::enqueue(std::vector<NewRequest> requests,
-                       std::vector<std::shared_ptr<Channel>>& channels) {
-  const std::uint64_t first = next_request_;
-  const std::uint64_t first_draw = next_draw_;
-  channels.reserve(channels.size() + requests.size());
-  for (NewRequest& request : requests) {
-    const RequestId id{next_request_++};
-    const std::optional<SeqId> sequence =
-        request.composed ? std::optional(request.composed->sequence) : std::nullopt;
-    const kv::SessionRef session = sessions_->named(request.session, request.salt);
-    if (sequence) {
-      core_->ledger.assign(*sequence, session);
-    }
-    const sched::Request scheduled{.id = id,
-                                   .prompt = request.prompt,
-                                   .sequence = sequence,
-                                   .max_new_tokens = request.params.max_tokens,
-                                   .reuse = request.reuse,
-                                   .session = session,
-                                   .salt = salt_of(request.salt)};
-    if (Status status = core_->scheduler.submit(scheduled); !status.ok()) {
-      withdraw(first, std::span(requests).subspan(id.value - first));
-      next_draw_ = first_draw;
-      channels.clear();
-      return status;
-    }
-    request.same_bits = same_bits();
-    const std::uint64_t seed = seed_of(request.params, request.kind);
-    ActiveRequest active(id, std::move(request), seed,
-                         core_->bundle.text == nullptr ? nullptr : &core_->bundle.text->tokenizer,
-                         core_->bundle.eos_token_ids);
-    channels.push_back(active.channel());
-    active_.emplace(id.value, std::move(active));
-  }
-  publish_stats();
-  return {};
-}
-
-// Only a request that chooses at random, and brings no seed, draws one: prefill and greedy requests
-// leave those that do as they are.
-std::uint64_t Engine::seed_of(const SamplingParams& params, RequestKind kind) {
-  const bool draws = kind == RequestKind::kGenerate && params.temperature > 0 &&
-                     params.max_tokens > 0 && !params.seed;
-  return draws ? drawn_seed(options_.seed, next_draw_++) : params.seed.value_or(0);
-}
-
 Result<bool> Engine::abort(RequestId id) {
   bool found = false;
-  QUIRE_TRY_STATUS(thread_.call([&] { found = abort_now(id); }));
+  QUIRE_TRY_STATUS(thread_.call([&] { found = requests_->abort(id); }));
   return found;
 }
 
 void Engine::abandon(RequestId id) {
-  thread_.post([this, id] { abort_now(id); });  // a closed engine has ended it already
-}
-
-bool Engine::abort_now(RequestId id) {
-  const auto it = active_.find(id.value);
-  if (it == active_.end()) {
-    return false;
-  }
-  core_->scheduler.finish(id);
-  publish_stats();
-  it->second.end(FinishReason::kCancelled);
-  active_.erase(it);
-  return true;
+  thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
 }
 
 Result<std::int64_t> Engine::clear_prefix_cache() {
@@ -344,35 +261,24 @@ Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
 }
 
 const std::string& Engine::salt_of(const std::string& asked) const {
-  return asked.empty() ? options_.chunks.salt : asked;
+  return options_.salt_of(asked);
 }
 
 Result<EngineStats> Engine::stats() {
   for (int generation = 0; generation < kTaskGenerations; ++generation) {
     const std::uint64_t posted = thread_.posted();
-    {
-      const std::lock_guard lock(stats_mutex_);
-      if (shown_ == posted) {
-        break;
-      }
+    if (stats_.shows(posted)) {
+      break;
     }
     QUIRE_TRY_STATUS(thread_.call([this] { publish_stats(); }));  // behind those tasks
-    const std::lock_guard lock(stats_mutex_);
-    shown_ = std::max(shown_, posted);
+    stats_.note_shown(posted);
   }
   if (thread_.closed()) {
     return closed_error();
   }
-  const std::lock_guard lock(stats_mutex_);
-  return stats_;
+  return stats_.get();
 }
 
-void Engine::publish_stats() {
-  core_->counters.ledger = core_->ledger.counts();
-  core_->counters.requests_running = core_->scheduler.num_running();
-  core_->counters.requests_waiting = core_->scheduler.num_waiting();
-  const std::lock_guard lock(stats_mutex_);
-  stats_ = core_->counters;
-}
+Status Engine::copy_blocks_now() { return engine::copy_blocks_now(*step_); }
 
 }  // namespace quire::engine

@@ -9,52 +9,32 @@
 //   4. In a forked child nothing waits and nothing is destroyed: every call returns kClosed.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "quire/base/stopwatch.h"
 #include "quire/chunks.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/home_process.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/published_stats.h"
+#include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/step.h"
 #include "quire/engine/submission.h"
-#include "quire/kernels/choice.h"
 #include "quire/kernels/context.h"
-#include "quire/kv/ledger.h"
-#include "quire/kv_store/paged_store.h"
 #include "quire/result.h"
-#include "quire/sampling/sampler.h"
-#include "quire/sched/scheduler.h"
 
 namespace quire::engine {
-
-// A step from its plan until its tokens are booked.
-struct RunningStep {
-  std::vector<sched::ScheduledRun> runs;  // empty: there is no such step
-  std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
-  std::vector<LogitRange> logits;         // [runs]
-  bool launched = false;
-  bool ahead = false;         // while the step before was still running
-  bool chosen_apart = false;  // every run is to give a token that the device chooses, whatever the
-                              // tokens before it are
-  bool reads_files = false;   // KV that is still being read from them
-  void clear();               // keeps its memory
-  void forget(ActiveRequest* ended);
-};
 
 class Engine : private EngineThread::Worker {
  public:
@@ -113,17 +93,12 @@ class Engine : private EngineThread::Worker {
 
   // The following are for the engine thread alone.
   [[nodiscard]] EngineCore& core() { return *core_; }
-  // Starts all requests or none, and appends a channel for each.
-  [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
-                               std::vector<std::shared_ptr<Channel>>& channels);
-  // Ends the request. Returns false when it is not running.
-  bool abort_now(RequestId id);
-  // Makes the copies that the ledger has ordered, for what gets its blocks between two steps.
+  [[nodiscard]] RequestTable& requests() { return *requests_; }
+  // Makes the copies that the ledger has ordered, for a call that got its blocks between two steps.
   // Clears the prefix cache when one fails.
   [[nodiscard]] Status copy_blocks_now();
   // Makes the counters visible to stats().
-  void publish_stats();
-  [[nodiscard]] bool has_requests() const { return !active_.empty(); }
+  void publish_stats() { stats_.publish(*core_); }
 
   // The sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }
@@ -147,51 +122,20 @@ class Engine : private EngineThread::Worker {
   [[nodiscard]] Status load(const std::string& model);
 
   // EngineThread::Worker.
-  [[nodiscard]] bool has_work() const override { return !active_.empty() || !now_.runs.empty(); }
-  [[nodiscard]] bool takes_tasks() const override { return now_.runs.empty(); }
+  [[nodiscard]] bool has_work() const override {
+    return !requests_->empty() || !step_->now.runs.empty();
+  }
+  [[nodiscard]] bool takes_tasks() const override { return step_->now.runs.empty(); }
   void begin_turn() override;
-  void step() override;
+  void step() override { compute_next_or_fail(*step_); }
   [[nodiscard]] Status run(const std::function<void()>& task) override;
   void publish() override { publish_stats(); }
-  [[nodiscard]] bool await_blocks() override;
+  [[nodiscard]] bool await_blocks() override { return hooks_.holders->await_blocks(); }
   void end() override;
-
-  void give_up_since(kv::Ledger::Mark mark, std::uint64_t first_request);
 
   [[nodiscard]] Status check(const NewRequest& request) const;
   // Checks what Engine::submit takes, and cuts max_tokens to what the model's context holds.
   [[nodiscard]] Status prepare(NewRequest& request) const;
-  // Takes back the requests from `first` on that were queued, and the sequences of those that were
-  // not.
-  [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
-  void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
-  [[nodiscard]] Status try_step();
-  [[nodiscard]] bool may_get_blocks();
-  [[nodiscard]] bool plan_step();
-  [[nodiscard]] Error no_room_for(const ActiveRequest& stuck) const;
-  [[nodiscard]] Status compute(base::Stopwatch& watch);
-  [[nodiscard]] Status begin(base::Stopwatch& watch);
-  [[nodiscard]] Status launch(RunningStep& step, base::Stopwatch& watch);
-  void launch_next(base::Stopwatch& watch);
-  [[nodiscard]] bool may_run_ahead();
-  void drop_steps();
-  [[nodiscard]] Status await(std::span<float>& logits, base::Stopwatch& watch);
-  [[nodiscard]] Status copy_blocks();
-  [[nodiscard]] bool reaches_end(const sched::ScheduledRun& run) const;
-  [[nodiscard]] std::vector<KvGate::LoadRef> awaited_loads(
-      std::span<const sched::ScheduledRun> runs) const;
-  [[nodiscard]] Status check_arrived(const sched::ScheduledRun& run) const;
-  [[nodiscard]] std::int32_t wanted_logits(const sched::ScheduledRun& run,
-                                           const NewRequest& request) const;
-  void offer_choices(RunningStep& step, model::ForwardBatch& batch);
-  void take_tokens_from_device(model::ForwardBatch& batch);
-  [[nodiscard]] sampling::SampledToken chosen_token(std::size_t row,
-                                                    std::optional<std::int32_t> logprobs) const;
-  void sample(std::span<float> logits);
-  void settle(const sched::ScheduledRun& run, std::size_t index);
-  void deliver_all();
-  void fail_request(RequestId id, Error error);
-  void fail_all(const Error& error);
 
   const HomeProcess home_;
   const EngineOptions options_;
@@ -203,34 +147,14 @@ class Engine : private EngineThread::Worker {
   std::weak_ptr<Engine> self_;
   KvGate no_gate_;
   BlockHolders no_holders_;
-  KvGate* kv_gate_ = &no_gate_;
-  BlockHolders* holders_ = &no_holders_;
-  std::vector<StepListener*> listeners_;
+  Hooks hooks_{.kv_gate = &no_gate_, .holders = &no_holders_, .listeners = {}};
   mutable std::once_flag digest_once_;
   mutable std::string digest_;
 
-  // Engine thread only.
-  std::unordered_map<std::uint64_t, ActiveRequest> active_;
-  sched::StepPlan plan_;
-  RunningStep now_;           // the step that ends next
-  RunningStep next_;          // launched behind it
-  bool copies_lost_ = false;  // what is cached may not be what it should be
-  BatchBuilder builder_;
-  std::vector<std::int32_t> ids_from_;                                  // [rows of next_]
-  std::vector<kernels::Choice> choices_;                                // [logit rows of a step]
-  std::vector<kernels::LogitChange> changes_;                           // of their logits
-  std::vector<std::int32_t> wanted_logits_;                             // [runs of a step]
-  std::vector<sampling::Sampler> samplers_;                             // [threads]
-  std::vector<std::optional<Result<sampling::SampledToken>>> sampled_;  // [runs of now_]
-  std::vector<ActiveRequest*> touched_;   // of the step that have something to deliver
-  std::vector<ActiveRequest*> finished_;  // that end with it
-  std::uint64_t next_request_ = 1;
-  std::uint64_t next_draw_ = 1;  // of a seed for a request that brings none
-
-  std::mutex stats_mutex_;
-  EngineStats stats_;        // guarded by stats_mutex_, as is
-  std::uint64_t shown_ = 0;  // how many of the tasks that were posted stats_ shows
+  PublishedStats stats_;
+  std::unique_ptr<RequestTable> requests_;
   EngineThread thread_{home_, *this};
+  std::unique_ptr<Step> step_;
 };
 
 }  // namespace quire::engine

@@ -33,6 +33,10 @@ struct EngineOptions {
   bool share_reads = true;
   ChunkCacheOptions chunks;
   BundleOptions model;
+  // Returns the salt of a call that asks for this one: an empty one is everybody's here.
+  [[nodiscard]] const std::string& salt_of(const std::string& asked) const {
+    return asked.empty() ? chunks.salt : asked;
+  }
 };
 
 // Counters of one moment, after a finished step.

@@ -97,7 +97,7 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::start(engine::NewReque
   std::vector<engine::NewRequest> requests;
   requests.push_back(std::move(request));
   std::vector<std::shared_ptr<engine::Channel>> channels;
-  QUIRE_TRY_STATUS(engine_.enqueue(std::move(requests), channels));
+  QUIRE_TRY_STATUS(engine_.requests().enqueue(std::move(requests), channels));
   return channels.front();
 }
 
