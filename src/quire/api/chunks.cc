@@ -314,7 +314,7 @@ Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const try {
 
 Status ChunkedLLM::flush_store() try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->library().flush();
+  return service->library().writes().flush();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -45,7 +45,7 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!variables.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
-  return engine::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
+  return contexts::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
                              &meter);
 }
 

@@ -79,7 +79,7 @@ Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_vie
 }
 
 // Everything about a chunk that does not need the registry.
-Result<ChunkDraft> ChunkDrafts::draft(const ChunkContent& content) const {
+Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   ChunkDraft draft{.content = &content};
   QUIRE_TRY(draft.chunk.metadata_json, base::kept_object(options.metadata_json, "metadata"));

@@ -57,10 +57,8 @@ class ChunkLibrary {
 
   // Into the registry. Where `behind` is null, and for system chunks, KV is read before the call
   // returns. kOutOfBlocks, kOverflow when there is no room for it.
-  [[nodiscard]] Status adopt(const std::string& id, const std::string& salt, ReadBehind* behind);
-  [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
-    return adopt(id, salt, nullptr);
-  }
+  [[nodiscard]] Status adopt(const std::string& id, const std::string& salt,
+                             ReadBehind* behind = nullptr);
   // Reads what the compositions lack of saved KV other than what chunks were registered with.
   // Returns whether some was read. Their chunks are held.
   [[nodiscard]] Result<bool> read_variants(const Compositions& compositions, ReadBehind* behind);
@@ -113,13 +111,8 @@ class ChunkLibrary {
   // Notes a use in memory, for the store to know.
   void note_use(const std::string& id, const std::string& salt) const;
 
-  // Writes behind calls. Any thread but the engine's.
-  // Blocks until nothing waits to be written.
-  void wait() { writes_.wait(); }
-  // Blocks until a chunk that is written gives its blocks back. Returns false when none is.
-  [[nodiscard]] bool await_write() { return writes_.wait_one(); }
-  // Blocks until all is written. Returns the first failure since the last call.
-  [[nodiscard]] Status flush() { return writes_.flush(); }
+  // Chunks that are written behind calls. Any thread but the engine's.
+  [[nodiscard]] BackgroundWrites& writes() { return writes_; }
 
  private:
   [[nodiscard]] bool saves();

@@ -69,7 +69,7 @@ Status ChunkRegistrar::visit_with_room(std::span<ChunkDraft> drafts,
   do {
     visited = visit(drafts, visit_one);
   } while (!visited.ok() && visited.error().code == ErrorCode::kOutOfBlocks &&
-           library_.await_write());
+           library_.writes().wait_one());
   return visited;
 }
 
@@ -81,7 +81,7 @@ Status ChunkRegistrar::begin_all_with_room(std::span<ChunkDraft> drafts,
   do {
     QUIRE_TRY_STATUS(core_.engine.thread().call([&] { begun = begin_all(drafts, pending); }));
   } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
-           library_.await_write());
+           library_.writes().wait_one());
   return begun;
 }
 
@@ -334,7 +334,7 @@ Result<std::optional<PendingPrefill>> ChunkRegistrar::begin(ChunkDraft& draft) {
 // Drafts that have no id yet become uses of what is there, or are begun or waited for.
 Status ChunkRegistrar::begin_all(std::span<ChunkDraft> drafts,
                                  std::vector<PendingPrefill>& pending) {
-  const Rooms rooms =
+  const ChunkDrafts::Rooms rooms =
       drafts_.rooms_for(drafts, [this](const ChunkDraft& draft) {  // before one of them is begun
         return !draft.result.id.empty() || core_.registry.find(draft.chunk.id) != nullptr;
       });
@@ -380,7 +380,7 @@ void ChunkRegistrar::release(std::vector<RegisteredChunk> registered) {
 
 // A temporary chunk goes with the last call that holds it, whoever created it.
 void ChunkRegistrar::withdraw(TakenChunks taken) {
-  library_.wait();
+  library_.writes().wait();
   core_.engine.thread().call_surely([&] {
     release_now(taken.registered);
     std::set<std::string> salts;

@@ -126,7 +126,7 @@ Result<std::vector<ChunkInfo>> ChunkService::list(std::optional<ChunkType> type,
 Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const std::string& asked) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", asked));
   const std::string& salt = core_.engine.salt_of(asked);
-  library_.wait();
+  library_.writes().wait();
   return core_.engine.thread().ask<std::int64_t>([&]() -> Result<std::int64_t> {
     const auto is_meant = [&](const kv::Chunk& saved) { return !type || saved.type == *type; };
     const Status writable = library_.check_writable();
@@ -185,7 +185,7 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
                                        const std::string& asked) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", asked));
   const std::string& salt = core_.engine.salt_of(asked);
-  library_.wait();
+  library_.writes().wait();
   QUIRE_TRY(ChunkInfo info, core_.engine.thread().ask_for_blocks<ChunkInfo>(
                                 [&] { return update_known(id, salt, update); }));
   if (library_.is_lost(id, salt)) {
@@ -198,7 +198,7 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
 Result<bool> ChunkService::remove(const std::string& id, bool wipe, const std::string& asked) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", asked));
   const std::string& salt = core_.engine.salt_of(asked);
-  library_.wait();
+  library_.writes().wait();
   return core_.engine.thread().ask<bool>([&]() -> Result<bool> {
     // First: what cannot be deleted there is not deleted.
     QUIRE_TRY(const bool saved, library_.remove(id, salt, wipe));

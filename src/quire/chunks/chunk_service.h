@@ -110,7 +110,7 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] bool owns(kv::SegmentId segment) const override {
     return core_.registry.owns(segment) || prefills_.owns(segment);
   }
-  [[nodiscard]] bool await_blocks() override { return library_.await_write(); }
+  [[nodiscard]] bool await_blocks() override { return library_.writes().wait_one(); }
   void session_closed(kv::SessionRef session) override { core_.registry.close_session(session); }
   void session_forgotten(kv::SessionRef session) override {
     core_.registry.forget_session(session);

@@ -184,10 +184,10 @@ Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
   std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
   const auto open =
       [&](const kv_store::RunPart& part,
-          tiers::TierService::Purpose purpose) -> Result<std::vector<kv_store::KVFilePart>> {
+          sequences::SavedSequences::Purpose purpose) -> Result<std::vector<kv_store::KVFilePart>> {
     QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));
     QUIRE_TRY_STATUS(check_fit(pieces, live.fingerprint, geometry));
-    if (purpose == tiers::TierService::Purpose::kVerify) {
+    if (purpose == sequences::SavedSequences::Purpose::kVerify) {
       std::erase_if(pieces, [&](const kv_store::KVFilePart& piece) {
         return whole.contains(piece.file->content().object_hash);
       });

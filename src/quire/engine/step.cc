@@ -1,31 +1,23 @@
 #include "quire/engine/step.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "quire/attention/fixed_range.h"
 #include "quire/attention/plan.h"
-#include "quire/attention/tile.h"
 #include "quire/base/check.h"
-#include "quire/base/no_memory.h"
 #include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
-#include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
-#include "quire/engine/step_ahead.h"
 #include "quire/engine/step_loads.h"
 #include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
@@ -38,10 +30,6 @@
 
 namespace quire::engine {
 namespace {
-
-double seconds_between(Clock::time_point start, Clock::time_point end) {
-  return std::chrono::duration<double>(end - start).count();
-}
 
 // Returns whether blocks may have come back since the plan was made: with a chunk that waited for
 // the disk, or with a task.
@@ -84,18 +72,6 @@ std::int32_t logit_rows(Step& step, const sched::ScheduledRun& run, const NewReq
   return run.samples ? 1 : 0;
 }
 
-// Notes how much of their prompts requests found, in their first step.
-void note_admissions(Step& step) {
-  for (std::size_t i = 0; i < step.now.runs.size(); ++i) {
-    ActiveRequest& active = *step.now.requests[i];
-    if (!active.admitted()) {
-      const std::int64_t cached_tokens =
-          step.core.scheduler.progress(step.now.runs[i].request).cached_tokens;
-      step.core.counters.tokens_reused += active.note_admission(cached_tokens);
-    }
-  }
-}
-
 // Tells the batch how each row's token is chosen and what changes in its logits before, so that a
 // device can do it where the logits are.
 void offer_choices(Step& step, RunningStep& running, model::ForwardBatch& batch) {
@@ -124,6 +100,15 @@ void offer_choices(Step& step, RunningStep& running, model::ForwardBatch& batch)
   running.chosen_apart = apart == running.runs.size();
   batch.choices = step.choices;
   batch.changes = step.changes;
+}
+
+// Gives the batch the tokens of `now`, which the device has: the rows of `next` are those of `now`.
+void take_tokens_from_device(Step& step, model::ForwardBatch& batch) {
+  step.ids_from.clear();
+  for (const LogitRange& logits : step.now.logits) {
+    step.ids_from.push_back(logits.first);
+  }
+  batch.ids_from = step.ids_from;
 }
 
 // Returns the token that the device has chosen for a row.
@@ -182,75 +167,7 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   }
 }
 
-// Counts what `now` has computed, in `seconds`.
-void count_computed(Step& step, double seconds) {
-  const auto rows = std::accumulate(
-      step.now.runs.begin(), step.now.runs.end(), std::int64_t{0},
-      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
-  EngineStats& counters = step.core.counters;
-  counters.tokens_computed += rows;
-  const attention::PlanCounters read = step.core.decoder().last_counters();
-  counters.attention.entries += read.entries;
-  counters.attention.rows += read.rows;
-  counters.attention.blocks_read += read.blocks_read;
-  counters.forward_host_seconds += step.core.decoder().last_timing().host;
-  for (StepListener* listener : step.hooks->listeners) {
-    listener->computed({.rows = rows,
-                        .forward_seconds = seconds,
-                        .alone = !step.now.reads_files && !step.now.ahead});
-  }
-}
-
 }  // namespace
-
-void RunningStep::clear() {
-  runs.clear();
-  requests.clear();
-  logits.clear();
-  launched = ahead = chosen_apart = reads_files = false;
-}
-
-void RunningStep::forget(ActiveRequest* ended) {
-  std::ranges::replace(requests, ended, static_cast<ActiveRequest*>(nullptr));
-}
-
-Step::Step(EngineCore& of, RequestTable& table, PublishedStats& shown, EngineThread& on,
-           device::ThreadPool& threads, const StepOptions& options)
-    : core(of),
-      requests(table),
-      stats(shown),
-      thread(on),
-      pool(threads),
-      builder(options.share_reads, options.shared_tokens),
-      samplers(static_cast<std::size_t>(threads.threads())) {}
-
-Status compute_next(Step& step) {
-  const auto start = Clock::now();
-  EngineStats& counters = step.core.counters;
-  base::Stopwatch watch;
-  if (step.now.runs.empty() && !plan_step(step)) {
-    return {};
-  }
-  watch.lap(counters.schedule_seconds);
-  const double before = counters.forward_seconds;
-  if (!step.now.launched) {
-    QUIRE_TRY_STATUS(copy_blocks(step));
-    note_admissions(step);
-    QUIRE_TRY_STATUS(launch_step(step, step.now, watch));
-  }
-  launch_ahead(step, watch);
-  std::span<float> logits;
-  QUIRE_TRY_STATUS(await_step(step, logits, watch));
-  sample_step(step, logits);
-  count_computed(step, counters.forward_seconds - before);
-  watch.lap(counters.sample_seconds);
-  settle_step(step);
-  watch.lap(counters.settle_seconds);
-  counters.step_seconds += seconds_between(start, Clock::now());
-  deliver_step(step);
-  watch.lap(counters.deliver_seconds);
-  return {};
-}
 
 bool plan_step(Step& step) {
   step.plan = step.core.scheduler.plan(std::move(step.plan));
@@ -305,7 +222,36 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
 Status await_step(Step& step, std::span<float>& logits, base::Stopwatch& watch) {
   QUIRE_TRY(logits, step.core.decoder().await());
   watch.lap(step.core.counters.forward_seconds);
-  return recompute_if_overtaken(step, logits, watch);
+  return {};
+}
+
+void count_computed(Step& step, double seconds) {
+  const auto rows = std::accumulate(
+      step.now.runs.begin(), step.now.runs.end(), std::int64_t{0},
+      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
+  EngineStats& counters = step.core.counters;
+  counters.tokens_computed += rows;
+  const attention::PlanCounters read = step.core.decoder().last_counters();
+  counters.attention.entries += read.entries;
+  counters.attention.rows += read.rows;
+  counters.attention.blocks_read += read.blocks_read;
+  counters.forward_host_seconds += step.core.decoder().last_timing().host;
+  for (StepListener* listener : step.hooks->listeners) {
+    listener->computed({.rows = rows,
+                        .forward_seconds = seconds,
+                        .alone = !step.now.reads_files && !step.now.ahead});
+  }
+}
+
+void note_admissions(Step& step) {
+  for (std::size_t i = 0; i < step.now.runs.size(); ++i) {
+    ActiveRequest& active = *step.now.requests[i];
+    if (!active.admitted()) {
+      const std::int64_t cached_tokens =
+          step.core.scheduler.progress(step.now.runs[i].request).cached_tokens;
+      step.core.counters.tokens_reused += active.note_admission(cached_tokens);
+    }
+  }
 }
 
 void sample_step(Step& step, std::span<float> logits) {

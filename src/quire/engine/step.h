@@ -1,95 +1,18 @@
-// One step of the engine, from the plan to the delivered tokens, as functions over a Step.
+// The parts of one step of the engine, as functions over a Step:
 //
 //   plan_step -> launch_step -> await_step -> sample_step -> settle_step -> deliver_step
-//
-// compute_next() calls them in this order. Where a device chooses the tokens, the next step is
-// launched before this one is awaited (step_ahead.h). Invariants
-//   1. At most two steps are launched: `now`, which ends next, and `next` behind it.
-//   2. The ledger knows the tokens of `now` when that has been awaited, not before. For `next` it
-//      has made room and nothing else.
-//   3. Tasks run while nothing is launched.
-//   4. A request that ends with `now` gives its blocks back at once. `next` writes there before
-//      anything that is launched or copied later.
 //
 // Thread rule: the engine thread.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "quire/base/stopwatch.h"
-#include "quire/device/cpu/thread_pool.h"
-#include "quire/engine/active_request.h"
-#include "quire/engine/batch_builder.h"
-#include "quire/engine/engine_core.h"
-#include "quire/engine/engine_thread.h"
-#include "quire/engine/hooks.h"
-#include "quire/engine/published_stats.h"
-#include "quire/engine/request_table.h"
-#include "quire/kernels/choice.h"
-#include "quire/model/forward_batch.h"
+#include "quire/engine/step_state.h"
 #include "quire/result.h"
-#include "quire/sampling/sampler.h"
-#include "quire/sched/scheduler.h"
+#include "quire/types.h"
 
 namespace quire::engine {
-
-// A step from its plan until its tokens are booked.
-struct RunningStep {
-  std::vector<sched::ScheduledRun> runs;  // empty: there is no such step
-  std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
-  std::vector<LogitRange> logits;         // [runs]
-  bool launched = false;
-  bool ahead = false;         // while the step before was still running
-  bool chosen_apart = false;  // the device chooses a token for every run, whatever the tokens
-                              // before it are
-  bool reads_files = false;   // KV that is still being read from them
-  void clear();               // keeps its memory
-  void forget(ActiveRequest* ended);
-};
-
-struct StepOptions {
-  bool share_reads = true;          // what requests have in common is read once
-  std::int32_t shared_tokens = 32;  // in multiples of so many tokens
-};
-
-// Steps, one after the other. Keeps its arrays, so that a steady batch allocates nothing.
-struct Step {
-  Step(EngineCore& core, RequestTable& requests, PublishedStats& stats, EngineThread& thread,
-       device::ThreadPool& pool, const StepOptions& options);
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
-
-  // Borrowed.
-  EngineCore& core;
-  RequestTable& requests;
-  PublishedStats& stats;
-  const EngineThread& thread;
-  device::ThreadPool& pool;
-  const Hooks* hooks = nullptr;
-
-  RunningStep now;           // the step that ends next
-  RunningStep next;          // launched behind it
-  bool copies_lost = false;  // what is cached may not be what it should be
-  BatchBuilder builder;
-  sched::StepPlan plan;
-  std::vector<std::int32_t> ids_from;                                  // [rows of next]
-  std::vector<kernels::Choice> choices;                                // [logit rows of a step]
-  std::vector<kernels::LogitChange> changes;                           // of their logits
-  std::vector<std::int32_t> wanted_logits;                             // [runs of a step]
-  std::vector<sampling::Sampler> samplers;                             // [threads]
-  std::vector<std::optional<Result<sampling::SampledToken>>> sampled;  // [runs of now]
-  std::vector<ActiveRequest*> touched;   // of the step that have something to deliver
-  std::vector<ActiveRequest*> finished;  // that end with it
-};
-
-// Computes the next step. Returns when its tokens are delivered, or at once without work.
-[[nodiscard]] Status compute_next(Step& step);
-// Computes the next step, and ends all requests where that fails, whatever has failed.
-void compute_next_or_fail(Step& step);
 
 // Fills `now`. Returns false when there is nothing to compute.
 [[nodiscard]] bool plan_step(Step& step);
@@ -97,6 +20,10 @@ void compute_next_or_fail(Step& step);
 [[nodiscard]] Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch);
 // Blocks until `now` is computed. Sets `logits`, [rows][vocabulary], which a device may keep.
 [[nodiscard]] Status await_step(Step& step, std::span<float>& logits, base::Stopwatch& watch);
+// Counts what `now` has computed, in `seconds`, and tells listeners.
+void count_computed(Step& step, double seconds);
+// Notes how much of their prompts requests found, in their first step.
+void note_admissions(Step& step);
 // Fills `sampled`, and the logits of forward requests.
 void sample_step(Step& step, std::span<float> logits);
 // Books the KV and the tokens of `now`. A request that ends here gives its blocks back.

@@ -9,7 +9,7 @@
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/step.h"
-#include "quire/model/forward_batch.h"
+#include "quire/engine/step_state.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -55,14 +55,6 @@ Status recompute_if_overtaken(Step& step, std::span<float>& logits, base::Stopwa
   QUIRE_TRY(logits, step.core.decoder().await());
   watch.lap(step.core.counters.forward_seconds);
   return {};
-}
-
-void take_tokens_from_device(Step& step, model::ForwardBatch& batch) {
-  step.ids_from.clear();
-  for (const LogitRange& logits : step.now.logits) {
-    step.ids_from.push_back(logits.first);
-  }
-  batch.ids_from = step.ids_from;
 }
 
 }  // namespace quire::engine

@@ -7,8 +7,7 @@
 #include <span>
 
 #include "quire/base/stopwatch.h"
-#include "quire/engine/step.h"
-#include "quire/model/forward_batch.h"
+#include "quire/engine/step_state.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -22,8 +21,5 @@ void launch_ahead(Step& step, base::Stopwatch& watch);
 // logits. Drops `next` then. Sets `logits`.
 [[nodiscard]] Status recompute_if_overtaken(Step& step, std::span<float>& logits,
                                             base::Stopwatch& watch);
-
-// Gives the batch the tokens of `now`, which the device has: the rows of `next` are those of `now`.
-void take_tokens_from_device(Step& step, model::ForwardBatch& batch);
 
 }  // namespace quire::engine

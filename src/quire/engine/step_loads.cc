@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "quire/engine/hooks.h"
-#include "quire/engine/step.h"
+#include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"

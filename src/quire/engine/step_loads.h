@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "quire/engine/hooks.h"
-#include "quire/engine/step.h"
+#include "quire/engine/step_state.h"
 #include "quire/result.h"
 #include "quire/sched/scheduler.h"
 

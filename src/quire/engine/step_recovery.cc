@@ -1,14 +1,17 @@
-// What a step that fails leaves behind.
+#include "quire/engine/step_recovery.h"
+
 #include <new>
 #include <utility>
 
 #include "quire/base/no_memory.h"
 #include "quire/engine/step.h"
+#include "quire/engine/step_run.h"
+#include "quire/engine/step_state.h"
 #include "quire/result.h"
 
 namespace quire::engine {
 
-// A step that fails ends its requests, wherever it was. What they had computed and booked is right.
+// Wherever the step was, what its requests had computed and booked is right.
 void compute_next_or_fail(Step& step) {
   Status done;
   try {

@@ -24,7 +24,6 @@
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"
-#include "quire/sequences/sequence_service.h"
 #include "quire/types.h"
 
 namespace quire::sequences {

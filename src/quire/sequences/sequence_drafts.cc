@@ -31,7 +31,6 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequences/block_run.h"
-#include "quire/sequences/sequence_service.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
