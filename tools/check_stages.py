@@ -18,8 +18,8 @@ JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 15
 ANALYZED = 8  # The static analyzer takes one file in so many
 COMPILED_ALONE = 4
-TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;api"
-THREADED = ("kv", "sched", "device", "engine", "api")
+TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;tiers;chunks;sequences;runtime;contexts;api"
+THREADED = ("kv", "sched", "device", "engine", "tiers", "chunks", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
 BUILD = ROOT / "build"
 

@@ -9,6 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_rules
 import check_sizes
+import check_structure
 import check_voice
 import cpp_functions
 import source_text
@@ -20,6 +21,7 @@ CLEAN = {
                       "quire_module(model USES base\n             device)\n",
     "tools/layers.toml": LAYERS,
     "tools/size_waivers.txt": "# none\n",
+    "tools/class_waivers.txt": "# none\n",
     "tools/voice_waivers.txt": "# none\n",
     "include/quire/result.h": "#pragma once\n#include <string>\n",
     "src/quire/base/str.h": '#pragma once\n#include "quire/result.h"\n',
@@ -197,6 +199,46 @@ class Sizes(CheckTest):
             self.assert_finds(check_sizes.check, "tools/size_waivers.txt", bad, "tools/size_waivers.txt:1: write")
         errors = check_sizes.check(self.tree({"tools/size_waivers.txt": good + good, "src/quire/kv/a.cc": "\n" * 650}))
         self.assertEqual(errors, ["tools/size_waivers.txt:2: src/quire/kv/a.cc is waived twice"])
+
+
+class Structure(CheckTest):
+    def test_clean_tree_passes(self):
+        self.assert_clean(check_structure.check, {})
+
+    def test_a_circle_of_includes_is_found_through_sources(self):
+        changes = {"src/quire/kv/a.h": "", "src/quire/kv/a.cc": '#include "quire/kv/b.h"\n',
+                   "src/quire/kv/b.h": "", "src/quire/kv/b.cc": '#include "quire/kv/a.h"\n'}
+        self.assertEqual(check_structure.check(self.tree(changes)),
+                         ["src/quire/kv/a: a circle of includes: src/quire/kv/a, src/quire/kv/b"])
+
+    def test_a_private_header_is_of_its_source(self):
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": "", "src/quire/kv/a.cc": '#include "quire/kv/a_internal.h"\n',
+                                                  "src/quire/kv/a_internal.h": '#include "quire/kv/a.h"\n'})
+
+    def test_classes_at_the_limits_pass_and_above_them_are_found(self):
+        def methods(count, access="public"):
+            return f"class A {{\n {access}:\n" + "".join(f"  [[nodiscard]] int f{i}(int a = g(1)) const {{ return {i}; }}\n" for i in range(count)) + "};\n"
+
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": methods(25)})
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": methods(40, "private")})
+        self.assert_finds(check_structure.check, "src/quire/kv/a.h", methods(26),
+                          "src/quire/kv/a.h:1: A has 26 public methods, at most 25")
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": "struct A {\n" + "int a;\n" * 248 + "};\n"})
+        self.assert_finds(check_structure.check, "src/quire/kv/a.h", "struct A : B<C> {\n" + "int a;\n" * 249 + "};\n",
+                          "src/quire/kv/a.h:1: A has 251 lines, at most 250")
+
+    def test_constructors_and_operators_are_no_methods(self):
+        text = "class A {\n public:\n" + "  A(int);\n" * 20 + "  ~A();\n  A& operator=(const A&) = delete;\n" * 5 + "};\n"
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": text})
+
+    def test_a_friend_of_another_file_is_found(self):
+        self.assert_finds(check_structure.check, "src/quire/kv/a.h", "class A {\n  friend class B;\n};\n",
+                          "src/quire/kv/a.h:2: the friend B is not of this file")
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": "class A {\n  friend class B;\n};\nclass B {};\n"})
+
+    def test_a_waiver_that_nothing_needs_is_found(self):
+        errors = check_structure.check(self.tree({"tools/class_waivers.txt": "src/quire/kv/a.h:A | it is a kernel\n"}))
+        self.assertEqual(errors, ["tools/class_waivers.txt: the waiver for src/quire/kv/a.h:A is not needed any more"])
 
 
 class Voice(CheckTest):

@@ -24,13 +24,13 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/reload_pace.h"
-#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
 #include "quire/store.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {
@@ -92,7 +92,7 @@ class ChunkStore : public testing::Test {
 
   // As if it had been measured.
   static void make_computing_faster(ChunkedLLM& llm) {
-    engine::ReloadPace& pace = llm.llm().impl().open_engine().value()->tiers().pace();
+    tiers::ReloadPolicy& pace = llm.llm().impl().open().value()->tiers().reload_policy();
     for (int i = 0; i < 5; ++i) {
       pace.note_read(100, 100);
       pace.note_computed(100, 0.1);

@@ -20,11 +20,11 @@
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/reload_pace.h"
-#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -242,7 +242,7 @@ TEST_F(ContextTiers, WhatIsSavedIsComputedWhereThatIsFasterAndPossible) {
   const std::string id = context.add(card(2)).value();
   const auto tokens = static_cast<double>(context.show(id).value().token_ids.size());
   ASSERT_TRUE(context.save(id).ok());
-  engine::ReloadPace& pace = llm_.impl().open_engine().value()->tiers().pace();
+  tiers::ReloadPolicy& pace = llm_.impl().open().value()->tiers().reload_policy();
   for (int i = 0; i < 5; ++i) {
     pace.note_read(100, 100);
     pace.note_computed(100, 0.1);
@@ -323,7 +323,7 @@ TEST_F(ContextTiers, ExplainForetellsWhatIsReadAndWhatIsComputed) {
     ids.push_back(context.add(card(number)).value());
     ASSERT_TRUE(context.save(ids.back()).ok());
   }
-  engine::ReloadPace& pace = llm_.impl().open_engine().value()->tiers().pace();
+  tiers::ReloadPolicy& pace = llm_.impl().open().value()->tiers().reload_policy();
   for (int i = 0; i < 5; ++i) {
     pace.note_read(100, 100);
     pace.note_computed(100, 0.1);
