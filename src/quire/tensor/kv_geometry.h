@@ -1,5 +1,5 @@
-// KVGeometry: what the KV of one token looks like. Written by the model, read by ledger set-up and
-// shelves; one of the three structs through which model, attention and kv meet (DESIGN 3).
+// KVGeometry: the sizes of the KV of one token. The model writes it, the engine and the shelves
+// read it. Model and `kv` never include each other (docs/architecture.md).
 #pragma once
 
 #include <cstdint>
