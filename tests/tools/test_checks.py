@@ -270,7 +270,25 @@ class Voice(CheckTest):
 
     def test_strings_and_other_folders_pass(self):
         self.assert_clean(check_voice.check, {"include/quire/a.h": '#pragma once\nconst char* kText = "// What it is";\n',
-                                              "src/quire/kv/a.h": "#pragma once\n// What it is.\n", "README.md": "What it is.\n"})
+                                              "src/quire/kv/a.cc": "// What it is.\n", "README.md": "What it is.\n"})
+
+    def test_openings_are_found_in_comments_of_module_headers(self):
+        for path in ("src/quire/kv/a.h", "src/quire/kernels/cuda/a.cuh"):
+            self.assert_finds(check_voice.check, path, "#pragma once\n// What it is.\n", f"{path}:2: begin with ")
+
+    def test_long_lines_of_readmes_and_records_are_found(self):
+        long = "x" * 121
+        for path in ("src/quire/kv/README.md", "README.md", "docs/adr/0001-a.md"):
+            with self.subTest(path=path):
+                self.assert_finds(check_voice.check, path, f"a\n{long}\n", f"{path}:2: 121 characters")
+        self.assert_clean(check_voice.check, {"README.md": f"| {long} |\n\n```\n{long}\n```\n\n[a]({long}) `{long}`\n",
+                                              "docs/a.md": long, "build/README.md": long})
+
+    def test_count_of_long_lines_may_fall_and_not_rise(self):
+        page = {"README.md": "x" * 121 + "\n"}
+        self.assert_clean(check_voice.check, {**page, "tools/voice_waivers.txt": "README.md | 1 long lines\n"})
+        self.assert_finds(check_voice.check, "tools/voice_waivers.txt", "README.md | 1 long lines\n",
+                          "tools/voice_waivers.txt: README.md long lines has 0, not 1; run")
 
     def test_a_count_may_fall_and_not_rise(self):
         page = {"docs/a.md": "What it is. Of it.\n"}

@@ -1,5 +1,5 @@
-// Identity of a chunk: SHA-256 over everything that decides its KV, so that a name never means two
-// things. The same in every process (DESIGN 4.3).
+// Identity of a chunk: SHA-256 over everything that decides its KV, so that an id never means two
+// things. Every process computes the same id.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Continuous batching: plan() decides from plain state and changes nothing; commit() alone admits,
-// allocates, evicts and preempts (DESIGN 3, 13).
+// Continuous batching. plan() decides from plain state and changes nothing. commit() alone admits,
+// allocates, evicts and preempts.
 //
 // First come, first served. Requests stand in one line in order of arrival; its first num_running()
 // are running, the others wait. So admission takes from the front of the waiting, preemption takes
