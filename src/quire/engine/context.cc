@@ -421,13 +421,19 @@ Result<StateRef> Context::follow(Engine& engine, const StateRef& known,
                                  std::span<const TokenId> tokens, const Interrupt& interrupted,
                                  const RequestOptions& options) {
   if (known == nullptr) {
-    return engine.sequences().open(tokens, interrupted, options);
+    QUIRE_TRY(StateRef opened, engine.sequences().open(tokens, interrupted, options));
+    followed_tokens_ += opened->computed_tokens;
+    return opened;
   }
   const auto differ = std::ranges::mismatch(known->tokens, tokens);
   const auto common = differ.in1 - known->tokens.begin();
   QUIRE_TRY(const StateRef kept, engine.sequences().cut(known, common));
-  return engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
-                                   interrupted, options);
+  followed_tokens_ += kept == known ? 0 : kept->computed_tokens;
+  QUIRE_TRY(StateRef next,
+            engine.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
+                                      interrupted, options));
+  followed_tokens_ += next == kept ? 0 : next->computed_tokens;
+  return next;
 }
 
 Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interrupt& interrupted) {
@@ -438,21 +444,22 @@ Result<std::vector<BlockRun>> Context::runs(bool conversation_only, const Interr
     return runs_of(*engine, active, interrupted);
   }
   StateRef& tip = conversation_only ? conversation_tip_ : tip_;
+  const std::int64_t before = followed_tokens_;
   QUIRE_TRY(tip, follow(*engine, tip, tokens_of(active), interrupted, whose()));
+  tokens_computed_ += followed_tokens_ - before;
   return std::vector<BlockRun>{SequenceService::run_of(tip)};
+}
+
+std::weak_ptr<const void> Context::epoch() {
+  if (epoch_ == nullptr) {
+    epoch_ = std::make_shared<int>();
+  }
+  return epoch_;
 }
 
 Result<std::int64_t> Context::populate(const Interrupt& interrupted) {
   const std::int64_t before = tokens_computed_;
-  if (options_.mode == ReuseMode::kExact) {
-    QUIRE_TRY(const auto engine, this->engine());
-    QUIRE_TRY(const auto first, engine->stats());
-    QUIRE_TRY([[maybe_unused]] const auto followed, runs(false, interrupted));
-    QUIRE_TRY(const auto last, engine->stats());
-    tokens_computed_ += last.tokens_computed - first.tokens_computed;
-  } else {
-    QUIRE_TRY([[maybe_unused]] const auto held, runs(false, interrupted));
-  }
+  QUIRE_TRY([[maybe_unused]] const auto there, runs(false, interrupted));
   return tokens_computed_ - before;
 }
 

@@ -160,6 +160,7 @@ StateRef SequenceService::make_state(const Draft& draft) {
   state->sampled = draft.sampled;
   state->grade = draft.grade;
   state->salt = draft.salt;
+  state->computed_tokens = draft.computed_tokens;
   state->same_bits = engine_.same_bits();
   state->sequence = id;
   for (const kv::RunView& run : ledger.runs(id)) {
@@ -321,8 +322,10 @@ Result<StateRef> SequenceService::compute(const std::function<Result<Draft>()>& 
   QUIRE_TRY_STATUS(SessionService::check_user(options));
   const auto state = std::make_shared<StateRef>();
   const auto begin = [&]() -> Result<std::shared_ptr<Channel>> {
-    QUIRE_TRY(const Draft draft, make());
-    if (ledger().num_computed(draft.sequence) == std::ssize(ledger().tokens(draft.sequence))) {
+    QUIRE_TRY(Draft draft, make());
+    draft.computed_tokens =
+        std::ssize(ledger().tokens(draft.sequence)) - ledger().num_computed(draft.sequence);
+    if (draft.computed_tokens == 0) {
       ledger().assign(draft.sequence, engine_.sessions_->named(options.session, draft.salt));
       *state = keep(draft);
       return std::shared_ptr<Channel>();
