@@ -57,11 +57,12 @@ std::span<const TokenId> rest_of(std::span<const TokenId> closing,
 
 // Notes what makes the answer again, defaults included, as they may change; with the seed that was
 // drawn where none was given.
-void note_output(ContextItem& info, const GenerationOutput& output, SamplingParams params,
-                 const std::optional<std::uint64_t>& seed) {
+Status note_output(ContextItem& info, const GenerationOutput& output, SamplingParams params,
+                   const std::optional<std::uint64_t>& seed) {
   info.text = output.text;
   params.seed = params.temperature > 0 ? seed : params.seed;
-  info.sampling_json = to_json(params);
+  QUIRE_TRY(info.sampling_json, to_json(params));
+  return {};
 }
 
 Error interrupted_call() {
@@ -259,7 +260,7 @@ Result<ContextManager::Answer> Context::infer_anchored(Engine& engine, const Tur
   output.borrows = borrows;
   touch(output);
   QUIRE_TRY_STATUS(user ? write_through(engine, *user) : Status());
-  note_output(output.info, generated.output, params, asking.params.seed);
+  QUIRE_TRY_STATUS(note_output(output.info, generated.output, params, asking.params.seed));
   QUIRE_TRY_STATUS(write_through(engine, output));
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
@@ -289,7 +290,7 @@ Result<ContextManager::Answer> Context::infer_exact(Engine& engine, const Turn& 
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(engine, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
-  note_output(output.info, generated.output, params, asking.params.seed);
+  QUIRE_TRY_STATUS(note_output(output.info, generated.output, params, asking.params.seed));
   tip_ = generated.state;
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
