@@ -420,6 +420,35 @@ TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
               HasSubstr("max_store_bytes"));
 }
 
+TEST_F(ChunkStore, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
+  const std::string store = folder_ / "store";
+  const auto add = [](ChunkedLLM& llm, const std::string& salt, std::uint32_t seed) {
+    ChunkContent content{.content = some_ids(40, seed)};
+    content.options.salt = salt;
+    return llm.register_chunk(content).value();
+  };
+  const auto saved = [&](const std::string& tenant) {
+    return Store::open(store, {.tenant = tenant})->list().value();
+  };
+  {
+    ChunkedLLM llm = open();
+    add(llm, "ada", 0);
+  }
+  const StoreEntry first = saved("ada").front();
+  ChunkedLLM llm =
+      ChunkedLLM::open(kModel, here({.threads = 2}),
+                       {.store = store, .max_store_bytes = 4 * first.bytes + first.bytes / 2})
+          .value();
+  std::string last;
+  for (std::uint32_t seed = 1; seed <= 6; ++seed) {
+    last = add(llm, "bob", seed);
+  }
+  EXPECT_THAT(saved("bob"), SizeIs(3));
+  EXPECT_EQ(saved("bob").back().key, last);
+  ASSERT_THAT(saved("ada"), SizeIs(1));
+  EXPECT_EQ(saved("ada").front().key, first.key) << "used least recently of all";
+}
+
 TEST_F(ChunkStore, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
   ChunkedLLM llm = open();
   const CompositionSpec spec = register_all(llm);

@@ -71,12 +71,10 @@ struct ContextManager::Impl {
     const std::lock_guard lock(mutex);
     return call(*context);
   }
-  // In a forked child there is nothing to see.
+  // Also once the LLM is closed, and while the context is answering here.
   template <class Call>
-  auto look(Call call) const -> decltype(call(std::declval<const contexts::Context&>())) {
-    if (llm->home.left()) {
-      return {};
-    }
+  auto look(Call call) const -> Result<decltype(call(std::declval<const contexts::Context&>()))> {
+    QUIRE_TRY_STATUS(llm->home.check());
     std::unique_lock lock(mutex, std::defer_lock);
     if (!is_answering_here()) {
       lock.lock();
@@ -144,12 +142,16 @@ Status ContextManager::check_open() const try {
   return base::no_memory("the call");
 }
 
-std::vector<ContextItem> ContextManager::items() const {
+Result<std::vector<ContextItem>> ContextManager::items() const try {
   return impl_->look([](const auto& context) { return context.items(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-ContextStats ContextManager::stats() const {
+Result<ContextStats> ContextManager::stats() const try {
   return impl_->look([](const auto& context) { return context.stats(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<ReusePart>> ContextManager::explain() const try {

@@ -64,6 +64,21 @@ Status first_failure(Channels channels) {
   return {};
 }
 
+// Ends a request for a caller who may not fail, and waits until its blocks are free. Gives up after
+// a few tries that were refused memory: then the request goes on to its own end.
+void abort_surely(engine::Engine& engine, RequestId id) noexcept {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      const auto aborted = engine.abort(id);
+      if (aborted.ok() || aborted.error().code != ErrorCode::kOutOfBlocks) {
+        return;
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
+    }
+  }
+}
+
 // Waits until all have ended, one has failed, or the caller interrupts.
 Status wait_all(Channels channels, const Interrupt& interrupted) {
   const int timeout_ms = interrupted || channels.size() > 1 ? kInterruptPollMs : -1;
@@ -81,7 +96,12 @@ Status wait_all(Channels channels, const Interrupt& interrupted) {
 }  // namespace
 
 Status await(engine::Engine& engine, Channels channels, const Interrupt& interrupted) {
-  Status done = wait_all(channels, interrupted);
+  Status done;
+  try {
+    done = wait_all(channels, interrupted);
+  } catch (const std::bad_alloc&) {
+    done = base::no_memory("waiting for requests");
+  }
   if (done.ok()) {
     return done;
   }
@@ -117,14 +137,14 @@ bool Stream::Impl::arrived(int timeout_ms) {
   if (channel != nullptr || refusal) {
     return true;
   }
-  auto answer = submission->wait(timeout_ms);
+  auto answer = submission->take(timeout_ms);
   if (!answer) {
     return false;
   }
   if (answer->ok()) {
     channel = std::move(*answer).value();
   } else {
-    refusal = answer->error();
+    refusal = std::move(*answer).error();
   }
   return true;
 }
@@ -189,7 +209,7 @@ void Stream::close() {
   engine::Engine& engine = *impl_->engine;
   // A closed engine has ended the request already.
   if (impl_->waits) {
-    [[maybe_unused]] const auto aborted = engine.abort(impl_->channel->id());
+    abort_surely(engine, impl_->channel->id());
     return;
   }
   if (impl_->submission != nullptr) {

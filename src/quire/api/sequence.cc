@@ -158,13 +158,15 @@ Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, StateRef state) {
 BlockList::BlockList() : BlockList(std::make_shared<const Impl>()) {}
 BlockList::BlockList(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-BlockList BlockList::join(std::span<const BlockList> lists) {
+Result<BlockList> BlockList::join(std::span<const BlockList> lists) try {
   Impl joined;
   for (const BlockList& list : lists) {
     std::ranges::copy(list.impl().runs, std::back_inserter(joined.runs));
     std::ranges::copy(list.impl().sources, std::back_inserter(joined.sources));
   }
   return BlockList(std::make_shared<const Impl>(std::move(joined)));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<BlockList> BlockList::first(std::int64_t tokens) const try {

@@ -16,6 +16,7 @@
 #include "quire/base/iso_time.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/engine/home_process.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/weights_folder.h"
@@ -111,13 +112,29 @@ const char* state_name(kv_store::WeightsReport::State state) {
 }  // namespace
 
 struct Store::Impl {
+  Impl(kv_store::Store opened, std::optional<std::string> whose)
+      : store(std::make_unique<kv_store::Store>(std::move(opened))), tenant(std::move(whose)) {}
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (home.left()) {  // a child may not close its parent's SQLite
+      [[maybe_unused]] const auto* const leaked = store.release();
+    }
+  }
+
+  // kClosed in a forked child, for which SQLite has no connection. Every call asks first.
+  [[nodiscard]] Status check_home() const {
+    return home.check("the store", "must not use its index: open the store again there");
+  }
   [[nodiscard]] Result<std::vector<kv_store::Entry>> list() const {
-    return store.list({.tenant = tenant});
+    QUIRE_TRY_STATUS(check_home());
+    return store->list({.tenant = tenant});
   }
   [[nodiscard]] Result<kv_store::Entry> find(const std::string& name) const;
 
-  kv_store::Store store;
-  std::optional<std::string> tenant;
+  const engine::HomeProcess home;
+  std::unique_ptr<kv_store::Store> store;
+  const std::optional<std::string> tenant;
 };
 
 Result<kv_store::Entry> Store::Impl::find(const std::string& name) const try {
@@ -156,7 +173,7 @@ Result<Store> Store::open(const std::string& path, const StoreOptions& options) 
   if (!store.ok()) {
     return tiers::missing_file(std::move(store).error());
   }
-  return Store(std::make_unique<Impl>(Impl{std::move(store).value(), options.tenant}));
+  return Store(std::make_unique<Impl>(std::move(store).value(), options.tenant));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -165,7 +182,7 @@ Result<std::vector<StoreEntry>> Store::list() const try {
   QUIRE_TRY(const auto entries, impl_->list());
   std::vector<StoreEntry> shown;
   shown.reserve(entries.size());
-  Ratios ratios(impl_->store);
+  Ratios ratios(*impl_->store);
   for (const kv_store::Entry& entry : entries) {
     shown.push_back(to_public(entry, ratios));
   }
@@ -176,7 +193,7 @@ Result<std::vector<StoreEntry>> Store::list() const try {
 
 Result<StoreEntry> Store::find(const std::string& entry) const try {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  Ratios ratios(impl_->store);
+  Ratios ratios(*impl_->store);
   return to_public(found, ratios);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -184,7 +201,7 @@ Result<StoreEntry> Store::find(const std::string& entry) const try {
 
 Status Store::pin(const std::string& entry, bool pinned) try {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  return impl_->store.pin(found.key, found.tenant, pinned);
+  return impl_->store->pin(found.key, found.tenant, pinned);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -198,26 +215,28 @@ Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) t
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
   const auto ttl_ms = seconds ? std::optional(static_cast<std::int64_t>(*seconds * 1000))
                               : std::optional<std::int64_t>();
-  return impl_->store.set_ttl(found.key, found.tenant, ttl_ms);
+  return impl_->store->set_ttl(found.key, found.tenant, ttl_ms);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
 Status Store::remove(const std::string& entry, bool wipe) try {
+  QUIRE_TRY_STATUS(impl_->check_home());
   const auto found = impl_->find(entry);
   if (!found.ok()) {  // perhaps since a wipe that could not empty the log
-    QUIRE_TRY_STATUS(wipe ? impl_->store.finish_wipes() : Status());
+    QUIRE_TRY_STATUS(wipe ? impl_->store->finish_wipes() : Status());
     return found.error();
   }
   QUIRE_TRY([[maybe_unused]] const bool removed,
-            impl_->store.remove(found->key, found->tenant, wipe));
+            impl_->store->remove(found->key, found->tenant, wipe));
   return {};
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
 Result<StoreCleaning> Store::gc() try {
-  QUIRE_TRY(const kv_store::GcReport report, impl_->store.gc());
+  QUIRE_TRY_STATUS(impl_->check_home());
+  QUIRE_TRY(const kv_store::GcReport report, impl_->store->gc());
   return StoreCleaning{.expired_entries = report.expired_entries,
                        .evicted_entries = report.evicted_entries,
                        .removed_objects = report.removed_objects,
@@ -234,7 +253,8 @@ Result<StoreCleaning> Store::gc() try {
 }
 
 Result<std::vector<StoreObject>> Store::verify() const try {
-  QUIRE_TRY(const auto reports, impl_->store.verify());
+  QUIRE_TRY_STATUS(impl_->check_home());
+  QUIRE_TRY(const auto reports, impl_->store->verify());
   std::vector<StoreObject> objects;
   objects.reserve(reports.size());
   for (const kv_store::ObjectReport& report : reports) {
@@ -249,9 +269,10 @@ Result<std::vector<StoreObject>> Store::verify() const try {
   return base::no_memory("the call");
 }
 
-std::vector<StoreWeights> Store::weights(bool verify) const {
+Result<std::vector<StoreWeights>> Store::weights(bool verify) const try {
+  QUIRE_TRY_STATUS(impl_->check_home());
   std::vector<StoreWeights> shown;
-  for (const kv_store::WeightsReport& report : impl_->store.weights(verify)) {
+  for (const kv_store::WeightsReport& report : impl_->store->weights(verify)) {
     shown.push_back({.key = report.key,
                      .model = report.model,
                      .state = state_name(report.state),
@@ -260,22 +281,25 @@ std::vector<StoreWeights> Store::weights(bool verify) const {
                      .message = report.message});
   }
   return shown;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Status Store::export_entry(const std::string& entry, const std::string& path) const try {
   QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  const Status done = impl_->store.export_entry(found.key, found.tenant, path);
+  const Status done = impl_->store->export_entry(found.key, found.tenant, path);
   return done.ok() ? done : tiers::missing_file(done.error());
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
 Result<StoreEntry> Store::import_entry(const std::string& path) try {
-  auto entry = impl_->store.import_entry(path, impl_->tenant.value_or(""));
+  QUIRE_TRY_STATUS(impl_->check_home());
+  auto entry = impl_->store->import_entry(path, impl_->tenant.value_or(""));
   if (!entry.ok()) {
     return tiers::missing_file(std::move(entry).error());
   }
-  Ratios ratios(impl_->store);
+  Ratios ratios(*impl_->store);
   return to_public(*entry, ratios);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

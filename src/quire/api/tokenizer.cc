@@ -45,8 +45,8 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!variables.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
-  return contexts::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
-                             &meter);
+  return contexts::render_chat(text, std::move(messages), add_generation_prompt,
+                               std::move(variables), &meter);
 }
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD

@@ -428,13 +428,19 @@ Result<sequences::StateRef> Context::follow(runtime::Runtime& runtime,
                                             const Interrupt& interrupted,
                                             const RequestOptions& options) {
   if (known == nullptr) {
-    return runtime.sequences().open(tokens, interrupted, options);
+    QUIRE_TRY(sequences::StateRef opened, runtime.sequences().open(tokens, interrupted, options));
+    followed_tokens_ += opened->computed_tokens;
+    return opened;
   }
   const auto differ = std::ranges::mismatch(known->tokens, tokens);
   const auto common = differ.in1 - known->tokens.begin();
   QUIRE_TRY(const sequences::StateRef kept, runtime.sequences().cut(known, common));
-  return runtime.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
-                                    interrupted, options);
+  followed_tokens_ += kept == known ? 0 : kept->computed_tokens;
+  QUIRE_TRY(sequences::StateRef next,
+            runtime.sequences().append(kept, tokens.subspan(static_cast<std::size_t>(common)),
+                                       interrupted, options));
+  followed_tokens_ += next == kept ? 0 : next->computed_tokens;
+  return next;
 }
 
 Result<std::vector<sequences::BlockRun>> Context::runs(bool conversation_only,
@@ -446,21 +452,22 @@ Result<std::vector<sequences::BlockRun>> Context::runs(bool conversation_only,
     return runs_of(*runtime, active, interrupted);
   }
   sequences::StateRef& tip = conversation_only ? conversation_tip_ : tip_;
+  const std::int64_t before = followed_tokens_;
   QUIRE_TRY(tip, follow(*runtime, tip, tokens_of(active), interrupted, whose()));
+  tokens_computed_ += followed_tokens_ - before;
   return std::vector<sequences::BlockRun>{sequences::run_of(tip)};
+}
+
+std::weak_ptr<const void> Context::epoch() {
+  if (epoch_ == nullptr) {
+    epoch_ = std::make_shared<int>();
+  }
+  return epoch_;
 }
 
 Result<std::int64_t> Context::populate(const Interrupt& interrupted) {
   const std::int64_t before = tokens_computed_;
-  if (options_.mode == ReuseMode::kExact) {
-    QUIRE_TRY(const auto runtime, this->runtime());
-    QUIRE_TRY(const auto first, runtime->engine().stats());
-    QUIRE_TRY([[maybe_unused]] const auto followed, runs(false, interrupted));
-    QUIRE_TRY(const auto last, runtime->engine().stats());
-    tokens_computed_ += last.tokens_computed - first.tokens_computed;
-  } else {
-    QUIRE_TRY([[maybe_unused]] const auto held, runs(false, interrupted));
-  }
+  QUIRE_TRY([[maybe_unused]] const auto there, runs(false, interrupted));
   return tokens_computed_ - before;
 }
 

@@ -69,7 +69,7 @@ class Context {
   [[nodiscard]] Result<std::vector<sequences::BlockRun>> runs(bool conversation_only,
                                                               const Interrupt& interrupted);
   // Expires with the next change of the items.
-  [[nodiscard]] std::weak_ptr<const void> epoch() const { return epoch_; }
+  [[nodiscard]] std::weak_ptr<const void> epoch();
   [[nodiscard]] Result<ContextManager::Answer> infer(const std::optional<std::string>& text,
                                                      const SamplingParams& params,
                                                      const Interrupt& interrupted,
@@ -84,6 +84,7 @@ class Context {
   [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted);
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted);
   [[nodiscard]] Status erase(const std::string& item, bool wipe);
+  // Needs no memory.
   [[nodiscard]] std::int64_t clear();
 
  private:
@@ -99,7 +100,7 @@ class Context {
                                                     const Prompt& content, ItemKind kind) const;
   [[nodiscard]] std::string new_id(runtime::Runtime& runtime, const ContextItem& info,
                                    bool unique) const;
-  void changed() { epoch_ = std::make_shared<int>(); }
+  void changed() { epoch_ = nullptr; }
   void touch(Item& item);
 
   // KV of items, mode kAnchored.
@@ -206,12 +207,13 @@ class Context {
   std::unique_ptr<kv_store::StoreUses> uses_;  // of items in the same store; null without one
   ItemList items_;
   sequences::StateRef tip_, conversation_tip_;  // mode kExact
-  std::shared_ptr<const void> epoch_ = std::make_shared<int>();
+  std::shared_ptr<const void> epoch_;           // null: nobody has asked for it yet
   std::uint64_t last_use_ = 0;
   // The last use before the outermost `with_room` that is at work.
   static constexpr std::uint64_t kNoWork = ~std::uint64_t{0};
   std::uint64_t work_began_ = kNoWork;
   std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;
+  std::int64_t followed_tokens_ = 0;  // that follow() had to compute
 };
 
 }  // namespace quire::contexts

@@ -57,11 +57,12 @@ std::span<const TokenId> rest_of(std::span<const TokenId> closing,
 
 // Notes what makes the answer again, defaults included, as they may change; with the seed that was
 // drawn where none was given.
-void note_output(ContextItem& info, const GenerationOutput& output, SamplingParams params,
-                 const std::optional<std::uint64_t>& seed) {
+Status note_output(ContextItem& info, const GenerationOutput& output, SamplingParams params,
+                   const std::optional<std::uint64_t>& seed) {
   info.text = output.text;
   params.seed = params.temperature > 0 ? seed : params.seed;
-  info.sampling_json = to_json(params);
+  QUIRE_TRY(info.sampling_json, to_json(params));
+  return {};
 }
 
 Error interrupted_call() {
@@ -264,7 +265,7 @@ Result<ContextManager::Answer> Context::infer_anchored(runtime::Runtime& runtime
   output.borrows = borrows;
   touch(output);
   QUIRE_TRY_STATUS(user ? write_through(runtime, *user) : Status());
-  note_output(output.info, generated.output, params, asking.params.seed);
+  QUIRE_TRY_STATUS(note_output(output.info, generated.output, params, asking.params.seed));
   QUIRE_TRY_STATUS(write_through(runtime, output));
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
@@ -295,7 +296,7 @@ Result<ContextManager::Answer> Context::infer_exact(runtime::Runtime& runtime, c
   const std::vector<TokenId>& all = generated.state->tokens;
   Item output = make_item(runtime, ItemKind::kOutput,
                           {all.begin() + static_cast<std::ptrdiff_t>(prompt), all.end()}, before);
-  note_output(output.info, generated.output, params, asking.params.seed);
+  QUIRE_TRY_STATUS(note_output(output.info, generated.output, params, asking.params.seed));
   tip_ = generated.state;
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <new>
 #include <optional>
 #include <random>
 #include <span>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/diagnostics/bench_floors.h"
 #include "quire/diagnostics/bench_state.h"
@@ -361,7 +363,7 @@ Status BenchOptions::validate() const {
 
 Result<std::vector<BenchRecord>> run_bench(
     const std::string& model, const BenchOptions& options,
-    const std::function<void(const std::string&)>& progress) {
+    const std::function<void(const std::string&)>& progress) try {
   QUIRE_TRY_STATUS(options.validate());
   const auto say = [&progress](const std::string& text) {
     if (progress) {
@@ -386,6 +388,8 @@ Result<std::vector<BenchRecord>> run_bench(
     QUIRE_TRY_STATUS(measure_batch(batch, options, bench, say));
   }
   return std::move(bench.records);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("a measurement");
 }
 
 }  // namespace quire

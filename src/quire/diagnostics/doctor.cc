@@ -5,6 +5,7 @@
 #include <boost/version.hpp>
 #include <cstdint>
 #include <fstream>
+#include <new>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "quire/attention/self_check.h"
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/kernels/self_check.h"
@@ -69,7 +71,7 @@ Json device_report() {
 
 const char* version() { return QUIRE_VERSION; }
 
-std::string doctor_json() {
+Result<std::string> doctor_json() try {
   utsname system{};
   ::uname(&system);
   const Json report = Json::object({
@@ -84,6 +86,8 @@ std::string doctor_json() {
       {"devices", device_report()},
   });
   return base::write_json(report);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("looking at the machine");
 }
 
 }  // namespace quire

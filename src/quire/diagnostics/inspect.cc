@@ -1,6 +1,7 @@
 // inspect_json: what a model path holds and needs, without reading weights.
 #include <cstdint>
 #include <map>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "quire/base/home_path.h"
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -160,7 +162,7 @@ std::string expand_home(std::string_view path) { return base::home_path(path); }
 
 std::string json_string(std::string_view text) { return base::write_json(Json(text)); }
 
-Result<std::string> inspect_json(const std::string& model) {
+Result<std::string> inspect_json(const std::string& model) try {
   Json report = Json::object({{"model", model}});
   Json unsupported = Json::array();
   auto config = engine::load_config(model);
@@ -190,6 +192,8 @@ Result<std::string> inspect_json(const std::string& model) {
   }
   report.set("unsupported", std::move(unsupported));
   return base::write_json(report);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("looking at the model");
 }
 
 }  // namespace quire

@@ -208,17 +208,27 @@ Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
   QUIRE_TRY_STATUS(prepare(request));
   auto submission = std::make_shared<Submission>(request.notify);
   const auto enqueue_now = [this, submission,
-                            kept = std::make_shared<NewRequest>(std::move(request))] {
+                            kept =
+                                std::make_shared<std::optional<NewRequest>>(std::move(request))] {
+    std::optional<NewRequest> taken = std::exchange(*kept, std::nullopt);
+    if (!taken) {
+      return;  // the task comes again, for it was refused memory, and has answered so
+    }
     if (submission->unwanted()) {
       submission->answer(Error{.code = ErrorCode::kCancelled, .message = "the stream was closed"});
       return;
     }
-    std::vector<NewRequest> requests;
-    requests.push_back(std::move(*kept));
     std::vector<std::shared_ptr<Channel>> channels;
-    if (const Status accepted = requests_->enqueue(std::move(requests), channels); !accepted.ok()) {
-      submission->answer(accepted.error());
-      return;
+    try {
+      std::vector<NewRequest> requests;
+      requests.push_back(*std::move(taken));
+      if (Status accepted = requests_->enqueue(std::move(requests), channels); !accepted.ok()) {
+        submission->answer(std::move(accepted).error());
+        return;
+      }
+    } catch (const std::bad_alloc&) {
+      submission->answer(base::no_memory("the request"));
+      throw;  // what was begun of it is given up
     }
     submission->answer(channels.front());
     if (submission->unwanted()) {  // since it was asked above
@@ -237,8 +247,15 @@ Result<bool> Engine::abort(RequestId id) {
   return found;
 }
 
-void Engine::abandon(RequestId id) {
-  thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
+void Engine::abandon(RequestId id) noexcept {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
+      return;
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
+    }
+  }
 }
 
 Result<std::int64_t> Engine::clear_prefix_cache() {

@@ -63,8 +63,9 @@ class Engine : private EngineThread::Worker {
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
   // The same for a caller who leaves, without waiting for the step that runs: it may itself wait
-  // for files. What is asked afterwards, stats() too, finds the request ended.
-  void abandon(RequestId id);
+  // for files. What is asked afterwards, stats() too, finds the request ended. Tries again where
+  // memory is refused; without any the request goes on to its own end.
+  void abandon(RequestId id) noexcept;
   // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
   // model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;

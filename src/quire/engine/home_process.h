@@ -6,6 +6,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <string_view>
+
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -16,6 +18,8 @@ class HomeProcess {
   [[nodiscard]] bool left() const { return ::getpid() != process_; }
   // kClosed then.
   [[nodiscard]] Status check() const;
+  // The same of something else than an LLM: what was opened, and what to do in the child.
+  [[nodiscard]] Status check(std::string_view what, std::string_view way_out) const;
 
  private:
   pid_t process_ = ::getpid();

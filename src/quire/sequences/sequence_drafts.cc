@@ -94,6 +94,7 @@ StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
   state->sampled = draft.sampled;
   state->grade = draft.grade;
   state->salt = draft.salt;
+  state->computed_tokens = draft.computed_tokens;
   state->same_bits = engine_.same_bits();
   state->sequence = id;
   for (const kv::RunView& run : ledger.runs(id)) {

@@ -32,6 +32,7 @@ struct SequenceDraft {
   std::int32_t sampled = 0;
   ReuseGrade grade = ReuseGrade::kExact;
   std::string salt = {};
+  std::int64_t computed_tokens = 0;  // once the state is there
 };
 
 class SequenceDrafts {

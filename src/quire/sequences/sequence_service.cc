@@ -107,11 +107,12 @@ Result<StateRef> SequenceService::compute(const std::function<Result<SequenceDra
   QUIRE_TRY_STATUS(engine::SessionService::check_user(options));
   const auto state = std::make_shared<StateRef>();
   const auto begin = [&]() -> Result<std::shared_ptr<engine::Channel>> {
-    QUIRE_TRY(const SequenceDraft draft, make());
-    if (engine_.core().ledger.num_computed(draft.sequence) ==
-        std::ssize(engine_.core().ledger.tokens(draft.sequence))) {
-      engine_.core().ledger.assign(draft.sequence,
-                                   engine_.sessions().named(options.session, draft.salt));
+    QUIRE_TRY(SequenceDraft draft, make());
+    kv::Ledger& ledger = engine_.core().ledger;
+    draft.computed_tokens =
+        std::ssize(ledger.tokens(draft.sequence)) - ledger.num_computed(draft.sequence);
+    if (draft.computed_tokens == 0) {
+      ledger.assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
       *state = drafts_.keep(draft);
       return std::shared_ptr<engine::Channel>();
     }

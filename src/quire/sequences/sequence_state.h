@@ -26,8 +26,9 @@ struct SequenceState {
   SequenceState& operator=(const SequenceState&) = delete;
 
   std::vector<TokenId> tokens;
-  std::int64_t segment_tokens = 0;  // the first so many are of segments that it was composed of
-  std::int32_t sampled = 0;         // the last so many were sampled in one go
+  std::int64_t segment_tokens = 0;   // the first so many are of segments that it was composed of
+  std::int32_t sampled = 0;          // the last so many were sampled in one go
+  std::int64_t computed_tokens = 0;  // whose KV was not there when the state was asked for
   ReuseGrade grade = ReuseGrade::kExact;
   std::string salt;                      // whose cached prefixes it shares
   bool same_bits = true;                 // of the engine's arithmetic, see graded()
