@@ -1,7 +1,6 @@
-// BackgroundWrites: what goes to the disk behind the caller's back, in order, on a thread of its
-// own. The call that puts it returns before it is written: nobody waits for the disk, and the work
-// takes a little of a core from whatever computes meanwhile. What is lost when the process is
-// killed is what had not been written yet.
+// BackgroundWrites: writes to the disk behind calls, in order, on a thread of their own. The call
+// that puts a write returns before it is done. The work takes a little of a core from whatever
+// computes meanwhile. Writes that have not begun are lost when the process is killed.
 //
 // Thread rule: any thread.
 #pragma once
@@ -39,11 +38,11 @@ class BackgroundWrites {
   [[nodiscard]] Status write_now(const std::string& name, const Write& write);
   // Something is not even tried: a failure for flush().
   void refuse(const Status& why);
-  // Whether the last write of this name failed.
+  // Returns whether the last write of this name failed.
   [[nodiscard]] bool has_failed(const std::string& name);
-  // Whether one of this name was put and has not ended.
+  // Returns whether one of this name was put and has not ended.
   [[nodiscard]] bool is_waiting(const std::string& name);
-  // Until all that was put before is written and gone.
+  // Blocks until all that was put before is written and gone.
   void wait();
   // Until one more write has ended and what it held is gone; false, at once, when none is left.
   [[nodiscard]] bool wait_one();

@@ -26,7 +26,7 @@
 
 namespace quire::chunks {
 
-// What blending works on; borrowed.
+// Holds what blending works on. Borrows all of it.
 struct BlendContext {
   kv::Ledger& ledger;
   kv_store::PagedStore& store;

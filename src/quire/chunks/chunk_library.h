@@ -66,7 +66,7 @@ class ChunkLibrary {
   // Returns the system chunk that the tenant has registered last: in this process, else before.
   [[nodiscard]] Result<std::string> last_system(const std::string& salt);
 
-  // What is in the store. Any thread, but for saved_chunk().
+  // Looking into the store. Any thread, but for saved_chunk().
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id,
                                               const std::string& salt) const {
     return has_store() ? store_->find(id, salt) : std::nullopt;

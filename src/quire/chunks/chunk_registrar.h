@@ -23,7 +23,7 @@
 
 namespace quire::chunks {
 
-// What a call has registered, and the KV that was computed for it.
+// Chunks that a call has registered, and the KV that was computed for it.
 struct TakenChunks {
   std::vector<RegisteredChunk> registered;
   std::vector<kv::VariantName> computed;
@@ -36,7 +36,7 @@ class ChunkRegistrar {
                  ChunkDrafts& drafts)
       : core_(core), prefills_(prefills), library_(library), drafts_(drafts) {}
 
-  // As ChunkedLLM::register_chunks.
+  // Registers all of `chunks` or none, and computes their KV. Errors: ChunkedLLM::register_chunks.
   [[nodiscard]] Result<std::vector<RegisteredChunk>> register_chunks(
       std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how);
   // Gives up what these registrations hold.

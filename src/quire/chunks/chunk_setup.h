@@ -1,4 +1,4 @@
-// What chunks of a model need to know about it, found out once.
+// ChunkSetup: the format in which text becomes chunks of a model, found out once.
 #pragma once
 
 #include <optional>

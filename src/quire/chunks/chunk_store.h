@@ -41,10 +41,10 @@ class ChunkStore {
   [[nodiscard]] Status put_variant(const std::string& id, const std::string& tenant,
                                    const std::string& object, const tiers::HeldRef& segment,
                                    const tiers::TierService& tiers);
-  // The same for what may change of it; `pinned`: what is said of that, else a pin of another
-  // process stays. Nothing when it is not there, or is so already.
+  // Writes what may change of a chunk. Without `pinned` a pin of another process stays. Does
+  // nothing when the chunk is not there, or is so already.
   [[nodiscard]] Status update(const kv::NewChunk& chunk, std::optional<bool> pinned = {});
-  // Whether a chunk of this id is there, whatever is said of it. Costs the same for all lengths.
+  // Returns whether a chunk of this id is there. Cost: the same for all lengths.
   [[nodiscard]] bool has(const std::string& id, const std::string& tenant);
   // A damaged or foreign entry is none.
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id, const std::string& tenant);
@@ -56,7 +56,7 @@ class ChunkStore {
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& object);
   [[nodiscard]] bool has_kv(const std::string& id, const std::string& tenant,
                             const std::string& object);
-  // Whether it was there. `wipe`: its bytes become zeros first.
+  // Returns whether it was there. `wipe`: its bytes become zeros first.
   [[nodiscard]] Result<bool> remove(const std::string& id, const std::string& tenant,
                                     bool wipe = false);
 
@@ -65,7 +65,7 @@ class ChunkStore {
       : store_(std::move(store)), model_(std::move(model)) {}
   [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
                                 const tiers::TierService& tiers);
-  // As it is to be put: of what is there (nullptr: nothing) it keeps age, pin and KV.
+  // Returns the entry to put, with age, pin and KV of the known one (nullptr: none).
   [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk,
                                          const kv_store::Entry* known) const;
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;

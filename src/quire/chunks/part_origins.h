@@ -1,6 +1,6 @@
-// Part origins: of each part of a composition, how many of its tokens have KV that was there and
-// how many were computed for the call. What a composed request reports of its reuse follows from
-// them: its sources add up to its cached tokens and, with the query, to the tokens computed.
+// Part origins: how many tokens of each part of a composition have KV that was there, and how many
+// were computed for the call. The reuse report of a composed request follows from them: its sources
+// add up to its cached tokens and, with the query, to the tokens computed.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct PartOrigin {
 
 [[nodiscard]] std::int64_t reused_tokens(std::span<const PartOrigin> origins);
 
-// What blend computes again, [parts] tokens, is not reused. Of a part that was computed for this
-// call it is computed twice and comes off what is reused elsewhere, from the end on: as far as that
-// goes, what is reused and what was computed add up to the parts' tokens.
+// Takes `recomputed`, [parts] tokens that blend computes again, off what is reused. A part that was
+// computed for this call is computed twice: its tokens come off what other parts reuse, from the
+// last part on. Reused and computed tokens then add up to the parts' tokens, as far as that goes.
 void take_off(std::span<const std::int64_t> recomputed, std::vector<PartOrigin>& origins);
 
 // ReuseReport::sources, without `recomputed` tokens: those are a source of their own.

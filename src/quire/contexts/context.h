@@ -111,15 +111,15 @@ class Context {
   [[nodiscard]] Result<std::vector<sequences::BlockRun>> runs_of(runtime::Runtime& runtime,
                                                                  std::span<Item* const> items,
                                                                  const Interrupt& interrupted);
-  // Whether computing the KV of a saved item is possible, and faster than reading it.
+  // Returns whether computing the KV of a saved item is possible, and faster than reading it.
   [[nodiscard]] bool computes(runtime::Runtime& runtime, const Item& item) const;
-  // What it has seen is there.
+  // Returns whether the KV of all that the item has seen is there.
   [[nodiscard]] bool computable(const Item& item) const;
 
   // Who goes where: context_tiers.cc. Runs `work`; while blocks are short, inactive items leave.
   [[nodiscard]] Status with_room(runtime::Runtime& runtime, const std::function<Status()>& work);
   [[nodiscard]] Result<bool> make_room(runtime::Runtime& runtime);
-  // Of those that `may_go`: the one that goes first; nullptr without any.
+  // Returns the item that goes first, of those that `may_go`, or nullptr.
   [[nodiscard]] Item* first_to_go(const std::function<bool(const Item&)>& may_go) const;
   [[nodiscard]] Status move_to_host(runtime::Runtime& runtime, Item& item);
   [[nodiscard]] Status shrink_host(runtime::Runtime& runtime);
@@ -189,8 +189,8 @@ class Context {
     std::vector<tiers::BackgroundLoads::LoadRef> loads;
   };
   [[nodiscard]] Arriving begin_reading(runtime::Runtime& runtime, std::span<Item* const> items);
-  // Waits for it; whether all was right. What was not is a miss from now on. kCancelled: it is read
-  // again when it is needed.
+  // Blocks until all is read. Returns whether all was right; damaged KV is a miss from now on.
+  // kCancelled: it is read again when it is needed.
   [[nodiscard]] static Result<bool> end_reading(const Arriving& arriving,
                                                 const Interrupt& interrupted);
   [[nodiscard]] Result<Item*> add_saved(runtime::Runtime& runtime, const std::string& name);

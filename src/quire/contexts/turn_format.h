@@ -1,4 +1,4 @@
-// What a chat template writes around the turns of a conversation.
+// TurnFormat: the text that a chat template writes around the turns of a conversation.
 #pragma once
 
 #include <optional>

@@ -36,7 +36,7 @@ class BenchFloors {
   [[nodiscard]] double linear_seconds(const StepWork& work);
   // Bytes that the step cannot avoid reading: matrices once, KV once.
   [[nodiscard]] double bytes(const StepWork& work) const;
-  // Of the KV of so many tokens: bytes, and seconds to read and write them once.
+  // Return the bytes of the KV of so many tokens, and the seconds to read and write them once.
   [[nodiscard]] double kv_bytes(double tokens) const { return tokens * kv_token_bytes_; }
   [[nodiscard]] double kv_seconds(double tokens) const {
     return 2 * kv_bytes(tokens) / read_bandwidth_;

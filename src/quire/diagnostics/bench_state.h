@@ -1,5 +1,5 @@
-// What is done with KV that is there, timed: fork, restore from a file, compose. Medians of a few
-// runs; seconds.
+// Times of operations on KV that is there: fork, restore from a file, compose. Medians of a few
+// runs, in seconds.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a step that fails leaves behind.
+// Recovery from a step that fails.
 //
 // Thread rule: the engine thread.
 #pragma once

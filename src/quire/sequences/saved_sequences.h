@@ -42,20 +42,21 @@ class SavedSequences {
   SavedSequences(engine::Engine& engine, tiers::TierService& tiers, SequenceService& sequences)
       : engine_(engine), tiers_(tiers), sequences_(sequences) {}
 
-  // A state as it is saved: its runs, the blocks that hold their KV, and the rest. Waits until the
-  // KV is there. What the window has freed is lost: its tokens are saved without KV.
+  // A state as it is saved: its runs, the blocks that hold their KV, and the rest. KV that a window
+  // has freed is lost: its tokens are saved without KV.
   struct Described {
     std::vector<kv_store::SavedRun> runs;
     std::vector<std::vector<BlockId>> blocks;  // [runs] but those that are lost
     SavedState rest;
   };
+  // Blocks until the KV of the state is there.
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Back to a state. `open` gives what has a part of a run of it; to verify that, without what the
-  // caller knows to be whole. What the prefix cache has of it is used. With options.wait all KV is
-  // read and verified when it returns, that too; else what is missing is read in the background,
-  // where the shelves allow it, and a block that turns out to be damaged is the error of the
-  // requests that read it. kOverflow for what stands outside of the model's context, kCorrupt for
-  // lost blocks that the window still sees, kOutOfBlocks.
+  // Makes a state of saved runs. `open` returns the files that have a part of a run, or, to verify
+  // it, those of them that the caller does not know to be whole. Uses what the prefix cache has of
+  // the runs. With options.wait all KV is read and verified when it returns. Without it, missing KV
+  // is read in the background where the pool allows that, and a damaged block is the error of the
+  // requests that read it. kOverflow outside of the model's context, kCorrupt for lost blocks that
+  // the window still sees, kOutOfBlocks.
   enum class Purpose : std::uint8_t { kRead, kVerify };
   using OpenPart = std::function<Result<std::vector<kv_store::KVFilePart>>(
       const kv_store::RunPart& part, Purpose purpose)>;

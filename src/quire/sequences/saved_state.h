@@ -1,5 +1,5 @@
-// What a saved sequence says besides the tokens with KV: in a file of its own (tier_service) and in
-// a checkpoint (checkpoints) alike.
+// SavedState: the part of a saved sequence beside its tokens with KV, alike in a file of its own
+// and in a checkpoint.
 #pragma once
 
 #include <cstddef>

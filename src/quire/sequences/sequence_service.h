@@ -56,8 +56,8 @@ class SequenceService {
   SequenceService(engine::Engine& engine, chunks::ChunkService& chunks, tiers::TierService& tiers)
       : engine_(engine), chunks_(chunks), tiers_(tiers) {}
 
-  // `options`: whose request it is. What follows a state has the state's salt; kInvalidArgument
-  // for another one, and for runs of states of several salts.
+  // `options`: whose request it is. A state that follows another has its salt. kInvalidArgument for
+  // another salt, and for runs of states of several salts.
   // Computes what no cache holds, waiting for it. No tokens: an empty sequence.
   [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens, const Interrupt& interrupted,
                                       const RequestOptions& options = {});
@@ -82,8 +82,9 @@ class SequenceService {
                                          const Interrupt& interrupted,
                                          const RequestOptions& options = {});
 
-  // The same without computing again what stands behind: its KV is copied as it is, its keys used
-  // as far away as they now stand. kApproximate. kIncompatible for a model with a sliding window.
+  // Replaces tokens without computing again those that stand behind. Their KV is copied as it is;
+  // their keys are used as far away as they now stand. kApproximate. kIncompatible for a model with
+  // a sliding window.
   [[nodiscard]] Result<StateRef> replace_only(const StateRef& state, std::int64_t start,
                                               std::int64_t stop, std::span<const TokenId> tokens,
                                               const Interrupt& interrupted,
@@ -107,7 +108,7 @@ class SequenceService {
   // Logits of the next token; the state stays.
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> logits(const StateRef& state);
 
-  // What handles of blocks stand for.
+  // Finds the meaning of handles of blocks.
   [[nodiscard]] BlockRuns& runs() { return runs_; }
   // Holds the KV of all that the state has of its own. Computes that of the last token.
   [[nodiscard]] Result<tiers::HeldRef> hold(const StateRef& state, const Interrupt& interrupted);

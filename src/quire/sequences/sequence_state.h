@@ -17,8 +17,8 @@ class Engine;
 
 namespace quire::sequences {
 
-// What a sequence is at one moment: its tokens, and the KV of all but the last (computing that one
-// gives the logits of the next token). Its blocks return with its last owner.
+// A sequence at one moment: its tokens, and the KV of all but the last, whose computing gives the
+// logits of the next token. Its blocks return with its last owner.
 struct SequenceState {
   SequenceState() = default;
   ~SequenceState();

@@ -1,11 +1,9 @@
 // BackgroundLoads: KV on its way from files into blocks that sequences have already. A thread reads
-// layer after layer, so computing begins when the first one is there and waits, layer by layer, for
-// the rest. To a device several threads read, each a layer of its own: nothing else needs the cores
-// then, and one thread reads and checks a tenth of what the bus takes.
+// layer after layer. Computing begins when the first layer is there and waits for each other one.
+// Several threads read for a device, each a layer of its own.
 //
 // A block whose part of a load failed is bad until it is free again, and so is every copy of it.
-// What has been computed over a bad block may not be used: its request fails with the error of the
-// part.
+// A request that computed over a bad block fails with the error of the part.
 //
 // Thread rule: the engine's thread, but for the functions of a `Load`, which any thread may call.
 #pragma once
@@ -44,14 +42,14 @@ inline constexpr int kMostReaders = 4;
 
 class BackgroundLoads final : public engine::KvGate {
  public:
-  // What is read together: of each layer all parts, then of the next. A part that fails ends alone.
+  // Parts that are read together, layer after layer. A part that fails ends alone.
   class Load final : public engine::KvGate::Load {
    public:
     Load(std::vector<kv_store::KVFilePart> parts, int layers)
         : parts_(std::move(parts)), all_layers_(layers), failures_(parts_.size()) {}
-    // Returns when of `layer` and all before it is there what will be.
+    // Blocks until layers 0 to `layer` have been read or have failed.
     void wait(int layer) override;
-    // The same for all layers, but waits so long at most; whether they are there.
+    // Waits at most `at_most` for all layers. Returns whether they have ended.
     [[nodiscard]] bool wait_end(std::chrono::milliseconds at_most);
     // Waits for all layers. The error of a part, of all or of those that fill some of `blocks`.
     [[nodiscard]] Status outcome();
@@ -65,7 +63,7 @@ class BackgroundLoads final : public engine::KvGate {
     [[nodiscard]] bool has_failed(std::size_t part);
     void fail(std::size_t part, Status why);
     void fail_all(const Status& why);
-    // What is known so far, without waiting.
+    // Returns the first failure so far of parts that `of` accepts. Does not wait.
     [[nodiscard]] Status failure(const std::function<bool(const kv_store::KVFilePart&)>& of);
     void note(int layers);
 
@@ -114,9 +112,9 @@ class BackgroundLoads final : public engine::KvGate {
                     std::vector<engine::KvGate::LoadRef>& loads) const override;
   // The error that spoilt one of these blocks.
   [[nodiscard]] Status check(std::span<const BlockId> blocks) const;
-  // The same when those that fill them have ended; waits for that.
+  // Blocks until the loads that fill them have ended. Returns the error that spoilt one of them.
   [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const override;
-  // Waits until the block that is copied is there.
+  // Blocks until the block that is copied is there.
   void before_copy(const kv::BlockCopy& copy) override;
 
  private:

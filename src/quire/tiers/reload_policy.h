@@ -1,6 +1,6 @@
-// ReloadPolicy: is saved KV read back, or is computing it again faster? By what this process has
-// measured, in seconds per token: the medians of the last five, so that one slow read or one slow
-// step decides nothing. The result is the same either way, to the bit.
+// ReloadPolicy: decides whether saved KV is read back or computed again, whichever is faster. It
+// compares the medians of the last five measurements in seconds per token, so that one slow read or
+// step decides nothing. The KV is the same either way, to the bit.
 //
 // Thread rule: any thread.
 #pragma once
@@ -18,7 +18,7 @@ namespace quire::tiers {
 
 class ReloadPolicy final : public engine::StepListener {
  public:
-  // What took `seconds`; few tokens say nothing and are not counted.
+  // Notes that reading or computing took `seconds`. Few tokens say nothing and are not counted.
   void note_read(std::int64_t tokens, double seconds);
   void note_computed(std::int64_t tokens, double seconds);
   void computed(const Step& step) override {
@@ -30,7 +30,7 @@ class ReloadPolicy final : public engine::StepListener {
   // True unless both are known (of at least three) and computing was faster. Then too now and then,
   // so that reading is measured again.
   [[nodiscard]] bool reads_next();
-  // What reads_next() would say from now on, if nothing were measured meanwhile.
+  // Answers of reads_next() from now on, if nothing were measured meanwhile.
   class Forecast {
    public:
     [[nodiscard]] bool reads_next();

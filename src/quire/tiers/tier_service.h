@@ -1,8 +1,8 @@
 // TierService: KV on its way between the pool, host memory and files.
 //
-// The engine thread only names, reserves and takes over blocks; bytes are copied in the caller's
-// thread, while nobody else can see the target and nobody writes the source. What arrives damaged
-// or short is never taken over.
+// The engine thread only names, reserves and takes over blocks. Bytes are copied in the caller's
+// thread, while nobody else can see the target and nobody writes the source. KV that arrives
+// damaged or short is never taken over.
 //
 // Thread rule: every public method may be called from any thread but the engine's.
 #pragma once
@@ -49,7 +49,7 @@ class TierService {
   // Engine thread: what is read in the background.
   [[nodiscard]] BackgroundLoads& background_loads() { return background_loads_; }
 
-  // Whether saved KV is read or computed again.
+  // Decides whether saved KV is read or computed again.
   [[nodiscard]] ReloadPolicy& reload_policy() { return reload_policy_; }
 
   // kOutOfBlocks when the machine has no memory.
@@ -65,9 +65,9 @@ class TierService {
 
   // Identity of everything that decides the bits of KV besides the tokens before it.
   [[nodiscard]] base::KVFingerprint fingerprint() const;
-  // The same without the kernels: for what names them beside it and is graded by them.
+  // Returns the identity without the kernels, for data that names them and is graded by them.
   [[nodiscard]] base::KVFingerprint model_fingerprint() const;
-  // What a file or object of these segments says; `blocks` gets theirs.
+  // Returns the header of a file or object of these segments. `blocks` gets their blocks.
   [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
                                                    std::vector<std::vector<BlockId>>& blocks) const;
   // The whole run of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
@@ -94,14 +94,14 @@ class TierService {
   [[nodiscard]] std::vector<HeldRef> from_files(
       std::span<const std::shared_ptr<const kv_store::KVFile>> files, Loads& loads);
 
-  // What is read together in the background (BackgroundLoads), into segments that can be used at
-  // once.
+  // Parts that are read together in the background, into segments that can be used at once.
   struct JointRead {
     std::vector<kv_store::KVFilePart> parts;
     std::vector<HeldRef> held;  // until all is read, whoever drops the segments
     std::int64_t tokens = 0;
   };
-  // Engine thread. As read_segment, with nothing read yet. What was added must be started.
+  // Adds a run to the read and returns its segment, with nothing read yet. The read must be
+  // started. Engine thread.
   [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
                                              std::shared_ptr<const kv_store::KVFile> file, int run);
   // Engine thread, and so is `done`.
