@@ -19,6 +19,7 @@
 #include "must.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/runtime/runtime.h"
 #include "quire/types.h"
 

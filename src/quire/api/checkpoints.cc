@@ -15,11 +15,11 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/contexts/checkpoints.h"
-#include "quire/engine/engine.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sequence.h"
-#include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
 
 namespace quire {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -14,8 +13,11 @@
 
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
+#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 
 namespace quire {
 namespace {

@@ -16,6 +16,7 @@
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sequence.h"
 
 namespace quire {

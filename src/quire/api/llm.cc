@@ -28,6 +28,7 @@
 #include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/text/work_limits.h"
 #include "quire/tiers/reload_policy.h"

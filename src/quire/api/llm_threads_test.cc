@@ -12,7 +12,10 @@
 
 #include "quire/api/test_support.h"
 #include "quire/llm.h"
-#include "quire/sequence.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {

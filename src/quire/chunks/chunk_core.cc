@@ -1,45 +1,20 @@
 #include "quire/chunks/chunk_core.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <future>
-#include <iterator>
-#include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
-#include <set>
-#include <span>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <variant>
-#include <vector>
 
-#include "quire/base/check.h"
-#include "quire/base/ids.h"
-#include "quire/base/json.h"
-#include "quire/base/no_memory.h"
-#include "quire/base/str.h"
-#include "quire/base/work_meter.h"
 #include "quire/chunks.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
-#include "quire/engine/active_request.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/session_service.h"
-#include "quire/interrupt.h"
-#include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
-#include "quire/result.h"
-#include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
-#include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::chunks {

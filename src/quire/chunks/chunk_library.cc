@@ -1,25 +1,19 @@
 #include "quire/chunks/chunk_library.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
+#include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/chunk_store.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/session_service.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"

@@ -1,15 +1,11 @@
 #include "quire/chunks/chunk_service.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <map>
-#include <memory>
-#include <new>
 #include <optional>
-#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -23,19 +19,14 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
-#include "quire/chunks/chunk_store.h"
+#include "quire/chunks/chunk_drafts.h"
+#include "quire/chunks/composition_planner.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
-#include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv/types.h"
-#include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/store.h"
-#include "quire/kv_store/store_uses.h"
 #include "quire/result.h"
-#include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
 

@@ -1,24 +1,18 @@
 #include "quire/chunks/composition_planner.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quire/base/check.h"
-#include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
-#include "quire/chunks/blend.h"
-#include "quire/chunks/part_origins.h"
+#include "quire/chunks/chunk_library.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
@@ -27,9 +21,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
-#include "quire/tiers/background_loads.h"
 #include "quire/tiers/tier_service.h"
 
 namespace quire::chunks {

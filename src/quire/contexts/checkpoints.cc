@@ -32,6 +32,7 @@
 #include "quire/sequences/block_run.h"
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"

@@ -9,6 +9,7 @@
 
 #include "quire/chunks.h"
 #include "quire/chunks/chunk_service.h"
+#include "quire/chunks/composition_preview.h"
 #include "quire/context.h"
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"

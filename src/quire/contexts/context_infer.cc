@@ -27,7 +27,10 @@
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
 #include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 

@@ -28,6 +28,7 @@
 #include "quire/runtime/runtime.h"
 #include "quire/sequences/block_run.h"
 #include "quire/tiers/background_loads.h"
+#include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 

@@ -19,6 +19,7 @@
 #include "quire/diagnostics/bench_state.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/llm_options.h"
 #include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"

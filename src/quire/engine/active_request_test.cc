@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
-#include "quire/engine/channel.h"
 #include "quire/output.h"
 #include "quire/types.h"
 

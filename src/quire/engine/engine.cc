@@ -1,9 +1,6 @@
 #include "quire/engine/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -21,12 +18,13 @@
 #include "quire/attention/fixed_range.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
-#include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
@@ -34,17 +32,12 @@
 #include "quire/engine/session_service.h"
 #include "quire/engine/step.h"
 #include "quire/engine/step_loads.h"
+#include "quire/engine/step_state.h"
 #include "quire/engine/submission.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/paged_store.h"
-#include "quire/llm.h"
-#include "quire/model/decoder.h"
-#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
-#include "quire/sched/scheduler.h"
-#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::engine {

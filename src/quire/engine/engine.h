@@ -37,7 +37,7 @@
 
 namespace quire::engine {
 
-class Engine : private EngineThread::Worker {
+class Engine final : private EngineThread::Worker {
  public:
   // Loads the model. Nothing runs before start().
   [[nodiscard]] static Result<std::unique_ptr<Engine>> load(const std::string& model,

@@ -13,6 +13,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/llm.h"
 #include "quire/model/decoder.h"

@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "quire/llm.h"
-#include "quire/result.h"
-
 namespace quire::engine {
 namespace {
 

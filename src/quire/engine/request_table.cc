@@ -18,6 +18,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sched/scheduler.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {

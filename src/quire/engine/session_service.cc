@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"

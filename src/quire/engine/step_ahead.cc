@@ -5,8 +5,6 @@
 #include <span>
 
 #include "quire/base/stopwatch.h"
-#include "quire/engine/active_request.h"
-#include "quire/engine/batch_builder.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/step.h"
 #include "quire/engine/step_state.h"

@@ -6,6 +6,9 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
+#include "quire/engine/engine_thread.h"
+#include "quire/engine/published_stats.h"
+#include "quire/engine/request_table.h"
 
 namespace quire::engine {
 

@@ -24,6 +24,8 @@
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
 #include "quire/types.h"
 
 namespace quire::sequences {

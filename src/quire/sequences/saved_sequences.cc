@@ -28,6 +28,7 @@
 #include "quire/result.h"
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -17,20 +16,17 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
 #include "quire/chunks/chunk_service.h"
-#include "quire/engine/active_request.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
-#include "quire/interrupt.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 #include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/sequence_state.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 

@@ -2,23 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/chunks/chunk_service.h"
+#include "quire/chunks/composition_planner.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
@@ -31,6 +29,10 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/sequence_drafts.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "quire/engine/engine.h"
 #include "quire/kv/ledger.h"
 
 namespace quire::sequences {

@@ -22,6 +22,7 @@
 #include "quire/base/no_memory.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
+#include "quire/engine/hooks.h"
 #include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"

@@ -24,7 +24,6 @@
 #include "quire/device/accelerator.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/tasks.h"
-#include "quire/interrupt.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
