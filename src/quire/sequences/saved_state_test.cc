@@ -15,6 +15,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/tiers/kv_identity.h"
 
 namespace quire::sequences {
 namespace {
