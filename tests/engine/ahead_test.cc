@@ -18,7 +18,6 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/engine_core.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"

@@ -1,8 +1,8 @@
 // Saved KV that is not read for as long as the test wants: who waits for it and interrupts is let
 // go at once, and what arrives later is right. The linker puts a gate before preadv.
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"

@@ -8,8 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "quire/api/llm_impl.h"
 #include "quire/api/sequence_impl.h"
 #include "quire/base/ids.h"
+#include "quire/engine/engine.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/sequence.h"

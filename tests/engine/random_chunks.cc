@@ -14,6 +14,7 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/engine/engine.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"

@@ -2,6 +2,7 @@
 // the second and so on until none is left to refuse: the call succeeds all the same or gives a
 // typed error, nothing it had begun stays, and the engine answers as before. As SQLite tests it
 // (sqlite.org/malloc.html).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,6 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/engine_core.h"
 #include "quire/runtime/runtime.h"
 #include "quire/types.h"
 

@@ -2,6 +2,7 @@
 // are made twice: by it alone, and among those of two others who do the like with the same texts.
 // What the calls return, errors word for word, must be the same; only times, block ids and request
 // numbers may differ.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <regex>

@@ -5,19 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/llm.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {

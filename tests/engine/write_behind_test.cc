@@ -2,7 +2,6 @@
 // get short meanwhile. Oracle: what was written through, or another process finds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -21,11 +20,12 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/device/host_buffer.h"
+#include "quire/engine/engine.h"
 #include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
 
 namespace quire {

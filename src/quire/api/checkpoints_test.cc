@@ -17,9 +17,10 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/store.h"
 
 namespace quire {
 namespace {

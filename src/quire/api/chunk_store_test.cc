@@ -1,7 +1,6 @@
 // Chunks that outlive their process, on the demo model. Oracle: the process that registered them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -24,10 +23,10 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/engine/engine.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 #include "quire/sequence.h"
 #include "quire/store.h"
 #include "quire/tiers/reload_policy.h"

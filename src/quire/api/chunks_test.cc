@@ -7,10 +7,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <string>
@@ -20,11 +16,8 @@
 
 #include "quire/api/test_support.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 #include "quire/sequence.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -13,11 +14,8 @@
 
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
-#include "quire/interrupt.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 
 namespace quire {
 namespace {

@@ -6,11 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <ios>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -22,14 +20,10 @@
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
-#include "quire/chunks.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 #include "quire/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {

@@ -1,11 +1,9 @@
 // Which items of a context stay where when memory is short. Oracle: the same item before.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 
 #include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -21,8 +19,8 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
+#include "quire/engine/engine.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/tiers/reload_policy.h"

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,7 +14,9 @@
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {

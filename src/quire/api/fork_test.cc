@@ -2,8 +2,6 @@
 // at once, and what the parent had opened goes without waiting for anybody.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "quire/api/test_support.h"
 #include "quire/checkpoints.h"

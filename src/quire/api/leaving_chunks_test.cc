@@ -16,7 +16,6 @@
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
 #include "quire/sequence.h"
 
 namespace quire {

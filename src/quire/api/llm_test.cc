@@ -7,24 +7,16 @@
 
 #include <boost/json.hpp>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
-#include "quire/output.h"
-#include "quire/result.h"
-#include "quire/sampling.h"
-#include "quire/tokenizer.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {

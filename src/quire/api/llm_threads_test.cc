@@ -12,10 +12,7 @@
 
 #include "quire/api/test_support.h"
 #include "quire/llm.h"
-#include "quire/output.h"
-#include "quire/result.h"
-#include "quire/sampling.h"
-#include "quire/types.h"
+#include "quire/sequence.h"
 
 namespace quire {
 namespace {

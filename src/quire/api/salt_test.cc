@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
@@ -21,7 +23,6 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {

@@ -21,6 +21,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/types.h"
 
 namespace quire {
 namespace {

@@ -4,16 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
 

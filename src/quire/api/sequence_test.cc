@@ -6,9 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -16,17 +14,12 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
-#include "quire/types.h"
 
 namespace quire {
 namespace {

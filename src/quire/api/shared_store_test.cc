@@ -14,11 +14,9 @@
 #include <vector>
 
 #include "quire/api/test_support.h"
-#include "quire/base/temporary_folder.h"
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/llm.h"
-#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/store.h"
 

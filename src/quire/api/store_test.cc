@@ -10,11 +10,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "quire/kv_store/entry.h"
 #include "quire/kv_store/holds_text.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"

@@ -2,7 +2,6 @@
 // same bits; whatever is wrong with them is a miss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -13,7 +12,6 @@
 #include <ios>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 

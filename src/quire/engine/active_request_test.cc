@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
+#include "quire/engine/channel.h"
 #include "quire/output.h"
 #include "quire/types.h"
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "quire/llm.h"
+#include "quire/result.h"
+
 namespace quire::engine {
 namespace {
 

@@ -5,13 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,8 +18,8 @@
 #include "quire/device/cpu/no_threads.h"
 #include "quire/engine/tasks.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"

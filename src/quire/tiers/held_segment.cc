@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "quire/engine/engine.h"  // IWYU pragma: keep (its thread gets a task)
 #include "quire/kv/ledger.h"
 
 namespace quire::tiers {
