@@ -42,7 +42,7 @@ class Engine final : private EngineThread::Worker {
   // Loads the model. Nothing runs before start().
   [[nodiscard]] static Result<std::unique_ptr<Engine>> load(const std::string& model,
                                                             const EngineOptions& options);
-  ~Engine();
+  ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 

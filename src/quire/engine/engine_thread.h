@@ -28,6 +28,10 @@ class EngineThread {
   // Owns what the thread works on.
   class Worker {
    public:
+    Worker() = default;
+    Worker(const Worker&) = delete;
+    Worker& operator=(const Worker&) = delete;
+    virtual ~Worker() = default;
     // Returns whether there is something to compute.
     [[nodiscard]] virtual bool has_work() const = 0;
     // Returns whether tasks may run now: no step is launched, and every token is booked.
@@ -44,9 +48,6 @@ class EngineThread {
     [[nodiscard]] virtual bool await_blocks() = 0;
     // Ends all that is open. Called once, by the thread, after the last task.
     virtual void end() = 0;
-
-   protected:
-    ~Worker() = default;
   };
 
   // Borrows both, which must outlive it.
