@@ -17,7 +17,7 @@ from check_log import ROOT, Count, Failure, count_cases, count_programs, count_p
 JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 15
 ANALYZED = 8  # The static analyzer takes one file in so many
-COMPILED_ALONE = 4
+COMPILED_ALONE = 4  # and so does the build of each file alone
 TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;tiers;chunks;sequences;runtime;contexts;api"
 THREADED = ("kv", "sched", "device", "engine", "tiers", "chunks", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")

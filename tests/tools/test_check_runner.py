@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,35 @@ class StageTest(Folder):
             with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=head + "\n")):
                 chosen.append(check_stages.of_this_commit().name)
         self.assertEqual(chosen, [stage.name for stage in check_stages.ROTATING])
+
+    def test_a_share_is_of_the_commit_and_all_shares_together_are_everything(self):
+        paths = [f"src/quire/kv/{index}.cc" for index in range(200)]
+        shares = []
+        for commit in range(4):
+            with mock.patch("check_stages.turn", return_value=commit * len(check_stages.ROTATING) + 1):
+                shares.append(list(filter(check_stages.share_of_this_commit(4), paths)))
+        self.assertEqual(sorted(sum(shares, [])), sorted(paths))
+        self.assertTrue(all(30 <= len(share) <= 70 for share in shares), [len(share) for share in shares])
+
+    def test_the_halves_of_the_sanitizers_are_all_tests_once(self):
+        names = ["base", "kv/1", "kv/2", "api/1", "check_a+b", *(f"t{index}" for index in range(20))]
+        listing = "Test project x\n" + "".join(f"  Test {'#' + str(at):>4}: {name}\n" for at, name in enumerate(names, 1))
+        ran = []
+        for mine in (True, False):
+            with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=listing)), \
+                    mock.patch("check_stages.turn", return_value=5), mock.patch("check_stages.ctest") as ctest:
+                check_stages.asan_half(mine)(None)
+            self.assertEqual(ctest.call_args.args[1:3], ("asan", "-E"))
+            ran.append([name for name in names if not re.search(ctest.call_args.args[3], name)])
+        self.assertEqual(sorted(sum(ran, [])), sorted(names))
+        self.assertTrue(all(ran))
+
+    def test_objects_are_those_of_sources_of_the_tree(self):
+        commands = [{"file": str(self.path / "src/quire/a/cuda/b.cu"), "output": "b.o"}, {"file": str(self.path / "src/quire/a/c.cc"), "output": "c.o"},
+                    {"file": str(self.path / "build/cuda/Unity/unity_0.cxx"), "output": "u.o"}]
+        self.write("build/cuda/compile_commands.json", json.dumps(commands))
+        with mock.patch("check_stages.ROOT", self.path), mock.patch("check_stages.BUILD", self.path / "build"):
+            self.assertEqual(check_stages.objects("cuda", lambda path: "/cuda/" in path), ["b.o"])
 
     def progress(self, *stages):
         with mock.patch("check_log.LOGS", self.path), mock.patch("check_log.ROOT", self.path), mock.patch("check.ROOT", self.path):

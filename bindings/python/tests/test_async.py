@@ -9,7 +9,7 @@ import pytest
 from conftest import KEEPER, MODEL, some_ids
 
 import quire
-from quire import ChunkType
+from quire import ChunkType, async_stream
 
 GREEDY = {"temperature": 0, "max_tokens": 24}
 ENDLESS = {"temperature": 0, "max_tokens": 2000, "ignore_eos": True}
@@ -127,6 +127,33 @@ def waits_for(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_a_stream_that_is_made_while_its_task_is_cancelled_is_closed_before_the_task_ends():
+    entered, may_leave = threading.Event(), threading.Event()
+    closed = []
+
+    class Made:
+        def close(self):
+            closed.append(True)
+
+    def start(halt):
+        entered.set()
+        may_leave.wait(10)
+        return Made()
+
+    async def ask():
+        task = asyncio.create_task(async_stream.in_thread(start))
+        await asyncio.to_thread(entered.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0.02)
+        assert not task.done(), "the thread is still at it"
+        may_leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return list(closed)
+
+    assert asyncio.run(ask()) == [True]
 
 
 @pytest.mark.parametrize("kind", ["generate", "batch", "stream", "chunks", "chunk stream"])

@@ -68,7 +68,6 @@ Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_vie
   return text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(type), text);
 }
 
-// Everything about a chunk that does not need the registry.
 Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   ChunkDraft draft{.content = &content};
@@ -102,7 +101,6 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   return draft;
 }
 
-// Ids of text; then the chunk's own id. The one place where a chunk is encoded.
 Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) const {
   if (const std::string* text = draft.text()) {
     draft.chunk.content = *text;  // not before: most texts are there already
@@ -129,7 +127,8 @@ Status ChunkDrafts::check_is_system(const kv::NewChunk& anchor) {
                .chunk_id = anchor.id};
 }
 
-// An anchor that the last of `drafts` asks for is there, or is registered before.
+// Returns the error of an anchor that the last of `drafts` asks for and that is neither there nor
+// among the drafts before it.
 Status ChunkDrafts::check_anchor(std::span<const ChunkDraft> drafts) {
   const std::optional<std::string>& asked = drafts.back().content->options.anchor;
   if (!asked || asked->empty() || core_.windowed()) {
@@ -150,7 +149,7 @@ Status ChunkDrafts::check_anchor(std::span<const ChunkDraft> drafts) {
   return check_is_system(*anchor);
 }
 
-// Of texts that are there.
+// Gives drafts the tokens of registered chunks that have their texts.
 void ChunkDrafts::take_known_tokens(std::span<ChunkDraft> drafts) {
   std::map<std::string, std::vector<const kv::Chunk*>> lists;  // by salt
   for (ChunkDraft& draft : drafts) {
@@ -170,7 +169,7 @@ void ChunkDrafts::take_known_tokens(std::span<ChunkDraft> drafts) {
   }
 }
 
-// The anchor that it will have: that of `anchors` unless it names one.
+// Gives a context the anchor that it will have: the one it names, else that of `anchors`.
 Status ChunkDrafts::name_anchor(ChunkDraft& draft, Anchors& anchors) {
   if (draft.chunk.type != ChunkType::kContext || core_.windowed()) {
     return {};
@@ -185,7 +184,7 @@ Status ChunkDrafts::name_anchor(ChunkDraft& draft, Anchors& anchors) {
   return {};
 }
 
-// A text that is there is not encoded again.
+// Encodes no text that is registered already.
 Status ChunkDrafts::name_drafts(std::span<ChunkDraft> drafts) {
   QUIRE_TRY_STATUS(core_.engine.thread().call([&] { take_known_tokens(drafts); }));
   Anchors anchors;  // the last ones before
@@ -227,7 +226,7 @@ ChunkDrafts::Rooms ChunkDrafts::rooms_for(std::span<const ChunkDraft> drafts,
   return rooms;
 }
 
-// What is saved is read into the room that there is.
+// Saved chunks need no room: they are read into what there is.
 Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
   for (std::size_t count = 1; count <= drafts.size(); ++count) {
     QUIRE_TRY_STATUS(check_anchor(drafts.first(count)));

@@ -43,7 +43,7 @@ Status ChunkLibrary::open() {
   if (core_.options.store.empty()) {
     return {};
   }
-  // What is written is in the pool already: no second copy of it in the page cache.
+  // Writes go around the page cache: the pool has the KV already.
   const auto open = [&] {
     return ChunkStore::open(core_.options.store, core_.engine.model_digest(),
                             {.max_bytes = core_.options.max_store_bytes,
@@ -61,8 +61,7 @@ Status ChunkLibrary::open() {
   return {};
 }
 
-// Whether what is new is written. To a reader's store it is not, and is of this process alone; who
-// flushes is told.
+// Returns whether new chunks are written. A read-only store takes none, and flush() says so.
 bool ChunkLibrary::saves() {
   const Status writable = store_ == nullptr ? Status() : store_->check_writable();
   if (!writable.ok()) {
@@ -71,9 +70,6 @@ bool ChunkLibrary::saves() {
   return store_ != nullptr && writable.ok();
 }
 
-// Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
-// without effect for one that is there, or whose KV is damaged or another model's: then it is a
-// miss. kOutOfBlocks, kOverflow when there is no room for it.
 Status ChunkLibrary::adopt(const std::string& id, const std::string& salt, ReadBehind* behind) {
   const auto saved = saved_chunk(id, salt);
   if (!saved) {
@@ -86,7 +82,7 @@ Status ChunkLibrary::adopt(const std::string& id, const std::string& salt, ReadB
   return stands ? adopt_saved(*saved, behind) : Status();
 }
 
-// Whether the system chunk that a context was computed under is there, or can be had.
+// Returns whether the system chunk that a context was computed under is there, or can be read.
 Result<bool> ChunkLibrary::adopt_anchor(const std::string& id, const std::string& salt) {
   const auto saved = saved_chunk(id, salt);
   if (saved && saved->type == ChunkType::kSystemPrompt) {
@@ -96,7 +92,6 @@ Result<bool> ChunkLibrary::adopt_anchor(const std::string& id, const std::string
   return known != nullptr && known->type == ChunkType::kSystemPrompt;
 }
 
-// On disk and not in the registry.
 std::optional<kv::Chunk> ChunkLibrary::saved_chunk(const std::string& id, const std::string& salt) {
   if (store_ == nullptr || id.empty() || core_.registry.find(id) != nullptr) {
     return std::nullopt;
@@ -130,7 +125,7 @@ Status ChunkLibrary::adopt_saved(const kv::Chunk& saved, ReadBehind* behind) {
   return {};
 }
 
-// Whether saved KV is read now; else it is computed, as that is faster.
+// Returns whether saved KV is read now. Notes that it is not where computing is faster.
 bool ChunkLibrary::reads_next(const kv::VariantName& name) {
   const bool reads = core_.tiers.reload_policy().reads_next();
   if (!reads) {
@@ -139,7 +134,7 @@ bool ChunkLibrary::reads_next(const kv::VariantName& name) {
   return reads;
 }
 
-// Into the room that is set aside for it. False for KV that is damaged or another model's.
+// Reads KV into the room that is set aside for it. Returns false for damaged or foreign KV.
 Result<bool> ChunkLibrary::read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key,
                                    ReadBehind* behind) {
   const auto segment = load(chunk, key, behind);
@@ -153,8 +148,6 @@ Result<bool> ChunkLibrary::read_kv(const kv::NewChunk& chunk, const kv::VariantK
   return no_memory ? Result<bool>(std::move(kept).error()) : kept.ok();
 }
 
-// What the compositions lack of saved KV other than what chunks were registered with; whether some
-// was read. Their chunks are held.
 Result<bool> ChunkLibrary::read_variants(const Compositions& compositions, ReadBehind* behind) {
   bool any = false;
   for (const kv::ResolvedComposition& composition : compositions) {
@@ -172,7 +165,7 @@ Result<bool> ChunkLibrary::read_variant(const kv::Part& part, ReadBehind* behind
   const kv::VariantName name{chunk.id, key};
   const bool had = chunk.variants.contains(key);  // for an earlier composition
   if (had || key == kv::registered_key(chunk) || prefills_.is_under_way(name) ||
-      !store_->has_kv(chunk.id, chunk.salt, object_of(chunk, key)) || !reads_next(name)) {
+      !has_kv(chunk, key) || !reads_next(name)) {
     return false;
   }
   QUIRE_TRY_STATUS(core_.registry.begin_variants({&name, 1}));
@@ -187,7 +180,7 @@ void ChunkLibrary::start_reading(ReadBehind behind) {
   });
 }
 
-// They are there without KV from now on, which is computed where it is used.
+// Takes damaged KV from its chunks, which stay: their KV is computed where it is used.
 void ChunkLibrary::drop_damaged(tiers::BackgroundLoads::Load& load,
                                 std::span<const ArrivingVariant> arriving) {
   for (const ArrivingVariant& each : arriving) {
@@ -201,7 +194,7 @@ void ChunkLibrary::drop_damaged(tiers::BackgroundLoads::Load& load,
   }
 }
 
-// What the KV of a chunk is called in the store.
+// Returns the name of a chunk's KV in the store.
 std::string ChunkLibrary::object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const {
   if (key == kv::registered_key(chunk)) {
     return chunk.id;
@@ -213,7 +206,6 @@ std::string ChunkLibrary::object_of(const kv::NewChunk& chunk, const kv::Variant
   return kv::variant_id(chunk.id, before, key.gap);
 }
 
-// Registered last: by this process, else by an earlier one.
 Result<std::string> ChunkLibrary::last_system(const std::string& salt) {
   std::string id = core_.registry.last_system(salt);
   if (!id.empty() || store_ == nullptr) {
@@ -249,8 +241,8 @@ Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::Va
   return segment;
 }
 
-// Engine thread. The KV of a chunk for who writes it, nullptr when it has none; it stays when the
-// chunk goes. Waits for what is being read.
+// Holds the KV of a chunk for a writer, also when the chunk goes. Returns null when it has none.
+// Waits for KV that is being read. Engine thread.
 Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key) {
   const auto variant = chunk.variants.find(key);
   if (variant == chunk.variants.end()) {
@@ -262,7 +254,6 @@ Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::V
   return core_.tiers.keep(alias);
 }
 
-// Writes what a registration has created, or lets it be written. Callers' thread.
 Status ChunkLibrary::save(const std::string& id, const std::string& salt) {
   if (!saves()) {
     return {};
@@ -287,8 +278,6 @@ Status ChunkLibrary::save(const std::string& id, const std::string& salt) {
   return {};
 }
 
-// Whether the store has forgotten a chunk that is there: by its limit, its TTL, or since another
-// process deleted it. Looks at the index, not at the KV. Callers' thread.
 bool ChunkLibrary::is_lost(const std::string& id, const std::string& salt) {
   return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id, salt);
 }
@@ -314,8 +303,6 @@ Status ChunkLibrary::save_registered(const std::string& id, const std::string& s
   return {};
 }
 
-// Lets KV be written that was computed for a composition: its answer does not wait for the disk.
-// Callers' thread.
 void ChunkLibrary::save_variants(const StartedPrefills& computed) {
   if (store_ == nullptr) {
     return;
@@ -335,7 +322,7 @@ void ChunkLibrary::save_variants(const StartedPrefills& computed) {
       salt = chunk->salt;
     });
     if (held != nullptr && saves()) {
-      // By a name of its own: the chunk's says whether the chunk is written.
+      // The chunk's own name says whether the chunk is written.
       const std::string write = base::str_cat("kv ", object);
       writes_.put(write, [this, id = id, salt, object, held = std::move(held)] {
         return written_->put_variant(id, salt, object, held, core_.tiers);
@@ -348,7 +335,6 @@ std::vector<kv::Chunk> ChunkLibrary::saved_chunks(const std::string& salt) const
   return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list(salt);
 }
 
-// Of a chunk that is in the store; "" where none is, and so of those of other tenants.
 std::string ChunkLibrary::why_not_found(std::string_view id, std::string_view salt) const {
   return store_ == nullptr ? std::string()
                            : store_->why_not_found(std::string(id), std::string(salt),
@@ -366,8 +352,6 @@ void ChunkLibrary::note_use(const std::string& id, const std::string& salt) cons
   }
 }
 
-// What the store says of a chunk: another process may have pinned it there. Callers' thread, for
-// the store may be at work.
 void ChunkLibrary::note_saved(ChunkInfo& info, const std::string& salt) {
   const auto saved = store_ == nullptr ? std::nullopt : store_->find(info.chunk_id, salt);
   info.saved = saved.has_value();

@@ -55,8 +55,9 @@ class ChunkLibrary {
   // Returns a name of this engine among those that share the store; "" without one.
   [[nodiscard]] const std::string& nonce() const { return nonce_; }
 
-  // Into the registry. Where `behind` is null, and for system chunks, KV is read before the call
-  // returns. kOutOfBlocks, kOverflow when there is no room for it.
+  // Brings a saved chunk into the registry, with the KV that it was registered with. Where `behind`
+  // is null, and for system chunks, KV is read before the call returns. Does nothing for a chunk
+  // that is there; damaged or foreign KV is a miss. kOutOfBlocks, kOverflow without room.
   [[nodiscard]] Status adopt(const std::string& id, const std::string& salt,
                              ReadBehind* behind = nullptr);
   // Reads what the compositions lack of saved KV other than what chunks were registered with.
@@ -89,7 +90,8 @@ class ChunkLibrary {
     return has_store() ? store_->check_writable() : Status();
   }
 
-  // Changing what is in the store. Any thread, but the engine's for save().
+  // Changing the store. Any thread; save(), save_registered() and save_variants() visit the
+  // engine's thread, so any but that one. Writes the chunk and its KV, now or behind the call.
   [[nodiscard]] Status save(const std::string& id, const std::string& salt);
   // Writes what a registration has created (`unsaved`), changed, or found lost.
   [[nodiscard]] Status save_registered(const std::string& id, const std::string& salt, bool unsaved,

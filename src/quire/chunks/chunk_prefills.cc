@@ -123,7 +123,6 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
   return start(std::move(request), {chunk.id, key}, store);
 }
 
-// A sequence of the chunk's tokens behind what its variant stands behind.
 Result<SeqId> ChunkPrefills::compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key) {
   kv::SegmentUse before;
   std::int64_t position = key.gap;

@@ -207,7 +207,7 @@ Status ChunkRegistrar::register_all(std::vector<ChunkDraft>& drafts, const Regis
   }
   for (const ChunkDraft& draft : drafts) {
     if (status.ok() && how.counted) {
-      // Who has begun an equal one may not have saved it yet, or given up.
+      // The call that has begun an equal one may not have saved it yet, or may have given up.
       status = library_.save_registered(draft.result.id, draft.chunk.salt,
                                         draft.result.created || draft.waits, draft.result.changed);
       const bool gone = !status.ok() && status.error().chunk_id == draft.result.id;
@@ -266,7 +266,7 @@ void ChunkRegistrar::release_anchors(std::span<ChunkDraft> drafts) {
   });
 }
 
-// True when an equal chunk is there: the draft has become a use of it.
+// Makes the draft a use of an equal chunk that is there. Returns false where none is.
 bool ChunkRegistrar::merge(ChunkDraft& draft, const kv::Chunk* known) {
   if (known == nullptr) {
     return false;

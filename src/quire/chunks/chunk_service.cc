@@ -61,7 +61,7 @@ Result<ChunkInfo> ChunkService::get(const std::string& id, const std::string& as
   const std::string& salt = core_.engine.salt_of(asked);
   QUIRE_TRY(ChunkInfo info, core_.engine.thread().ask<ChunkInfo>([&]() -> Result<ChunkInfo> {
     const auto chunk = core_.registry.get(id, salt);
-    if (!chunk.ok() && library_.has_store()) {
+    if (!chunk.ok()) {
       if (const auto saved = library_.find(id, salt)) {
         return info_of(*saved);
       }

@@ -206,7 +206,7 @@ Status Composer::adopt_all(const ComposedRun& run, ReadBehind* behind) {
   return {};
 }
 
-// With what there is of them in the store.
+// Adopts saved chunks and reads their saved KV first.
 Result<Compositions> Composer::resolve(std::span<const ComposedRun> runs, ChunkUses& uses,
                                        ReadBehind* behind) {
   for (const ComposedRun& run : runs) {
@@ -226,8 +226,7 @@ Result<Compositions> Composer::resolve(std::span<const ComposedRun> runs, ChunkU
   return read ? planner_.resolve(runs) : std::move(compositions);
 }
 
-// How far a call of submit has come.
-// Parts behind a BOS token wait for that. What is at work already is waited for.
+// Parts behind a BOS token wait for that token's KV. Prefills at work already are waited for.
 Result<bool> Composer::start_missing(const Compositions& compositions,
                                      CompositionAttempt& attempt) {
   bool complete = true;
@@ -311,8 +310,8 @@ Status Composer::start_bos(const std::string& salt, CompositionAttempt& attempt)
   return {};
 }
 
-// Of each part where its KV comes from. What this call has computed, `fresh`, counts as computed
-// where it is used first, and has been taken out of it then.
+// Returns the origin of each part's KV. A variant of `fresh`, which this call has computed, counts
+// as computed at its first use, and is erased from `fresh` then.
 Composer::Origins Composer::origins_of(const kv::ResolvedComposition& composition,
                                        StartedPrefills& fresh) {
   Origins origins;

@@ -65,7 +65,6 @@ std::int32_t CompositionPlanner::max_new_tokens(const ComposedRun& run,
   return static_cast<std::int32_t>(std::min<std::int64_t>(run.params->max_tokens, room));
 }
 
-// What the scheduler asks of a request, before chunks are computed for it and others evicted.
 Status CompositionPlanner::check_fits(const ComposedRun& run,
                                       const kv::ResolvedComposition& composition) const {
   const kv::Ledger& ledger = core_.ledger();

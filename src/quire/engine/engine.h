@@ -2,7 +2,7 @@
 // thread have asked for.
 //
 // Invariants
-//   1. Ledger, scheduler, shelves and decoder are touched on the engine thread alone
+//   1. Ledger, scheduler, paged KV and decoder are touched on the engine thread alone
 //      (engine_thread.h). Callers hand it closures and read results through channels.
 //   2. A caller that sees the end of its request sees its blocks free in stats().
 //   3. After close() every call returns kClosed and every open request has ended with kClosed.
@@ -53,18 +53,18 @@ class Engine final : private EngineThread::Worker {
   // Returns the reference for handles that may outlive the engine.
   [[nodiscard]] const std::weak_ptr<Engine>& self() const { return self_; }
 
-  // All requests are accepted, or none starts and the first refusal is returned. Compositions come
-  // from the chunk service.
+  // Accepts all requests, or starts none and returns the first refusal. Composed requests go to
+  // requests() instead.
   [[nodiscard]] Result<std::vector<std::shared_ptr<Channel>>> submit(
       std::vector<NewRequest> requests);
-  // The same of one request, without waiting for the step that runs. What the request itself says
-  // wrongly is refused here.
+  // Accepts one request without waiting for the step that runs. Refuses at once what is wrong in
+  // the request itself.
   [[nodiscard]] Result<std::shared_ptr<Submission>> submit_later(NewRequest request);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
-  // The same for a caller who leaves, without waiting for the step that runs: it may itself wait
-  // for files. What is asked afterwards, stats() too, finds the request ended. Tries again where
-  // memory is refused; without any the request goes on to its own end.
+  // Ends the request of a caller who leaves, without waiting for the step that runs, which may
+  // itself wait for files. Calls made afterwards, stats() too, find the request ended. Tries again
+  // where memory is refused; without any the request goes on to its own end.
   void abandon(RequestId id) noexcept;
   // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
   // model's context.
@@ -76,17 +76,17 @@ class Engine final : private EngineThread::Worker {
   };
   [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens,
                                              const std::string& salt);
-  // That of the request, else that of everybody here.
+  // Returns the salt of a call that asks for this one: an empty one is everybody's here.
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
-  // With all that was posted before it.
+  // Returns the counters, with all that was posted before the call.
   [[nodiscard]] Result<EngineStats> stats();
   // Ends the thread and all requests. Returns false when that was done before, or in a forked
   // child.
   bool close();
-  // Whose threads compute here. For who waits for a request.
+  // Returns the process whose threads compute here, for callers that wait for a request.
   [[nodiscard]] const HomeProcess& home() const { return home_; }
 
-  // Where the services above run what they do to the parts of the engine.
+  // Returns the thread on which the services above touch the parts of the engine.
   [[nodiscard]] EngineThread& thread() { return thread_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
   [[nodiscard]] device::ThreadPool& pool() { return pool_; }
@@ -113,9 +113,9 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const model::ModelConfig& model_config() const { return core_->decoder().config(); }
   [[nodiscard]] const ModelBundle& bundle() const { return core_->bundle; }
   [[nodiscard]] const kernels::Context& context() const { return context_; }
-  // Where it computes; null on the CPU.
+  // Returns the device that computes; null on the CPU.
   [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
-  // A request's bits do not depend on its batch, see graded().
+  // Returns whether a request's bits do not depend on its batch, see graded().
   [[nodiscard]] bool same_bits() const { return accelerator_ == nullptr || options_.deterministic; }
 
  private:

@@ -43,8 +43,7 @@ class EngineThread {
     [[nodiscard]] virtual Status run(const std::function<void()>& task) = 0;
     // Makes what a task changed visible to stats(), before its caller goes on.
     virtual void publish() = 0;
-    // Blocks until a chunk that is being written gives its blocks back. Returns false when none is
-    // being written. Any thread.
+    // Blocks until a holder of blocks gives some back. Returns false when none will. Any thread.
     [[nodiscard]] virtual bool await_blocks() = 0;
     // Ends all that is open. Called once, by the thread, after the last task.
     virtual void end() = 0;
@@ -79,8 +78,7 @@ class EngineThread {
   // Returns the status of `work` on the engine thread. stats() shows its changes before it comes
   // back.
   [[nodiscard]] Status ask_status(const std::function<Status()>& work);
-  // Returns the answer of a question that needs blocks. Asks again while a chunk that is being
-  // written holds some.
+  // Returns the answer of a question that needs blocks. Asks again while a holder gives some back.
   template <class T>
   [[nodiscard]] Result<T> ask_for_blocks(const std::function<Result<T>()>& question) {
     for (bool may_get = true;; may_get = worker_.await_blocks()) {

@@ -77,7 +77,8 @@ class StepListener {
   ~StepListener() = default;
 };
 
-// Borrowed; each must outlive the engine's thread.
+// Borrows all of them, which must outlive the engine's thread. Gate and holders are never null once
+// attached.
 struct Hooks {
   KvGate* kv_gate = nullptr;
   BlockHolders* holders = nullptr;

@@ -31,8 +31,7 @@
 namespace quire::engine {
 namespace {
 
-// Returns whether blocks may have come back since the plan was made: with a chunk that waited for
-// the disk, or with a task.
+// Returns whether blocks may have come back since the plan was made, from a holder or with a task.
 bool may_get_blocks(const Step& step) {
   return step.hooks->holders->await_blocks() || step.thread.has_tasks();
 }

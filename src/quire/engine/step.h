@@ -16,9 +16,9 @@ namespace quire::engine {
 
 // Fills `now`. Returns false when there is nothing to compute.
 [[nodiscard]] bool plan_step(Step& step);
-// Launches `running`: makes the copies that the ledger ordered, builds the batch and starts it.
+// Builds the batch of `running` and starts it. Ordered copies must be done (step_loads.h).
 [[nodiscard]] Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch);
-// Blocks until `now` is computed. Sets `logits`, [rows][vocabulary], which a device may keep.
+// Blocks until `now` is computed. Sets `logits`, [rows][vocabulary] of the rows that have some.
 [[nodiscard]] Status await_step(Step& step, std::span<float>& logits, base::Stopwatch& watch);
 // Counts what `now` has computed, in `seconds`, and tells listeners.
 void count_computed(Step& step, double seconds);

@@ -34,7 +34,7 @@ namespace quire::sequences {
 
 namespace {
 
-// Of runs that no chunk names: behind all that have a chunk's.
+// The rank of runs that no chunk names: they merge behind all that a chunk names.
 constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
 
 }  // namespace
@@ -174,7 +174,7 @@ Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t len
   return anew;
 }
 
-// Where the segments of a run stand when its first token is used at `position`.
+// Returns the places of a run's segments when its first token is used at `position`.
 Result<SegmentUses> SequenceDrafts::place(const BlockRun& run, std::int64_t position,
                                           SegmentUses& named) const {
   QUIRE_TRY(const SegmentUses segments, runs_.segments_of(run, named));
@@ -197,8 +197,6 @@ Result<SegmentUses> SequenceDrafts::place(const BlockRun& run, std::int64_t posi
   return uses;
 }
 
-// Behind the KV of the runs. Its own tokens are those of `tail`, of which there is at least one.
-// States are named as segments for it, which go to `named`.
 Result<SequenceDraft> SequenceDrafts::behind(std::span<const BlockRun> runs,
                                              std::vector<TokenId> tail, SegmentUses& named) {
   SegmentUses uses;

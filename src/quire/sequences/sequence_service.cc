@@ -51,13 +51,13 @@ Status await(engine::Engine& engine, engine::Channel& channel, const Interrupt& 
   return channel.failure();
 }
 
-// Whether a request may go on from the state.
+// Returns the error of a request that may not go on from the state.
 Status check_user(const RequestOptions& options, const SequenceState& state) {
   return engine::SessionService::check_user(
       options, state.salt, "the sequence was made with another salt; give that one, or none");
 }
 
-// With the salt of what the request stands on: a handle is leave to use it.
+// Returns the options with the salt of the runs: a handle is leave to use what it names.
 Result<RequestOptions> with_salt_of(std::span<const BlockRun> runs, RequestOptions options) {
   bool known = !options.salt.empty();
   for (const BlockRun& run : runs) {
@@ -343,7 +343,7 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
               {.session = options.session, .salt = state->salt});
 }
 
-// A request on a fork of the state. Engine thread.
+// Returns a request on a fork of the state. Engine thread.
 engine::NewRequest SequenceService::request_for(engine::RequestKind kind,
                                                 const StateRef& state) const {
   const std::int64_t cached = std::ssize(state->tokens) - 1;
