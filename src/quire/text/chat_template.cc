@@ -16,11 +16,11 @@
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
+#include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/functions.h"
 #include "quire/text/jinja/interpreter.h"
 #include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/names_read.h"
 #include "quire/text/jinja/parser.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/text.h"
@@ -143,6 +143,14 @@ std::tm calendar_time(const RenderOptions& options) {
   return out;
 }
 
+jinja::Value function_value(jinja::Meter& meter, const jinja::Builtin& function) {
+  return jinja::Value::callable(
+      meter, {.description = base::str_cat("function '", function.name, "'"),
+              .call = [&function](jinja::Runtime& runtime, const jinja::Arguments& arguments) {
+                return function.call(runtime, jinja::Value(), arguments);
+              }});
+}
+
 // The scope of the functions, and inside of it the scope of the variables. Only names that the
 // template mentions are converted.
 Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtime& runtime,
@@ -153,18 +161,8 @@ Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtim
   for (std::size_t i = 0; i < parsed.symbols.size(); ++i) {
     const auto symbol = static_cast<jinja::Symbol>(i);
     const std::string& name = parsed.symbols[i];
-    for (const auto& function : jinja::global_functions()) {
-      if (function.name == name) {
-        functions->set(
-            symbol, jinja::Value::callable(runtime.meter(),
-                                           {.description = base::str_cat("function '", name, "'"),
-                                            .printed = "",
-                                            .call = function.call}));
-      }
-    }
-    if (name == "self") {  // of blocks, which templates here do not have
-      scope->set(symbol, jinja::Value::callable(runtime.meter(), jinja::self_reference()));
-      continue;
+    if (const auto* function = jinja::find_builtin(jinja::global_functions(), name)) {
+      functions->set(symbol, function_value(runtime.meter(), *function));
     }
     if (!variables.contains(name)) {
       continue;
@@ -231,9 +229,7 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
 
-std::vector<std::string> ChatTemplate::variables() const {
-  return jinja::names_read(impl_->parsed);
-}
+std::vector<std::string> ChatTemplate::variables() const { return impl_->parsed.variables; }
 
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
                          RenderOptions& options) {

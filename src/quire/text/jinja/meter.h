@@ -55,8 +55,9 @@ class Meter {
   [[nodiscard]] bool failed() const {
     return failure_ != Failure::kNone || steps_left_ < 0 || (work_ != nullptr && work_->failed());
   }
-  // kInvalidArgument naming the bound, or what the work meter says. Precondition: failed().
+  // Returns kInvalidArgument naming the bound, or what the work meter says. Precondition: failed().
   [[nodiscard]] Error error() const;
+  [[nodiscard]] Status status() const { return failed() ? Status(error()) : Status(); }
 
  private:
   enum class Failure : std::uint8_t { kNone, kMemory, kText, kDepth, kContainerDepth };

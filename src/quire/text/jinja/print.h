@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "quire/result.h"
 #include "quire/text/jinja/meter.h"
@@ -12,15 +11,9 @@
 
 namespace quire::text::jinja {
 
-inline constexpr std::string_view kHexDigits = "0123456789abcdef";
-
-// repr of a float: the shortest digits that read back as the same number.
-[[nodiscard]] std::string float_repr(double value);
-
-// str(value). kUnsupported for what Python prints with an address.
+// Returns str(value). kUnsupported for namespaces, loops, functions, ranges, views and generators.
 [[nodiscard]] Result<TextPtr> to_text(Meter& meter, const Value& value);
 Status append_str(Meter& meter, const Value& value, TextBuilder& out);
-Status append_repr(Meter& meter, const Value& value, TextBuilder& out);
 
 // As the arguments of json.dumps; without `indent` everything is on one line.
 struct JsonStyle {

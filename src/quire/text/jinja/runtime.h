@@ -1,9 +1,10 @@
-// What one rendering shares: its bounds, its clock, and the objects that may refer to each other in
-// a circle.
+// What one rendering shares: its bounds, its clock, its variables, its loops, and the objects that
+// may refer to each other in a circle.
 #pragma once
 
 #include <cstddef>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,32 @@ struct Scope {
   void set(Symbol symbol, Value value);
 };
 using ScopePtr = std::shared_ptr<Scope>;
+
+// The variable `loop` of a for statement, and the taking of its items. Takes them one by one, as
+// late as Python's generators do: the filter of `for x in y if z` sees what earlier iterations did,
+// unless loop.last, nextitem or length asked for items ahead.
+class Loop {
+ public:
+  using Filter = std::function<Result<bool>(const Value&)>;
+
+  // `filter` may be empty.
+  Loop(SequencePtr items, Filter filter) : items_(std::move(items)), filter_(std::move(filter)) {}
+
+  // Moves to the next item and returns it; null after the last. Lives as long as the loop.
+  [[nodiscard]] Result<const Value*> next();
+  // Returns the attribute `name` of `loop`; undefined when it has none.
+  [[nodiscard]] Result<Value> attribute(Meter& meter, std::string_view name);
+
+ private:
+  // Returns the item at `index` of those that the filter lets through; null behind the last.
+  [[nodiscard]] Result<const Value*> item_at(std::size_t index);
+
+  SequencePtr items_;
+  Filter filter_;
+  std::vector<const Value*> taken_;  // of items_
+  std::size_t next_ = 0;             // in items_
+  std::size_t passed_ = 0;           // items that next() has returned
+};
 
 // Thread rule: one rendering, one thread. All values of the rendering die before it.
 class Runtime {
