@@ -16,9 +16,7 @@
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
-#include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/functions.h"
 #include "quire/text/jinja/interpreter.h"
 #include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/parser.h"
@@ -78,7 +76,7 @@ class Converter {
 
   // An array whose items come from the message of their index.
   static Result<jinja::Value> messages(jinja::Meter& meter, base::JsonView array) {
-    jinja::SequenceBuilder out(&meter);
+    jinja::SequenceBuilder out(meter);
     for (std::size_t i = 0; i < array.size(); ++i) {
       const auto source = static_cast<std::int32_t>(i);
       QUIRE_TRY(auto item, Converter(meter, source, Place::kMessage).convert(array[i], 1));
@@ -97,7 +95,7 @@ class Converter {
   }
 
   Result<jinja::Value> list(base::JsonView array, int level) const {
-    jinja::SequenceBuilder out(&meter_);
+    jinja::SequenceBuilder out(meter_);
     for (const base::JsonView item : array.elements()) {
       QUIRE_TRY(auto converted, inside("").convert(item, level + 1));
       out.push(std::move(converted));
@@ -106,7 +104,7 @@ class Converter {
   }
 
   Result<jinja::Value> dict(base::JsonView object, int level) const {
-    jinja::DictBuilder out(&meter_);
+    jinja::DictBuilder out(meter_);
     for (const auto [key, item] : object.members()) {
       QUIRE_TRY(auto name, text(key));
       QUIRE_TRY(auto converted, inside(key).convert(item, level + 1));
@@ -143,27 +141,12 @@ std::tm calendar_time(const RenderOptions& options) {
   return out;
 }
 
-jinja::Value function_value(jinja::Meter& meter, const jinja::Builtin& function) {
-  return jinja::Value::callable(
-      meter, {.description = base::str_cat("function '", function.name, "'"),
-              .call = [&function](jinja::Runtime& runtime, const jinja::Arguments& arguments) {
-                return function.call(runtime, jinja::Value(), arguments);
-              }});
-}
-
-// The scope of the functions, and inside of it the scope of the variables. Only names that the
-// template mentions are converted.
-Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtime& runtime,
-                                    base::JsonView variables, const RenderOptions& options) {
-  auto functions = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);
-  auto scope = std::make_shared<jinja::Scope>(runtime.meter(), functions);
+// Only variables that the template reads are converted.
+Result<jinja::ScopePtr> make_scope(const jinja::Template& parsed, jinja::Runtime& runtime,
+                                   base::JsonView variables, const RenderOptions& options) {
+  auto scope = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);
   const auto& trusted = options.trusted_variables;
-  for (std::size_t i = 0; i < parsed.symbols.size(); ++i) {
-    const auto symbol = static_cast<jinja::Symbol>(i);
-    const std::string& name = parsed.symbols[i];
-    if (const auto* function = jinja::find_builtin(jinja::global_functions(), name)) {
-      functions->set(symbol, function_value(runtime.meter(), *function));
-    }
+  for (const std::string& name : parsed.variables) {
     if (!variables.contains(name)) {
       continue;
     }
@@ -177,7 +160,7 @@ Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtim
                      ? Converter::messages(runtime.meter(), variable)
                      : Converter(runtime.meter(), source).convert(variable);
     QUIRE_TRY(auto converted, std::move(value));
-    scope->set(symbol, std::move(converted));
+    scope->set(name, std::move(converted));
   }
   return scope;
 }
@@ -213,8 +196,8 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
                              .text_bytes = options.max_output_bytes,
                              .memory_bytes = 4 * options.max_output_bytes};
   jinja::Runtime runtime(limits, calendar_time(options), options.meter);
-  QUIRE_TRY(const auto scope, make_scopes(impl_->parsed, runtime, variables, options));
-  QUIRE_TRY(const auto text, jinja::Interpreter(impl_->parsed, runtime).run(scope));
+  QUIRE_TRY(const auto scope, make_scope(impl_->parsed, runtime, variables, options));
+  QUIRE_TRY(const auto text, jinja::run_template(impl_->parsed, runtime, scope));
   RenderedPrompt out;
   out.spans.reserve(text->runs().size());
   std::size_t begin = 0;

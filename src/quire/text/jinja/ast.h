@@ -9,7 +9,7 @@
 
 #include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/operations.h"
-#include "quire/text/jinja/runtime.h"
+#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
 
 namespace quire::text::jinja {
@@ -19,13 +19,13 @@ using ExprPtr = std::unique_ptr<const Expr>;
 
 enum class ExprKind : std::uint8_t {
   kConstant,     // constant
-  kName,         // name, symbol
+  kName,         // name
   kAttribute,    // operands[0].name
   kItem,         // operands[0][operands[1]]
   kSlice,        // operands[0][operands[1]:operands[2]:operands[3]], null where not given
-  kCall,         // operands[0](arguments)
-  kFilter,       // operands[0] | name(arguments); operands[0] is null in a filter block
-  kTest,         // operands[0] is name(arguments)
+  kCall,         // operands[0](operands[1], ...), the last ones with the names of `named`
+  kFilter,       // operands[0] | name(operands[1], ...); operands[0] is null in a filter block
+  kTest,         // operands[0] is name(operands[1], ...)
   kNot,          // operands[0]
   kNegate,       // operands[0]
   kBinary,       // operands[0] op operands[1]
@@ -38,20 +38,13 @@ enum class ExprKind : std::uint8_t {
   kDict,         // operands: key, value, key, value ...
 };
 
-// Arguments of a call, a filter or a test as written.
-struct ArgumentExprs {
-  std::vector<ExprPtr> positional;
-  std::vector<std::pair<std::string, ExprPtr>> named;
-};
-
 struct Expr {
   ExprKind kind = ExprKind::kConstant;
   int line = 0;
   int height = 1;  // of the tree, which bounds every recursion over it
   std::vector<ExprPtr> operands = {};
-  ArgumentExprs arguments = {};
   std::string name = {};
-  Symbol symbol = -1;
+  std::vector<std::string> named = {};
   Operator op = Operator::kAdd;
   const Builtin* builtin = nullptr;  // filter or test; null: unknown, an error when it is reached
   Value constant = {};
@@ -59,23 +52,16 @@ struct Expr {
 
 // What an assignment writes to: a variable, or an attribute of a namespace.
 struct Target {
-  Symbol symbol = -1;
+  std::string name;
   std::string attribute;  // empty: the variable itself
 };
-using Targets = std::vector<Target>;  // several unpack the value
 
 struct Stmt;
+using Body = std::vector<Stmt>;
 
 struct Parameter {
-  Symbol symbol = -1;
   std::string name;
   ExprPtr fallback;  // null: none
-};
-
-struct Macro {
-  std::string name;  // empty: the body of a call block
-  std::vector<Parameter> parameters;
-  std::vector<Stmt> body;
 };
 
 enum class StmtKind : std::uint8_t {
@@ -83,18 +69,14 @@ enum class StmtKind : std::uint8_t {
   kPrint,        // expr
   kSet,          // targets = expr
   kSetBlock,     // targets = body
-  kIf,           // branches, else orelse
+  kIf,           // the first of the branches in body whose expr is true or null
+  kBranch,       // expr, body
   kFor,          // for targets in expr if condition: body, else orelse
-  kMacro,        // macro, assigned to targets
-  kCallBlock,    // expr, a call, gets macro as its caller
+  kMacro,        // targets = macro of parameters and body
+  kCallBlock,    // expr, a call, gets a macro of parameters and body as its caller
   kFilterBlock,  // body through the filter expr; null for {% generation %}, which is only a scope
   kBreak,
   kContinue,
-};
-
-struct Branch {
-  ExprPtr condition;
-  std::vector<Stmt> body;
 };
 
 struct Stmt {
@@ -103,20 +85,14 @@ struct Stmt {
   TextPtr text = {};
   ExprPtr expr = {};
   ExprPtr condition = {};
-  Targets targets = {};
-  std::vector<Branch> branches = {};
-  std::vector<Stmt> body = {};
-  std::vector<Stmt> orelse = {};
-  std::unique_ptr<const Macro> macro = {};
+  std::vector<Target> targets = {};  // several unpack the value
+  std::vector<Parameter> parameters = {};
+  Body body = {};
+  Body orelse = {};
 };
 
-// Names that the language itself sets, interned first.
-inline constexpr Symbol kLoopSymbol = 0;
-inline constexpr Symbol kCallerSymbol = 1;
-
 struct Template {
-  std::vector<Stmt> body;
-  std::vector<std::string> symbols;  // index: Symbol
+  Body body;
   // Names that some path through the template looks up before it sets them, in order of the
   // alphabet, without the language's own functions.
   std::vector<std::string> variables;

@@ -8,15 +8,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
-#include <vector>
 
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/filters.h"
-#include "quire/text/jinja/functions.h"
 #include "quire/text/jinja/lexer.h"
+#include "quire/text/jinja/library.h"
 #include "quire/text/jinja/operations.h"
 #include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
@@ -50,63 +49,35 @@ struct ExpressionParser::Infix {
   Operator op = Operator::kAdd;
 };
 
-SymbolTable::SymbolTable() {
-  intern("loop");
-  intern("caller");
-}
-
-Symbol SymbolTable::intern(const std::string& name) {
-  const auto [entry, fresh] = symbols_.try_emplace(name, static_cast<Symbol>(names_.size()));
-  if (fresh) {
-    names_.push_back(name);
-    is_set_.push_back(false);
-    is_read_.push_back(false);
-  }
-  return entry->second;
-}
-
-void SymbolTable::look_up(Symbol symbol) {
-  const auto at = static_cast<std::size_t>(symbol);
-  is_read_[at] = is_read_[at] || !is_set_[at];
-}
-
-void SymbolTable::assign(Symbol symbol) {
-  const auto at = static_cast<std::size_t>(symbol);
-  if (!is_set_[at]) {
-    is_set_[at] = true;
-    assigned_.push_back(symbol);
+void NameTracker::look_up(const std::string& name) {
+  if (!set_.contains(name) && find_function(name) == nullptr) {
+    read_.insert(name);
   }
 }
 
-void SymbolTable::forget(std::size_t mark) {
+void NameTracker::assign(const std::string& name) {
+  if (set_.insert(name).second) {
+    assigned_.push_back(name);
+  }
+}
+
+void NameTracker::forget(std::size_t mark) {
   for (; assigned_.size() > mark; assigned_.pop_back()) {
-    is_set_[static_cast<std::size_t>(assigned_.back())] = false;
+    set_.erase(assigned_.back());
   }
 }
 
-std::vector<std::string> SymbolTable::looked_up() const {
-  std::vector<std::string> out;
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    if (is_read_[i] && find_builtin(global_functions(), names_[i]) == nullptr) {
-      out.push_back(names_[i]);
-    }
+Expr ExpressionParser::node(ExprKind kind, ExprPtr operand) const {
+  Expr out{.kind = kind, .line = tokens_.current().line};
+  if (operand != nullptr) {
+    out.operands.push_back(std::move(operand));
   }
-  std::ranges::sort(out);
   return out;
 }
 
-Expr ExpressionParser::node(ExprKind kind) const {
-  return {.kind = kind, .line = tokens_.current().line};
-}
-
 Result<ExprPtr> ExpressionParser::finish(Expr node) const {
-  const auto visit = [&](const ExprPtr& child) {
+  for (const ExprPtr& child : node.operands) {
     node.height = std::max(node.height, child == nullptr ? 0 : child->height + 1);
-  };
-  std::ranges::for_each(node.operands, visit);
-  std::ranges::for_each(node.arguments.positional, visit);
-  for (const auto& [name, value] : node.arguments.named) {
-    visit(value);
   }
   if (node.height > kMaxExpressionHeight) {
     return tokens_.fail("an expression has more than ", kMaxExpressionHeight, " nested operations");
@@ -132,7 +103,6 @@ Result<ExprPtr> ExpressionParser::tuple(bool with_conditional, bool may_be_empty
     if (!is_tuple) {
       break;
     }
-    may_be_empty = true;
   }
   if (out.operands.size() == 1 && !is_tuple) {
     return std::move(out.operands.front());
@@ -145,12 +115,10 @@ Result<ExprPtr> ExpressionParser::conditional() {
   const std::size_t unknown = mark_unknown();
   QUIRE_TRY(auto value, binary(kOrs));
   while (tokens_.is_name("if")) {
-    Expr out = node(ExprKind::kConditional);
+    Expr out = node(ExprKind::kConditional, std::move(value));
+    out.operands.resize(3);
     tokens_.take();
-    QUIRE_TRY(auto condition, binary(kOrs));
-    out.operands.push_back(std::move(value));
-    out.operands.push_back(std::move(condition));
-    out.operands.push_back(nullptr);
+    QUIRE_TRY(out.operands[1], binary(kOrs));
     if (tokens_.skip_name("else")) {
       QUIRE_TRY(out.operands[2], expression());
     }
@@ -200,9 +168,8 @@ Result<ExprPtr> ExpressionParser::binary(int level) {
     if (level == kComparisons && count > 0) {
       return tokens_.refuse("a chain of comparisons");
     }
-    Expr out = node(infix->kind);
+    Expr out = node(infix->kind, std::move(left));
     out.op = infix->op;
-    out.operands.push_back(std::move(left));
     do {
       tokens_.take();
       if (infix->op == Operator::kNotIn) {
@@ -237,25 +204,12 @@ Result<ExprPtr> ExpressionParser::primary() {
   if (tokens_.is(TokenKind::kName)) {
     return name();
   }
-  if (tokens_.is(TokenKind::kInteger) || tokens_.is(TokenKind::kFloat)) {
-    return number();
-  }
-  if (tokens_.is(TokenKind::kString)) {
-    Expr out = node(ExprKind::kConstant);
-    std::string text;
-    while (tokens_.is(TokenKind::kString)) {
-      text += tokens_.take().text;
-    }
-    out.constant = Value::string(make_text(nullptr, text, kFromTemplate));
-    return finish(std::move(out));
-  }
   if (tokens_.skip_op("(")) {
     QUIRE_TRY(auto inner, tuple(true, true));
     QUIRE_TRY_STATUS(tokens_.expect_op(")"));
     return inner;
   }
-  return tokens_.is_op("[") || tokens_.is_op("{") ? list_or_dict()
-                                                  : tokens_.fail_expected("an expression");
+  return tokens_.is_op("[") || tokens_.is_op("{") ? list_or_dict() : literal();
 }
 
 Result<ExprPtr> ExpressionParser::name() {
@@ -269,27 +223,38 @@ Result<ExprPtr> ExpressionParser::name() {
   } else if (text != "none" && text != "None") {
     out.kind = ExprKind::kName;
     out.name = text;
-    out.symbol = symbols_.intern(text);
-    symbols_.look_up(out.symbol);
+    names_.look_up(text);
   }
   tokens_.take();
   return finish(std::move(out));
 }
 
-Result<ExprPtr> ExpressionParser::number() {
+// Strings, side by side, or a number.
+Result<ExprPtr> ExpressionParser::literal() {
   Expr out = node(ExprKind::kConstant);
-  const std::string& text = tokens_.current().text;
-  const char* const end = text.data() + text.size();
-  std::int64_t integer = 0;
-  double real = 0;
-  const bool is_integer = tokens_.is(TokenKind::kInteger);
-  const auto parsed = is_integer ? std::from_chars(text.data(), end, integer)
-                                 : std::from_chars(text.data(), end, real);
+  std::string text = tokens_.current().text;
+  std::from_chars_result parsed{};
+  if (tokens_.is(TokenKind::kInteger)) {
+    std::int64_t integer = 0;
+    parsed = std::from_chars(text.data(), text.data() + text.size(), integer);
+    out.constant = Value::integer(integer);
+  } else if (tokens_.is(TokenKind::kFloat)) {
+    double real = 0;
+    parsed = std::from_chars(text.data(), text.data() + text.size(), real);
+    out.constant = Value::real(real);
+  } else if (!tokens_.is(TokenKind::kString)) {
+    return tokens_.fail_expected("an expression");
+  }
   if (parsed.ec != std::errc()) {
     return tokens_.fail("the number ", text, " is beyond 64 bits");
   }
-  out.constant = is_integer ? Value::integer(integer) : Value::real(real);
-  tokens_.take();
+  const bool is_string = tokens_.is(TokenKind::kString);
+  for (tokens_.take(); is_string && tokens_.is(TokenKind::kString);) {
+    text += tokens_.take().text;
+  }
+  if (is_string) {
+    out.constant = Value::string(make_text(nullptr, text, kFromTemplate));
+  }
   return finish(std::move(out));
 }
 
@@ -336,26 +301,22 @@ Result<ExprPtr> ExpressionParser::postfix(ExprPtr operand, bool with_filters) {
 }
 
 Result<ExprPtr> ExpressionParser::attribute(ExprPtr operand) {
-  Expr out = node(ExprKind::kAttribute);
+  Expr out = node(ExprKind::kAttribute, std::move(operand));
   tokens_.take();
-  out.operands.push_back(std::move(operand));
   if (tokens_.is(TokenKind::kInteger)) {
-    QUIRE_TRY(auto index, number());
+    QUIRE_TRY(auto index, literal());
     out.kind = ExprKind::kItem;
     out.operands.push_back(std::move(index));
     return finish(std::move(out));
   }
-  if (!tokens_.is(TokenKind::kName)) {
-    return tokens_.fail_expected("a name or number");
-  }
-  out.name = tokens_.take().text;
+  out.name = tokens_.current().text;
+  QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "a name or number"));
   return finish(std::move(out));
 }
 
 // The key, or the three parts of a slice.
 Result<ExprPtr> ExpressionParser::subscript(ExprPtr operand) {
-  Expr out = node(ExprKind::kItem);
-  out.operands.push_back(std::move(operand));
+  Expr out = node(ExprKind::kItem, std::move(operand));
   tokens_.take();
   do {
     ExprPtr part;
@@ -364,9 +325,6 @@ Result<ExprPtr> ExpressionParser::subscript(ExprPtr operand) {
     }
     out.operands.push_back(std::move(part));
   } while (out.operands.size() < 4 && tokens_.skip_op(":"));
-  if (tokens_.is_op(",")) {
-    return tokens_.refuse("a subscript with several parts");
-  }
   if (out.operands.size() > 2) {
     out.kind = ExprKind::kSlice;
     out.operands.resize(4);
@@ -377,106 +335,80 @@ Result<ExprPtr> ExpressionParser::subscript(ExprPtr operand) {
   return finish(std::move(out));
 }
 
-Status ExpressionParser::argument(ArgumentExprs& arguments) {
-  if (tokens_.is_op("*") || tokens_.is_op("**")) {
-    return tokens_.refuse("spreading arguments with '", tokens_.current().text, "'");
-  }
-  const bool named = tokens_.is(TokenKind::kName) && tokens_.ahead().kind == TokenKind::kOperator &&
-                     tokens_.ahead().text == "=";
-  if (!named) {
-    if (!arguments.named.empty()) {
+// Appends the arguments, in parentheses, to the operands.
+Status ExpressionParser::arguments(Expr& out) {
+  QUIRE_TRY_STATUS(tokens_.expect_op("("));
+  while (!tokens_.is_op(")")) {
+    if (tokens_.is_op("*") || tokens_.is_op("**")) {
+      return tokens_.refuse("spreading arguments with '", tokens_.current().text, "'");
+    }
+    if (tokens_.is(TokenKind::kName) && tokens_.ahead().kind == TokenKind::kOperator &&
+        tokens_.ahead().text == "=") {
+      out.named.push_back(tokens_.take().text);
+      tokens_.take();
+      if (std::ranges::count(out.named, out.named.back()) > 1) {
+        return tokens_.fail("keyword argument repeated: ", out.named.back());
+      }
+    } else if (!out.named.empty()) {
       return tokens_.fail("an argument without a name follows one with a name");
     }
     QUIRE_TRY(auto value, expression());
-    arguments.positional.push_back(std::move(value));
-    return {};
-  }
-  std::string name = tokens_.take().text;
-  tokens_.take();
-  QUIRE_TRY(auto value, expression());
-  for (const auto& other : arguments.named) {
-    if (other.first == name) {
-      return tokens_.fail("keyword argument repeated: ", name);
-    }
-  }
-  arguments.named.emplace_back(std::move(name), std::move(value));
-  return {};
-}
-
-Result<ArgumentExprs> ExpressionParser::arguments() {
-  ArgumentExprs out;
-  QUIRE_TRY_STATUS(tokens_.expect_op("("));
-  while (!tokens_.is_op(")")) {
-    QUIRE_TRY_STATUS(argument(out));
+    out.operands.push_back(std::move(value));
     if (!tokens_.skip_op(",")) {
       break;
     }
   }
-  QUIRE_TRY_STATUS(tokens_.expect_op(")"));
-  return out;
+  return tokens_.expect_op(")");
 }
 
 Result<ExprPtr> ExpressionParser::call(ExprPtr callee) {
-  Expr out = node(ExprKind::kCall);
-  out.operands.push_back(std::move(callee));
-  QUIRE_TRY(out.arguments, arguments());
+  Expr out = node(ExprKind::kCall, std::move(callee));
+  QUIRE_TRY_STATUS(arguments(out));
   return finish(std::move(out));
 }
 
-void ExpressionParser::look_up(Expr& node, const Builtin* (*find)(std::string_view),
-                               std::string_view kind) {
-  node.builtin = find(node.name);
+Status ExpressionParser::find_builtin_of(Expr& node, std::string_view kind) {
+  node.name = tokens_.current().text;
+  node.builtin = kind == "filter" ? find_filter(node.name) : find_test(node.name);
   if (node.builtin == nullptr) {
-    unknown_.push_back(unsupported("template line ", node.line, ": ", kind, " '", node.name, "'"));
+    unknown_.push_back(tokens_.refuse(kind, " '", node.name, "'"));
   }
+  return tokens_.expect(TokenKind::kName, "a name");
 }
 
 Result<ExprPtr> ExpressionParser::filters(ExprPtr input) {
   do {
     Expr out = node(ExprKind::kFilter);
-    if (!tokens_.is(TokenKind::kName)) {
-      return tokens_.fail_expected("the name of a filter");
-    }
-    out.name = tokens_.take().text;
-    look_up(out, find_filter, "filter");
-    if (tokens_.is_op("(")) {
-      QUIRE_TRY(out.arguments, arguments());
-    }
     out.operands.push_back(std::move(input));
+    QUIRE_TRY_STATUS(find_builtin_of(out, "filter"));
+    if (tokens_.is_op("(")) {
+      QUIRE_TRY_STATUS(arguments(out));
+    }
     QUIRE_TRY(input, finish(std::move(out)));
   } while (tokens_.skip_op("|"));
   return input;
 }
 
 Result<ExprPtr> ExpressionParser::test(ExprPtr operand) {
-  Expr out = node(ExprKind::kTest);
+  Expr out = node(ExprKind::kTest, std::move(operand));
   tokens_.take();
   const bool negated = tokens_.skip_name("not");
-  if (!tokens_.is(TokenKind::kName)) {
-    return tokens_.fail_expected("the name of a test");
-  }
-  out.name = tokens_.take().text;
-  look_up(out, find_test, "test");
+  QUIRE_TRY_STATUS(find_builtin_of(out, "test"));
   const bool word = tokens_.is(TokenKind::kName) && !tokens_.is_name("else") &&
                     !tokens_.is_name("or") && !tokens_.is_name("and");
   if (tokens_.is_op("(")) {
-    QUIRE_TRY(out.arguments, arguments());
+    QUIRE_TRY_STATUS(arguments(out));
   } else if (tokens_.is_name("is")) {
     return tokens_.fail("tests cannot be chained with 'is'");
   } else if (word || tokens_.is(TokenKind::kString) || tokens_.is(TokenKind::kInteger) ||
              tokens_.is(TokenKind::kFloat) || tokens_.is_op("[") || tokens_.is_op("{")) {
     QUIRE_TRY(auto argument, primary());
     QUIRE_TRY(argument, postfix(std::move(argument), false));
-    out.arguments.positional.push_back(std::move(argument));
+    out.operands.push_back(std::move(argument));
   }
-  out.operands.push_back(std::move(operand));
-  Expr negation{.kind = ExprKind::kNot, .line = out.line};
   QUIRE_TRY(auto tested, finish(std::move(out)));
-  if (!negated) {
-    return tested;
-  }
-  negation.operands.push_back(std::move(tested));
-  return finish(std::move(negation));
+  return negated ? finish(node(ExprKind::kNot, std::move(tested)))
+                 : Result<ExprPtr>(std::move(tested));
 }
 
 }  // namespace quire::text::jinja

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "quire/result.h"
@@ -15,33 +14,25 @@
 
 namespace quire::text::jinja {
 
-// Numbers names in the order of their first use, and notes which ones are looked up before they are
-// certainly set.
-class SymbolTable {
+// Notes which names are looked up before they are certainly set.
+class NameTracker {
  public:
-  SymbolTable();
-  Symbol intern(const std::string& name);
-  void look_up(Symbol symbol);
-  void assign(Symbol symbol);
+  void look_up(const std::string& name);
+  void assign(const std::string& name);
   // What was assigned since mark() counts as not set again: the end of a body.
   [[nodiscard]] std::size_t mark() const { return assigned_.size(); }
   void forget(std::size_t mark);
-
-  [[nodiscard]] std::vector<std::string> looked_up() const;  // in order of the alphabet
-  [[nodiscard]] std::vector<std::string> take_names() && { return std::move(names_); }
+  [[nodiscard]] std::vector<std::string> looked_up() const { return {read_.begin(), read_.end()}; }
 
  private:
-  std::vector<std::string> names_;
-  std::vector<bool> is_set_;
-  std::vector<bool> is_read_;
-  std::vector<Symbol> assigned_;
-  std::unordered_map<std::string, Symbol> symbols_;
+  std::set<std::string> set_;
+  std::set<std::string> read_;
+  std::vector<std::string> assigned_;
 };
 
 class ExpressionParser {
  public:
-  ExpressionParser(TokenStream& tokens, SymbolTable& symbols)
-      : tokens_(tokens), symbols_(symbols) {}
+  ExpressionParser(TokenStream& tokens, NameTracker& names) : tokens_(tokens), names_(names) {}
 
   Result<ExprPtr> expression(bool with_conditional = true);
   // Expressions with commas between them make a tuple.
@@ -64,25 +55,24 @@ class ExpressionParser {
   Result<ExprPtr> unary(bool with_filters);
   Result<ExprPtr> primary();
   Result<ExprPtr> name();
-  Result<ExprPtr> number();
+  Result<ExprPtr> literal();
   Result<ExprPtr> list_or_dict();
   Result<ExprPtr> postfix(ExprPtr operand, bool with_filters);
   Result<ExprPtr> attribute(ExprPtr operand);
   Result<ExprPtr> subscript(ExprPtr operand);
   Result<ExprPtr> call(ExprPtr callee);
   Result<ExprPtr> test(ExprPtr operand);
-  Result<ArgumentExprs> arguments();
-  Status argument(ArgumentExprs& arguments);
+  Status arguments(Expr& out);
 
   [[nodiscard]] const Infix* next_infix(int level) const;
-  [[nodiscard]] Expr node(ExprKind kind) const;
-  // Finds a filter or test by the name of the node, and notes it when there is none.
-  void look_up(Expr& node, const Builtin* (*find)(std::string_view), std::string_view kind);
+  [[nodiscard]] Expr node(ExprKind kind, ExprPtr operand = nullptr) const;
+  // Takes the name of a filter or test and finds it; notes it when there is none.
+  Status find_builtin_of(Expr& node, std::string_view kind);
   // Sets the height; an error if it is too high.
   Result<ExprPtr> finish(Expr node) const;
 
   TokenStream& tokens_;
-  SymbolTable& symbols_;
+  NameTracker& names_;
   std::vector<Error> unknown_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -232,8 +231,7 @@ class Lexer {
       const std::size_t fraction = starts(end, ".") ? skip_digits(end + 1) : 0;
       end = fraction > end + 1 ? fraction : end;
       const bool exponent = starts(end, "e") || starts(end, "E");
-      const bool has_sign = starts(end + 1, "+") || starts(end + 1, "-");
-      const std::size_t digits = end + (has_sign ? 2 : 1);
+      const std::size_t digits = end + (starts(end + 1, "+") || starts(end + 1, "-") ? 2 : 1);
       end = exponent && skip_digits(digits) > digits ? skip_digits(digits) : end;
     }
     const bool leading_zero = whole > at_ + 1 && view_[at_] == '0';
@@ -268,37 +266,13 @@ class Lexer {
     constexpr std::string_view kPlain = "\\'\"bfnrt";
     constexpr std::string_view kMeaning = "\\'\"\b\f\n\r\t";
     const char c = at + 1 < view_.size() ? view_[at + 1] : '\0';
-    if (const std::size_t plain = kPlain.find(c); plain != kNowhere) {
-      value.push_back(kMeaning[plain]);
-      at += 2;
-      return {};
-    }
-    if (c == 'x' || c == 'u') {
-      return unescape_code(at, c == 'x' ? 2 : 4, value);
-    }
-    if (c == '\n' || std::string_view("avNU01234567").find(c) != kNowhere) {
+    if (std::string_view("\navNxuU01234567").find(c) != kNowhere) {
       return unsupported("template line ", line_, ": the escape ",
                          base::quoted(view_.substr(at, 2)), " in a string");
     }
-    value.push_back('\\');
-    ++at;
-    return {};
-  }
-
-  // The code point of `count` hexadecimal digits behind two characters at `at`.
-  Status unescape_code(std::size_t& at, std::size_t count, std::string& value) const {
-    const std::string_view digits = view_.substr(at + 2, count);
-    std::uint32_t code = 0;
-    const char* const end = digits.data() + digits.size();
-    const auto parsed = std::from_chars(digits.data(), end, code, 16);
-    if (digits.size() != count || parsed.ptr != end || parsed.ec != std::errc()) {
-      return fail("truncated escape in a string");
-    }
-    if (code >= 0xd800 && code < 0xe000) {
-      return fail("an escape in a string names no character");
-    }
-    append_code_point(value, code);
-    at += 2 + count;
+    const std::size_t plain = kPlain.find(c);
+    value.push_back(plain == kNowhere ? '\\' : kMeaning[plain]);
+    at += plain == kNowhere ? 1 : 2;
     return {};
   }
 

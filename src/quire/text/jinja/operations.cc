@@ -55,21 +55,6 @@ Result<Value> apply_integers(Operator op, std::int64_t a, std::int64_t b) {
                   : Value::integer(result);
 }
 
-Result<Value> apply_reals(Operator op, double a, double b) {
-  switch (op) {
-    case Operator::kAdd:
-      return Value::real(a + b);
-    case Operator::kSubtract:
-      return Value::real(a - b);
-    case Operator::kMultiply:
-      return Value::real(a * b);
-    case Operator::kDivide:
-      return Value::real(a / b);
-    default:
-      return unsupported("'", sign(op), "' of floats");
-  }
-}
-
 // "..{}..".format(*arguments), or with `percent`, "..%s.." % arguments. Literal parts keep the
 // sources of the format, inserted ones those of their values.
 Result<Value> format_text(Meter& meter, const String& format, std::span<const Value> arguments,
@@ -98,21 +83,11 @@ Result<Value> format_text(Meter& meter, const String& format, std::span<const Va
   return Value::string(std::move(out).build());
 }
 
-std::string_view html_entity(char32_t code) {
-  switch (code) {
-    case '&':
-      return "&amp;";
-    case '<':
-      return "&lt;";
-    case '>':
-      return "&gt;";
-    case '\'':
-      return "&#39;";
-    case '"':
-      return "&#34;";
-    default:
-      return {};
-  }
+// The entity of an HTML character, or nothing.
+std::string html_entity(char32_t code) {
+  constexpr std::array<std::string_view, 5> kEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+  const std::size_t at = std::u32string_view(U"&<>'\"").find(code);
+  return std::string(at < kEntities.size() ? kEntities[at] : std::string_view());
 }
 
 Value concatenate(Meter& meter, const String& left, const String& right) {
@@ -120,11 +95,15 @@ Value concatenate(Meter& meter, const String& left, const String& right) {
   TextBuilder out(&meter);
   for (const String* side : {&left, &right}) {
     const bool escapes = markup && !side->markup;
-    append_escaped(meter, *side->text, out, [&](char32_t code) {
-      return std::string(escapes ? html_entity(code) : std::string_view());
-    });
+    append_escaped(meter, *side->text, out,
+                   [&](char32_t code) { return escapes ? html_entity(code) : std::string(); });
   }
   return Value::string(std::move(out).build(), markup);
+}
+
+Error no_operator(Operator op, const Value& left, const Value& right) {
+  return invalid("unsupported operand types for ", sign(op), ": ", type_name(left), " and ",
+                 type_name(right));
 }
 
 Result<Value> add(Meter& meter, const Value& left, const Value& right) {
@@ -133,9 +112,9 @@ Result<Value> add(Meter& meter, const Value& left, const Value& right) {
   }
   const auto *a = left.sequence(), *b = right.sequence();
   if (a == nullptr || b == nullptr || a->kind != b->kind || a->kind > SequenceKind::kTuple) {
-    return invalid("unsupported operand types for +: ", type_name(left), " and ", type_name(right));
+    return no_operator(Operator::kAdd, left, right);
   }
-  SequenceBuilder out(&meter, a->kind);
+  SequenceBuilder out(meter, a->kind);
   for (const Sequence* part : {a, b}) {
     for (const auto& item : part->items) {
       out.push(item);
@@ -157,21 +136,22 @@ Value repeat(Meter& meter, const String& string, std::int64_t count) {
   return Value::string(std::move(out).build(), string.markup);
 }
 
-// Of what are no two numbers.
+// Of what are no two integers.
 Result<Value> apply_others(Meter& meter, Operator op, const Value& left, const Value& right) {
+  if (left.as_number() && right.as_number()) {
+    return unsupported("'", sign(op), "' of floats");
+  }
   if (op == Operator::kAdd) {
     return add(meter, left, right);
   }
   const Value& repeated = left.as_integer() ? right : left;
   const auto count = (left.as_integer() ? left : right).as_integer();
-  if (op == Operator::kMultiply && count && repeated.text() != nullptr) {
-    return repeat(meter, *repeated.get<String>(), *count);
+  if (op != Operator::kMultiply || !count ||
+      (repeated.text() == nullptr && repeated.sequence() == nullptr)) {
+    return no_operator(op, left, right);
   }
-  if (op == Operator::kMultiply && count && repeated.sequence() != nullptr) {
-    return unsupported("repeating a list by '*'");
-  }
-  return invalid("unsupported operand types for ", sign(op), ": ", type_name(left), " and ",
-                 type_name(right));
+  return repeated.text() != nullptr ? repeat(meter, *repeated.get<String>(), *count)
+                                    : Result<Value>(unsupported("repeating a list by '*'"));
 }
 
 Result<Value> arithmetic(Meter& meter, Operator op, const Value& left, const Value& right) {
@@ -183,17 +163,15 @@ Result<Value> arithmetic(Meter& meter, Operator op, const Value& left, const Val
   }
   QUIRE_TRY_STATUS(check_defined(left));
   QUIRE_TRY_STATUS(check_defined(right));
-  const auto a = left.as_number();
-  const auto b = right.as_number();
+  const auto a = left.as_integer();
+  const auto b = right.as_integer();
   if (!a || !b) {
     return apply_others(meter, op, left, right);
   }
   if (op >= Operator::kDivide && *b == 0) {
     return invalid("division by zero in '", sign(op), "'");
   }
-  return left.as_integer() && right.as_integer()
-             ? apply_integers(op, *left.as_integer(), *right.as_integer())
-             : apply_reals(op, *a, *b);
+  return apply_integers(op, *a, *b);
 }
 
 bool holds(Operator op, std::partial_ordering order) {
@@ -208,69 +186,58 @@ bool holds(Operator op, std::partial_ordering order) {
 const TextPtr& text_of(const Value& self) { return self.get<String>()->text; }
 
 template <Case kTo>
-Result<Value> cased(Runtime& runtime, const Value& self, const Bound& /*bound*/) {
-  return Value::string(change_case(runtime.meter(), *text_of(self), kTo));
+Result<Value> cased(const Call& call) {
+  return Value::string(change_case(call.meter, *text_of(call.self), kTo));
 }
 
 template <Side kSide>
-Result<Value> stripped(Runtime& runtime, const Value& self, const Bound& bound) {
-  QUIRE_TRY(const auto characters, bound.text(0));
-  return Value::string(strip(runtime.meter(), text_of(self), characters, kSide));
+Result<Value> stripped(const Call& call) {
+  QUIRE_TRY(const auto characters, call.text(0));
+  return Value::string(strip(call.meter, text_of(call.self), characters, kSide));
 }
 
-Result<Value> split_method(Runtime& runtime, const Value& self, const Bound& bound) {
-  Meter& meter = runtime.meter();
-  QUIRE_TRY(const auto separator, bound.text(0));
-  QUIRE_TRY(const auto max_splits, bound.integer(1, -1));
-  if (!separator) {
-    return max_splits < 0 ? Result<Value>(make_list(meter, split_words(meter, text_of(self))))
-                          : unsupported("split() with a limit and no separator");
+Result<Value> split_method(const Call& call) {
+  QUIRE_TRY(const auto separator, call.text(0));
+  QUIRE_TRY(const auto max_splits, call.integer(1, -1));
+  if (!separator || separator->empty()) {
+    return unsupported("split() without a separator");
   }
-  if (separator->empty()) {
-    return invalid("empty separator");
-  }
-  return make_list(meter, split(meter, text_of(self), *separator, max_splits));
+  return make_list(call.meter, split(call.meter, text_of(call.self), *separator, max_splits));
 }
 
-Result<Value> replaced(Runtime& runtime, const Value& self, const Bound& bound) {
-  QUIRE_TRY(const auto from, bound.text(0));
-  QUIRE_TRY(const auto to, bound.text(1));
-  QUIRE_TRY(const auto count, bound.integer(2, -1));
-  if (!from || !to) {
-    return invalid("'replace' needs two strings");
-  }
-  const Text& inserted = *bound.values[1]->text();
-  return Value::string(replace(runtime.meter(), *text_of(self), *from, inserted, count));
+Result<Value> replaced(const Call& call) {
+  QUIRE_TRY(const auto from, call.text(0));
+  QUIRE_TRY([[maybe_unused]] const auto to, call.text(1));
+  QUIRE_TRY(const auto count, call.integer(2, -1));
+  return Value::string(
+      replace(call.meter, *text_of(call.self), *from, *call.bound[1]->text(), count));
 }
 
 template <bool kPrefix>
-Result<Value> has_affix(Runtime& runtime, const Value& self, const Bound& bound) {
-  QUIRE_TRY(const auto affix, bound.text(0));
-  runtime.meter().step_bytes(affix.value_or("").size());
-  const std::string_view view = text_of(self)->view();
-  if (!affix) {
-    return invalid("'", bound.builtin.name, "' needs a string, got none");
-  }
+Result<Value> has_affix(const Call& call) {
+  QUIRE_TRY(const auto affix, call.text(0));
+  call.meter.step_bytes(affix->size());
+  const std::string_view view = text_of(call.self)->view();
   return Value::boolean(kPrefix ? view.starts_with(*affix) : view.ends_with(*affix));
 }
 
-Result<Value> format_method(Runtime& runtime, const Value& self, const Bound& bound) {
-  return bound.given.named.empty()
-             ? format_text(runtime.meter(), *self.get<String>(), bound.given.positional, false)
+Result<Value> format_method(const Call& call) {
+  return call.given.named.empty()
+             ? format_text(call.meter, *call.self.get<String>(), call.given.positional, false)
              : unsupported("a named argument of format()");
 }
 
-Result<Value> dict_get(Runtime& runtime, const Value& self, const Bound& bound) {
-  QUIRE_TRY_STATUS(check_hashable(*bound.values[0]));
-  const auto* found = find(runtime.meter(), *self.dict(), *bound.values[0]);
-  return found != nullptr ? *found : bound.values[1] == nullptr ? Value() : *bound.values[1];
+Result<Value> dict_get(const Call& call) {
+  QUIRE_TRY_STATUS(check_hashable(*call.bound[0]));
+  const auto* found = find(call.meter, *call.self.dict(), *call.bound[0]);
+  return found != nullptr ? *found : call.bound[1] == nullptr ? Value() : *call.bound[1];
 }
 
 template <bool kKeys, bool kValues>
-Result<Value> dict_view(Runtime& runtime, const Value& self, const Bound& /*bound*/) {
-  SequenceBuilder view(&runtime.meter(), SequenceKind::kView);
-  for (const auto& [key, value] : self.dict()->items) {
-    view.push(kKeys && kValues ? make_pair(runtime.meter(), key, value) : kKeys ? key : value);
+Result<Value> dict_view(const Call& call) {
+  SequenceBuilder view(call.meter, SequenceKind::kView);
+  for (const auto& [key, value] : call.self.dict()->items) {
+    view.push(kKeys && kValues ? make_pair(call.meter, key, value) : kKeys ? key : value);
   }
   return std::move(view).build();
 }
@@ -306,7 +273,7 @@ Value missing(Meter& meter, const Value& value, std::string_view name) {
 // What Python's getattr gives; nullopt for AttributeError.
 Result<std::optional<Value>> own_attribute(Meter& meter, const Value& value,
                                            std::string_view name) {
-  if (const auto* space = value.get<std::shared_ptr<Namespace>>()) {
+  if (const auto* space = value.get<ScopePtr>()) {
     const auto* found = (*space)->find(name);
     return found == nullptr ? std::optional<Value>() : *found;
   }
@@ -321,11 +288,8 @@ Result<std::optional<Value>> own_attribute(Meter& meter, const Value& value,
   if (method == nullptr) {
     return std::optional<Value>();
   }
-  return std::optional(Value::callable(
-      meter, {.description = base::str_cat("method '", name, "' of ", type_name(value)),
-              .call = [self = value, method](Runtime& runtime, const Arguments& arguments) {
-                return method->call(runtime, self, arguments);
-              }}));
+  return std::optional(bind_builtin(
+      meter, base::str_cat("method '", name, "' of ", type_name(value)), *method, value));
 }
 
 // The place of index `key` among `size` items, counted from the end if negative.
@@ -384,7 +348,7 @@ Result<Value> apply(Meter& meter, Operator op, const Value& left, const Value& r
     return arithmetic(meter, op, left, right);
   }
   if (op <= Operator::kNotEqual) {
-    return Value::boolean(equal(&meter, left, right) == (op == Operator::kEqual));
+    return Value::boolean(equal(meter, left, right) == (op == Operator::kEqual));
   }
   if (op >= Operator::kIn) {
     QUIRE_TRY(const bool found, contains(meter, right, left));
@@ -448,7 +412,7 @@ Result<Value> get_slice(Meter& meter, const Value& value, const std::array<Value
     return invalid(type_name(value), " cannot be sliced");
   }
   QUIRE_TRY(const auto kept, resolve(bounds[0], bounds[1], sequence->items.size()));
-  SequenceBuilder out(&meter, sequence->kind);
+  SequenceBuilder out(meter, sequence->kind);
   for (std::size_t i = kept.first; i < kept.second && !meter.failed(); ++i) {
     out.push(sequence->items[reversed ? sequence->items.size() - 1 - i : i]);
   }

@@ -1,5 +1,5 @@
 // What expressions do with values: operators, attributes, items, slices and methods, as Python and
-// the sandbox of jinja2 define them. Integers beyond 64 bits are refused.
+// the sandbox of jinja2 define them.
 #pragma once
 
 #include <array>
@@ -29,18 +29,16 @@ enum class Operator : std::uint8_t {
   kNotIn,
 };
 
-// kInvalidArgument for types that have no such operator, overflow and division by zero;
-// kUnsupported for // and % of floats, lists times numbers, and % of a string but for %s.
+// kInvalidArgument for types that have no such operator, results beyond 64 bits and division by
+// zero; kUnsupported for arithmetic of floats, lists times numbers, and % of a string but for %s.
 [[nodiscard]] Result<Value> apply(Meter& meter, Operator op, const Value& left, const Value& right);
 [[nodiscard]] Result<Value> negate(const Value& value);
 
 // Returns the attribute, else the item of that key, else undefined. kInvalidArgument on undefined
 // values.
 [[nodiscard]] Result<Value> get_attribute(Meter& meter, const Value& value, std::string_view name);
-
 // Returns the item, else (for a string key) the attribute, else undefined; errors as get_attribute.
 [[nodiscard]] Result<Value> get_item(Meter& meter, const Value& value, const Value& key);
-
 // `bounds` are start, stop and step; None means not given. kUnsupported for steps but 1, and -1 of
 // a whole list.
 [[nodiscard]] Result<Value> get_slice(Meter& meter, const Value& value,

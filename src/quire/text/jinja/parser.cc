@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,19 +23,17 @@ namespace {
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
 using EndNames = std::initializer_list<std::string_view>;
-using Body = std::vector<Stmt>;
 
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), expressions_(tokens_, symbols_) {}
+      : tokens_(std::move(tokens)), expressions_(tokens_, names_) {}
 
   Result<Template> run() {
     Template out;
     QUIRE_TRY(out.body, statements({}));
     QUIRE_TRY_STATUS(expressions_.report_unknown());
-    out.variables = symbols_.looked_up();
-    out.symbols = std::move(symbols_).take_names();
+    out.variables = names_.looked_up();
     return out;
   }
 
@@ -70,10 +67,10 @@ class Parser {
 
   // The body of a tag up to one of `ends`. What it assigns is forgotten: it may not run.
   Result<Body> body(EndNames ends) {
-    const std::size_t mark = symbols_.mark();
+    const std::size_t mark = names_.mark();
     QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kBlockEnd, "'%}'"));
     QUIRE_TRY(auto out, statements(ends));
-    symbols_.forget(mark);
+    names_.forget(mark);
     return out;
   }
 
@@ -130,12 +127,14 @@ class Parser {
   Status if_tag(Stmt& out) {
     const std::size_t unknown = expressions_.mark_unknown();
     do {
-      Branch branch;
-      QUIRE_TRY(branch.condition, expressions_.tuple(false));
+      Stmt branch{.kind = StmtKind::kBranch, .line = tokens_.current().line};
+      QUIRE_TRY(branch.expr, expressions_.tuple(false));
       QUIRE_TRY(branch.body, body({"elif", "else", "endif"}));
-      out.branches.push_back(std::move(branch));
+      out.body.push_back(std::move(branch));
     } while (tokens_.skip_name("elif"));
-    QUIRE_TRY(out.orelse, else_body("endif"));
+    Stmt otherwise{.kind = StmtKind::kBranch, .line = tokens_.current().line};
+    QUIRE_TRY(otherwise.body, else_body("endif"));
+    out.body.push_back(std::move(otherwise));
     expressions_.forgive_unknown(unknown);
     return {};
   }
@@ -152,14 +151,14 @@ class Parser {
 
   Status for_tag(Stmt& out) {
     QUIRE_TRY(out.targets, targets(false));
-    if (std::ranges::any_of(out.targets, [](auto& each) { return each.symbol == kLoopSymbol; })) {
+    if (std::ranges::any_of(out.targets, [](auto& target) { return target.name == "loop"; })) {
       return tokens_.fail("cannot assign to the special variable 'loop' in a for loop");
     }
     if (!tokens_.skip_name("in")) {
       return tokens_.fail_expected("'in'");
     }
     QUIRE_TRY(out.expr, expressions_.tuple(false));
-    const std::size_t mark = symbols_.mark();
+    const std::size_t mark = names_.mark();
     assign(out.targets);
     if (tokens_.skip_name("if")) {
       QUIRE_TRY(out.condition, expressions_.expression());
@@ -167,11 +166,11 @@ class Parser {
     if (tokens_.is_name("recursive")) {
       return tokens_.refuse("a recursive loop");
     }
-    symbols_.assign(kLoopSymbol);
+    names_.assign("loop");
     ++loops_;
     QUIRE_TRY(out.body, body({"endfor", "else"}));
     --loops_;
-    symbols_.forget(mark);
+    names_.forget(mark);
     QUIRE_TRY(out.orelse, else_body("endfor"));
     return {};
   }
@@ -195,36 +194,28 @@ class Parser {
   }
 
   Status macro_tag(Stmt& out) {
-    QUIRE_TRY(auto target, name_target());
-    Macro macro{.name = name_of_last_target_};
-    out.targets.push_back(std::move(target));
-    assign(out.targets);
-    return macro_body(out, std::move(macro), "endmacro");
+    QUIRE_TRY(auto name, name_to_assign());
+    names_.assign(name);
+    out.targets.push_back({.name = std::move(name), .attribute = {}});
+    const std::size_t mark = names_.mark();
+    names_.assign("caller");
+    QUIRE_TRY(out.parameters, signature());
+    QUIRE_TRY(out.body, closed_body("endmacro"));
+    names_.forget(mark);
+    return {};
   }
 
   Status call_tag(Stmt& out) {
-    const std::size_t mark = symbols_.mark();
-    Macro macro;
+    const std::size_t mark = names_.mark();
     if (tokens_.is_op("(")) {
-      QUIRE_TRY(macro.parameters, signature());
+      QUIRE_TRY(out.parameters, signature());
     }
     QUIRE_TRY(out.expr, expressions_.expression());
     if (out.expr->kind != ExprKind::kCall) {
       return tokens_.fail("a call block needs a call");
     }
-    QUIRE_TRY(macro.body, closed_body("endcall"));
-    symbols_.forget(mark);
-    out.macro = std::make_unique<const Macro>(std::move(macro));
-    return {};
-  }
-
-  Status macro_body(Stmt& out, Macro macro, std::string_view end) {
-    const std::size_t mark = symbols_.mark();
-    QUIRE_TRY(macro.parameters, signature());
-    symbols_.assign(kCallerSymbol);
-    QUIRE_TRY(macro.body, closed_body(end));
-    symbols_.forget(mark);
-    out.macro = std::make_unique<const Macro>(std::move(macro));
+    QUIRE_TRY(out.body, closed_body("endcall"));
+    names_.forget(mark);
     return {};
   }
 
@@ -235,14 +226,14 @@ class Parser {
       if (!out.empty()) {
         QUIRE_TRY_STATUS(tokens_.expect_op(","));
       }
-      QUIRE_TRY(const auto named, name_target());
-      Parameter parameter{.symbol = named.symbol, .name = name_of_last_target_, .fallback = {}};
+      Parameter parameter;
+      QUIRE_TRY(parameter.name, name_to_assign());
       if (tokens_.skip_op("=")) {
         QUIRE_TRY(parameter.fallback, expressions_.expression());
       } else if (!out.empty() && out.back().fallback != nullptr) {
         return tokens_.fail("a parameter without a default follows one with a default");
       }
-      symbols_.assign(parameter.symbol);
+      names_.assign(parameter.name);
       out.push_back(std::move(parameter));
     }
     return out;
@@ -260,51 +251,48 @@ class Parser {
     return {};
   }
 
-  // A single name.
-  Result<Target> name_target() {
+  Result<std::string> name_to_assign() {
     constexpr std::array<std::string_view, 6> kConstants = {"true",  "True", "false",
                                                             "False", "none", "None"};
-    if (!tokens_.is(TokenKind::kName)) {
-      return tokens_.is_op("(") ? tokens_.refuse("a tuple in parentheses to assign to")
-                                : tokens_.fail_expected("a name");
+    if (tokens_.is_op("(")) {
+      return tokens_.refuse("a tuple in parentheses to assign to");
     }
-    if (std::ranges::find(kConstants, tokens_.current().text) != kConstants.end()) {
-      return tokens_.fail("cannot assign to ", tokens_.current().text);
+    const std::string name = tokens_.current().text;
+    QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "a name"));
+    if (std::ranges::find(kConstants, name) != kConstants.end()) {
+      return tokens_.fail("cannot assign to ", name);
     }
-    name_of_last_target_ = tokens_.take().text;
-    return Target{.symbol = symbols_.intern(name_of_last_target_), .attribute = {}};
+    return name;
   }
 
   // Names with commas between them; with `attributes`, also those of namespaces.
-  Result<Targets> targets(bool attributes) {
-    Targets out;
+  Result<std::vector<Target>> targets(bool attributes) {
+    std::vector<Target> out;
     do {
-      QUIRE_TRY(auto item, name_target());
+      Target target;
+      QUIRE_TRY(target.name, name_to_assign());
       if (attributes && tokens_.skip_op(".")) {
-        if (!tokens_.is(TokenKind::kName)) {
-          return tokens_.fail_expected("the name of an attribute");
-        }
-        symbols_.look_up(item.symbol);
-        item.attribute = tokens_.take().text;
+        names_.look_up(target.name);
+        target.attribute = tokens_.current().text;
+        QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "the name of an attribute"));
       }
-      out.push_back(std::move(item));
+      out.push_back(std::move(target));
     } while (tokens_.skip_op(","));
     return out;
   }
 
-  void assign(const Targets& targets) {
+  void assign(const std::vector<Target>& targets) {
     for (const Target& target : targets) {
       if (target.attribute.empty()) {
-        symbols_.assign(target.symbol);
+        names_.assign(target.name);
       }
     }
   }
 
-  SymbolTable symbols_;
+  NameTracker names_;
   TokenStream tokens_;
   ExpressionParser expressions_;
   int loops_ = 0;  // around the current tag, within its macro
-  std::string name_of_last_target_;
 };
 
 }  // namespace

@@ -16,28 +16,6 @@
 
 namespace quire::text::jinja {
 
-const Value* Scope::find(Symbol symbol) const {
-  for (const Scope* scope = this; scope != nullptr; scope = scope->parent.get()) {
-    charge.meter()->step((scope->variables.size() / 8) + 1);
-    for (const auto& [name, value] : scope->variables) {
-      if (name == symbol) {
-        return &value;
-      }
-    }
-  }
-  return nullptr;
-}
-
-void Scope::set(Symbol symbol, Value value) {
-  const auto found = std::ranges::find_if(
-      variables, [&](const auto& variable) { return variable.first == symbol; });
-  if (found != variables.end()) {
-    found->second = std::move(value);
-  } else if (charge.add(sizeof(variables[0]))) {
-    variables.emplace_back(symbol, std::move(value));
-  }
-}
-
 Result<const Value*> Loop::item_at(std::size_t index) {
   while (taken_.size() <= index && next_ < items_->items.size()) {
     const Value& item = items_->items[next_++];
@@ -87,26 +65,14 @@ Result<Value> Loop::attribute(Meter& meter, std::string_view name) {
 }
 
 Runtime::~Runtime() {
-  for (const auto& space : namespaces_) {
-    space->attributes.clear();
-  }
-  for (const auto& scope : captured_) {
+  for (const auto& scope : kept_) {
     scope->variables.clear();
   }
 }
 
-std::shared_ptr<Namespace> Runtime::make_namespace() {
-  auto space = std::make_shared<Namespace>();
-  space->charge = Charge(&meter_);
-  if (charge_.add(sizeof(Namespace) + sizeof(space))) {
-    namespaces_.push_back(space);
-  }
-  return space;
-}
-
-void Runtime::keep(ScopePtr captured) {
-  if (charge_.add(sizeof(Scope) + sizeof(captured))) {
-    captured_.push_back(std::move(captured));
+void Runtime::keep(ScopePtr scope) {
+  if (charge_.add(sizeof(Scope) + sizeof(scope))) {
+    kept_.push_back(std::move(scope));
   }
 }
 

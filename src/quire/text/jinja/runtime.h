@@ -1,5 +1,5 @@
-// What one rendering shares: its bounds, its clock, its variables, its loops, and the objects that
-// may refer to each other in a circle.
+// What one rendering shares: its bounds, its clock, its loops, and the scopes that may refer to
+// each other in a circle.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,6 @@
 #include "quire/text/jinja/value.h"
 
 namespace quire::text::jinja {
-
-// Names are numbered by the parser.
-using Symbol = int;
-
-// Variables of a block; look-up goes on in the parent. A template's blocks nest, so that the chain
-// is as long as the template is deep.
-struct Scope {
-  Scope(Meter& meter, std::shared_ptr<Scope> outer) : parent(std::move(outer)), charge(&meter) {}
-
-  std::shared_ptr<Scope> parent;
-  std::vector<std::pair<Symbol, Value>> variables;
-  Charge charge;
-
-  // Null when there is none here or in a parent.
-  [[nodiscard]] const Value* find(Symbol symbol) const;
-  void set(Symbol symbol, Value value);
-};
-using ScopePtr = std::shared_ptr<Scope>;
 
 // The variable `loop` of a for statement, and the taking of its items. Takes them one by one, as
 // late as Python's generators do: the filter of `for x in y if z` sees what earlier iterations did,
@@ -74,16 +56,14 @@ class Runtime {
   [[nodiscard]] const std::tm& now() const { return now_; }
 
   // Every circle of references goes through a namespace or through a scope that a macro captured;
-  // the runtime empties both when it ends.
-  [[nodiscard]] std::shared_ptr<Namespace> make_namespace();
-  void keep(ScopePtr captured);
+  // the runtime empties the scopes that it keeps when it ends.
+  void keep(ScopePtr scope);
 
  private:
   Meter meter_;
   std::tm now_;
   Charge charge_{&meter_};
-  std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<ScopePtr> captured_;
+  std::vector<ScopePtr> kept_;
 };
 
 }  // namespace quire::text::jinja

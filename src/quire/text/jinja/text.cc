@@ -172,25 +172,6 @@ std::vector<TextPtr> split(Meter& meter, const TextPtr& text, std::string_view s
   return out;
 }
 
-std::vector<TextPtr> split_words(Meter& meter, const TextPtr& text) {
-  const std::string_view view = text->view();
-  std::vector<TextPtr> out;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < view.size() && !meter.failed();) {
-    const Decoded next = decode_at(view, at);
-    const bool space = is_python_space(next.code);
-    if (space && at > begin) {
-      out.push_back(slice_bytes(&meter, text, begin, at));
-    }
-    at += next.bytes;
-    begin = space ? at : begin;
-  }
-  if (begin < view.size()) {
-    out.push_back(slice_bytes(&meter, text, begin, view.size()));
-  }
-  return out;
-}
-
 std::vector<TextPtr> split_lines(Meter& meter, const TextPtr& text) {
   const std::string_view view = text->view();
   std::vector<TextPtr> out;

@@ -99,8 +99,6 @@ enum class Side : std::uint8_t { kLeft, kRight, kBoth };
 // empty.
 [[nodiscard]] std::vector<TextPtr> split(Meter& meter, const TextPtr& text,
                                          std::string_view separator, std::int64_t max_splits);
-// Cuts at white space, however much.
-[[nodiscard]] std::vector<TextPtr> split_words(Meter& meter, const TextPtr& text);
 // Cuts at every line break, so that the last line may be empty.
 [[nodiscard]] std::vector<TextPtr> split_lines(Meter& meter, const TextPtr& text);
 

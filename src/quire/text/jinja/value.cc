@@ -22,27 +22,15 @@
 namespace quire::text::jinja {
 namespace {
 
-int depth_of(const Value& value) {
-  if (const auto* sequence = value.sequence()) {
-    return sequence->depth;
-  }
-  return value.dict() == nullptr ? 0 : value.dict()->depth;
-}
-
 // Whether a container of `charge` may hold `value`, one level deeper; raises `depth` if so.
 bool admit(const Value& value, std::size_t bytes, Charge& charge, int& depth) {
-  const int needed = depth_of(value) + 1;
-  if (needed > kMaxContainerDepth) {
-    if (charge.meter() != nullptr) {
-      charge.meter()->fail_container_depth();
-    }
-    return false;
-  }
-  if (charge.meter() != nullptr && (!charge.meter()->step() || !charge.add(bytes))) {
-    return false;
-  }
-  depth = std::max(depth, needed);
-  return true;
+  const auto* list = value.sequence();
+  const auto* dict = value.dict();
+  const int needed = (list != nullptr ? list->depth : dict != nullptr ? dict->depth : 0) + 1;
+  Meter& meter = *charge.meter();
+  const bool admitted = meter.allow_depth(needed) && meter.step() && charge.add(bytes);
+  depth = admitted ? std::max(depth, needed) : depth;
+  return admitted;
 }
 
 // Exact also between integers and doubles where long double holds 64 bits of mantissa.
@@ -55,7 +43,7 @@ std::partial_ordering order_numbers(const Value& a, const Value& b) {
   return wide(a) <=> wide(b);
 }
 
-bool equal_dicts(Meter* meter, const Dict& a, const Dict& b) {
+bool equal_dicts(Meter& meter, const Dict& a, const Dict& b) {
   return a.items.size() == b.items.size() && std::ranges::all_of(a.items, [&](const auto& item) {
            return std::ranges::any_of(b.items, [&](const auto& other) {
              return equal(meter, item.first, other.first) &&
@@ -77,11 +65,6 @@ std::optional<std::partial_ordering> order(Meter& meter, const Value& a, const V
   return std::nullopt;
 }
 
-template <class Items>
-auto find_name(Items& items, std::string_view name) {
-  return std::ranges::find_if(items, [&](const auto& item) { return item.first == name; });
-}
-
 }  // namespace
 
 Value Value::undefined(Meter& meter, std::string message) {
@@ -94,21 +77,6 @@ Value Value::callable(Meter& meter, Callable callable) {
   callable.charge = Charge(&meter);
   callable.charge.add(sizeof(callable) + callable.description.size());
   return {std::make_shared<const Callable>(std::move(callable)), kFromTemplate};
-}
-
-const Text* Value::text() const {
-  const auto* string = get<String>();
-  return string == nullptr ? nullptr : string->text.get();
-}
-
-const Sequence* Value::sequence() const {
-  const auto* sequence = get<SequencePtr>();
-  return sequence == nullptr ? nullptr : sequence->get();
-}
-
-const Dict* Value::dict() const {
-  const auto* dict = get<DictPtr>();
-  return dict == nullptr ? nullptr : dict->get();
 }
 
 std::optional<std::int64_t> Value::as_integer() const {
@@ -127,23 +95,29 @@ std::optional<double> Value::as_number() const {
   return integer ? std::optional(static_cast<double>(*integer)) : std::nullopt;
 }
 
-const Value* Namespace::find(std::string_view name) const {
-  const auto found = find_name(attributes, name);
-  return found == attributes.end() ? nullptr : &found->second;
+const Value* Scope::find(std::string_view name) const {
+  for (const Scope* scope = this; scope != nullptr; scope = scope->parent.get()) {
+    charge.meter()->step((scope->variables.size() / 8) + 1);
+    const auto found = find_name(scope->variables, name);
+    if (found != scope->variables.end()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
 }
 
-void Namespace::set(std::string_view name, Value value) {
-  const auto found = find_name(attributes, name);
-  if (found != attributes.end()) {
+void Scope::set(std::string_view name, Value value) {
+  const auto found = find_name(variables, name);
+  if (found != variables.end()) {
     found->second = std::move(value);
-  } else if (charge.add(sizeof(attributes[0]) + name.size())) {
-    attributes.emplace_back(name, std::move(value));
+  } else if (charge.add(sizeof(variables[0]) + name.size())) {
+    variables.emplace_back(name, std::move(value));
   }
 }
 
-SequenceBuilder::SequenceBuilder(Meter* meter, SequenceKind kind) {
+SequenceBuilder::SequenceBuilder(Meter& meter, SequenceKind kind) {
   sequence_.kind = kind;
-  sequence_.charge = Charge(meter);
+  sequence_.charge = Charge(&meter);
 }
 
 void SequenceBuilder::push(Value value) {
@@ -164,11 +138,9 @@ void DictBuilder::push(Value key, Value value) {
 }
 
 bool DictBuilder::set(const Value& key, Value value) {
-  if (dict_.charge.meter() != nullptr && dict_.charge.meter()->failed()) {
-    return false;
-  }
+  Meter& meter = *dict_.charge.meter();
   for (auto& item : dict_.items) {
-    if (equal(dict_.charge.meter(), item.first, key)) {
+    if (meter.failed() || equal(meter, item.first, key)) {
       if (admit(value, 0, dict_.charge, dict_.depth)) {
         item.second = std::move(value);
       }
@@ -185,7 +157,7 @@ Value DictBuilder::build() && {
 }
 
 Value make_list(Meter& meter, const std::vector<TextPtr>& texts) {
-  SequenceBuilder out(&meter);
+  SequenceBuilder out(meter);
   for (const auto& text : texts) {
     out.push(Value::string(text));
   }
@@ -193,7 +165,7 @@ Value make_list(Meter& meter, const std::vector<TextPtr>& texts) {
 }
 
 Value make_pair(Meter& meter, const Value& first, const Value& second) {
-  SequenceBuilder out(&meter, SequenceKind::kTuple);
+  SequenceBuilder out(meter, SequenceKind::kTuple);
   out.push(first);
   out.push(second);
   return std::move(out).build();
@@ -236,7 +208,7 @@ Result<SequencePtr> iterate(Meter& meter, const Value& value) {
     sequence = Sequence{.kind = SequenceKind::kGenerator};
     return rest;
   }
-  SequenceBuilder list(&meter);
+  SequenceBuilder list(meter);
   if (const auto* string = value.get<String>()) {
     const std::string_view view = string->text->view();
     for (std::size_t at = 0; at < view.size() && !meter.failed();) {
@@ -251,8 +223,7 @@ Result<SequencePtr> iterate(Meter& meter, const Value& value) {
   } else if (!value.is_undefined()) {
     return invalid("'", type_name(value), "' object is not iterable");
   }
-  const Value built = std::move(list).build();
-  return *built.get<SequencePtr>();
+  return *std::move(list).build().get<SequencePtr>();
 }
 
 std::optional<std::int64_t> length_of(const Value& value) {
@@ -288,8 +259,8 @@ bool truth(const Value& value) {
   return !value.is_undefined() && !value.is_none();
 }
 
-bool equal(Meter* meter, const Value& a, const Value& b) {
-  if (meter != nullptr && !meter->step()) {
+bool equal(Meter& meter, const Value& a, const Value& b) {
+  if (!meter.step()) {
     return false;
   }
   if (a.as_number() && b.as_number()) {
@@ -299,8 +270,7 @@ bool equal(Meter* meter, const Value& a, const Value& b) {
     return false;
   }
   if (const auto *text_a = a.text(), *text_b = b.text(); text_a != nullptr) {
-    return text_a->size_bytes() == text_b->size_bytes() &&
-           (meter == nullptr || meter->step_bytes(text_a->size_bytes())) &&
+    return text_a->size_bytes() == text_b->size_bytes() && meter.step_bytes(text_a->size_bytes()) &&
            text_a->view() == text_b->view();
   }
   if (const auto *list_a = a.sequence(), *list_b = b.sequence(); list_a != nullptr) {
@@ -353,7 +323,7 @@ Result<bool> contains(Meter& meter, const Value& container, const Value& item) {
   }
   QUIRE_TRY(const auto items, iterate(meter, container));
   return std::ranges::any_of(items->items,
-                             [&](const Value& each) { return equal(&meter, each, item); });
+                             [&](const Value& each) { return equal(meter, each, item); });
 }
 
 Status sort_keyed(Meter& meter, std::vector<Keyed>& items, bool reverse) {
@@ -376,7 +346,7 @@ Status sort_keyed(Meter& meter, std::vector<Keyed>& items, bool reverse) {
 
 const Value* find(Meter& meter, const Dict& dict, const Value& key) {
   const auto found = std::ranges::find_if(
-      dict.items, [&](const auto& item) { return equal(&meter, item.first, key); });
+      dict.items, [&](const auto& item) { return equal(meter, item.first, key); });
   return found == dict.items.end() ? nullptr : &found->second;
 }
 

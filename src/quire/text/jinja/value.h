@@ -4,6 +4,7 @@
 // Thread rule: values of one rendering belong to its thread; those of a parsed template are shared.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +27,7 @@ class Loop;
 class Runtime;
 struct Callable;
 struct Dict;
-struct Namespace;
+struct Scope;
 struct Sequence;
 
 // Holds the message of the error that using it raises.
@@ -47,7 +48,7 @@ class Value {
  public:
   using Data =
       std::variant<Undefined, None, bool, std::int64_t, double, String, std::shared_ptr<Sequence>,
-                   std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+                   std::shared_ptr<const Dict>, std::shared_ptr<Scope>,
                    std::shared_ptr<const Callable>, std::shared_ptr<Loop>>;
 
   Value() : data_(None{}) {}
@@ -67,9 +68,11 @@ class Value {
   [[nodiscard]] const T* get() const {
     return std::get_if<T>(&data_);
   }
-  [[nodiscard]] const Text* text() const;
-  [[nodiscard]] const Sequence* sequence() const;
-  [[nodiscard]] const Dict* dict() const;
+  [[nodiscard]] const Text* text() const {
+    return get<String>() ? get<String>()->text.get() : nullptr;
+  }
+  [[nodiscard]] const Sequence* sequence() const { return pointee<std::shared_ptr<Sequence>>(); }
+  [[nodiscard]] const Dict* dict() const { return pointee<std::shared_ptr<const Dict>>(); }
   [[nodiscard]] std::optional<std::int64_t> as_integer() const;  // of bool too
   [[nodiscard]] std::optional<double> as_number() const;         // of bool and int too
 
@@ -82,6 +85,11 @@ class Value {
   [[nodiscard]] const Data& data() const { return data_; }
 
  private:
+  template <class T>
+  [[nodiscard]] typename T::element_type* pointee() const {
+    return get<T>() == nullptr ? nullptr : get<T>()->get();
+  }
+
   Data data_;
   std::int32_t source_ = kFromTemplate;
 };
@@ -112,13 +120,26 @@ struct Dict {
 };
 using DictPtr = std::shared_ptr<const Dict>;
 
-struct Namespace {
-  std::vector<std::pair<std::string, Value>> attributes;
-  Charge charge = {};
+// Returns an iterator to the pair of that name in a list of pairs.
+template <class Items>
+[[nodiscard]] auto find_name(Items& items, std::string_view name) {
+  return std::ranges::find_if(items, [&](const auto& item) { return item.first == name; });
+}
 
+// Variables of a block; look-up goes on in the parent. A template's blocks nest, so that the chain
+// is as long as the template is deep. A namespace is a scope without a parent.
+struct Scope {
+  Scope(Meter& meter, std::shared_ptr<Scope> outer) : parent(std::move(outer)), charge(&meter) {}
+
+  std::shared_ptr<Scope> parent;
+  std::vector<std::pair<std::string, Value>> variables;
+  Charge charge;
+
+  // Null when there is none here or in a parent.
   [[nodiscard]] const Value* find(std::string_view name) const;
   void set(std::string_view name, Value value);
 };
+using ScopePtr = std::shared_ptr<Scope>;
 
 // Arguments of a call as written.
 struct Arguments {
@@ -137,7 +158,7 @@ struct Callable {
 // items; the meter then has failed.
 class SequenceBuilder {
  public:
-  explicit SequenceBuilder(Meter* meter, SequenceKind kind = SequenceKind::kList);
+  explicit SequenceBuilder(Meter& meter, SequenceKind kind = SequenceKind::kList);
   void push(Value value);
   [[nodiscard]] Value build() &&;
 
@@ -147,7 +168,7 @@ class SequenceBuilder {
 
 class DictBuilder {
  public:
-  explicit DictBuilder(Meter* meter) { dict_.charge = Charge(meter); }
+  explicit DictBuilder(Meter& meter) { dict_.charge = Charge(&meter); }
   // Precondition: `key` is hashable and not there yet.
   void push(Value key, Value value);
   // As Python: an equal key keeps its place and takes the new value; false if there was one.
@@ -178,8 +199,7 @@ Status check_defined(const Value& value);
 [[nodiscard]] bool truth(const Value& value);
 
 // Every visited item is a step, so that shared nested lists cannot make a comparison endless.
-// `meter` may be null.
-[[nodiscard]] bool equal(Meter* meter, const Value& a, const Value& b);
+[[nodiscard]] bool equal(Meter& meter, const Value& a, const Value& b);
 // kInvalidArgument when the types have no order; `sign` is the operator of the message.
 [[nodiscard]] Result<std::partial_ordering> compare(Meter& meter, std::string_view sign,
                                                     const Value& a, const Value& b);
