@@ -4,13 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/operations.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 

@@ -11,10 +11,9 @@
 
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
 
 namespace quire::text::jinja {
 namespace {

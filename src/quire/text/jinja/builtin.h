@@ -11,9 +11,9 @@
 #include <string_view>
 
 #include "quire/result.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/runtime.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
 
 namespace quire::text::jinja {
 
@@ -28,8 +28,7 @@ struct Builtin {
 
   // Binds and runs. Errors name the builtin: kUnsupported for too many or unknown arguments,
   // kInvalidArgument for doubled or missing ones.
-  [[nodiscard]] Result<Value> call(Runtime& runtime, const Value& self,
-                                   const Arguments& given) const;
+  Result<Value> call(Runtime& runtime, const Value& self, const Arguments& given) const;
 };
 
 // One call of a builtin. Borrows everything.
@@ -42,8 +41,8 @@ struct Call {
   std::array<const Value*, 4> bound = {};  // by parameter; null when not given
 
   // Typed access; the fallback, nothing or false when not given. kInvalidArgument for other types.
-  [[nodiscard]] Result<std::int64_t> integer(std::size_t index, std::int64_t fallback) const;
-  [[nodiscard]] Result<std::optional<std::string_view>> text(std::size_t index) const;
+  Result<std::int64_t> integer(std::size_t index, std::int64_t fallback) const;
+  Result<std::optional<std::string_view>> text(std::size_t index) const;
   [[nodiscard]] bool boolean(std::size_t index) const;
 };
 

@@ -1,7 +1,6 @@
 #include "quire/text/jinja/expression_parser.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -13,12 +12,11 @@
 
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
-#include "quire/text/jinja/error.h"
 #include "quire/text/jinja/lexer.h"
 #include "quire/text/jinja/library.h"
 #include "quire/text/jinja/operations.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 namespace {
@@ -36,9 +34,6 @@ enum Level : std::uint8_t {
   kProducts,
   kUnaries
 };
-
-// Names that mean something in jinja2 which is not supported here.
-constexpr std::array<std::string_view, 3> kRefusedNames = {"self", "varargs", "kwargs"};
 
 }  // namespace
 
@@ -215,7 +210,7 @@ Result<ExprPtr> ExpressionParser::primary() {
 Result<ExprPtr> ExpressionParser::name() {
   Expr out = node(ExprKind::kConstant);
   const std::string& text = tokens_.current().text;
-  if (std::ranges::find(kRefusedNames, text) != kRefusedNames.end()) {
+  if (text == "self" || text == "varargs" || text == "kwargs") {
     return tokens_.refuse("the name '", text, "'");
   }
   if (text == "true" || text == "True" || text == "false" || text == "False") {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,12 +15,12 @@
 #include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/library.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/operations.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 namespace {

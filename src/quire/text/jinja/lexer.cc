@@ -293,14 +293,8 @@ Result<std::vector<Token>> tokenize(std::string_view source) {
   return Lexer(normalize_line_breaks(source)).run();
 }
 
-bool TokenStream::skip_op(std::string_view op) {
-  const bool found = is_op(op);
-  at_ += found ? 1 : 0;
-  return found;
-}
-
-bool TokenStream::skip_name(std::string_view name) {
-  const bool found = is_name(name);
+bool TokenStream::skip(TokenKind kind, std::string_view text) {
+  const bool found = is(kind, text);
   at_ += found ? 1 : 0;
   return found;
 }

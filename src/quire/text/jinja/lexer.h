@@ -35,7 +35,7 @@ struct Token {
 
 // Returns all tokens, ended by one kEnd; comments are gone. kInvalidArgument with the line for
 // malformed tokens and tags that are not closed.
-[[nodiscard]] Result<std::vector<Token>> tokenize(std::string_view source);
+Result<std::vector<Token>> tokenize(std::string_view source);
 
 // A position in the tokens. All errors of a parser name the line of the current one.
 class TokenStream {
@@ -46,16 +46,17 @@ class TokenStream {
   [[nodiscard]] const Token& current() const { return tokens_[at_]; }
   [[nodiscard]] const Token& ahead() const { return tokens_[is(TokenKind::kEnd) ? at_ : at_ + 1]; }
   [[nodiscard]] bool is(TokenKind kind) const { return current().kind == kind; }
-  [[nodiscard]] bool is_op(std::string_view op) const {
-    return is(TokenKind::kOperator) && current().text == op;
+  [[nodiscard]] bool is(TokenKind kind, std::string_view text) const {
+    return is(kind) && current().text == text;
   }
-  [[nodiscard]] bool is_name(std::string_view name) const {
-    return is(TokenKind::kName) && current().text == name;
-  }
+  [[nodiscard]] bool is_op(std::string_view op) const { return is(TokenKind::kOperator, op); }
+  [[nodiscard]] bool is_name(std::string_view name) const { return is(TokenKind::kName, name); }
   // Returns the current token and moves to the next.
   const Token& take() { return tokens_[is(TokenKind::kEnd) ? at_ : at_++]; }
-  bool skip_op(std::string_view op);
-  bool skip_name(std::string_view name);
+  // Takes the token if it is the one, and returns whether it was.
+  bool skip(TokenKind kind, std::string_view text);
+  bool skip_op(std::string_view op) { return skip(TokenKind::kOperator, op); }
+  bool skip_name(std::string_view name) { return skip(TokenKind::kName, name); }
   Status expect_op(std::string_view op);
   Status expect(TokenKind kind, std::string_view what);
 

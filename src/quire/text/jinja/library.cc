@@ -8,7 +8,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,12 +21,12 @@
 #include "quire/result.h"
 #include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/operations.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 namespace {
@@ -206,8 +205,7 @@ Result<Value> filter_items(const Call& call) {
 
 template <bool kLast>
 Result<Value> filter_end(const Call& call) {
-  const auto* sequence = call.self.sequence();
-  if (kLast && sequence != nullptr && sequence->kind == SequenceKind::kGenerator) {
+  if (kLast && call.self.sequence() && call.self.sequence()->kind == SequenceKind::kGenerator) {
     return invalid("a generator has no last item; use |list before |last");
   }
   QUIRE_TRY(const auto items, iterate(call.meter, call.self));
@@ -320,13 +318,10 @@ Result<Value> filter_extreme(const Call& call) {
   QUIRE_TRY(const auto items, iterate(call.meter, call.self));
   std::optional<Keyed> best;
   for (const auto& item : items->items) {
-    Value key = sort_key(call.meter, item, false);
-    bool better = !best;
-    if (best) {
-      QUIRE_TRY(const auto order, compare(call.meter, kMax ? ">" : "<", key, best->key));
-      better = kMax ? order > 0 : order < 0;
-    }
-    best = better ? Keyed{std::move(key), item} : std::move(best);
+    Keyed next{sort_key(call.meter, item, false), item};
+    QUIRE_TRY(const auto order,
+              compare(call.meter, kMax ? ">" : "<", next.key, best ? best->key : next.key));
+    best = !best || (kMax ? order > 0 : order < 0) ? std::move(next) : std::move(best);
   }
   return best ? best->item : Value::undefined(call.meter, "the sequence was empty");
 }

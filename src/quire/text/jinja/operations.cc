@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -15,11 +16,11 @@
 #include "quire/result.h"
 #include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/print.h"
 #include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 #include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
@@ -174,13 +175,6 @@ Result<Value> arithmetic(Meter& meter, Operator op, const Value& left, const Val
   return apply_integers(op, *a, *b);
 }
 
-bool holds(Operator op, std::partial_ordering order) {
-  return op == Operator::kLess        ? order < 0
-         : op == Operator::kLessEqual ? order <= 0
-         : op == Operator::kGreater   ? order > 0
-                                      : order >= 0;
-}
-
 // ---- methods, attributes, items and slices
 
 const TextPtr& text_of(const Value& self) { return self.get<String>()->text; }
@@ -202,23 +196,29 @@ Result<Value> split_method(const Call& call) {
   if (!separator || separator->empty()) {
     return unsupported("split() without a separator");
   }
-  return make_list(call.meter, split(call.meter, text_of(call.self), *separator, max_splits));
+  SequenceBuilder out(call.meter);
+  for (auto& part : split(call.meter, text_of(call.self), *separator, max_splits)) {
+    out.push(Value::string(std::move(part)));
+  }
+  return std::move(out).build();
 }
 
 Result<Value> replaced(const Call& call) {
   QUIRE_TRY(const auto from, call.text(0));
   QUIRE_TRY([[maybe_unused]] const auto to, call.text(1));
   QUIRE_TRY(const auto count, call.integer(2, -1));
+  const Text& inserted = *call.bound[1]->text();
   return Value::string(
-      replace(call.meter, *text_of(call.self), *from, *call.bound[1]->text(), count));
+      replace(call.meter, *text_of(call.self), from.value_or(""), inserted, count));
 }
 
 template <bool kPrefix>
 Result<Value> has_affix(const Call& call) {
-  QUIRE_TRY(const auto affix, call.text(0));
-  call.meter.step_bytes(affix->size());
+  QUIRE_TRY(const auto given, call.text(0));
+  const std::string_view affix = given.value_or("");
+  call.meter.step_bytes(affix.size());
   const std::string_view view = text_of(call.self)->view();
-  return Value::boolean(kPrefix ? view.starts_with(*affix) : view.ends_with(*affix));
+  return Value::boolean(kPrefix ? view.starts_with(affix) : view.ends_with(affix));
 }
 
 Result<Value> format_method(const Call& call) {
@@ -270,26 +270,23 @@ Value missing(Meter& meter, const Value& value, std::string_view name) {
                            base::quoted(name)));
 }
 
-// What Python's getattr gives; nullopt for AttributeError.
-Result<std::optional<Value>> own_attribute(Meter& meter, const Value& value,
-                                           std::string_view name) {
-  if (const auto* space = value.get<ScopePtr>()) {
-    const auto* found = (*space)->find(name);
-    return found == nullptr ? std::optional<Value>() : *found;
-  }
+// What Python's getattr gives, or undefined.
+Result<Value> own_attribute(Meter& meter, const Value& value, std::string_view name) {
   if (const auto* loop = value.get<std::shared_ptr<Loop>>()) {
-    QUIRE_TRY(auto found, (*loop)->attribute(meter, name));
-    return std::optional(std::move(found));
+    return (*loop)->attribute(meter, name);
+  }
+  const auto* space = value.get<ScopePtr>();
+  if (const auto* found = space == nullptr ? nullptr : (*space)->find(name)) {
+    return *found;
   }
   const bool plain = value.text() != nullptr && !value.is_markup();
   const Builtin* method = plain                     ? find_builtin(kStringMethods, name)
                           : value.dict() != nullptr ? find_builtin(kDictMethods, name)
                                                     : nullptr;
-  if (method == nullptr) {
-    return std::optional<Value>();
-  }
-  return std::optional(bind_builtin(
-      meter, base::str_cat("method '", name, "' of ", type_name(value)), *method, value));
+  return method == nullptr
+             ? missing(meter, value, name)
+             : bind_builtin(meter, base::str_cat("method '", name, "' of ", type_name(value)),
+                            *method, value);
 }
 
 // The place of index `key` among `size` items, counted from the end if negative.
@@ -355,7 +352,9 @@ Result<Value> apply(Meter& meter, Operator op, const Value& left, const Value& r
     return Value::boolean(found == (op == Operator::kIn));
   }
   QUIRE_TRY(const auto order, compare(meter, sign(op), left, right));
-  return Value::boolean(holds(op, order));
+  const bool may_be_equal = op == Operator::kLessEqual || op == Operator::kGreaterEqual;
+  return Value::boolean((may_be_equal && order == 0) ||
+                        (op <= Operator::kLessEqual ? order < 0 : order > 0));
 }
 
 Result<Value> negate(const Value& value) {
@@ -371,12 +370,10 @@ Result<Value> negate(const Value& value) {
 Result<Value> get_attribute(Meter& meter, const Value& value, std::string_view name) {
   meter.step();
   QUIRE_TRY_STATUS(check_defined(value));
-  QUIRE_TRY(auto attribute, own_attribute(meter, value, name));
-  if (attribute) {
-    return *std::move(attribute);
-  }
-  const auto* found = value.dict() == nullptr ? nullptr : find(meter, *value.dict(), name);
-  return found == nullptr ? missing(meter, value, name) : *found;
+  QUIRE_TRY(const auto own, own_attribute(meter, value, name));
+  const bool may_be_item = own.is_undefined() && value.dict() != nullptr;
+  const auto* item = may_be_item ? find(meter, *value.dict(), name) : nullptr;
+  return item != nullptr ? *item : own;
 }
 
 Result<Value> get_item(Meter& meter, const Value& value, const Value& key) {
@@ -386,10 +383,8 @@ Result<Value> get_item(Meter& meter, const Value& value, const Value& key) {
     return *std::move(item);
   }
   QUIRE_TRY(const auto name, to_text(meter, key));
-  auto attribute =
-      key.text() == nullptr ? std::optional<Value>() : own_attribute(meter, value, name->view());
-  QUIRE_TRY(auto found, std::move(attribute));
-  return found ? *std::move(found) : missing(meter, value, name->view());
+  return key.text() != nullptr ? own_attribute(meter, value, name->view())
+                               : missing(meter, value, name->view());
 }
 
 Result<Value> get_slice(Meter& meter, const Value& value, const std::array<Value, 3>& bounds) {

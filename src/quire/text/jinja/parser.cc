@@ -15,7 +15,7 @@
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/expression_parser.h"
 #include "quire/text/jinja/lexer.h"
-#include "quire/text/jinja/text.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 namespace {
@@ -141,10 +141,7 @@ class Parser {
 
   // The body behind `else`, if there is one, and the name of the end.
   Result<Body> else_body(std::string_view end) {
-    Body out;
-    if (tokens_.skip_name("else")) {
-      QUIRE_TRY(out, body({end}));
-    }
+    QUIRE_TRY(auto out, tokens_.skip_name("else") ? body({end}) : Body());
     tokens_.take();
     return out;
   }

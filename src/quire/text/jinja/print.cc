@@ -11,14 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 #include "quire/text/unicode.h"
-#include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
 namespace {

@@ -5,14 +5,14 @@
 #include <string>
 
 #include "quire/result.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 
 // Returns str(value). kUnsupported for namespaces, loops, functions, ranges, views and generators.
-[[nodiscard]] Result<TextPtr> to_text(Meter& meter, const Value& value);
+Result<TextPtr> to_text(Meter& meter, const Value& value);
 Status append_str(Meter& meter, const Value& value, TextBuilder& out);
 
 // As the arguments of json.dumps; without `indent` everything is on one line.
@@ -26,6 +26,6 @@ struct JsonStyle {
 
 // kInvalidArgument for a value that JSON has no form for. Strings and keys keep their sources;
 // quotes, brackets and separators are the template's.
-[[nodiscard]] Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style);
+Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style);
 
 }  // namespace quire::text::jinja

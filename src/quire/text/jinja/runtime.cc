@@ -1,18 +1,15 @@
 #include "quire/text/jinja/runtime.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string_view>
 #include <utility>
 
-#include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
 
 namespace quire::text::jinja {
 

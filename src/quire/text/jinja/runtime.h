@@ -5,15 +5,14 @@
 #include <cstddef>
 #include <ctime>
 #include <functional>
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
 
 namespace quire::text::jinja {
 
@@ -28,13 +27,13 @@ class Loop {
   Loop(SequencePtr items, Filter filter) : items_(std::move(items)), filter_(std::move(filter)) {}
 
   // Moves to the next item and returns it; null after the last. Lives as long as the loop.
-  [[nodiscard]] Result<const Value*> next();
+  Result<const Value*> next();
   // Returns the attribute `name` of `loop`; undefined when it has none.
-  [[nodiscard]] Result<Value> attribute(Meter& meter, std::string_view name);
+  Result<Value> attribute(Meter& meter, std::string_view name);
 
  private:
   // Returns the item at `index` of those that the filter lets through; null behind the last.
-  [[nodiscard]] Result<const Value*> item_at(std::size_t index);
+  Result<const Value*> item_at(std::size_t index);
 
   SequencePtr items_;
   Filter filter_;

@@ -15,8 +15,8 @@
 
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/text.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 #include "quire/text/utf8.h"
 
 namespace quire::text::jinja {
@@ -45,10 +45,8 @@ std::partial_ordering order_numbers(const Value& a, const Value& b) {
 
 bool equal_dicts(Meter& meter, const Dict& a, const Dict& b) {
   return a.items.size() == b.items.size() && std::ranges::all_of(a.items, [&](const auto& item) {
-           return std::ranges::any_of(b.items, [&](const auto& other) {
-             return equal(meter, item.first, other.first) &&
-                    equal(meter, item.second, other.second);
-           });
+           const Value* other = find(meter, b, item.first);
+           return other != nullptr && equal(meter, item.second, *other);
          });
 }
 
@@ -154,14 +152,6 @@ bool DictBuilder::set(const Value& key, Value value) {
 Value DictBuilder::build() && {
   dict_.charge.add(sizeof(Dict));
   return {std::make_shared<const Dict>(std::move(dict_)), kFromTemplate};
-}
-
-Value make_list(Meter& meter, const std::vector<TextPtr>& texts) {
-  SequenceBuilder out(meter);
-  for (const auto& text : texts) {
-    out.push(Value::string(text));
-  }
-  return std::move(out).build();
 }
 
 Value make_pair(Meter& meter, const Value& first, const Value& second) {

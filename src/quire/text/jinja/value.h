@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,8 +17,8 @@
 #include <vector>
 
 #include "quire/result.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/text.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 
@@ -180,7 +179,6 @@ class DictBuilder {
   Dict dict_;
 };
 
-[[nodiscard]] Value make_list(Meter& meter, const std::vector<TextPtr>& texts);
 [[nodiscard]] Value make_pair(Meter& meter, const Value& first, const Value& second);
 
 // Returns an error for lists and dicts, and for tuples as keys, which chat templates do not need.
@@ -192,7 +190,7 @@ Status check_defined(const Value& value);
 
 // Returns the items that a loop visits, in order; takes them from a generator. kInvalidArgument
 // when the value cannot be iterated.
-[[nodiscard]] Result<SequencePtr> iterate(Meter& meter, const Value& value);
+Result<SequencePtr> iterate(Meter& meter, const Value& value);
 // Returns len(value), or nullopt when Python's type has none.
 [[nodiscard]] std::optional<std::int64_t> length_of(const Value& value);
 
@@ -201,10 +199,10 @@ Status check_defined(const Value& value);
 // Every visited item is a step, so that shared nested lists cannot make a comparison endless.
 [[nodiscard]] bool equal(Meter& meter, const Value& a, const Value& b);
 // kInvalidArgument when the types have no order; `sign` is the operator of the message.
-[[nodiscard]] Result<std::partial_ordering> compare(Meter& meter, std::string_view sign,
-                                                    const Value& a, const Value& b);
+Result<std::partial_ordering> compare(Meter& meter, std::string_view sign, const Value& a,
+                                      const Value& b);
 // Returns whether `item` is in `container`. kInvalidArgument when the container is none.
-[[nodiscard]] Result<bool> contains(Meter& meter, const Value& container, const Value& item);
+Result<bool> contains(Meter& meter, const Value& container, const Value& item);
 
 // Items with what they are sorted by.
 struct Keyed {

@@ -1,9 +1,11 @@
-#include "quire/text/jinja/text.h"
+#include "quire/text/sourced_text.h"
+
+// GNU: memmem.
+#include <string.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "quire/text/jinja/meter.h"
+#include "quire/text/render_meter.h"
 #include "quire/text/unicode.h"
 #include "quire/text/utf8.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
@@ -231,4 +233,4 @@ TextPtr change_case(Meter& meter, const Text& text, Case to) {
   return std::move(out).build();
 }
 
-}  // namespace quire::text::jinja
+}  // namespace quire::text

@@ -10,7 +10,7 @@
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 
 // Containers nest at most so deep, which bounds every recursion over values.
 inline constexpr int kMaxContainerDepth = 200;
@@ -58,7 +58,7 @@ class Meter {
   }
   // Returns kInvalidArgument naming the bound, or what the work meter says. Precondition: failed().
   [[nodiscard]] Error error() const;
-  [[nodiscard]] Status status() const { return failed() ? Status(error()) : Status(); }
+  Status status() const { return failed() ? Status(error()) : Status(); }
 
  private:
   Limits limits_;
@@ -103,4 +103,4 @@ class Charge {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace quire::text::jinja
+}  // namespace quire::text

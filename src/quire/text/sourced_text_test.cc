@@ -1,4 +1,4 @@
-#include "quire/text/jinja/text.h"
+#include "quire/text/sourced_text.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "quire/text/jinja/meter.h"
+#include "quire/text/render_meter.h"
 #include "quire/text/unicode.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 namespace {
 
 // Oracle: one source per byte.
@@ -139,4 +139,4 @@ TEST(Unicode, LongCaseMappingsAreThoseOfPython) {
 }
 
 }  // namespace
-}  // namespace quire::text::jinja
+}  // namespace quire::text

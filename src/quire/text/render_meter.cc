@@ -1,13 +1,12 @@
-#include "quire/text/jinja/meter.h"
+#include "quire/text/render_meter.h"
 
 #include <cstddef>
 #include <cstdint>
 
 #include "quire/base/str.h"
 #include "quire/result.h"
-#include "quire/text/jinja/error.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 
 bool Meter::reserve(std::size_t bytes) {
   if (bytes > limits_.memory_bytes - memory_bytes_) {
@@ -47,8 +46,10 @@ Error Meter::error() const {
   if (work_ != nullptr && work_->failed()) {
     return work_->status().error();
   }
-  return failure_.empty() ? invalid("rendering takes more than ", limits_.steps, " steps")
-                          : invalid(failure_);
+  return {.code = ErrorCode::kInvalidArgument,
+          .message = failure_.empty()
+                         ? base::str_cat("rendering takes more than ", limits_.steps, " steps")
+                         : failure_};
 }
 
-}  // namespace quire::text::jinja
+}  // namespace quire::text

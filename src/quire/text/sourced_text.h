@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/text/jinja/meter.h"
+#include "quire/text/render_meter.h"
 #include "quire/text/utf8.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 
 // Sources that are no message; the values of Provenance in chat_template.h.
 inline constexpr std::int32_t kFromTemplate = -1;
@@ -130,4 +130,4 @@ void append_escaped(Meter& meter, const Text& text, TextBuilder& out, Escape esc
   out.append(text, begin, view.size());
 }
 
-}  // namespace quire::text::jinja
+}  // namespace quire::text
