@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-chat check check-all check-rest check-gpu bench-gpu build build-gpu benches clean format tidy asan tsan fuzz
+.PHONY: help demo demo-chat check check-all check-rest check-gpu bench-gpu build build-gpu benches clean docs format tidy asan tsan fuzz
 
 # ALL=1: `make check-all` runs everything that otherwise rotates from commit to commit.
 ALL ?=
@@ -19,6 +19,7 @@ help:
 	@echo 'make bench-gpu  what the GPU kernels take, beside the floors of the same run'
 	@echo 'make build      the library and the programs, for use (build/release)'
 	@echo 'make benches    the benchmarks (build/release/bench)'
+	@echo 'make docs       the documentation site (build/site/index.html)'
 	@echo 'make asan       the tests under address and undefined-behaviour sanitizers'
 	@echo 'make tsan       the tests of threads under the thread sanitizer'
 	@echo 'make fuzz       15 seconds of each fuzzer'
@@ -80,13 +81,21 @@ check-gpu: build-gpu
 bench-gpu: build-gpu
 	@for bench in build/cuda/gpu/*_bench; do "$$bench"; done
 
-asan tsan fuzz:
+asan:
+	@tools/setup.sh all
+	@.venv/bin/python tools/check.py --only asan asan-rest
+
+tsan fuzz:
 	@tools/setup.sh all
 	@.venv/bin/python tools/check.py --only $@
 
 tidy:
 	@tools/setup.sh all
 	@.venv/bin/python tools/check.py --only tidy-all
+
+docs:
+	@tools/setup.sh docs
+	@.venv-docs/bin/python tools/build_site.py
 
 format:
 	@tools/setup.sh test

@@ -19,6 +19,8 @@
 #include "must.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
+#include "quire/runtime/runtime.h"
 #include "quire/types.h"
 
 namespace {
@@ -27,6 +29,7 @@ using quire::must;
 using quire::TokenId;
 using quire::engine::Engine;
 using quire::engine::EngineStats;
+using quire::runtime::Runtime;
 
 constexpr std::int32_t kSteps = 64;  // of a round
 constexpr int kRounds = 5;
@@ -113,13 +116,13 @@ int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
   const auto context = static_cast<std::int32_t>(argc > 2 ? std::atoi(argv[2]) : 64);
   const std::string device = argc > 3 ? argv[3] : "cpu";
-  const auto engine = must(Engine::start(model, {.device = device, .threads = 2}));
+  const auto runtime = must(Runtime::start(model, {.device = device, .threads = 2}));
   std::printf("us a step, %d tokens of context, %s\n", context, device.c_str());
   std::printf("%6s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "batch", "schedule", "build", "plan",
               "settle", "deliver", "all", "sample", "step", "ahead");
   bool fast = true;
   for (const std::int32_t batch : {1, 8, 32, 64, 128}) {
-    const Parts parts = measure(*engine, batch, context);
+    const Parts parts = measure(runtime->engine(), batch, context);
     std::printf("%6d %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f %9.2f\n", batch,
                 parts.schedule, parts.build, parts.plan, parts.settle, parts.deliver, parts.all,
                 parts.sample, parts.step, parts.ahead);

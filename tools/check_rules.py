@@ -1,4 +1,4 @@
-"""Fail when library code does what library code never does (docs: DESIGN, never-rules).
+"""Fail when library code does what library code never does (CONTRIBUTING.md, Where things go).
 
     python3 tools/check_rules.py [ROOT]
 

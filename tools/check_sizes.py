@@ -1,4 +1,4 @@
-"""Fail when a file or function is longer, or a function takes more parameters, than STYLE allows.
+"""Fail when a file or function is longer, or a function takes more parameters, than CONTRIBUTING.md allows.
 
     python3 tools/check_sizes.py [ROOT]
 

@@ -18,8 +18,8 @@ JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 15
 ANALYZED = 8  # The static analyzer takes one file in so many
 COMPILED_ALONE = 4
-TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;api"
-THREADED = ("kv", "sched", "device", "engine", "api")
+TSAN_MODULES = "kv;sched;device;kernels;kv_store;attention;engine;tiers;chunks;sequences;runtime;contexts;api"
+THREADED = ("kv", "sched", "device", "engine", "tiers", "chunks", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
 BUILD = ROOT / "build"
 
@@ -137,6 +137,16 @@ def build_asan(log):
     build(log, "asan", "all", "fuzz")
 
 
+def asan_half(mine):
+    """Runs one half of the tests with sanitizers: that which the commit's hash chooses, or the other."""
+    def test(log):
+        listed = subprocess.run(["ctest", "--preset", "asan", "-N"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        chosen = share_of_this_commit(2)
+        others = [name for name in re.findall(r"^ +Test +#\d+: (\S+)", listed, re.M) if chosen(name) != mine]
+        return ctest(log, "asan", "-E", f"^({'|'.join(map(re.escape, others))})$")
+    return test
+
+
 def test_asan_slow(log):
     return ctest(log, "asan-slow", folder="asan")
 
@@ -217,13 +227,20 @@ def test_long(log):
     return ctest(log, "long", folder="release")
 
 
+def test_docs(log):
+    """Builds the documentation site, and looks at its links and names."""
+    log.run("tools/setup.sh", "docs")
+    log.run(BUILD.parent / ".venv-docs/bin/python", "tools/build_site.py")
+    return Count()
+
+
 CHECK = [
     Stage("style", "clang-format over every file", test=test_style),
     Stage("release", "the library, the command and every unit and behaviour test", build_release, test_release),
     Stage("python", "the Python package and its tests", build_python, test_python),
 ]
 REST = [
-    Stage("asan", "address and undefined-behaviour sanitizers", build_asan, lambda log: ctest(log, "asan")),
+    Stage("asan", "address and undefined-behaviour sanitizers, over half of the tests", build_asan, asan_half(mine=True)),
     Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
     Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
@@ -233,11 +250,13 @@ REST = [
 ROTATING = [
     Stage("plain", "a quarter of the files compiled alone, without precompiled headers", build_plain),
     Stage("long", "random and stress tests at their full length", None, test_long),
+    Stage("asan-rest", "the sanitizers over the other half", build_asan, asan_half(mine=False)),
     Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
     Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),
     Stage("cuda-80", "the GPU code, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),
     Stage("gpu-programs", "the GPU programs, linked", build_gpu, test_cuda),
+    Stage("docs", "the documentation site: links, anchors, every public name", test=test_docs),
 ]
 ASKED = [  # by ALL=1, or by name
     Stage("tidy-all", "clang-tidy over every file", build_tidy, lambda log: test_tidy(log, everything=True)),

@@ -1,12 +1,13 @@
-"""Fail when a sentence begins as docs/voice.md says that no sentence begins.
+"""Fail when a sentence begins as docs/voice.md says that no sentence begins, or a line of a README or an ADR is too long.
 
     python3 tools/check_voice.py [ROOT]
     python3 tools/check_voice.py --lower
 
-Reads Markdown below docs, and comments of include/quire. Questions may begin with "What"; code and headings of Markdown are no
-sentences.
-tools/voice_waivers.txt counts the sentences of a file that begin so today. A count may only fall: more is an error, and so
-is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
+Reads Markdown below docs, and comments of headers in include/quire and src/quire. Questions may begin with "What"; code and
+headings of Markdown are no sentences. Lines of Markdown in docs/adr and in each README.md have at most 120 characters; tables,
+code and the targets of links do not count.
+tools/voice_waivers.txt counts the sentences of a file that begin so today, and its long lines. A count may only fall: more is an
+error, and so is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
 """
 
 import collections
@@ -18,6 +19,9 @@ import source_text
 
 OPENINGS = ("What ", "Of ", "Whether ", "As ", "The same ")
 WAIVERS = "tools/voice_waivers.txt"
+WAIVER = re.compile(r"(\S+) \| ([1-9]\d*)( long lines)?")
+LINE_LIMIT = 120
+SKIPPED = {"build", "node_modules"}
 
 # A sentence ends at a full stop, a question mark or an exclamation mark, behind which perhaps a bracket or a quote closes.
 END = re.compile(r"(?<=[.?!])[)\]*\"']*\s+")
@@ -94,56 +98,91 @@ def comment_pieces(text):
         yield start, " ".join(words)
 
 
+def headers(root):
+    return [path for path in source_text.files(root, "include/quire", "src/quire") if path.suffix in (".h", ".cuh")]
+
+
+def readmes(root):
+    """Each README.md of the tree, but those of what is built or fetched."""
+    return [path for path in sorted(root.rglob("README.md"))
+            if not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(root).parts)]
+
+
+def long_lines(text):
+    """(line, length) of each line of Markdown that is too long."""
+    text = re.sub(r"^( *)(```|~~~).*?^ *\2 *$", lambda match: "\n" * match[0].count("\n"), text, flags=re.M | re.S)
+    for number, line in enumerate(text.splitlines(), 1):
+        shown = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", line))
+        if not line.lstrip().startswith("|") and len(shown) > LINE_LIMIT:
+            yield number, len(shown)
+
+
 def findings(root):
     """(place, line, sentence) of each sentence that begins so."""
     pages = sorted((root / "docs").rglob("*.md")) if (root / "docs").is_dir() else []
-    for path, pieces in [(page, markdown_pieces) for page in pages] + [
-            (header, comment_pieces) for header in source_text.files(root, "include/quire")]:
+    for path, pieces in [(page, markdown_pieces) for page in pages] + [(header, comment_pieces) for header in headers(root)]:
         for line, piece in pieces(path.read_text()):
             for sentence in sentences(DECORATION.sub("", piece)):
                 if DECORATION.sub("", sentence).startswith(OPENINGS) and not sentence.rstrip("*_)\"'").endswith("?"):
                     yield str(path.relative_to(root)), line, sentence
 
 
+def long_line_findings(root):
+    """(place, line, length) of each long line in docs/adr and in READMEs."""
+    for path in [*sorted((root / "docs" / "adr").glob("*.md")), *readmes(root)]:
+        for line, length in long_lines(path.read_text()):
+            yield str(path.relative_to(root)), line, length
+
+
+def counts_of(root):
+    """{key: count} of today; the key of long lines ends so."""
+    counts = collections.Counter(place for place, _, _ in findings(root))
+    counts.update(f"{place} long lines" for place, _, _ in long_line_findings(root))
+    return counts
+
+
 def read_waivers(root):
-    """({place: count}, errors); a line is `path | 12`."""
+    """({key: count}, errors); a line is `path | 12` or `path | 12 long lines`."""
     waivers, errors = {}, []
     for number, line in enumerate((root / WAIVERS).read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        match = re.fullmatch(r"(\S+) \| ([1-9]\d*)", line)
-        if not match or match[1] in waivers:
-            errors.append(f"{WAIVERS}:{number}: write `path | count`, each path once, not: {line}")
+        match = WAIVER.fullmatch(line)
+        key = match and match[1] + (match[3] or "")
+        if not match or key in waivers:
+            errors.append(f"{WAIVERS}:{number}: write `path | count` or `path | count long lines`, each once, not: {line}")
             continue
-        waivers[match[1]] = int(match[2])
+        waivers[key] = int(match[2])
     return waivers, errors
 
 
 def check(root):
     waivers, errors = read_waivers(root)
-    counts = collections.Counter()
-    found = list(findings(root))
-    for place, _, _ in found:
-        counts[place] += 1
-    for place, line, sentence in found:
+    counts = counts_of(root)
+    for place, line, sentence in findings(root):
         if counts[place] > waivers.get(place, 0):
             opening = next(opening for opening in OPENINGS if DECORATION.sub("", sentence).startswith(opening)).strip()
             allowed = f" ({counts[place]} begin so, {waivers[place]} are waived)" if place in waivers else ""
             errors.append(f'{place}:{line}: begin with a subject or a verb, not with "{opening}" (docs/voice.md){allowed}: {sentence[:60]}')
-    for place, allowed in waivers.items():
-        if counts[place] < allowed:
-            errors.append(f"{WAIVERS}: {place} has {counts[place]}, not {allowed}; run tools/check_voice.py --lower")
+    for place, line, length in long_line_findings(root):
+        key = f"{place} long lines"
+        if counts[key] > waivers.get(key, 0):
+            errors.append(f"{place}:{line}: {length} characters, at most {LINE_LIMIT} in a README or an ADR")
+    for key, allowed in waivers.items():
+        if counts[key] < allowed:
+            errors.append(f"{WAIVERS}: {key} has {counts[key]}, not {allowed}; run tools/check_voice.py --lower")
     return errors
 
 
 def lower(root):
     """Writes today's counts where they are lower than those of the list."""
-    counts = collections.Counter(place for place, _, _ in findings(root))
+    counts = counts_of(root)
     kept = []
     for line in (root / WAIVERS).read_text().splitlines():
-        if match := re.fullmatch(r"(\S+) \| (\d+)", line):
-            count = min(int(match[2]), counts[match[1]])
-            line = f"{match[1]} | {count}" if count else None
+        if match := WAIVER.fullmatch(line):
+            suffix = match[3] or ""
+            count = min(int(match[2]), counts[match[1] + suffix])
+            line = f"{match[1]} | {count}{suffix}" if count else None
         if line is not None:
             kept.append(line)
     (root / WAIVERS).write_text("\n".join(kept) + "\n")

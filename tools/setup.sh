@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else: `setup.sh build` the Debian packages that build Quire,
 # `setup.sh test` those of the tests too, and the Python environment .venv, `setup.sh all` those of the
-# sanitizers and fuzzers, and clang-tidy, beside them. Does nothing, quickly, when all is there. The lists:
-# packaging/apt-*.txt, requirements/*.txt.
+# sanitizers and fuzzers, and clang-tidy, beside them. `setup.sh docs` installs what builds the documentation
+# site, in .venv-docs, and nothing else. Does nothing, quickly, when all is there. The lists: packaging/apt-*.txt,
+# requirements/*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +12,8 @@ case $stage in
   build) lists=(packaging/apt-build.txt) ;;
   test) lists=(packaging/apt-build.txt packaging/apt-test.txt) ;;
   all) lists=(packaging/apt-build.txt packaging/apt-test.txt packaging/apt-sanitize.txt) ;;
-  *) echo "usage: tools/setup.sh build|test|all" >&2; exit 2 ;;
+  docs) lists=(packaging/apt-docs.txt) ;;
+  *) echo "usage: tools/setup.sh build|test|all|docs" >&2; exit 2 ;;
 esac
 
 log=build/logs/setup.log
@@ -67,35 +69,42 @@ find_python() {
   fail "no python3 of at least 3.11 with venv"
 }
 
-# Installs into .venv, or fails.
+# Installs into an environment, or fails.
 pip_install() {
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" ||
-    fail "pip could not install requirements/*.txt into .venv (network?)"
+  local folder=$1
+  shift
+  "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
+    fail "pip could not install requirements/*.txt into $folder (network?)"
 }
 
-# .venv is right when it was made from exactly these requirements.
+# Makes an environment from lists of requirements, unless it was made from exactly these.
 make_venv() {
-  local python stamp=.venv/requirements.sum sum
-  sum=$(cat requirements/build.txt requirements/test.txt | cksum)
+  local folder=$1 python stamp=$1/requirements.sum sum list wanted=()
+  shift
+  sum=$(cat "$@" | cksum)
   [ "$(cat "$stamp" 2> /dev/null)" != "$sum" ] || return 0
   python=$(find_python)
-  echo "making .venv with $("$python" --version)"
-  "$python" -m venv --clear .venv
-  pip_install -r requirements/build.txt -r requirements/test.txt
+  echo "making $folder with $("$python" --version)"
+  "$python" -m venv --clear "$folder"
+  for list in "$@"; do
+    wanted+=(-r "$list")
+  done
+  pip_install "$folder" "${wanted[@]}"
   echo "$sum" > "$stamp"
 }
 
 # clang-tidy comes later than the rest, so that `make check` does not fetch it.
 add_lint() {
   cmp -s requirements/lint.txt .venv/lint.txt && return 0
-  pip_install -r requirements/lint.txt
+  pip_install .venv -r requirements/lint.txt
   cp requirements/lint.txt .venv/lint.txt
 }
 
 install_packages
-if [ "$stage" != build ]; then
-  make_venv
-fi
+case $stage in
+  test | all) make_venv .venv requirements/build.txt requirements/test.txt ;;
+  docs) make_venv .venv-docs requirements/docs.txt ;;
+esac
 if [ "$stage" = all ]; then
   add_lint
 fi

@@ -58,9 +58,10 @@ bool Branches::knows(const State& state, std::string_view id) {
   return std::ranges::find(state, id, &Flag::id) != state.end();
 }
 
-Branches::State Branches::now() const {
+Result<Branches::State> Branches::now() const {
   State state;
-  for (const ContextItem& item : context_.items()) {
+  QUIRE_TRY(const std::vector<ContextItem> items, context_.items());
+  for (const ContextItem& item : items) {
     state.push_back({.id = item.id, .active = item.active});
   }
   return state;
@@ -68,7 +69,8 @@ Branches::State Branches::now() const {
 
 // Items that are gone in the meantime stay gone.
 Status Branches::apply(const State& state) {
-  for (const ContextItem& item : context_.items()) {
+  QUIRE_TRY(const std::vector<ContextItem> items, context_.items());
+  for (const ContextItem& item : items) {
     const auto known = std::ranges::find(state, item.id, &Flag::id);
     const bool active = known != state.end() && known->active;
     QUIRE_TRY_STATUS(active ? context_.activate(item.id) : context_.deactivate(item.id));
@@ -84,7 +86,7 @@ Status Branches::fork(std::string name) {
     return taken("branch", name);
   }
   Branch& origin = branches_[current_];
-  origin.state = now();
+  QUIRE_TRY(origin.state, now());
   branches_.push_back({.name = std::move(name), .state = {}, .checkpoints = origin.checkpoints});
   current_ = branches_.size() - 1;
   return {};
@@ -100,7 +102,7 @@ Status Branches::switch_to(std::string_view name) {
   if (next == current_) {
     return {};
   }
-  branches_[current_].state = now();
+  QUIRE_TRY(branches_[current_].state, now());
   QUIRE_TRY_STATUS(apply(wanted->state));
   current_ = next;
   return {};
@@ -114,7 +116,8 @@ Status Branches::checkpoint(std::string name) {
   if (find_named(checkpoints, name) != checkpoints.end()) {
     return taken("checkpoint", name);
   }
-  checkpoints.push_back({.name = std::move(name), .state = now()});
+  QUIRE_TRY(State state, now());
+  checkpoints.push_back({.name = std::move(name), .state = std::move(state)});
   return {};
 }
 
@@ -147,7 +150,8 @@ Result<std::int64_t> Branches::rollback(std::string_view name) {
                                 : "no checkpoint \"" + std::string(name) + "\" in this branch"};
   }
   std::int64_t later = 0;
-  for (const ContextItem& item : context_.items()) {
+  QUIRE_TRY(const std::vector<ContextItem> items, context_.items());
+  for (const ContextItem& item : items) {
     if (knows(wanted->state, item.id)) {
       continue;
     }
@@ -160,7 +164,7 @@ Result<std::int64_t> Branches::rollback(std::string_view name) {
 }
 
 Result<std::vector<std::string>> Branches::forget_turn() {
-  std::vector<ContextItem> turn = context_.items();
+  QUIRE_TRY(std::vector<ContextItem> turn, context_.items());
   std::erase_if(turn, [](const ContextItem& item) {
     return !item.active || (item.kind != ItemKind::kUser && item.kind != ItemKind::kOutput);
   });

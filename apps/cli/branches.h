@@ -60,7 +60,7 @@ class Branches {
   };
 
   [[nodiscard]] static bool knows(const State& state, std::string_view id);
-  [[nodiscard]] State now() const;
+  [[nodiscard]] Result<State> now() const;
   [[nodiscard]] Status apply(const State& state);
   [[nodiscard]] static bool marks(const Branch& branch, std::string_view id);
   [[nodiscard]] bool needed_elsewhere(const ContextItem& item) const;

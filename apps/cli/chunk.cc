@@ -338,7 +338,11 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   session.interrupts.disarm();
   QUIRE_TRY(const Generation done, generation);
   session.interrupted = done.interrupted;
-  return streaming ? print("\n") : print(to_json(done.output) + "\n");
+  if (streaming) {
+    return print("\n");
+  }
+  QUIRE_TRY(const std::string text, to_json(done.output));
+  return print(text + "\n");
 }
 
 void declare_compose(const Place& place) {

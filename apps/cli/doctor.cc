@@ -16,9 +16,12 @@ namespace quire::cli {
 namespace {
 
 int doctor(Format format) {
-  const std::string text = doctor_json();
-  const boost::json::value report = boost::json::parse(text);
-  const Status done = print(format == Format::kJson ? text + "\n" : format_listing(report));
+  const auto text = doctor_json();
+  if (!text.ok()) {
+    return fail(text.error());
+  }
+  const boost::json::value report = boost::json::parse(*text);
+  const Status done = print(format == Format::kJson ? *text + "\n" : format_listing(report));
   if (!done.ok()) {
     return fail(done.error());
   }

@@ -189,7 +189,7 @@ Interrupt Repl::interrupt() const {
 }
 
 Status Repl::ask(const std::optional<std::string>& text) {
-  std::vector<ContextItem> before = context_.items();
+  QUIRE_TRY(std::vector<ContextItem> before, context_.items());
   std::erase_if(before, [](const ContextItem& item) { return !item.active; });
   QUIRE_TRY(std::vector<ReusePart> parts, context_.explain());
   const bool whole = options_.format == Format::kJson;
@@ -220,7 +220,8 @@ Status Repl::report() {
   const auto& [answer, before, parts] =
       *last_;  // NOLINT(bugprone-unchecked-optional-access): was set
   if (options_.format == Format::kJson) {
-    QUIRE_TRY_STATUS(print(to_json(answer) + "\n"));
+    QUIRE_TRY(const std::string text, to_json(answer));
+    QUIRE_TRY_STATUS(print(text + "\n"));
   }
   if (answer.output.finish_reason == FinishReason::kCancelled) {
     QUIRE_TRY_STATUS(context_.tag(answer.output_id, std::string(kStoppedTag)));
@@ -289,8 +290,9 @@ std::vector<std::string> Repl::complete(std::string_view line) const {
   const auto wants = [command](std::string_view word) {
     return command != nullptr && command->usage.find(word) != std::string_view::npos;
   };
-  if (wants("ID")) {
-    for (const ContextItem& item : context_.items()) {
+  const auto items = context_.items();
+  if (wants("ID") && items.ok()) {
+    for (const ContextItem& item : *items) {
       all.push_back(item.name.empty() ? item.id.substr(0, kShownDigits) : item.name);
     }
   }

@@ -64,11 +64,12 @@ Status system(Repl& repl, const Arguments& arguments) {
   if (std::filesystem::is_regular_file(expand_home(text), unreadable)) {
     QUIRE_TRY(text, read_text(text));
   }
-  QUIRE_TRY_STATUS(check_comes_first(repl.context().items()));
+  QUIRE_TRY(const std::vector<ContextItem> before, repl.context().items());
+  QUIRE_TRY_STATUS(check_comes_first(before));
   QUIRE_TRY(const std::string id,
             repl.context().add(text, {.name = "", .tags = {}, .kind = ItemKind::kSystem},
                                repl.interrupt()));
-  for (const ContextItem& item : repl.context().items()) {
+  for (const ContextItem& item : before) {
     const bool earlier = item.kind == ItemKind::kSystem && item.id != id;
     QUIRE_TRY_STATUS(earlier ? repl.context().deactivate(item.id) : Status());
   }
@@ -76,7 +77,8 @@ Status system(Repl& repl, const Arguments& arguments) {
 }
 
 Status list_items(Repl& repl, const Arguments& /*arguments*/) {
-  return print(item_table(repl.context().items(), repl.colours()));
+  QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
+  return print(item_table(items, repl.colours()));
 }
 
 Status show_context(Repl& repl, const Arguments& arguments) {
@@ -86,7 +88,7 @@ Status show_context(Repl& repl, const Arguments& arguments) {
                                              "\"; /add TEXT adds an item"};
   }
   QUIRE_TRY_STATUS(list_items(repl, arguments));
-  const ContextStats stats = repl.context().stats();
+  QUIRE_TRY(const ContextStats stats, repl.context().stats());
   QUIRE_TRY(const Stats engine, repl.llm().stats());
   const auto count = [&engine](std::string_view name) {
     const auto found = std::ranges::find(engine, name, &Stats::value_type::first);
@@ -124,7 +126,7 @@ Status deactivate(Repl& repl, const Arguments& arguments) {
 }
 
 Status populate(Repl& repl, const Arguments& arguments) {
-  const std::int64_t before = repl.context().stats().tokens_computed;
+  QUIRE_TRY(const ContextStats before, repl.context().stats());
   if (arguments.words.empty()) {
     QUIRE_TRY([[maybe_unused]] const std::int64_t computed,
               repl.context().populate(repl.interrupt()));
@@ -132,7 +134,8 @@ Status populate(Repl& repl, const Arguments& arguments) {
     QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
     QUIRE_TRY_STATUS(repl.context().restore(ids.front(), repl.interrupt()));
   }
-  return print(counted(repl.context().stats().tokens_computed - before, "token") + " computed\n");
+  QUIRE_TRY(const ContextStats after, repl.context().stats());
+  return print(counted(after.tokens_computed - before.tokens_computed, "token") + " computed\n");
 }
 
 Status compose_items(Repl& repl, const Arguments& arguments) {
@@ -198,7 +201,8 @@ Status save(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY_STATUS(need_store(repl));
   QUIRE_TRY(std::vector<std::string> ids, repl.ids_of(arguments.words));
   if (ids.empty()) {
-    for (const ContextItem& item : repl.context().items()) {
+    QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
+    for (const ContextItem& item : items) {
       if (item.active) {
         ids.push_back(item.id);
       }
@@ -245,7 +249,8 @@ Status take_out(Repl& repl, const ContextItem& item, bool disk) {
 
 Status clear_conversation(Repl& repl, bool disk) {
   std::int64_t cleared = 0;
-  for (const ContextItem& item : repl.context().items()) {
+  QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
+  for (const ContextItem& item : items) {
     const bool turn = item.kind == ItemKind::kUser || item.kind == ItemKind::kOutput;
     QUIRE_TRY_STATUS(turn ? take_out(repl, item, disk) : Status());
     cleared += turn ? 1 : 0;
@@ -264,7 +269,7 @@ Status add_again(Repl& repl, const ContextItem& item) {
 }
 
 Status clear_all(Repl& repl, bool disk) {
-  const std::vector<ContextItem> items = repl.context().items();
+  QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
   for (const ContextItem& item : items) {
     QUIRE_TRY_STATUS(disk ? repl.context().erase(item.id) : Status());
   }

@@ -34,7 +34,8 @@ Status infer(Repl& repl, const Arguments& arguments) {
 
 Status conversation(Repl& repl, const Arguments& /*arguments*/) {
   std::string text;
-  for (const ContextItem& item : repl.context().items()) {
+  QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
+  for (const ContextItem& item : items) {
     if (item.active && is_turn(item)) {
       const std::size_t start = std::min(item.text.find_first_not_of(" \n"), item.text.size());
       const bool stopped = std::ranges::find(item.tags, kStoppedTag) != item.tags.end();
@@ -46,7 +47,8 @@ Status conversation(Repl& repl, const Arguments& /*arguments*/) {
 }
 
 Status new_conversation(Repl& repl, const Arguments& /*arguments*/) {
-  for (const ContextItem& item : repl.context().items()) {
+  QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
+  for (const ContextItem& item : items) {
     QUIRE_TRY_STATUS(is_turn(item) ? repl.context().deactivate(item.id) : Status());
   }
   return {};
@@ -58,7 +60,7 @@ Status forget(Repl& repl, const Arguments& /*arguments*/) {
 }
 
 Status outputs(Repl& repl, const Arguments& /*arguments*/) {
-  std::vector<ContextItem> items = repl.context().items();
+  QUIRE_TRY(std::vector<ContextItem> items, repl.context().items());
   std::erase_if(items, [](const ContextItem& item) { return item.kind != ItemKind::kOutput; });
   return print(item_table(items, repl.colours()));
 }
@@ -131,7 +133,7 @@ Status explain(Repl& repl, const Arguments& /*arguments*/) {
 }
 
 Status stats(Repl& repl, const Arguments& /*arguments*/) {
-  const ContextStats stats = repl.context().stats();
+  QUIRE_TRY(const ContextStats stats, repl.context().stats());
   std::string text = format_listing(json::object{{"items", stats.items},
                                                  {"active_items", stats.active_items},
                                                  {"active_tokens", stats.active_tokens},

@@ -228,8 +228,8 @@ Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
 
 int finish(const RunOptions& options, const Generation& generation) {
   const GenerationOutput& output = generation.output;
-  const Status written =
-      options.format == Format::kJson ? print(to_json(output) + "\n") : print("\n");
+  const auto text = options.format == Format::kJson ? to_json(output) : std::string();
+  const Status written = text.ok() ? print(*text + "\n") : text.error();
   if (!written.ok()) {
     return fail(written.error());
   }

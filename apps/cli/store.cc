@@ -107,7 +107,8 @@ Result<bool> list_entries(Store& store, const Options& options) {
                     std::to_string(entry.bytes), shown_ratio(entry.ratio), entry.accessed_at,
                     entry.pinned ? "pinned" : expires, preview(entry.name)});
   }
-  for (const StoreWeights& weights : store.weights()) {
+  QUIRE_TRY(const std::vector<StoreWeights> packed, store.weights());
+  for (const StoreWeights& weights : packed) {
     if (!options.kind.empty() && options.kind != kWeightsKind) {
       continue;
     }
@@ -137,7 +138,7 @@ Result<bool> verify(Store& store, const Options& options) {
               "): " + object.message + '\n';
     }
   }
-  const std::vector<StoreWeights> weights = store.weights(true);
+  QUIRE_TRY(const std::vector<StoreWeights> weights, store.weights(true));
   for (const StoreWeights& file : weights) {
     objects.push_back({{"hash", file.key},
                        {"state", file.state},

@@ -108,7 +108,7 @@ struct ChunkCacheOptions {
   // In a directory that may not be written to, new chunks stay in memory: see LLM::remarks.
   std::string store = {};
   // Most bytes of the store; 0: no limit. Beyond it registering evicts the chunks from the store
-  // that were used least recently.
+  // that were used least recently, by the rule for several tenants of StoreOptions::max_bytes.
   std::int64_t max_store_bytes = 0;
   // True: the store compresses KV, which is smaller and slower (docs/store-format.md).
   bool compress_store = false;

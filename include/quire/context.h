@@ -58,7 +58,8 @@ struct ContextOptions {
   // Most bytes of KV in host memory; 0: no limit. KV beyond it goes on to the store. Without a
   // store it goes nowhere, and the next use computes it. Pinned items stay.
   std::int64_t max_host_bytes = 0;
-  // Most bytes of the store; 0: no limit. Beyond it saving evicts the least recently used entries.
+  // Most bytes of the store; 0: no limit. Beyond it saving evicts the least recently used entries,
+  // by the rule for several tenants of StoreOptions::max_bytes.
   std::int64_t max_store_bytes = 0;
   // True: the store compresses KV, which is smaller and slower (docs/store-format.md).
   bool compress = false;
@@ -187,13 +188,12 @@ class QUIRE_API ContextManager {
   // Returns a description of the item. Costs as much as items().
   [[nodiscard]] Result<ContextItem> show(const std::string& item) const;
   // Returns kClosed after the LLM's end, and kInvalidArgument from a Follow.
-  // Until the LLM's end the values of items() and stats() are there.
   [[nodiscard]] Status check_open() const;
-  // Returns descriptions of all items in the order in which they were added. In a forked child the
-  // list is empty. O(text and tokens of all items).
-  [[nodiscard]] std::vector<ContextItem> items() const;
-  // Returns the counts of the context; all are 0 in a forked child. Costs as much as items().
-  [[nodiscard]] ContextStats stats() const;
+  // Returns descriptions of all items in the order in which they were added. Answers after the
+  // LLM's end and from a Follow, too. O(text and tokens of all items).
+  [[nodiscard]] Result<std::vector<ContextItem>> items() const;
+  // Returns the counts of the context, on the terms of items(). Costs as much as items().
+  [[nodiscard]] Result<ContextStats> stats() const;
   // Returns for each active item whether asking now would use its KV as it is (`hit`, from wherever
   // it is), and why not. Causes are: not computed yet, or on disk where computing is faster, with
   // both figures.
@@ -247,8 +247,8 @@ class QUIRE_API ContextManager {
   [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
                                             const std::string& name = "",
                                             const Interrupt& interrupted = {});
-  // Computes or fetches the KV of all active items, and blocks until it is there. Returns the
-  // number of tokens computed.
+  // Computes or fetches the KV of all active items, and blocks until it is there. Returns how many
+  // tokens were computed for this context. Tokens of other callers do not count.
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted = {});
 
   // Moves an item's KV to host memory and gives its blocks back. LLM::stats counts them as free

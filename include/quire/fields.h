@@ -142,6 +142,7 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 }
 
 // Each to_json() returns JSON without blanks, which the caller owns. O(size).
+// Errors: kOutOfBlocks when the machine refuses memory.
 // The text is UTF-8: other bytes become U+FFFD.
 // A missing optional or list of logprobs is left out.
 // A logit bias and the logprobs of a token are objects whose keys are ids.
@@ -149,25 +150,25 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 
 // Returns an object with the names and the order of sampling_fields().
 // sampling_from_json() reads it back.
-[[nodiscard]] QUIRE_API std::string to_json(const SamplingParams& params);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const SamplingParams& params);
 // Returns an object of three token counts:
 // {"prompt_tokens":96,"cached_tokens":64,"completion_tokens":8}.
-[[nodiscard]] QUIRE_API std::string to_json(const Usage& usage);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const Usage& usage);
 // Returns an object. `grade` is a name of reuse_grade_name(). `sources` is a list of pairs:
 // [["prefix_cache",64]].
-[[nodiscard]] QUIRE_API std::string to_json(const ReuseReport& reuse);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const ReuseReport& reuse);
 // Returns an object of seconds.
-[[nodiscard]] QUIRE_API std::string to_json(const Timing& timing);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const Timing& timing);
 // Returns an object with objects for `usage`, `reuse` and `timing`.
 // `request_id` is a number, `finish_reason` a name of finish_reason_name().
-[[nodiscard]] QUIRE_API std::string to_json(const GenerationOutput& output);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const GenerationOutput& output);
 // Returns the object of the answer's output, with `user_id` and `output_id` as further members.
-[[nodiscard]] QUIRE_API std::string to_json(const ContextManager::Answer& answer);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const ContextManager::Answer& answer);
 // Returns an object with `text` and `token_ids`, and `logprobs` where there are some.
 // finish_reason is left out until the last delta.
-[[nodiscard]] QUIRE_API std::string to_json(const Delta& delta);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const Delta& delta);
 // Returns a list of objects, one per part.
-[[nodiscard]] QUIRE_API std::string to_json(std::span<const ReusePart> parts);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(std::span<const ReusePart> parts);
 
 // Reads an object as to_json() writes it. A field that is left out or null has its default. `stop`
 // may be one text, and an integer may be written as 1.0.

@@ -32,13 +32,15 @@ class QUIRE_API BlockList {
   BlockList();
   // Returns a list of the blocks of all `lists`, one list behind the other. O(blocks).
   // Joined tokens have not seen each other (see LLM::sequence).
-  [[nodiscard]] static BlockList join(std::span<const BlockList> lists);
+  // Errors: kOutOfBlocks when the machine refuses memory.
+  [[nodiscard]] static Result<BlockList> join(std::span<const BlockList> lists);
   // Returns a list of the first `tokens` tokens. O(blocks).
   // Errors: kInvalidArgument outside of [0, num_tokens()]; kOutOfBlocks when the machine refuses
   // memory.
   [[nodiscard]] Result<BlockList> first(std::int64_t tokens) const;
 
-  // Returns the ids of the blocks, in order. O(blocks).
+  // Returns the ids of the blocks, in order. O(blocks). Throws std::bad_alloc when the machine
+  // refuses memory.
   // -1 stands for a block that a sliding window has freed. A sequence or chunk that first() has cut
   // in the middle keeps the ids of all its blocks.
   [[nodiscard]] std::vector<std::int32_t> block_ids() const;
@@ -114,7 +116,8 @@ class QUIRE_API Sequence {
   // The next three calls do not wait, and answer after the LLM's end, too. After close() and in a
   // forked child they answer as for an empty sequence of grade kExact.
 
-  // Returns a copy of all tokens, generated ones included. O(tokens).
+  // Returns a copy of all tokens, generated ones included. O(tokens). Throws std::bad_alloc when
+  // the machine refuses memory.
   [[nodiscard]] std::vector<TokenId> tokens() const;
   // Returns the number of tokens. O(1).
   [[nodiscard]] std::int64_t num_tokens() const;

@@ -116,11 +116,13 @@ struct StoreCleaning {
 // Ownership: move only. A moved-from store may only be destroyed or assigned to.
 // Threads: one thread at a time. Another thread opens a Store of its own.
 // Processes: any number may read while one writes. Writers wait for each other, up to 10 seconds.
+// A forked child opens a Store of its own.
 //
 // Entries. Calls take an entry's key, the beginning of one (at least 4 digits), or its name. A call
 // returns kNotFound where that names no entry, or several.
 //
 // Errors of every call that returns a Result or a Status:
+// * kClosed: the process is a forked child of the one that opened the store.
 // * kIo: the system refuses, or another process has kept the index for too long. Calls that change
 //   a store return kIo where the store is read-only.
 // * kCorrupt: the index turns out to be damaged.
@@ -177,7 +179,7 @@ class QUIRE_API Store {
   // Returns the packed weights, in the order of `key`. Returns none where the folder has none.
   // Reads headers. `verify`: reads all of them and compares their checksums, with a thread per
   // core.
-  [[nodiscard]] std::vector<StoreWeights> weights(bool verify = false) const;
+  [[nodiscard]] Result<std::vector<StoreWeights>> weights(bool verify = false) const;
   // Writes an entry and its KV into one self-contained file. The file is there whole or not at all;
   // a file of that name is replaced.
   // Verifies the KV, then copies it: reads it twice.

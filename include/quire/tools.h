@@ -2,6 +2,8 @@
 // functions behind `quire doctor`, `quire inspect` and `quire bench` are here, too.
 //
 // Threads: every function here may be called from any thread. None needs an open LLM.
+// Memory: where the machine refuses it, functions that return a Result return kOutOfBlocks, and
+// functions that return a plain string throw std::bad_alloc.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,7 @@ namespace quire {
 //   which of its kernels is wrong; `quire doctor` then ends with 1.
 // * devices: for "cpu" and "cuda" the name, or why no GPU can be used.
 // Blocks while it tests the kernels of every supported instruction set.
-[[nodiscard]] QUIRE_API std::string doctor_json();
+[[nodiscard]] QUIRE_API Result<std::string> doctor_json();
 
 // Returns a JSON object on a model folder, a GGUF file or a preset. Reads no weights.
 // * model, family, shape, parameters, dtype, remarks. A model whose configuration is not supported

@@ -1,6 +1,6 @@
-// Mode blend against the dense oracle (kv-science T6, T7, T9): the rows that a selector chooses, by
-// its definition, are computed again with everything before them in sight and nothing behind them;
-// all other rows keep what the base mode has stored.
+// Mode blend against the dense oracle: the rows that a selector chooses by its definition are
+// computed again, with everything before them in sight and nothing behind them. All other rows keep
+// the KV that the base mode has stored.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -127,7 +127,7 @@ void expect_choices(Desk& desk, const Scene& scene, Selector selector, std::uint
   EXPECT_EQ(desk.logits(spec), stored) << "blending has touched the chunks";
 }
 
-// T7, T6 and T9.
+// The chosen rows equal the per-layer oracle at every share, also at shares of 0 and 1.
 TEST_P(BlendOf, EverySelectorAtEveryShareEqualsItsReference) {
   Desk desk(folder(), most_exact(GetParam().block));
   Dice dice(GetParam().seed);
@@ -188,7 +188,7 @@ class Blends : public testing::TestWithParam<Base> {
   CompositionSpec spec;
 };
 
-// T6: without a short cut.
+// A share of 1 computes every row without a short cut.
 TEST_P(Blends, ShareOfOneComputesEveryRowAndEqualsExact) {
   const Matrix want = scene.exact_logits(desk.oracle);
   CompositionSpec exact = spec;
@@ -257,7 +257,7 @@ TEST_P(Blends, OneRowMoreOrAnotherRowIsToldApart) {
   }
 }
 
-// T9: the same rows every time, in every process: nothing but the seed moves them.
+// A selector chooses the same rows every time, in every process: only the seed moves them.
 TEST_P(Blends, EverySelectorIsDeterministicAndItsShareExact) {
   const std::int32_t tokens = scene.num_context_tokens();
   Desk other(deep_model(), most_exact(kBlock));

@@ -1,5 +1,5 @@
-// Causality by perturbation (kv-science T8): a changed token changes what has seen it and no bit of
-// anything else, in every mode.
+// Causality by perturbation: a changed token changes the rows that have seen it and no bit of any
+// other row, in every mode.
 //
 // Queries look at all tokens, so they would see any change themselves. The checkpoint of these
 // tests has secret tokens, which asking tokens cannot look at and all others can
@@ -299,7 +299,7 @@ TEST_F(Causality, RowsOfEverySelectorSeeByPosition) {
   }
 }
 
-// T9: of equal scores the first ones are chosen, here of the tokens that the query looks at with
+// Of equal scores the first ones are chosen, here of the tokens that the query looks at with
 // probability 0. Which of them are computed again shows in what later rows have seen.
 TEST_F(Causality, OfTokensThatNobodyLooksAtTheFirstOnesAreRecomputed) {
   const How how{.mode = ReuseMode::kIndependent};

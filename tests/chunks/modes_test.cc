@@ -216,7 +216,7 @@ TEST_P(EveryBlockSize, AnyOrderAndNoSystemChunkEqualTheirReferences) {
 INSTANTIATE_TEST_SUITE_P(Blocks, EveryBlockSize, testing::Values(1, 4, 16, 32),
                          [](const auto& info) { return std::to_string(info.param); });
 
-// T3: angles are those of the positions, not of their rounding. At 131072 an angle computed in
+// Angles are those of the positions, not of their rounding. At 131072 an angle computed in
 // float32 is off by up to 7e-3.
 TEST(Modes, DistancesUpTo131072EqualTheirReferences) {
   Desk desk(write_checkpoint("long", {.max_positions = 262144}), most_exact(16));
@@ -245,7 +245,7 @@ TEST(Modes, DistancesUpTo131072EqualTheirReferences) {
   }
 }
 
-// T3: only distances count, to the bit, because keys are stored at positions of their own.
+// Only distances count, to the bit, because keys are stored at positions of their own.
 TEST(Modes, AShiftOfAllPositionsChangesNoBit) {
   Desk desk(write_checkpoint("long", {.max_positions = 262144}), most_exact(16));
   Dice dice(34);
@@ -265,7 +265,7 @@ TEST(Modes, AShiftOfAllPositionsChangesNoBit) {
   }
 }
 
-// T5: one context behind the system chunk has seen all that stands before it.
+// One context behind the system chunk has seen all that stands before it.
 TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {
   Desk desk(kGoldens / "llama_gqa", most_exact(16));
   Dice dice(5);
@@ -289,7 +289,7 @@ TEST(Modes, AnchoredWithOneContextIsThePlainPrompt) {
   }
 }
 
-// T11: side by side, contexts have no order.
+// Parallel contexts stand side by side and have no order.
 TEST(Modes, OrderOfParallelSiblingsChangesNoBit) {
   Desk desk(kGoldens / "llama_gqa", most_exact(16));
   Dice dice(11);
@@ -305,7 +305,7 @@ TEST(Modes, OrderOfParallelSiblingsChangesNoBit) {
   }
 }
 
-// T12.
+// One stored copy serves three requests at three offsets in one batch.
 TEST(Modes, OneCopyAtThreeOffsetsInOneBatchEqualsThreeRunsOfTheirOwn) {
   LLMOptions options = most_exact(16);
   options.prefix_cache = false;

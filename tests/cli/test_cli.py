@@ -702,28 +702,6 @@ class ToolsTest(CommandLineTest):
             self.assertNotIn("Ġ", decoded)
             self.assertEqual(decoded.strip(), text.strip())
 
-    def test_completion_scripts_offer_commands_options_and_values(self):
-        script = quire("completion", "bash")
-        self.assertEqual((script.returncode, script.stderr), (0, ""))
-
-        def offered(*words):
-            line = " ".join(f"'{word}'" for word in words)
-            bash = f"{script.stdout}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _quire; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-            return subprocess.run(["bash", "-c", bash], capture_output=True, text=True, check=True).stdout.split()
-        self.assertEqual(offered("quire", "ru"), ["run"])
-        self.assertEqual(offered("quire", "chunk", "a"), ["add"])
-        self.assertEqual(offered("quire", "chunk", "add", "--ty"), ["--type"])
-        self.assertEqual(offered("quire", "chunk", "add", "m", "--type", ""), ["system_prompt", "context", "query"])
-        self.assertEqual(offered("quire", "chunk", "add", "m", "--sto"), ["--store"])
-        self.assertEqual(offered("quire", "run", "m", "--format", "j"), ["json"])
-        self.assertEqual(offered("quire", "run", "m", "--temp"), ["--temperature"])
-        self.assertEqual(offered("quire", "run", "m", "notes"), [])
-        for shell, parts in (("zsh", ("#compdef quire", "compadd")), ("fish", ("complete -c quire", "-l temperature"))):
-            text = quire("completion", shell).stdout
-            for part in (*parts, "--" if shell == "zsh" else "", "tokenize"):
-                self.assertIn(part, text)
-        self.assert_refused(quire("completion", "cmd"), 2, "bash|zsh|fish")
-
     def test_doctor_tells_processor_and_self_test(self):
         result = self.assert_json(quire("doctor", "--format", "json"))
         self.assertGreaterEqual(result["cores"], 1)

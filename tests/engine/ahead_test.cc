@@ -20,6 +20,7 @@
 #include "quire/engine/engine.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
 
@@ -42,7 +43,7 @@ EngineOptions options_of(std::int64_t kv_budget_bytes) {
 }
 
 std::shared_ptr<Engine> open_cpu(std::int64_t kv_budget_bytes = kPlentyOfKv) {
-  return Engine::start(kFolder, options_of(kv_budget_bytes)).value();
+  return engine_of(runtime::Runtime::start(kFolder, options_of(kv_budget_bytes)).value());
 }
 
 // An engine on a double of a device.
@@ -57,7 +58,7 @@ struct Double {
     options.model.placement.instead = [script = script](auto cpu) {
       return std::make_unique<DeviceDouble>(std::move(cpu), script);
     };
-    engine = Engine::start(folder, options).value();
+    engine = engine_of(runtime::Runtime::start(folder, options).value());
   }
 };
 
@@ -238,7 +239,7 @@ TEST(StepsAhead, AnAbortedRequestEndsAndTheOthersGoOn) {
 // Blocks behind the window go while the step behind still runs.
 TEST(StepsAhead, MoveAWindow) {
   const std::filesystem::path folder = QUIRE_SOURCE_DIR "/tests/golden/model/mistral_window";
-  const auto cpu = Engine::start(folder, options_of(kPlentyOfKv)).value();
+  const auto cpu = engine_of(runtime::Runtime::start(folder, options_of(kPlentyOfKv)).value());
   std::vector<NewRequest> requests = some_requests();
   for (NewRequest& request : requests) {
     for (TokenId& id : request.prompt) {

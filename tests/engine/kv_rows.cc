@@ -12,11 +12,11 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/ids.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/tier_service.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/sequence.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {
@@ -41,10 +41,10 @@ void add_row(const kv_store::PagedStore& shelves, tensor::KVSlot slot,
 
 std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
                                    std::int64_t last) {
-  const auto engine = sequence.impl().llm->open_engine().value();
+  const auto runtime = sequence.impl().llm->open().value();
   const auto state = sequence.impl().look().value();
-  const auto described = engine->tiers().describe(state).value();
-  const kv_store::PagedStore& shelves = engine->tiers().shelves();
+  const auto described = runtime->saved_sequences().describe(state).value();
+  const kv_store::PagedStore& shelves = runtime->tiers().shelves();
   const std::int64_t block_tokens = shelves.geometry().block_tokens;
   std::vector<std::uint32_t> rows;
   std::int64_t before = 0;  // tokens of earlier runs

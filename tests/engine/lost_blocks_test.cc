@@ -237,7 +237,7 @@ TEST_F(LostBlocks, BehindSeveralRunsTheOwnOneIsSavedWithoutWhatItLost) {
   const Sequence first = llm.sequence(prompt(9, 2)).value();
   const Sequence second = llm.sequence(prompt(12, 3)).value();
   const std::vector<BlockList> lists = {first.blocks().value(), second.blocks().value()};
-  Sequence sequence = llm.sequence(BlockList::join(lists), prompt(60, 4)).value();
+  Sequence sequence = llm.sequence(BlockList::join(lists).value(), prompt(60, 4)).value();
   ASSERT_GT(lost_blocks(sequence), 0);
   ASSERT_TRUE(sequence.save(file()).ok());
   LLM other = open(mistral);

@@ -14,11 +14,11 @@
 #include "quire/api/llm_impl.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
-#include "quire/engine/block_run.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/sequence_service.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/sequence_service.h"
 #include "random_sequences.h"
 #include "random_site.h"
 
@@ -135,12 +135,12 @@ std::vector<std::int32_t> RandomChunks::blocks_of(const ChunkInfo& info) const {
     const Ids& ids = std::get<Ids>(site_.oracle.context(i, 0).content.content);
     gaps.push_back(static_cast<std::int32_t>(ids.size()));
   }
-  const auto engine = site_.llm.llm().impl().open_engine().value();
+  const auto runtime = site_.llm.llm().impl().open().value();
   std::vector<std::int32_t> blocks;
   std::int64_t variants = 0;
   for (std::size_t i = 0; i < gaps.size() && variants < info.num_variants; ++i) {
-    const auto run =
-        engine->sequences().chunk_run(info.chunk_id, "", {{.before = info.anchor, .gap = gaps[i]}});
+    const auto run = runtime->sequences().runs().chunk_run(
+        info.chunk_id, "", {{.before = info.anchor, .gap = gaps[i]}});
     if (run.ok()) {
       blocks.insert(blocks.end(), run->blocks.begin(), run->blocks.end());
       ++variants;

@@ -77,8 +77,8 @@ void RandomContexts::check() {
     return;
   }
   changed_ = false;
-  items_ = context_.items();
-  const std::vector<ContextItem> right = mirror_.items();
+  items_ = context_.items().value();
+  const std::vector<ContextItem> right = mirror_.items().value();
   ASSERT_EQ(items_.size(), right.size());
   item_blocks_ = 0;
   for (std::size_t i = 0; i < right.size(); ++i) {

@@ -23,11 +23,15 @@
 #include "quire/api/test_support.h"
 #include "quire/base/test_length.h"
 #include "quire/chunks.h"
+#include "quire/context.h"
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/store.h"
+#include "quire/tools.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -152,6 +156,70 @@ TEST_F(RefusedMemory, InAStream) {
   });
 }
 
+TEST_F(RefusedMemory, InAStreamThatIsDroppedBeforeItsEnd) {
+  const SamplingParams many = {.temperature = 0, .max_tokens = 150, .ignore_eos = true};
+  for (const bool waits : {true, false}) {
+    RequestOptions options;
+    if (!waits) {
+      options.notify = [] {};
+    }
+    refuse_each([&]() -> Status {
+      QUIRE_TRY(Stream stream, llm_.llm().stream(prompt_, many, options));
+      return outcome(stream.next());
+    });
+  }
+}
+
+TEST_F(RefusedMemory, InACallThatIsInterrupted) {
+  const SamplingParams many = {.temperature = 0, .max_tokens = 150, .ignore_eos = true};
+  const std::vector<Prompt> prompts = {some_ids(40, 5), some_ids(9, 6)};
+  refuse_each([&]() -> Status {
+    const auto cancelled = llm_.llm().generate_batch(prompts, {&many, 1}, [] { return true; });
+    return !cancelled.ok() && cancelled.error().code == ErrorCode::kCancelled ? Status()
+                                                                              : outcome(cancelled);
+  });
+}
+
+TEST_F(RefusedMemory, InContexts) {
+  const Prompt card = "Ada trades in apples.";
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact}) {
+    SCOPED_TRACE(reuse_mode_name(mode));
+    refuse_each([&]() -> Status {
+      QUIRE_TRY(ContextManager context, ContextManager::open(llm_.llm(), {.mode = mode}));
+      QUIRE_TRY(const std::string id, context.add(card));
+      QUIRE_TRY_STATUS(outcome(context.populate()));
+      QUIRE_TRY(const BlockList blocks, context.active_blocks());
+      QUIRE_TRY_STATUS(outcome(context.infer("Who?", kFew)));
+      QUIRE_TRY_STATUS(outcome(context.items()));
+      QUIRE_TRY_STATUS(outcome(context.stats()));
+      QUIRE_TRY_STATUS(outcome(context.explain()));
+      QUIRE_TRY_STATUS(context.deactivate(id));
+      return context.clear() == 3 ? Status() : Status(ErrorCode::kInternal, "items are lost");
+    });
+  }
+}
+
+TEST_F(RefusedMemory, InJoiningBlocks) {
+  const Sequence kept = llm_.llm().sequence(some_ids(30, 15)).value();
+  const BlockList blocks = kept.blocks().value();
+  const std::vector<BlockList> lists = {blocks, blocks};
+  refuse_each([&]() -> Status {
+    QUIRE_TRY(const BlockList joined, BlockList::join(lists));
+    return outcome(joined.first(40));
+  });
+}
+
+TEST_F(RefusedMemory, InLookingAtAStore) {
+  ASSERT_TRUE(llm_.register_chunk({.content = some_ids(40, 8)}).ok());
+  const std::string path = folder_.path() / "store";
+  refuse_each([&]() -> Status {
+    QUIRE_TRY(const Store store, Store::open(path));
+    QUIRE_TRY_STATUS(outcome(store.list()));
+    QUIRE_TRY_STATUS(outcome(store.weights(true)));
+    return outcome(store.verify());
+  });
+}
+
 TEST_F(RefusedMemory, InForward) {
   refuse_each([&] { return outcome(llm_.llm().forward(std::get<Ids>(prompt_))); });
 }
@@ -226,6 +294,63 @@ TEST_F(RefusedMemory, InSavingAndLoadingASequence) {
       return outcome(loaded.logits());
     });
   }
+}
+
+// Refuses allocations of a call that needs no engine, the first and then ever fewer.
+template <class Call>
+void refuse_some(Call call, double growth) {
+  std::int64_t refusals = 0;
+  for (double n = 1;; n = std::max(n + 1, n * growth)) {
+    SCOPED_TRACE("allocation " + std::to_string(static_cast<std::int64_t>(n)));
+    Status status;
+    quire::testing::refuse_allocation(static_cast<std::int64_t>(n));
+    ASSERT_NO_THROW(status = outcome(call()));
+    const bool refused = quire::testing::allocation_was_refused();
+    quire::testing::refuse_allocation(0);
+    if (!status.ok()) {
+      ASSERT_TRUE(refused) << status.error().message;
+      ASSERT_EQ(status.error().code, ErrorCode::kOutOfBlocks) << status.error().message;
+    }
+    if (!refused) {
+      ASSERT_TRUE(status.ok());
+      break;
+    }
+    ++refusals;
+  }
+  EXPECT_GT(refusals, 0);
+}
+
+TEST(RefusedMemoryWithoutAnEngine, InWritingJson) {
+  const GenerationOutput output{.text = std::string(40, 'x'),
+                                .token_ids = {1, 2, 3},
+                                .reuse = {.sources = {{"prefix_cache", 64}}},
+                                .logprobs = {{{1, -0.5f}, {2, -1.5f}}}};
+  const ContextManager::Answer answer{.output = output};
+  const Delta delta{.text = output.text, .token_ids = {5}};
+  const std::vector<ReusePart> parts = {{.tokens = 3, .reason = std::string(40, 'y')}};
+  const SamplingParams params{.stop = {std::string(40, 'z')}, .logit_bias = {{400, -1.0f}}};
+  refuse_some([&] { return to_json(output); }, 1);
+  refuse_some([&] { return to_json(answer); }, 1);
+  refuse_some([&] { return to_json(output.usage); }, 1);
+  refuse_some([&] { return to_json(output.reuse); }, 1);
+  refuse_some([&] { return to_json(output.timing); }, 1);
+  refuse_some([&] { return to_json(delta); }, 1);
+  refuse_some([&] { return to_json(std::span(parts)); }, 1);
+  refuse_some([&] { return to_json(params); }, 1);
+}
+
+TEST(RefusedMemoryWithoutAnEngine, InInspectingAModel) {
+  refuse_some([] { return inspect_json(kModel); }, base::test_length(1.005, 1.1));
+}
+
+TEST(RefusedMemoryWithoutAnEngine, InLookingAtTheMachine) {
+  refuse_some([] { return doctor_json(); }, base::test_length(1.05, 2.0));
+}
+
+TEST(RefusedMemoryWithoutAnEngine, InMeasuring) {
+  const BenchOptions options{
+      .prompt = {8}, .generate = 1, .batch = {1}, .llm = here({.threads = 2})};
+  refuse_some([&] { return run_bench(kModel, options, {}); }, base::test_length(1.3, 10.0));
 }
 
 TEST(RefusedMemoryAtTheEnds, InOpeningAndClosing) {

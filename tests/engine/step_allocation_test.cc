@@ -21,6 +21,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
+#include "quire/runtime/runtime.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -111,7 +112,8 @@ Steps run(const Case& wanted) {
   EngineOptions options;
   options.block_tokens = kBlockTokens;
   options.threads = wanted.threads;
-  const auto engine = Engine::start(kFolder, options).value();
+  const auto runtime = runtime::Runtime::start(kFolder, options).value();
+  Engine* const engine = &runtime->engine();
   Marks marks;
   marks.holds = wanted.refuses_system_calls;
   marks.asked.reserve(std::size(kEnds));

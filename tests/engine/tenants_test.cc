@@ -21,12 +21,15 @@
 #include "quire/api/test_support.h"
 #include "quire/base/str.h"
 #include "quire/base/test_length.h"
+#include "quire/checkpoints.h"
 #include "quire/chunks.h"
+#include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/store.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -81,8 +84,9 @@ std::string said(const Status& status) { return status.ok() ? "ok" : shown(statu
 // One tenant, its random numbers, and all that its calls have returned.
 class Tenant {
  public:
-  Tenant(ChunkedLLM& llm, std::string salt, std::uint32_t seed)
-      : llm_(llm), salt_(std::move(salt)), random_(seed) {}
+  // All tenants of an LLM share its `folder`, a store.
+  Tenant(ChunkedLLM& llm, std::string folder, std::string salt, std::uint32_t seed)
+      : llm_(llm), folder_(std::move(folder)), salt_(std::move(salt)), random_(seed) {}
 
   void act() {
     const auto& calls = this->calls();
@@ -211,8 +215,65 @@ class Tenant {
         [&] { return said(plain.pause_session("s", 1.0, salt_)); },
         [&] { return said(plain.close_session("s", salt_)); },
         [&] { return said(plain.set_retention("s", {.priority = 1}, salt_)); },
+        [&] { return talk(); },
+        [&] { return save(); },
+        [&] {
+          return said(Store::open(folder_, {.tenant = salt_})->list(),
+                      [](const std::vector<StoreEntry>& entries) {
+                        std::string text;
+                        for (const StoreEntry& entry : entries) {
+                          text += str_cat(entry.key, " ", entry.tokens, " ", entry.bytes, "; ");
+                        }
+                        return text;
+                      });
+        },
     };
     return calls_;
+  }
+
+  // Something with a context, whose items are those of earlier calls.
+  std::string talk() {
+    if (!context_) {
+      context_ = ContextManager::open(llm_.llm(), {.store = folder_, .salt = salt_}).value();
+    }
+    const auto added = context_->add(ids());
+    std::string text = said(added, [](const std::string& item) { return item; });
+    if (added.ok() && below(3) == 0) {
+      text += said(context_->save(*added));
+    }
+    if (below(3) == 0) {
+      text += said(context_->infer(std::nullopt, kOne),
+                   [](const ContextManager::Answer& answer) { return shown(answer.output); });
+    }
+    text += said(context_->explain());
+    if (below(3) == 0) {
+      text += str_cat(context_->clear());
+    }
+    return text;
+  }
+
+  // A checkpoint, and what there is of the tenant's then.
+  std::string save() {
+    CheckpointManager checkpoints =
+        CheckpointManager::open(llm_.llm(), folder_, {.tenant = salt_, .keep = 2}).value();
+    const auto sequence = llm_.llm().sequence(ids(), {}, options());
+    if (!sequence.ok()) {
+      return shown(sequence.error());
+    }
+    const NamedSequence named{.name = "a", .sequence = &*sequence};
+    std::string text = said(checkpoints.save({&named, 1}), [](const CheckpointInfo& info) {
+      return str_cat(info.name, " ", info.bytes, " ", info.written_bytes, "; ");
+    });
+    text += said(checkpoints.list(), [](const std::vector<CheckpointInfo>& known) {
+      std::string names;
+      for (const CheckpointInfo& info : known) {
+        names += str_cat(info.name, " ");
+      }
+      return names;
+    });
+    return text + said(checkpoints.load(), [](const std::vector<LoadedSequence>& loaded) {
+             return shown(loaded.front().sequence.tokens());
+           });
   }
 
   std::string register_one() {
@@ -229,7 +290,9 @@ class Tenant {
 
  private:
   ChunkedLLM& llm_;
+  std::string folder_;
   std::string salt_;
+  std::optional<ContextManager> context_;
   std::mt19937 random_;
   std::vector<Call> calls_;
   std::vector<std::string> known_;
@@ -257,16 +320,18 @@ TEST(Tenants, WhatOthersDoChangesNothing) {
   const int calls = base::test_length(400, 150);
   for (int seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE(seed);
-    const auto open = [] {
+    const TemporaryFolder folder;
+    const std::string own = folder.path() / "own", common = folder.path() / "common";
+    const auto open = [] {  // without the store: how long reading takes would show
       return ChunkedLLM::open(kModel, here({.block_tokens = 8, .threads = 2})).value();
     };
     ChunkedLLM quiet = open();
-    Tenant alone(quiet, "", static_cast<std::uint32_t>(seed));
+    Tenant alone(quiet, own, "", static_cast<std::uint32_t>(seed));
     alone.of_others_ = foreign;
     ChunkedLLM shared = open();
     std::vector<Tenant> tenants;
     for (std::size_t i = 0; i < kSalts.size(); ++i) {
-      tenants.emplace_back(shared, kSalts[i],
+      tenants.emplace_back(shared, common, kSalts[i],
                            static_cast<std::uint32_t>(seed + 100 * static_cast<int>(i)));
     }
     tenants.front().of_others_ = foreign;

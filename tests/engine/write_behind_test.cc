@@ -21,12 +21,12 @@
 #include "quire/chunks.h"
 #include "quire/device/host_buffer.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/tier_service.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {
@@ -214,23 +214,23 @@ TEST_F(WriteBehindOfFewBlocks, LoadingASequenceThatNeedsTheBlocksOfAWriteWaitsFo
 }
 
 TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsForIt) {
-  const auto engine = llm_.llm().impl().open_engine().value();
+  const auto runtime = llm_.llm().impl().open().value();
   const auto bytes =
-      static_cast<std::size_t>(10 * engine->tiers().shelves().geometry().block_bytes());
-  engine::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
-                              .bytes = device::HostBuffer(bytes)};
+      static_cast<std::size_t>(10 * runtime->tiers().shelves().geometry().block_bytes());
+  tiers::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
+                             .bytes = device::HostBuffer(bytes)};
   std::ranges::fill(segment.bytes.span(), std::byte{0});
   hold_up();
   add(llm_, some_ids(10 * kBlock, 1));
   EXPECT_EQ(llm_.evict_unused_chunks(0).value(), 1);
   auto reserving =
-      std::async(std::launch::async, [&] { return engine->tiers().from_host(segment); });
+      std::async(std::launch::async, [&] { return runtime->tiers().from_host(segment); });
   EXPECT_EQ(reserving.wait_for(kMoment), std::future_status::timeout);
   let_go();
   const auto held = reserving.get();
   ASSERT_TRUE(held.ok()) << held.error().message;
   EXPECT_EQ((*held)->blocks.size(), 10);
-  EXPECT_EQ(engine->tiers().from_host(segment).error().code, ErrorCode::kOutOfBlocks)
+  EXPECT_EQ(runtime->tiers().from_host(segment).error().code, ErrorCode::kOutOfBlocks)
       << "nothing is left to write";
 }
 

@@ -1,5 +1,5 @@
-// The way of a request, walked by hand: the eight steps of DESIGN 2 on a two-layer model, each
-// intermediate printed, the result equal to what the engine gives.
+// The way of a request, walked by hand on a two-layer model (docs/architecture.md, "The way of one
+// generate"): each intermediate is printed, and the result equals the engine's.
 #include <gtest/gtest.h>
 
 #include <iostream>

@@ -9,6 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_rules
 import check_sizes
+import check_structure
 import check_voice
 import cpp_functions
 import source_text
@@ -20,6 +21,7 @@ CLEAN = {
                       "quire_module(model USES base\n             device)\n",
     "tools/layers.toml": LAYERS,
     "tools/size_waivers.txt": "# none\n",
+    "tools/class_waivers.txt": "# none\n",
     "tools/voice_waivers.txt": "# none\n",
     "include/quire/result.h": "#pragma once\n#include <string>\n",
     "src/quire/base/str.h": '#pragma once\n#include "quire/result.h"\n',
@@ -199,6 +201,46 @@ class Sizes(CheckTest):
         self.assertEqual(errors, ["tools/size_waivers.txt:2: src/quire/kv/a.cc is waived twice"])
 
 
+class Structure(CheckTest):
+    def test_clean_tree_passes(self):
+        self.assert_clean(check_structure.check, {})
+
+    def test_a_circle_of_includes_is_found_through_sources(self):
+        changes = {"src/quire/kv/a.h": "", "src/quire/kv/a.cc": '#include "quire/kv/b.h"\n',
+                   "src/quire/kv/b.h": "", "src/quire/kv/b.cc": '#include "quire/kv/a.h"\n'}
+        self.assertEqual(check_structure.check(self.tree(changes)),
+                         ["src/quire/kv/a: a circle of includes: src/quire/kv/a, src/quire/kv/b"])
+
+    def test_a_private_header_is_of_its_source(self):
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": "", "src/quire/kv/a.cc": '#include "quire/kv/a_internal.h"\n',
+                                                  "src/quire/kv/a_internal.h": '#include "quire/kv/a.h"\n'})
+
+    def test_classes_at_the_limits_pass_and_above_them_are_found(self):
+        def methods(count, access="public"):
+            return f"class A {{\n {access}:\n" + "".join(f"  [[nodiscard]] int f{i}(int a = g(1)) const {{ return {i}; }}\n" for i in range(count)) + "};\n"
+
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": methods(25)})
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": methods(40, "private")})
+        self.assert_finds(check_structure.check, "src/quire/kv/a.h", methods(26),
+                          "src/quire/kv/a.h:1: A has 26 public methods, at most 25")
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": "struct A {\n" + "int a;\n" * 248 + "};\n"})
+        self.assert_finds(check_structure.check, "src/quire/kv/a.h", "struct A : B<C> {\n" + "int a;\n" * 249 + "};\n",
+                          "src/quire/kv/a.h:1: A has 251 lines, at most 250")
+
+    def test_constructors_and_operators_are_no_methods(self):
+        text = "class A {\n public:\n" + "  A(int);\n" * 20 + "  ~A();\n  A& operator=(const A&) = delete;\n" * 5 + "};\n"
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": text})
+
+    def test_a_friend_of_another_file_is_found(self):
+        self.assert_finds(check_structure.check, "src/quire/kv/a.h", "class A {\n  friend class B;\n};\n",
+                          "src/quire/kv/a.h:2: the friend B is not of this file")
+        self.assert_clean(check_structure.check, {"src/quire/kv/a.h": "class A {\n  friend class B;\n};\nclass B {};\n"})
+
+    def test_a_waiver_that_nothing_needs_is_found(self):
+        errors = check_structure.check(self.tree({"tools/class_waivers.txt": "src/quire/kv/a.h:A | it is a kernel\n"}))
+        self.assertEqual(errors, ["tools/class_waivers.txt: the waiver for src/quire/kv/a.h:A is not needed any more"])
+
+
 class Voice(CheckTest):
     def test_clean_tree_passes(self):
         self.assert_clean(check_voice.check, {})
@@ -228,7 +270,25 @@ class Voice(CheckTest):
 
     def test_strings_and_other_folders_pass(self):
         self.assert_clean(check_voice.check, {"include/quire/a.h": '#pragma once\nconst char* kText = "// What it is";\n',
-                                              "src/quire/kv/a.h": "#pragma once\n// What it is.\n", "README.md": "What it is.\n"})
+                                              "src/quire/kv/a.cc": "// What it is.\n", "README.md": "What it is.\n"})
+
+    def test_openings_are_found_in_comments_of_module_headers(self):
+        for path in ("src/quire/kv/a.h", "src/quire/kernels/cuda/a.cuh"):
+            self.assert_finds(check_voice.check, path, "#pragma once\n// What it is.\n", f"{path}:2: begin with ")
+
+    def test_long_lines_of_readmes_and_records_are_found(self):
+        long = "x" * 121
+        for path in ("src/quire/kv/README.md", "README.md", "docs/adr/0001-a.md"):
+            with self.subTest(path=path):
+                self.assert_finds(check_voice.check, path, f"a\n{long}\n", f"{path}:2: 121 characters")
+        self.assert_clean(check_voice.check, {"README.md": f"| {long} |\n\n```\n{long}\n```\n\n[a]({long}) `{long}`\n",
+                                              "docs/a.md": long, "build/README.md": long})
+
+    def test_count_of_long_lines_may_fall_and_not_rise(self):
+        page = {"README.md": "x" * 121 + "\n"}
+        self.assert_clean(check_voice.check, {**page, "tools/voice_waivers.txt": "README.md | 1 long lines\n"})
+        self.assert_finds(check_voice.check, "tools/voice_waivers.txt", "README.md | 1 long lines\n",
+                          "tools/voice_waivers.txt: README.md long lines has 0, not 1; run")
 
     def test_a_count_may_fall_and_not_rise(self):
         page = {"docs/a.md": "What it is. Of it.\n"}

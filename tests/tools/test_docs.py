@@ -9,12 +9,13 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from markdown_links import anchors, relative_links, without_code  # noqa: E402
+
 LINE = 120
 # Pages whose prose keeps to LINE characters; a page that is rewritten joins them.
 SHORT_LINES = ["CHANGELOG.md", "bench/README.md", "bench/journal/*.md", "docs/performance.md", "docs/README.md",
                "src/quire/attention/README.md", "src/quire/kernels/README.md"]
-LINK = re.compile(r"(?<!\\)\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-DEFINITION = re.compile(r"^\[[^\]]+\]:\s+(\S+)", re.M)
 
 
 def pages():
@@ -27,38 +28,13 @@ def pages():
             and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
 
 
-def without_code(text):
-    """Returns the text with blocks and spans of code emptied; lines keep their numbers."""
-    text = re.sub(r"^( *)(```|~~~).*?^ *\2 *$", lambda match: "\n" * match[0].count("\n"), text, flags=re.M | re.S)
-    return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", text)
-
-
-def anchors(path):
-    """Returns the anchors of a page's headings, as GitHub names them."""
-    found = set()
-    for heading in re.findall(r"^#+ +(.*?) *$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S), re.M):
-        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        while anchor in found:
-            anchor += "-1"
-        found.add(anchor)
-    return found
-
-
-def relative_links(text):
-    """Returns the targets in `text` that are neither addresses nor absolute paths."""
-    text = without_code(text)
-    targets = LINK.findall(text) + DEFINITION.findall(text)
-    return [target for target in targets if not re.match(r"[a-z][a-z+.-]*:|/", target)]
-
-
 def broken_links(path):
     """Returns the relative links of a page that lead to no file or to no heading."""
     broken = []
     for target in relative_links(path.read_text()):
         file, _, anchor = target.partition("#")
         there = (path.parent / file) if file else path
-        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there)):
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in anchors(there.read_text())):
             broken.append(target)
     return broken
 
@@ -108,7 +84,7 @@ class CheckTest(unittest.TestCase):
         self.assertEqual(relative_links("`[a](b)` [c](https://d)\n```\n[e](f)\n```\n[g](h.md#i) ![k](l.svg)"), ["h.md#i", "l.svg"])
 
     def test_headings_have_the_anchors_of_github(self):
-        self.assertIn("chunk_bench-model-decode-shared-and-flat-reads", anchors(ROOT / "bench/journal/2026-11-26.md"))
+        self.assertIn("chunk_bench-model-decode-shared-and-flat-reads", anchors((ROOT / "bench/journal/2026-11-26.md").read_text()))
 
     def test_long_prose_is_found_and_long_tables_and_code_are_not(self):
         word = "x" * 121

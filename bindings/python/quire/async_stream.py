@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import weakref
@@ -170,10 +171,16 @@ async def whole_outputs(streams: Iterable[AsyncStream]) -> list[GenerationOutput
 
 
 async def in_thread(call: Callable[..., _quire.Stream], *arguments: Any) -> _quire.Stream:
-    """What `call` gives, which may wait and takes a flag that ends the wait; cancelling the task sets the flag."""
+    """Runs `call`, which may wait, in a thread and returns its stream. `call` takes a flag that ends its wait.
+
+    Cancelling the task sets the flag, waits for the thread to leave, and closes a stream that was made meanwhile.
+    """
     halt = _quire.Halt()
+    made = asyncio.ensure_future(asyncio.to_thread(call, *arguments, halt))
     try:
-        return await asyncio.to_thread(call, *arguments, halt)
+        return await asyncio.shield(made)
     except asyncio.CancelledError:
         halt.set()
+        with contextlib.suppress(Exception):
+            (await made).close()
         raise

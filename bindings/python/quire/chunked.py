@@ -33,7 +33,7 @@ from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
-from .registering import RegisteredChunk, content_of, json_of, listed_content
+from .registering import RegisteredChunk, affixes_of, content_of, json_of, listed_content
 from .sampling import Params, Sampling, each_sampling, sampling
 from .session import each_whose, to_salt, whose
 from .stream import Stream
@@ -48,20 +48,6 @@ class _Closed:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ClosedError("the registry is closed; the LLM that it was made over is not")
-
-
-def _affixes(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
-    kinds = ("system", "context", "query")
-    if not isinstance(chunk_format, Mapping):
-        raise TypeError(f"chunk_format is a dict, not a {type(chunk_format).__name__}")
-    unknown = [kind for kind in chunk_format if kind not in kinds]
-    if unknown:
-        raise ValueError(f"chunk_format has the keys 'system', 'context' and 'query', not {unknown[0]!r}")
-    pairs = [chunk_format.get(kind, ("", "")) for kind in kinds]
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or [type(affix) for affix in pair] != [str, str]:
-            raise ValueError(f"chunk_format wants (prefix, suffix) for each kind of chunk, not {pair!r}")
-    return [affix for pair in pairs for affix in pair]
 
 
 def _chunk(info: dict[str, Any]) -> Fields:
@@ -158,7 +144,7 @@ class ChunkedLLM(LLM):
         if store is not None:
             _set(self._chunk_options, "store", to_path(store))
         if chunk_format is not None:
-            self._chunk_options.set_format(_affixes(chunk_format))
+            self._chunk_options.set_format(affixes_of(chunk_format))
         named = {name: given[name] for name in (*_quire.Options.fields, "progress")}
         super().__init__(model_of(model, model_path), **named)
 

@@ -40,7 +40,7 @@ class CancelledError(QuireError):
 
 
 class ClosedError(QuireError):
-    """The LLM was closed, or this is a forked child of the process that opened it."""
+    """The LLM was closed, or this is a forked child of the process that opened it or the store."""
 
 
 class DeviceError(QuireError):

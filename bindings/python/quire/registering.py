@@ -1,4 +1,4 @@
-"""What registering takes for a chunk, and what it says of it."""
+"""What registering takes for a chunk, what it puts around its text, and what it says of it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ class RegisteredChunk(NamedTuple):
 def json_of(fields: Mapping[str, Any] | None) -> str:
     """Returns metadata as JSON."""
     return to_json({} if fields is None else fields, allow_nan=False)
+
+
+def affixes_of(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns prefix and suffix of a system chunk, a context and a query, in this order."""
+    kinds = ("system", "context", "query")
+    if not isinstance(chunk_format, Mapping):
+        raise TypeError(f"chunk_format is a dict, not a {type(chunk_format).__name__}")
+    unknown = [kind for kind in chunk_format if kind not in kinds]
+    if unknown:
+        raise ValueError(f"chunk_format has the keys 'system', 'context' and 'query', not {unknown[0]!r}")
+    pairs = [chunk_format.get(kind, ("", "")) for kind in kinds]
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or [type(affix) for affix in pair] != [str, str]:
+            raise ValueError(f"chunk_format wants (prefix, suffix) for each kind of chunk, not {pair!r}")
+    return [affix for pair in pairs for affix in pair]
 
 
 def content_of(

@@ -153,9 +153,9 @@ class SequenceDiff(Record):
 class Sequence:
     """Tokens with their KV as a value of the program's: it grows, forks, rolls back and is edited.
 
-    A call that fails leaves it as it was. Going on equals never having stopped, bit for bit. One call at a time;
-    different sequences may be used from different threads. fork(), checkpoint() and rollback(mark) take the same time
-    whatever the length. Dropping it closes it.
+    A call that fails leaves it as it was. Going on equals never having stopped, bit for bit. One call at a time may
+    change it; different sequences may be used from different threads. fork(), checkpoint() and rollback(mark) take the
+    same time whatever the length. Dropping it closes it.
     """
 
     def __init__(self, handle: _quire.Sequence) -> None:

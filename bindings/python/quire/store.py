@@ -95,12 +95,16 @@ class Store:
         owner = None if tenant is None else to_text(tenant, "tenant")
         self.path = path
         self._lock = threading.Lock()
+        self._process = os.getpid()
         folder, given = to_path(path), (bool(read_only), bool(create))
         self._handle = _pass("max_bytes", limit, lambda most: _quire.Store.open(folder, *given, most, owner))
 
     def _call(self, name: str, *arguments: Any) -> Any:
+        call = getattr(self._handle, name)
+        if os.getpid() != self._process:  # a forked child: who holds the lock may not be here
+            return call(*arguments)  # a ClosedError
         with self._lock:
-            return getattr(self._handle, name)(*arguments)
+            return call(*arguments)
 
     def ls(self, kind: str | None = None) -> list[StoreEntry]:
         """The least recently used first."""

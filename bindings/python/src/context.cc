@@ -160,14 +160,14 @@ void bind_items(nb::class_<ContextManager>& context) {
       .def("items",
            [](const ContextManager& context) {
              nb::list list;
-             for (const ContextItem& item : without_gil([&] { return context.items(); })) {
+             for (const ContextItem& item : unwrap(without_gil([&] { return context.items(); }))) {
                list.append(describe(item));
              }
              return list;
            })
       .def("stats",
            [](const ContextManager& context) {
-             return describe(without_gil([&] { return context.stats(); }));
+             return describe(unwrap(without_gil([&] { return context.stats(); })));
            })
       .def("explain",
            [](const ContextManager& context) {

@@ -211,7 +211,7 @@ NB_MODULE(_quire, module) {
   bind_stores(module);
   module.attr("AUTO_BUDGET") = kAutoBudget;
   module.def("parse_bytes", [](const std::string& text) { return unwrap(parse_bytes(text)); });
-  module.def("doctor_json", &doctor_json, nb::call_guard<WithoutGil>());
+  module.def("doctor_json", [] { return unwrap(without_gil([] { return doctor_json(); })); });
   module.def("inspect_json",
              [](const nb::bytes& model) { return unwrap(inspect_json(to_path(model))); });
 }

@@ -44,8 +44,9 @@ nb::dict diff(const Sequence& left, const Sequence& right) {
 void bind_values(nb::module_& module) {
   nb::class_<BlockList>(module, "Blocks")
       .def(nb::init<>())
-      .def_static("join",
-                  [](const std::vector<BlockList>& lists) { return BlockList::join(lists); })
+      .def_static(
+          "join",
+          [](const std::vector<BlockList>& lists) { return unwrap(BlockList::join(lists)); })
       .def("first", [](const BlockList& blocks, std::int64_t n) { return unwrap(blocks.first(n)); })
       .def_prop_ro("block_ids", &BlockList::block_ids)
       .def_prop_ro("num_tokens", &BlockList::num_tokens);

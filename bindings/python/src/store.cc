@@ -150,7 +150,7 @@ void bind_store(nb::module_& module) {
            })
       .def("weights",
            [](const Store& store, bool verify) {
-             return describe_all(without_gil([&] { return store.weights(verify); }));
+             return describe_all(unwrap(without_gil([&] { return store.weights(verify); })));
            })
       .def("export_entry",
            [](const Store& store, const std::string& entry, const nb::bytes& path) {

@@ -1,4 +1,4 @@
-"""chat: nothing of a request is lost. Oracles: the ids of the template, and INTERFACE's wording."""
+"""chat: nothing of a request is lost. Oracles: the ids of the template, and the documented messages."""
 
 import json
 import os

@@ -85,6 +85,36 @@ def test_a_forked_child_closes_and_ends_like_any_program(opened):
     assert opened.generate("Ada", PARAMS).token_ids and len(context) == 0
 
 
+def test_a_store_of_the_parent_is_refused_in_a_forked_child_which_opens_it_again(opened, tmp_path):
+    folder, other = tmp_path / "store", tmp_path / "entry.qke"
+    store = quire.Store(folder)
+    calls = (
+        store.ls,
+        store.gc,
+        store.verify,
+        store.weights,
+        lambda: len(store),
+        lambda: store.show("keeper"),
+        lambda: store.pin("keeper"),
+        lambda: store.set_ttl("keeper", 1),
+        lambda: store.rm("keeper", wipe=True),
+        lambda: store.export("keeper", other),
+        lambda: store.import_(other),
+    )
+    parent = os.getpid()
+
+    def ask():
+        for call in calls:
+            with pytest.raises(quire.ClosedError, match=f"the store was opened in process {parent}; a forked child"):
+                call()
+        assert len(quire.Store(folder)) == 1
+
+    assert in_child(ask) == 0
+    with store._lock:  # as another thread's call that is under way when the process forks
+        assert in_child(ask) == 0
+    assert len(store) == 1
+
+
 @pytest.mark.cpu_only  # CUDA does not begin again in a forked child
 def test_a_forked_child_opens_the_model_again(opened):
     expected = opened.generate("Ada", PARAMS).token_ids

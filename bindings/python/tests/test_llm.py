@@ -1,4 +1,4 @@
-"""The Python surface on the demo model. Oracles: the model's golden file, and INTERFACE's wording."""
+"""The Python surface on the demo model. Oracles: the model's golden file, and the documented messages."""
 
 import math
 import signal

@@ -10,7 +10,8 @@ import pytest
 from conftest import MODEL
 
 SUPPORT = pathlib.Path(__file__).parent / "support"
-KINDS = ("encode", "ask", "decode", "generate", "batch", "stream", "forward", "explain", "compose", "register")
+KINDS = ("encode", "ask", "decode", "generate", "batch", "stream", "forward", "explain", "compose", "register", "save", "context",
+         "open")
 
 
 @pytest.fixture(scope="module")

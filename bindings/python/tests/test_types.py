@@ -109,7 +109,9 @@ def test_the_stub_of_the_extension_says_what_is_in_it():
     assert classes.keys() == {name for name in quire.__all__ if getattr(quire, name) is getattr(quire._quire, name, None)} - {
         "__version__"
     }
-    init, *fields = classes["SamplingParams"].body
+    for name, each in classes.items():
+        assert ast.get_docstring(each).replace("\n", " ") == getattr(quire, name).__doc__
+    init, *fields = (each for each in classes["SamplingParams"].body if isinstance(each, ast.FunctionDef))
     defaults = [ast.literal_eval(default) for default in init.args.defaults]
     said = dict(zip((each.arg for each in init.args.args[1:]), defaults, strict=True))
     assert said == {name: each.default for name, each in inspect.signature(quire.SamplingParams).parameters.items()}

@@ -14,16 +14,16 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/engine/checkpoints.h"
-#include "quire/engine/engine.h"
-#include "quire/engine/sequence_service.h"
+#include "quire/contexts/checkpoints.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sequence.h"
+#include "quire/sequences/sequence_state.h"
 
 namespace quire {
 
-using engine::CheckpointService;
+using contexts::CheckpointService;
 
 struct CheckpointManager::Impl {
   Impl() = default;
@@ -37,10 +37,10 @@ struct CheckpointManager::Impl {
 
   // One call at a time, and none once the LLM is closed.
   template <class Call>
-  auto run(Call call) -> decltype(call(std::declval<engine::Engine&>())) {
-    QUIRE_TRY(const auto engine, llm->open_engine());
+  auto run(Call call) -> decltype(call(std::declval<runtime::Runtime&>())) {
+    QUIRE_TRY(const auto runtime, llm->open());
     const std::lock_guard lock(mutex);
-    return call(*engine);
+    return call(*runtime);
   }
   [[nodiscard]] Result<std::vector<CheckpointService::Named>> look_at(
       std::span<const NamedSequence> sequences) const;
@@ -58,7 +58,7 @@ Result<std::vector<CheckpointService::Named>> CheckpointManager::Impl::look_at(
       return {ErrorCode::kInvalidArgument,
               base::str_cat("sequence ", base::quoted(given.name), " is not of this LLM")};
     }
-    QUIRE_TRY(engine::StateRef state, given.sequence->impl().look());
+    QUIRE_TRY(sequences::StateRef state, given.sequence->impl().look());
     named.push_back({.name = given.name, .state = std::move(state)});
   }
   return named;
@@ -73,10 +73,10 @@ CheckpointManager::~CheckpointManager() = default;
 
 Result<CheckpointManager> CheckpointManager::open(const LLM& llm, const std::string& folder,
                                                   const CheckpointOptions& options) try {
-  QUIRE_TRY(const auto engine, llm.impl().open_engine());
+  QUIRE_TRY(const auto runtime, llm.impl().open());
   auto impl = std::make_unique<Impl>();
   impl->llm = llm.shared_impl();
-  QUIRE_TRY(impl->service, CheckpointService::open(*engine, folder, options));
+  QUIRE_TRY(impl->service, CheckpointService::open(*runtime, folder, options));
   return CheckpointManager(std::move(impl));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -85,7 +85,7 @@ Result<CheckpointManager> CheckpointManager::open(const LLM& llm, const std::str
 Result<CheckpointInfo> CheckpointManager::save(std::span<const NamedSequence> sequences,
                                                const std::string& name) try {
   QUIRE_TRY(const auto named, impl_->look_at(sequences));
-  return impl_->run([&](auto& engine) { return impl_->service->save(engine, named, name); });
+  return impl_->run([&](auto& runtime) { return impl_->service->save(runtime, named, name); });
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -94,11 +94,11 @@ Result<std::optional<CheckpointInfo>> CheckpointManager::maybe_save(
     std::span<const NamedSequence> sequences) try {
   using Saved = std::optional<CheckpointInfo>;
   QUIRE_TRY(const auto named, impl_->look_at(sequences));
-  return impl_->run([&](auto& engine) -> Result<Saved> {
+  return impl_->run([&](auto& runtime) -> Result<Saved> {
     if (!impl_->service->due(named)) {
       return Saved();
     }
-    QUIRE_TRY(CheckpointInfo saved, impl_->service->save(engine, named, ""));
+    QUIRE_TRY(CheckpointInfo saved, impl_->service->save(runtime, named, ""));
     return Saved(std::move(saved));
   });
 } catch (const std::bad_alloc&) {
@@ -124,8 +124,8 @@ Result<std::vector<LoadedSequence>> CheckpointManager::load(
     return {ErrorCode::kInvalidArgument,
             "the salt of a checkpoint's sequences is its tenant; open the manager with that one"};
   }
-  QUIRE_TRY(auto loaded, impl_->run([&](auto& engine) {
-    return impl_->service->load(engine, name, only, options.wait);
+  QUIRE_TRY(auto loaded, impl_->run([&](auto& runtime) {
+    return impl_->service->load(runtime, name, only, options.wait);
   }));
   std::vector<LoadedSequence> sequences;
   sequences.reserve(loaded.size());

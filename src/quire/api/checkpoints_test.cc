@@ -197,6 +197,38 @@ TEST_F(PublicCheckpoints, ALimitEvictsTheOldestOnes) {
   EXPECT_THAT(names(open(llm)), ElementsAre("checkpoint-4", "checkpoint-3"));
 }
 
+TEST_F(PublicCheckpoints, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
+  LLM llm = open_llm();
+  std::int64_t bytes = 0;
+  const auto save = [&](const std::string& tenant, std::uint32_t seed) {
+    Sequence sequence = llm.sequence(some_ids(64, seed), {}, {.salt = tenant}).value();
+    const NamedSequence named{"a", &sequence};
+    CheckpointManager manager =
+        open(llm, {.tenant = tenant, .keep = 0, .max_bytes = 4 * bytes + bytes / 2});
+    bytes = manager.save({&named, 1}).value().bytes;
+  };
+  const auto names_of = [&](const std::string& tenant) {
+    return names(open(llm, {.tenant = tenant}));
+  };
+  save("ada", 0);
+  for (std::uint32_t seed = 1; seed <= 6; ++seed) {
+    save("bob", seed);
+  }
+  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-1")) << "used least recently of all";
+  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-6", "checkpoint-5", "checkpoint-4"));
+  save("ada", 7);
+  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-2", "checkpoint-1"));
+  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-6", "checkpoint-5")) << "who holds most";
+  save("ada", 8);
+  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-3", "checkpoint-2")) << "her own share";
+  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-6", "checkpoint-5"));
+  save("", 9);
+  EXPECT_THAT(names_of(""), ElementsAre("checkpoint-1")) << "nobody's is a tenant, too";
+  LLM other = open_llm();
+  auto loaded = open(other, {.tenant = "ada"}).load("checkpoint-3").value();
+  EXPECT_EQ(loaded[0].sequence.tokens(), some_ids(64, 8));
+}
+
 TEST_F(PublicCheckpoints, DamageLeavesTheLastGoodOne) {
   LLM llm = open_llm();
   Sequence sequence = llm.sequence(some_ids(64, 1)).value();

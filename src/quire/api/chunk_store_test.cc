@@ -24,13 +24,13 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/reload_pace.h"
-#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequence.h"
 #include "quire/store.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {
@@ -92,7 +92,7 @@ class ChunkStore : public testing::Test {
 
   // As if it had been measured.
   static void make_computing_faster(ChunkedLLM& llm) {
-    engine::ReloadPace& pace = llm.llm().impl().open_engine().value()->tiers().pace();
+    tiers::ReloadPolicy& pace = llm.llm().impl().open().value()->tiers().reload_policy();
     for (int i = 0; i < 5; ++i) {
       pace.note_read(100, 100);
       pace.note_computed(100, 0.1);
@@ -418,6 +418,35 @@ TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
   EXPECT_LE(open().list_chunks().value().size(), 1);
   EXPECT_THAT(ChunkedLLM::open(kModel, here({}), {.max_store_bytes = -1}).error().message,
               HasSubstr("max_store_bytes"));
+}
+
+TEST_F(ChunkStore, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
+  const std::string store = folder_ / "store";
+  const auto add = [](ChunkedLLM& llm, const std::string& salt, std::uint32_t seed) {
+    ChunkContent content{.content = some_ids(40, seed)};
+    content.options.salt = salt;
+    return llm.register_chunk(content).value();
+  };
+  const auto saved = [&](const std::string& tenant) {
+    return Store::open(store, {.tenant = tenant})->list().value();
+  };
+  {
+    ChunkedLLM llm = open();
+    add(llm, "ada", 0);
+  }
+  const StoreEntry first = saved("ada").front();
+  ChunkedLLM llm =
+      ChunkedLLM::open(kModel, here({.threads = 2}),
+                       {.store = store, .max_store_bytes = 4 * first.bytes + first.bytes / 2})
+          .value();
+  std::string last;
+  for (std::uint32_t seed = 1; seed <= 6; ++seed) {
+    last = add(llm, "bob", seed);
+  }
+  EXPECT_THAT(saved("bob"), SizeIs(3));
+  EXPECT_EQ(saved("bob").back().key, last);
+  ASSERT_THAT(saved("ada"), SizeIs(1));
+  EXPECT_EQ(saved("ada").front().key, first.key) << "used least recently of all";
 }
 
 TEST_F(ChunkStore, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {

@@ -18,21 +18,27 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/chunks/chunk_drafts.h"
+#include "quire/chunks/chunk_registrar.h"
+#include "quire/chunks/chunk_service.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/chunks/composition_preview.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/llm_options.h"
-#include "quire/engine/sequence_service.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
+#include "quire/sequences/sequence_service.h"
 
 namespace quire {
 
-using engine::ChunkService;
+using chunks::ChunkService;
 using engine::RequestKind;
 
 struct Composition::Impl {
@@ -48,13 +54,13 @@ namespace {
 
 // The service and the engine that keeps it alive during the call.
 struct Service {
-  std::shared_ptr<engine::Engine> engine;
-  ChunkService* operator->() const { return &engine->chunks(); }
+  std::shared_ptr<runtime::Runtime> runtime;
+  ChunkService* operator->() const { return &runtime->chunks(); }
 };
 
 Result<Service> service_of(const LLM& llm) {
-  QUIRE_TRY(auto engine, llm.impl().open_engine());
-  return Service{std::move(engine)};
+  QUIRE_TRY(auto runtime, llm.impl().open());
+  return Service{std::move(runtime)};
 }
 
 // Whether contexts are computed behind nothing in this mode: behind the system chunk, the
@@ -65,11 +71,9 @@ bool is_independent(const CompositionSpec& spec) {
 }
 
 // ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
-Result<RegisteredGeneration> generate_registered(const Service& service,
-                                                 const ChunkedPrompt& prompt,
-                                                 const CompositionSpec& how, ChunkService::Run run,
-                                                 ChunkService::Taken& taken,
-                                                 const Interrupt& interrupted) {
+Result<RegisteredGeneration> generate_registered(
+    const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
+    chunks::ComposedRun run, chunks::TakenChunks& taken, const Interrupt& interrupted) {
   if (!prompt.system && !how.without_system) {
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; give a system prompt, or say "
@@ -103,7 +107,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
     std::ranges::move(added, std::back_inserter(taken.registered));  // all, before ids are copied
     std::vector<std::string> ids;
     std::ranges::transform(std::span(taken.registered).last(added.size()), std::back_inserter(ids),
-                           &ChunkService::Registered::id);
+                           &chunks::RegisteredChunk::id);
     return ids;
   };
   CompositionSpec spec = how;
@@ -122,7 +126,7 @@ Result<RegisteredGeneration> generate_registered(const Service& service,
   spec.context_chunk_ids.pop_back();
   run.spec = &spec;
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted, &taken.computed));
-  QUIRE_TRY(auto outputs, await_outputs(*service.engine, channels, interrupted));
+  QUIRE_TRY(auto outputs, await_outputs(service.runtime->engine(), channels, interrupted));
   return RegisteredGeneration{.output = std::move(outputs.front()),
                               .system_id = spec.system_chunk_id,
                               .query_id = spec.query_chunk_id,
@@ -146,7 +150,7 @@ std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpe
     }
     const bool hit = chunk->num_variants > 0;
     const char* why_not =
-        chunk->type == ChunkType::kQuery ? engine::kQueryIsComputed : engine::kNotComputedYet;
+        chunk->type == ChunkType::kQuery ? chunks::kQueryIsComputed : chunks::kNotComputedYet;
     parts.push_back({.chunk_type = std::string(chunk_type_name(chunk->type)),
                      .chunk_id = id,
                      .tokens = std::ssize(chunk->token_ids),
@@ -191,10 +195,12 @@ Result<ChunkedLLM> ChunkedLLM::open(const std::string& model, const LLMOptions& 
   QUIRE_TRY_STATUS(chunks.validate());
   engine::EngineOptions engine_options = engine::to_engine_options(options);
   engine_options.chunks = chunks;
-  QUIRE_TRY(auto engine, engine::Engine::start(model, engine_options));
-  [[maybe_unused]] const auto& setup = engine->chunks().setup();  // not in the first registration
+  QUIRE_TRY(auto runtime, runtime::Runtime::start(model, engine_options));
+  // Here, not in the first registration.
+  [[maybe_unused]] const auto& setup = runtime->chunks().core().setup();
+  [[maybe_unused]] const auto& digest = runtime->engine().model_digest();
   auto llm = std::make_shared<LLM::Impl>();
-  llm->engine = std::move(engine);
+  llm->runtime = std::move(runtime);
   return ChunkedLLM(std::make_unique<Impl>(Impl{LLM(std::move(llm))}));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -246,7 +252,7 @@ Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
   std::vector<RegisteredChunk> details;
   details.reserve(chunks.size());  // before there are chunks that a refusal would leave behind
   QUIRE_TRY(auto registered, service->register_chunks(chunks, interrupted, {.progress = progress}));
-  for (ChunkService::Registered& chunk : registered) {
+  for (chunks::RegisteredChunk& chunk : registered) {
     details.push_back({.chunk_id = std::move(chunk.id),
                        .created = chunk.created,
                        .tokens_computed = chunk.tokens_computed});
@@ -314,7 +320,7 @@ Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const try {
 
 Status ChunkedLLM::flush_store() try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  return service->flush_store();
+  return service->library().writes().flush();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -353,7 +359,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
     const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
-  std::vector<ChunkService::Run> runs;
+  std::vector<chunks::ComposedRun> runs;
   runs.reserve(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     runs.push_back({.spec = &specs[i],
@@ -361,7 +367,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
                     .options = options_of(options, i)});
   }
   QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
-  return await_outputs(*service.engine, channels, interrupted);
+  return await_outputs(service.runtime->engine(), channels, interrupted);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -371,11 +377,11 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const Interrupt& interrupted,
                                               const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  const ChunkService::Run run{
+  const chunks::ComposedRun run{
       .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
   auto stream = std::make_unique<Stream::Impl>();
-  stream->engine = service.engine;
+  stream->engine = engine_of(service.runtime);
   stream->channel = channels.front();
   stream->waits = !options.notify;
   return Stream(std::move(stream));
@@ -389,7 +395,7 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const Interrupt& interrupted,
                                                   const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  ChunkService::Taken taken;
+  chunks::TakenChunks taken;
   const auto generate_now = [&]() -> Result<RegisteredGeneration> {
     try {
       return generate_registered(service, prompt, how,
@@ -418,9 +424,9 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
 Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec,
                                                      const Interrupt& interrupted) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  const ChunkService::Run run{.spec = &spec, .kind = RequestKind::kForwardAll};
+  const chunks::ComposedRun run{.spec = &spec, .kind = RequestKind::kForwardAll};
   QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
-  QUIRE_TRY_STATUS(await(*service.engine, channels, interrupted));
+  QUIRE_TRY_STATUS(await(service.runtime->engine(), channels, interrupted));
   return channels.front()->take_forward();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -428,8 +434,8 @@ Result<ForwardOutput> ChunkedLLM::logits_from_chunks(const CompositionSpec& spec
 
 Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
                                            const std::string& salt) const try {
-  QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto run, engine->sequences().chunk_run(chunk_id, salt));
+  QUIRE_TRY(const auto runtime, impl_->llm.impl().open());
+  QUIRE_TRY(auto run, runtime->sequences().runs().chunk_run(chunk_id, salt));
   return make_block_list({std::move(run)});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -437,8 +443,8 @@ Result<BlockList> ChunkedLLM::chunk_blocks(const std::string& chunk_id,
 
 Result<Sequence> ChunkedLLM::sequence(const CompositionSpec& spec, const Interrupt& interrupted,
                                       const RequestOptions& options) try {
-  QUIRE_TRY(const auto engine, impl_->llm.impl().open_engine());
-  QUIRE_TRY(auto state, engine->sequences().open(spec, interrupted, options));
+  QUIRE_TRY(const auto runtime, impl_->llm.impl().open());
+  QUIRE_TRY(auto state, runtime->sequences().open(spec, interrupted, options));
   return make_sequence(impl_->llm.shared_impl(), std::move(state));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

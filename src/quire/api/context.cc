@@ -16,7 +16,7 @@
 #include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
-#include "quire/engine/context.h"
+#include "quire/contexts/context.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -65,18 +65,16 @@ struct ContextManager::Impl {
 
   // One call at a time, and none once the LLM is closed.
   template <class Call>
-  auto run(Call call) -> decltype(call(std::declval<engine::Context&>())) {
-    QUIRE_TRY([[maybe_unused]] const auto engine, llm->open_engine());
+  auto run(Call call) -> decltype(call(std::declval<contexts::Context&>())) {
+    QUIRE_TRY([[maybe_unused]] const auto runtime, llm->open());
     QUIRE_TRY_STATUS(check_not_answering_here());
     const std::lock_guard lock(mutex);
     return call(*context);
   }
-  // In a forked child there is nothing to see.
+  // Also once the LLM is closed, and while the context is answering here.
   template <class Call>
-  auto look(Call call) const -> decltype(call(std::declval<const engine::Context&>())) {
-    if (llm->home.left()) {
-      return {};
-    }
+  auto look(Call call) const -> Result<decltype(call(std::declval<const contexts::Context&>()))> {
+    QUIRE_TRY_STATUS(llm->home.check());
     std::unique_lock lock(mutex, std::defer_lock);
     if (!is_answering_here()) {
       lock.lock();
@@ -87,7 +85,7 @@ struct ContextManager::Impl {
   std::shared_ptr<LLM::Impl> llm;
   mutable std::mutex mutex;
   std::atomic<std::thread::id> answering;  // of the thread that is in infer()
-  std::unique_ptr<engine::Context> context;
+  std::unique_ptr<contexts::Context> context;
 };
 
 ContextManager::ContextManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -96,10 +94,10 @@ ContextManager& ContextManager::operator=(ContextManager&&) noexcept = default;
 ContextManager::~ContextManager() = default;
 
 Result<ContextManager> ContextManager::open(const LLM& llm, const ContextOptions& options) try {
-  QUIRE_TRY(const auto engine, llm.impl().open_engine());
+  QUIRE_TRY(const auto runtime, llm.impl().open());
   auto impl = std::make_unique<Impl>();
   impl->llm = llm.shared_impl();
-  QUIRE_TRY(impl->context, engine::Context::open(engine, options));
+  QUIRE_TRY(impl->context, contexts::Context::open(runtime, options));
   return ContextManager(std::move(impl));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -138,18 +136,22 @@ Result<ContextItem> ContextManager::show(const std::string& item) const try {
 }
 
 Status ContextManager::check_open() const try {
-  QUIRE_TRY([[maybe_unused]] const auto engine, impl_->llm->open_engine());
+  QUIRE_TRY([[maybe_unused]] const auto runtime, impl_->llm->open());
   return impl_->check_not_answering_here();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
-std::vector<ContextItem> ContextManager::items() const {
+Result<std::vector<ContextItem>> ContextManager::items() const try {
   return impl_->look([](const auto& context) { return context.items(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
-ContextStats ContextManager::stats() const {
+Result<ContextStats> ContextManager::stats() const try {
   return impl_->look([](const auto& context) { return context.stats(); });
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<std::vector<ReusePart>> ContextManager::explain() const try {

@@ -39,7 +39,7 @@ const std::vector<std::string> kCards = {
 // What an active context is now, as ids.
 Ids active_ids(const ContextManager& context) {
   Ids ids;
-  for (const ContextItem& item : context.items()) {
+  for (const ContextItem& item : context.items().value()) {
     if (item.active) {
       ids.insert(ids.end(), item.token_ids.begin(), item.token_ids.end());
     }
@@ -56,7 +56,7 @@ TEST(Context, AnItemThatAWindowForgetsIsRefusedWithTheModeThatKeepsNone) {
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, HasSubstr("the window of 16 tokens"));
   EXPECT_THAT(refused.error().message, HasSubstr("use mode exact"));
-  EXPECT_THAT(anchored.items(), IsEmpty());
+  EXPECT_THAT(anchored.items().value(), IsEmpty());
   ContextManager exact = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
   EXPECT_TRUE(exact.add(ids).ok());
 }
@@ -70,7 +70,7 @@ TEST(Context, WhatIsSwitchedOffHasNoInfluenceAndComputesNothing) {
   }
   ASSERT_TRUE(without.add(kCards[0]).ok());
   ASSERT_TRUE(without.add(kCards[2]).ok());
-  const std::string middle = context.items()[1].id;
+  const std::string middle = context.items().value()[1].id;
   const double computed = stat(llm, "tokens_computed");
   ASSERT_TRUE(context.deactivate(middle).ok());
   ASSERT_TRUE(context.activate(middle.substr(0, 8)).ok());
@@ -97,7 +97,8 @@ TEST(Context, OfModeExactAnswersAsAPlainPromptOfTheSameIds) {
     Ids all = prompt;
     all.insert(all.end(), answer.output.token_ids.begin(), answer.output.token_ids.end());
     EXPECT_EQ(active_ids(context), all);
-    ASSERT_TRUE(context.deactivate(context.items()[static_cast<std::size_t>(round)].id).ok());
+    ASSERT_TRUE(
+        context.deactivate(context.items().value()[static_cast<std::size_t>(round)].id).ok());
   }
 }
 
@@ -175,7 +176,7 @@ TEST(Context, BlocksGoOnWithoutATemplateAndGoStaleWithTheContext) {
   EXPECT_LT(conversation.num_tokens(), all.num_tokens());
   EXPECT_EQ(llm.infer_from_blocks(all, {}, greedy(4)).value().prompt_token_ids,
             active_ids(context));
-  ASSERT_TRUE(context.deactivate(context.items()[0].id).ok());
+  ASSERT_TRUE(context.deactivate(context.items().value()[0].id).ok());
   const auto stale = llm.infer_from_blocks(all, {});
   EXPECT_EQ(stale.error().code, ErrorCode::kInvalidComposition);
   EXPECT_THAT(stale.error().message, HasSubstr("stale"));
@@ -197,12 +198,12 @@ TEST(Context, UnloadedItemsFreeTheirBlocksAndComeBackWithTheirBits) {
   };
   const auto before = ask();
   const double in_use = stat(llm, "blocks_in_use");
-  const std::string id = context.items()[1].id;
+  const std::string id = context.items().value()[1].id;
   const std::int64_t bytes = context.show(id).value().memory_bytes;
   ASSERT_TRUE(context.unload(id).ok());
   EXPECT_EQ(context.show(id).value().tier, Tier::kHost);
   EXPECT_LT(stat(llm, "blocks_in_use"), in_use);
-  EXPECT_EQ(context.stats().host_bytes, bytes);
+  EXPECT_EQ(context.stats().value().host_bytes, bytes);
   const double computed = stat(llm, "tokens_computed");
   ASSERT_TRUE(context.restore(id).ok());
   EXPECT_EQ(stat(llm, "tokens_computed"), computed);
@@ -237,7 +238,7 @@ TEST(Context, SavedItemsAreThereForTheNextProcess) {
   }
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm, options).value();
-  EXPECT_THAT(context.items(), IsEmpty());
+  EXPECT_THAT(context.items().value(), IsEmpty());
   for (const std::string& id : ids) {
     const Status restored = context.restore(id);
     ASSERT_TRUE(restored.ok()) << restored.error().message;
@@ -260,7 +261,7 @@ TEST(Context, AnItemThatWasRenamedIsTheOneThatWasSaved) {
   ASSERT_EQ(context.add(kCards[0], {.name = "scarlet"}).value(), id);
   EXPECT_EQ(context.show("scarlet").value().id, id);
   EXPECT_TRUE(context.restore("red").ok());
-  EXPECT_EQ(context.items().size(), 1);
+  EXPECT_EQ(context.items().value().size(), 1);
 }
 
 TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
@@ -285,6 +286,35 @@ TEST(Context, DamagedKvIsAMissNeverAWrongToken) {
   EXPECT_EQ(again.infer("Who is the captain?", greedy(5)).value().output.token_ids, answer);
 }
 
+TEST(Context, PopulatingInModeExactCountsTheTokensOfThisContextAlone) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
+  ASSERT_TRUE(context.add(some_ids(300, 1)).ok());
+  Stream other = llm.stream(some_ids(5, 2), greedy_to_length(1500)).value();
+  ASSERT_TRUE(other.next().ok());  // a token in each step from now on
+  EXPECT_EQ(context.populate().value(), 299) << "the last one is computed with what follows it";
+  EXPECT_EQ(context.stats().value().tokens_computed, 299);
+  EXPECT_EQ(context.populate().value(), 0);
+  ASSERT_TRUE(context.add(some_ids(40, 3)).ok());
+  EXPECT_EQ(context.active_blocks().value().num_tokens(), 340);
+  EXPECT_EQ(context.stats().value().tokens_computed, 339);
+  EXPECT_EQ(stat(llm, "requests_running"), 1) << "the other one has been at work all the time";
+}
+
+TEST(Context, ClearingMakesHandlesStaleAndLeavesAContextThatWorks) {
+  LLM llm = open_demo();
+  ContextManager context = ContextManager::open(llm).value();
+  ASSERT_TRUE(context.add(kCards[0]).ok());
+  const BlockList before = context.active_blocks().value();
+  ASSERT_TRUE(llm.sequence(before, {}).ok());
+  EXPECT_EQ(context.clear(), 1);
+  EXPECT_EQ(llm.sequence(before, {}).error().code, ErrorCode::kInvalidComposition);
+  EXPECT_EQ(context.active_blocks().value().num_tokens(), 0);
+  EXPECT_TRUE(llm.sequence(context.active_blocks().value(), some_ids(3, 1)).ok());
+  ASSERT_TRUE(context.add(kCards[1]).ok());
+  EXPECT_TRUE(llm.sequence(context.active_blocks().value(), {}).ok());
+}
+
 TEST(Context, ComposedItemsHaveSeenEachOther) {
   LLM llm = open_demo();
   ContextManager context = ContextManager::open(llm).value();
@@ -294,7 +324,7 @@ TEST(Context, ComposedItemsHaveSeenEachOther) {
   }
   const std::string all = context.compose(ids, "all").value();
   EXPECT_EQ(context.show("all").value().id, all);
-  EXPECT_EQ(context.stats().active_items, 1);
+  EXPECT_EQ(context.stats().value().active_items, 1);
   EXPECT_EQ(context.infer("Who?", greedy(2)).value().output.reuse.grade, ReuseGrade::kEqualMath);
   EXPECT_FALSE(context.compose({}).ok());
 }
@@ -315,11 +345,11 @@ TEST(Context, RefusalsNameTheThingAndChangeNothing) {
   EXPECT_THAT(context.save(id).error().message, HasSubstr("store"));
   EXPECT_THAT(context.add("").error().message, HasSubstr("empty"));
   EXPECT_THAT(context.infer("Who?", {.top_p = 2}).error().message, HasSubstr("top_p"));
-  EXPECT_EQ(context.items().size(), 1);
+  EXPECT_EQ(context.items().value().size(), 1);
   const SamplingParams endless{.temperature = 0, .max_tokens = 1500, .ignore_eos = true};
   EXPECT_EQ(context.infer("Who?", endless, [] { return true; }).error().code,
             ErrorCode::kCancelled);
-  EXPECT_EQ(context.items().size(), 1);
+  EXPECT_EQ(context.items().value().size(), 1);
   ContextManager exact = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
   const std::string other = exact.add(kCards[0]).value();
   EXPECT_THAT(exact.unload(other).error().message, HasSubstr("'exact'"));
@@ -342,7 +372,7 @@ TEST(Context, AnswersEndWhereTheModelsContextEnds) {
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   EXPECT_LE(std::ssize(active_ids(context)), 2048);
   EXPECT_EQ(context.infer("Who?", endless).error().code, ErrorCode::kOverflow);
-  EXPECT_EQ(context.items().size(), 3);
+  EXPECT_EQ(context.items().value().size(), 3);
 }
 
 TEST(Context, AnAnswerComesPieceByPieceAndOnce) {
@@ -408,7 +438,7 @@ TEST(Context, AnAnswerThatNobodyTakesOrThatHasNotBegunLeavesNothing) {
     const SamplingParams endless{.temperature = 0, .max_tokens = 1500, .ignore_eos = true};
     const auto interrupted = context.infer("Who?", endless, [] { return true; });
     EXPECT_EQ(interrupted.error().code, ErrorCode::kCancelled);
-    EXPECT_EQ(context.items().size(), 1);
+    EXPECT_EQ(context.items().value().size(), 1);
     EXPECT_TRUE(context.infer("Who?", greedy(6)).ok());
   }
   EXPECT_EQ(stat(llm, "requests_running"), 0);
@@ -437,7 +467,7 @@ TEST(Context, TextIsHandedOutOnceThoughRoomIsMadeInTheMidstOfIt) {
   const auto answer = context.infer("Who owns the red boat?", params, {}, follow);
   ASSERT_TRUE(answer.ok()) << answer.error().message;
   EXPECT_EQ(text, answer->output.text);
-  EXPECT_EQ(context.items().front().tier, Tier::kHost);
+  EXPECT_EQ(context.items().value().front().tier, Tier::kHost);
   EXPECT_GT(stat(llm, "tokens_generated"), 60) << "there was room enough from the start";
 }
 
@@ -453,8 +483,8 @@ TEST(Context, WhatFollowsAnAnswerIsRefusedByTheContextAndDoesNotWaitForItself) {
                                                       ErrorCode::kInvalidArgument);
                                             EXPECT_FALSE(context.infer("And?", greedy(1)).ok());
                                             EXPECT_FALSE(context.check_open().ok());
-                                            EXPECT_EQ(context.items().front().id, card);
-                                            EXPECT_GT(context.stats().items, 0);
+                                            EXPECT_EQ(context.items().value().front().id, card);
+                                            EXPECT_GT(context.stats().value().items, 0);
                                             EXPECT_EQ(context.clear(), 0);
                                             return Status();
                                           },
@@ -472,7 +502,7 @@ TEST(Context, WhatFollowsAnAnswerMayThrowAndTheContextGoesOn) {
       .on_text = [](std::string_view) -> Status { throw std::runtime_error("gone"); }, .stop = {}};
   EXPECT_THROW((void)context.infer("Who owns the red boat?", greedy(3), {}, follow),
                std::runtime_error);
-  EXPECT_EQ(context.items().size(), 1u);
+  EXPECT_EQ(context.items().value().size(), 1u);
   EXPECT_TRUE(context.infer("Who owns the red boat?", greedy(3)).ok());
 }
 
@@ -534,7 +564,7 @@ TEST(Context, InactiveItemsMakeRoomLeastRecentlyUsedFirst) {
     ASSERT_TRUE(id.ok()) << id.error().message;
     ASSERT_TRUE(context.deactivate(*id).ok());
   }
-  const auto items = context.items();
+  const auto items = context.items().value();
   EXPECT_EQ(items.front().tier, Tier::kHost);
   EXPECT_EQ(items.back().tier, Tier::kDevice);
 }

@@ -20,11 +20,11 @@
 #include "quire/chunks.h"
 #include "quire/context.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/reload_pace.h"
-#include "quire/engine/tier_service.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -85,7 +85,7 @@ TEST_F(ContextTiers, ACompressedItemComesBackToTheBit) {
   }
   ContextManager context = open(options);
   ASSERT_TRUE(context.unload(context.add(card(2)).value(), true).ok());
-  ASSERT_TRUE(context.deactivate(context.items().front().id).ok());
+  ASSERT_TRUE(context.deactivate(context.items().value().front().id).ok());
   const double computed = stat(llm_, "tokens_computed");
   ASSERT_TRUE(context.restore("card").ok());
   EXPECT_EQ(stat(llm_, "tokens_computed"), computed);
@@ -143,7 +143,7 @@ TEST_F(ContextTiers, LowPrioritiesGoFirstAndPinnedItemsStay) {
   ASSERT_TRUE(context.restore(ids[2]).ok());
   ASSERT_TRUE(context.set_retention(ids[2], {.pinned = true}).ok());
   ASSERT_TRUE(context.unload(ids[2]).ok());
-  EXPECT_EQ(context.stats().host_items, 3) << "pinned items stay beyond the limit";
+  EXPECT_EQ(context.stats().value().host_items, 3) << "pinned items stay beyond the limit";
 }
 
 TEST_F(ContextTiers, AnInactiveItemWhoseTimeIsOverGivesUpItsKv) {
@@ -224,7 +224,7 @@ TEST_F(ContextTiers, WriteThroughSavesTurnsToo) {
     const auto answer = context.infer("Who?", greedy_).value();
     ids.push_back(answer.user_id);
     ids.push_back(answer.output_id);
-    EXPECT_EQ(context.stats().saved_items, 3);
+    EXPECT_EQ(context.stats().value().saved_items, 3);
   }
   LLM other = LLM::open(kModel, here({.threads = 2})).value();
   ContextManager context = ContextManager::open(other, {.store = store()}).value();
@@ -242,7 +242,7 @@ TEST_F(ContextTiers, WhatIsSavedIsComputedWhereThatIsFasterAndPossible) {
   const std::string id = context.add(card(2)).value();
   const auto tokens = static_cast<double>(context.show(id).value().token_ids.size());
   ASSERT_TRUE(context.save(id).ok());
-  engine::ReloadPace& pace = llm_.impl().open_engine().value()->tiers().pace();
+  tiers::ReloadPolicy& pace = llm_.impl().open().value()->tiers().reload_policy();
   for (int i = 0; i < 5; ++i) {
     pace.note_read(100, 100);
     pace.note_computed(100, 0.1);
@@ -323,7 +323,7 @@ TEST_F(ContextTiers, ExplainForetellsWhatIsReadAndWhatIsComputed) {
     ids.push_back(context.add(card(number)).value());
     ASSERT_TRUE(context.save(ids.back()).ok());
   }
-  engine::ReloadPace& pace = llm_.impl().open_engine().value()->tiers().pace();
+  tiers::ReloadPolicy& pace = llm_.impl().open().value()->tiers().reload_policy();
   for (int i = 0; i < 5; ++i) {
     pace.note_read(100, 100);
     pace.note_computed(100, 0.1);
@@ -349,7 +349,7 @@ TEST_F(ContextTiers, AStoreThatCannotBeWrittenIsToldAndNothingIsLost) {
     std::ofstream(store(name) + "/objects") << "no folder";
   }
   EXPECT_FALSE(through.add(card(1)).ok());
-  EXPECT_TRUE(through.items().empty());
+  EXPECT_TRUE(through.items().value().empty());
   const auto before = back.infer(std::nullopt, greedy_).value();
   ASSERT_TRUE(back.erase(before.output_id).ok());
   EXPECT_FALSE(back.unload(id).ok());
@@ -408,7 +408,7 @@ TEST_F(ContextTiers, WhatAnotherContextErasesFromTheStoreIsSavedNoMore) {
   };
   erased();
   EXPECT_FALSE(context.show(id).value().saved);
-  EXPECT_EQ(context.stats().saved_items, 0);
+  EXPECT_EQ(context.stats().value().saved_items, 0);
   ASSERT_TRUE(context.unload(id).ok()) << "there is no room in host memory: it is saved again";
   EXPECT_EQ(context.show(id).value().tier, Tier::kDisk);
   erased();
@@ -432,7 +432,7 @@ TEST_F(ContextTiers, LimitsAndTimesThatAreNoneAreRefused) {
     const ItemRetentionUpdate retention{.ttl_seconds = ttl};
     EXPECT_THAT(context.add(card(1), {.retention = retention}).error().message,
                 HasSubstr("ttl_seconds"));
-    EXPECT_TRUE(context.items().empty());
+    EXPECT_TRUE(context.items().value().empty());
   }
   const std::string id = context.add(card(1)).value();
   EXPECT_FALSE(context.set_retention(id, {.ttl_seconds = -1}).ok());

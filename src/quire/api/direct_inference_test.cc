@@ -91,7 +91,7 @@ TEST(DirectInference, PlainBlockIdsAreTakenWhereTheyMeanOneThing) {
   const Ids a = some_ids(40, 25), b = some_ids(70, 26), more = some_ids(4, 27);
   const BlockList first = llm.chunk_blocks(llm.register_chunk({.content = a}).value()).value();
   const BlockList second = llm.chunk_blocks(llm.register_chunk({.content = b}).value()).value();
-  const BlockList both = BlockList::join(std::vector{first, second});
+  const BlockList both = BlockList::join(std::vector{first, second}).value();
   const BlockList found = llm.llm().find_blocks(both.block_ids(), 110).value();
   EXPECT_EQ(llm.llm().infer_from_blocks(found, more, greedy_to_length(6)).value().token_ids,
             llm.llm().infer_from_blocks(both, more, greedy_to_length(6)).value().token_ids);
@@ -130,7 +130,7 @@ TEST(DirectInference, ListsThatShareRunsInOtherPlacesRunTogether) {
     chunks.push_back(llm.chunk_blocks(id.value()).value());
   }
   const auto list = [&](std::size_t first, std::size_t second) {
-    return BlockList::join(std::vector{chunks[first], chunks[second]});
+    return BlockList::join(std::vector{chunks[first], chunks[second]}).value();
   };
   const auto places = std::vector<std::pair<std::size_t, std::size_t>>{{0, 1}, {1, 2}, {2, 0}};
   std::vector<Stream> streams;
@@ -159,8 +159,9 @@ TEST(DirectInference, ListsOfManyKindsAreTheirTokensInOrder) {
   const BlockList chunk = llm.chunk_blocks(llm.register_chunk({.content = a}).value()).value();
   Sequence sequence = llm.llm().sequence(b).value();
   const BlockList state = sequence.blocks().value();
-  const BlockList list = BlockList::join(
-      std::vector{state, chunk.first(35).value(), state.first(32).value(), chunk, state});
+  const BlockList list = BlockList::join(std::vector{state, chunk.first(35).value(),
+                                                     state.first(32).value(), chunk, state})
+                             .value();
   const GenerationOutput output =
       llm.llm().infer_from_blocks(list, {}, greedy_to_length(4)).value();
   Ids expected = joined(b, Ids(a.begin(), a.begin() + 35));

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequence.h"
+#include "quire/store.h"
 
 namespace quire {
 namespace {
@@ -64,6 +66,7 @@ class Fork : public testing::Test {
     ASSERT_TRUE(context_->save("goose").ok());
     ASSERT_TRUE(context_->restore("goose").ok());
     checkpoints_.emplace(CheckpointManager::open(llm_->llm(), store).value());
+    store_.emplace(Store::open(store).value());
     stream_.emplace(llm_->llm().stream(some_ids(8, 3), endless_).value());
     ASSERT_TRUE(stream_->next().ok());
   }
@@ -76,6 +79,7 @@ class Fork : public testing::Test {
   Mark mark_;
   std::optional<ContextManager> context_;
   std::optional<CheckpointManager> checkpoints_;
+  std::optional<Store> store_;
   std::optional<Stream> stream_;
 };
 
@@ -97,12 +101,35 @@ TEST_F(Fork, AChildIsRefusedAtOnceAndToldWhere) {
     EXPECT_TRUE(stream_->wait(-1));
     expect_refused(stream_->next(), parent_);
     EXPECT_EQ(sequence_->num_tokens(), 0);
-    EXPECT_TRUE(context_->items().empty());
+    expect_refused(context_->items(), parent_);
+    expect_refused(context_->stats(), parent_);
     EXPECT_EQ(context_->clear(), 0);
   };
   EXPECT_EQ(in_child(ask), 0);
   EXPECT_EQ(sequence_->num_tokens(), 40);
   EXPECT_TRUE(llm_->llm().generate(some_ids(8, 4), {.max_tokens = 2}).ok());
+}
+
+TEST_F(Fork, AStoreOfTheParentIsRefusedInAChildWhichOpensItAgain) {
+  const std::string path = folder_.path() / "store";
+  const std::size_t entries = store_->list().value().size();
+  const auto ask = [&] {
+    expect_refused(store_->list(), parent_);
+    expect_refused(store_->find("goose"), parent_);
+    expect_refused(store_->pin("goose", true), parent_);
+    expect_refused(store_->set_ttl("goose", 1.0), parent_);
+    expect_refused(store_->remove("goose", true), parent_);
+    expect_refused(store_->gc(), parent_);
+    expect_refused(store_->verify(), parent_);
+    expect_refused(store_->weights(), parent_);
+    expect_refused(store_->export_entry("goose", folder_.path() / "goose.qke"), parent_);
+    expect_refused(store_->import_entry(folder_.path() / "goose.qke"), parent_);
+    EXPECT_EQ(Store::open(path).value().list().value().size(), entries);
+  };
+  EXPECT_GT(entries, 0U);
+  EXPECT_EQ(in_child(ask), 0);
+  EXPECT_EQ(store_->list().value().size(), entries);
+  EXPECT_TRUE(store_->pin("goose", true).ok());
 }
 
 TEST_F(Fork, InAChildAllThatWasOpenGoesWithoutWaiting) {
@@ -113,6 +140,7 @@ TEST_F(Fork, InAChildAllThatWasOpenGoesWithoutWaiting) {
   };
   const auto drop = [this] {
     stream_.reset();
+    store_.reset();
     checkpoints_.reset();
     context_.reset();
     sequence_.reset();
@@ -122,7 +150,7 @@ TEST_F(Fork, InAChildAllThatWasOpenGoesWithoutWaiting) {
   EXPECT_EQ(in_child(close), 0);
   EXPECT_EQ(in_child(drop), 0);
   EXPECT_TRUE(stream_->next().ok());
-  EXPECT_EQ(context_->items().size(), 1U);
+  EXPECT_EQ(context_->items().value().size(), 1U);
 }
 
 }  // namespace

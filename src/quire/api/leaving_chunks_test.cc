@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -191,6 +192,45 @@ struct TightPool {
   std::string first, second;
   Sequence sequence;
 };
+
+// The context has to wait: a sequence holds its blocks, and an endless answer keeps the engine at
+// work. Meanwhile all is tried that removes chunks which nobody uses.
+TEST(LeavingChunksThreads, TheDefaultAnchorOfATenantStaysUntilItsContextIsRegistered) {
+  constexpr std::int64_t kBlock = 8, kBlocks = 400, kBytesOfToken = 4096;
+  ChunkedLLM llm =
+      open_chunked({.max_chunks = 2, .chunk_memory_ratio = 1},
+                   {.block_tokens = kBlock, .kv_budget_bytes = kBlocks * kBlock * kBytesOfToken});
+  for (const std::string salt : {"", "ada"}) {
+    SCOPED_TRACE(salt);
+    const auto chunk = [&](ChunkType type, std::size_t size, std::uint32_t seed) {
+      ChunkContent content{.content = some_ids(size, seed), .type = type};
+      content.options.salt = salt;
+      return content;
+    };
+    const std::string anchor = must(llm.register_chunk(chunk(ChunkType::kSystemPrompt, 16, 1)));
+    std::optional<Sequence> holder = must(llm.llm().sequence(some_ids(210 * kBlock, 2)));
+    Stream busy = must(llm.llm().stream(some_ids(4, 3), greedy_to_length(1400)));
+    int looks = 0;
+    const auto meanwhile = [&] {
+      if (++looks == 1) {
+        EXPECT_EQ(must(llm.list_chunks({}, "{}", salt)).size(), 1U) << "it is not registered yet";
+        EXPECT_EQ(must(llm.evict_unused_chunks(0, salt)), 0);
+        EXPECT_EQ(must(llm.clear_chunks({}, salt)), 0);
+        const auto beside = llm.register_chunk(chunk(ChunkType::kQuery, 4, 4));
+        EXPECT_FALSE(beside.ok()) << "the anchor has made room for it";
+        holder.reset();
+      }
+      return false;
+    };
+    const std::string context =
+        must(llm.register_chunk(chunk(ChunkType::kContext, 190 * kBlock, 5), meanwhile));
+    busy.close();
+    EXPECT_GT(looks, 0);
+    EXPECT_EQ(must(llm.get_chunk(context, salt)).anchor, anchor);
+    EXPECT_EQ(must(llm.get_chunk(anchor, salt)).chunk_id, anchor);
+    EXPECT_EQ(must(llm.evict_unused_chunks(0, salt)), 2) << "nothing keeps it any longer";
+  }
+}
 
 TEST(LeavingChunks, ARegistrationEvictsAllThatThePoolLacksForItOrNothing) {
   TightPool fits(6);

@@ -24,14 +24,15 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
-#include "quire/engine/reload_pace.h"
 #include "quire/engine/session_service.h"
-#include "quire/engine/tier_service.h"
 #include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/text/work_limits.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -64,6 +65,21 @@ Status first_failure(Channels channels) {
   return {};
 }
 
+// Ends a request for a caller who may not fail, and waits until its blocks are free. Gives up after
+// a few tries that were refused memory: then the request goes on to its own end.
+void abort_surely(engine::Engine& engine, RequestId id) noexcept {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      const auto aborted = engine.abort(id);
+      if (aborted.ok() || aborted.error().code != ErrorCode::kOutOfBlocks) {
+        return;
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
+    }
+  }
+}
+
 // Waits until all have ended, one has failed, or the caller interrupts.
 Status wait_all(Channels channels, const Interrupt& interrupted) {
   const int timeout_ms = interrupted || channels.size() > 1 ? kInterruptPollMs : -1;
@@ -81,7 +97,12 @@ Status wait_all(Channels channels, const Interrupt& interrupted) {
 }  // namespace
 
 Status await(engine::Engine& engine, Channels channels, const Interrupt& interrupted) {
-  Status done = wait_all(channels, interrupted);
+  Status done;
+  try {
+    done = wait_all(channels, interrupted);
+  } catch (const std::bad_alloc&) {
+    done = base::no_memory("waiting for requests");
+  }
   if (done.ok()) {
     return done;
   }
@@ -117,14 +138,14 @@ bool Stream::Impl::arrived(int timeout_ms) {
   if (channel != nullptr || refusal) {
     return true;
   }
-  auto answer = submission->wait(timeout_ms);
+  auto answer = submission->take(timeout_ms);
   if (!answer) {
     return false;
   }
   if (answer->ok()) {
     channel = std::move(*answer).value();
   } else {
-    refusal = answer->error();
+    refusal = std::move(*answer).error();
   }
   return true;
 }
@@ -189,7 +210,7 @@ void Stream::close() {
   engine::Engine& engine = *impl_->engine;
   // A closed engine has ended the request already.
   if (impl_->waits) {
-    [[maybe_unused]] const auto aborted = engine.abort(impl_->channel->id());
+    abort_surely(engine, impl_->channel->id());
     return;
   }
   if (impl_->submission != nullptr) {
@@ -200,15 +221,20 @@ void Stream::close() {
   }
 }
 
-Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const try {
+Result<std::shared_ptr<runtime::Runtime>> LLM::Impl::open() const try {
   QUIRE_TRY_STATUS(home.check());
   const std::lock_guard lock(mutex);
-  if (engine == nullptr) {
+  if (runtime == nullptr) {
     return closed_error();
   }
-  return engine;
+  return runtime;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
+}
+
+Result<std::shared_ptr<engine::Engine>> LLM::Impl::open_engine() const {
+  QUIRE_TRY(const auto opened, open());
+  return engine_of(opened);
 }
 
 LLM::LLM(std::shared_ptr<Impl> impl, bool closes) : impl_(std::move(impl)), closes_(closes) {}
@@ -231,9 +257,9 @@ LLM::~LLM() {
 
 Result<LLM> LLM::open(const std::string& model, const LLMOptions& options) try {
   QUIRE_TRY_STATUS(options.validate());
-  QUIRE_TRY(auto engine, engine::Engine::start(model, engine::to_engine_options(options)));
+  QUIRE_TRY(auto runtime, runtime::Runtime::start(model, engine::to_engine_options(options)));
   auto impl = std::make_shared<Impl>();
-  impl->engine = std::move(engine);
+  impl->runtime = std::move(runtime);
   return LLM(std::move(impl));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -243,13 +269,13 @@ void LLM::close() {
   if (impl_ == nullptr || impl_->home.left()) {
     return;
   }
-  std::shared_ptr<engine::Engine> engine;
+  std::shared_ptr<runtime::Runtime> runtime;
   {
     const std::lock_guard lock(impl_->mutex);
-    engine.swap(impl_->engine);
+    runtime.swap(impl_->runtime);
   }
-  if (engine != nullptr) {
-    engine->close();
+  if (runtime != nullptr) {
+    runtime->close();
   }
 }
 
@@ -374,9 +400,9 @@ Result<Tokenizer> LLM::tokenizer() const try {
 }
 
 Result<Stats> LLM::stats() const try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const auto stats, engine->stats());
-  const engine::ReloadPace::Measured pace = engine->tiers().pace().measured();
+  QUIRE_TRY(const auto runtime, impl_->open());
+  QUIRE_TRY(const auto stats, runtime->engine().stats());
+  const tiers::ReloadPolicy::Measured pace = runtime->tiers().reload_policy().measured();
   const auto& ledger = stats.ledger;
   const auto count = [](auto value) { return static_cast<double>(value); };
   return Stats{

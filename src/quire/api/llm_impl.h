@@ -18,17 +18,19 @@
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 
 namespace quire {
 
 struct LLM::Impl {
   const engine::HomeProcess home;
   mutable std::mutex mutex;
-  std::shared_ptr<engine::Engine> engine;    // null once closed
-  std::atomic<std::uint64_t> last_mark = 0;  // of all its sequences: a number is one moment of one
+  std::shared_ptr<runtime::Runtime> runtime;  // null once closed
+  std::atomic<std::uint64_t> last_mark = 0;   // of all its sequences: a number is one moment of one
 
-  // kClosed when closed, and in a forked child before it takes a mutex. The engine stays until the
+  // kClosed when closed, and in a forked child before it takes a mutex. The runtime stays until the
   // last call has returned.
+  [[nodiscard]] Result<std::shared_ptr<runtime::Runtime>> open() const;
   [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const;
 };
 

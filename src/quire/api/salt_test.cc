@@ -140,7 +140,7 @@ TEST_F(Salts, BlocksAreUsedWithTheirs) {
   const Ids more = some_ids(20, 9);
   for (const auto& refused :
        {llm_.sequence(blocks, more, {}, {.salt = "bob"}),
-        llm_.sequence(BlockList::join(std::array{blocks, his.blocks().value()}), more)}) {
+        llm_.sequence(BlockList::join(std::array{blocks, his.blocks().value()}).value(), more)}) {
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   }
@@ -148,7 +148,7 @@ TEST_F(Salts, BlocksAreUsedWithTheirs) {
   EXPECT_GE(cached(joined(prompt_, more), "alice"), 96);
   EXPECT_EQ(cached(joined(prompt_, more), ""), 0);
   // Behind several lists nothing is cached; an edit makes it a plain prompt again.
-  Sequence both = llm_.sequence(BlockList::join(std::array{blocks, blocks}), more).value();
+  Sequence both = llm_.sequence(BlockList::join(std::array{blocks, blocks}).value(), more).value();
   ASSERT_TRUE(both.replace(10, 11, {}).ok());
   EXPECT_GE(cached(both.tokens(), "alice"), 160);
   EXPECT_EQ(cached(both.tokens(), ""), 0);

@@ -17,24 +17,25 @@
 #include "quire/api/sequence_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/engine/block_run.h"
-#include "quire/engine/engine.h"
 #include "quire/engine/reuse_grade.h"
-#include "quire/engine/sequence_service.h"
-#include "quire/engine/tier_service.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
 #include "quire/types.h"
 
 namespace quire {
 namespace {
 
-using engine::BlockRun;
-using engine::SequenceService;
-using engine::StateRef;
+using sequences::BlockRun;
+using sequences::SequenceService;
+using sequences::StateRef;
 
 Error closed_sequence() {
   return {.code = ErrorCode::kClosed, .message = "the sequence is closed"};
@@ -44,8 +45,8 @@ Error closed_sequence() {
 Status change(Sequence::Impl& sequence,
               const std::function<Result<StateRef>(SequenceService&, const StateRef&)>& work) {
   QUIRE_TRY(const StateRef state, sequence.begin());
-  const auto engine = sequence.llm->open_engine();
-  auto next = engine.ok() ? work((*engine)->sequences(), state) : engine.error();
+  const auto runtime = sequence.llm->open();
+  auto next = runtime.ok() ? work((*runtime)->sequences(), state) : runtime.error();
   sequence.end(next.ok() ? *next : nullptr);
   return next.ok() ? Status() : next.error();
 }
@@ -84,9 +85,10 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Turn>& turn,
                                             const SamplingParams& params, bool streaming,
                                             const RequestOptions& options) {
   auto stream = std::make_unique<Stream::Impl>();
-  QUIRE_TRY(stream->engine, turn->sequence->llm->open_engine());
+  QUIRE_TRY(const auto runtime, turn->sequence->llm->open());
+  stream->engine = engine_of(runtime);
   QUIRE_TRY(stream->channel,
-            stream->engine->sequences().generate(
+            runtime->sequences().generate(
                 turn->first, {.params = &params, .streaming = streaming, .options = options},
                 [turn](StateRef next) { turn->next = std::move(next); }));
   stream->waits = !options.notify;
@@ -115,15 +117,15 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
                                                    std::span<const TokenId> new_tokens,
                                                    const SequenceService::Generate& how,
                                                    const Interrupt& interrupted) {
-  QUIRE_TRY(const auto engine, llm.open_engine());
+  QUIRE_TRY(const auto runtime, llm.open());
   QUIRE_TRY_STATUS(how.params->validate());
   QUIRE_TRY_STATUS(check_fresh(existing));
   QUIRE_TRY(const StateRef state,
-            engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                     ReuseGrade::kApproximate, how.options));
+            runtime->sequences().open(existing.impl().runs, new_tokens, interrupted,
+                                      ReuseGrade::kApproximate, how.options));
   auto stream = std::make_unique<Stream::Impl>();
-  QUIRE_TRY(stream->channel, engine->sequences().generate(state, how, [](const StateRef&) {}));
-  stream->engine = engine;
+  QUIRE_TRY(stream->channel, runtime->sequences().generate(state, how, [](const StateRef&) {}));
+  stream->engine = engine_of(runtime);
   stream->waits = !how.options.notify;
   return stream;
 }
@@ -157,13 +159,15 @@ Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, StateRef state) {
 BlockList::BlockList() : BlockList(std::make_shared<const Impl>()) {}
 BlockList::BlockList(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-BlockList BlockList::join(std::span<const BlockList> lists) {
+Result<BlockList> BlockList::join(std::span<const BlockList> lists) try {
   Impl joined;
   for (const BlockList& list : lists) {
     std::ranges::copy(list.impl().runs, std::back_inserter(joined.runs));
     std::ranges::copy(list.impl().sources, std::back_inserter(joined.sources));
   }
   return BlockList(std::make_shared<const Impl>(std::move(joined)));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 Result<BlockList> BlockList::first(std::int64_t tokens) const try {
@@ -226,7 +230,7 @@ void Sequence::Impl::end(StateRef next) {
 }
 
 Result<StateRef> Sequence::Impl::look() const try {
-  QUIRE_TRY([[maybe_unused]] const auto engine, llm->open_engine());
+  QUIRE_TRY([[maybe_unused]] const auto runtime, llm->open());
   const std::lock_guard lock(mutex);
   return state == nullptr ? Result<StateRef>(closed_sequence()) : state;
 } catch (const std::bad_alloc&) {
@@ -318,9 +322,9 @@ Result<Stream> Sequence::stream(const SamplingParams& params, const RequestOptio
 
 Result<std::vector<float>> Sequence::logits(const Interrupt& interrupted) try {
   QUIRE_TRY(const StateRef state, impl_->look());
-  QUIRE_TRY(const auto engine, impl_->llm->open_engine());
-  QUIRE_TRY(const auto channel, engine->sequences().logits(state));
-  QUIRE_TRY_STATUS(await(*engine, {&channel, 1}, interrupted));
+  QUIRE_TRY(const auto runtime, impl_->llm->open());
+  QUIRE_TRY(const auto channel, runtime->sequences().logits(state));
+  QUIRE_TRY_STATUS(await(runtime->engine(), {&channel, 1}, interrupted));
   QUIRE_TRY(ForwardOutput output, channel->take_forward());
   return std::move(output.logits);
 } catch (const std::bad_alloc&) {
@@ -423,23 +427,23 @@ Result<SequenceDiff> Sequence::diff(const Sequence& other) const try {
 
 Result<BlockList> Sequence::blocks() const try {
   QUIRE_TRY(const StateRef state, impl_->look());
-  return make_block_list({SequenceService::run_of(state)});
+  return make_block_list({sequences::run_of(state)});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
 Status Sequence::save(const std::string& path) const try {
   QUIRE_TRY(const StateRef state, impl_->look());
-  QUIRE_TRY(const auto engine, impl_->llm->open_engine());
-  return engine->tiers().save(state, path, {});
+  QUIRE_TRY(const auto runtime, impl_->llm->open());
+  return runtime->saved_sequences().save(state, path, {});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
 
 Result<Sequence> LLM::load_sequence(const std::string& path,
                                     const LoadSequenceOptions& options) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(StateRef state, engine->tiers().load(path, options));
+  QUIRE_TRY(const auto runtime, impl_->open());
+  QUIRE_TRY(StateRef state, runtime->saved_sequences().load(path, options));
   return make_sequence(impl_, std::move(state));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -454,10 +458,10 @@ Result<Sequence> LLM::sequence(std::span<const TokenId> token_ids, const Interru
 
 Result<Sequence> LLM::sequence(const BlockList& existing, std::span<const TokenId> new_tokens,
                                const Interrupt& interrupted, const RequestOptions& options) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY_STATUS(check_fresh(existing));
-  QUIRE_TRY(StateRef state, engine->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                                     ReuseGrade::kApproximate, options));
+  QUIRE_TRY(StateRef state, runtime->sequences().open(existing.impl().runs, new_tokens, interrupted,
+                                                      ReuseGrade::kApproximate, options));
   return make_sequence(impl_, std::move(state));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -498,8 +502,8 @@ Result<Stream> LLM::infer_from_blocks_stream(const BlockList& existing,
 
 Result<BlockList> LLM::find_blocks(std::span<const std::int32_t> block_ids, std::int64_t num_tokens,
                                    const std::string& salt) const try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(auto runs, engine->sequences().find_runs(block_ids, num_tokens, salt));
+  QUIRE_TRY(const auto runtime, impl_->open());
+  QUIRE_TRY(auto runs, runtime->sequences().runs().find_runs(block_ids, num_tokens, salt));
   return make_block_list(std::move(runs));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

@@ -16,8 +16,8 @@
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/work_meter.h"
+#include "quire/contexts/turn_format.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/engine/turn_format.h"
 #include "quire/interrupt.h"
 #include "quire/result.h"
 #include "quire/text/byte_alphabet.h"
@@ -45,8 +45,8 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
   if (!variables.view().is_object()) {
     return {ErrorCode::kInvalidArgument, "template variables must be an object"};
   }
-  return engine::render_chat(text, std::move(messages), add_generation_prompt, std::move(variables),
-                             &meter);
+  return contexts::render_chat(text, std::move(messages), add_generation_prompt,
+                               std::move(variables), &meter);
 }
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
@@ -158,7 +158,7 @@ std::optional<TokenId> Tokenizer::bos_token_id() const {
   return impl_->text->tokenizer.bos_token_id();
 }
 std::optional<TokenId> Tokenizer::leading_bos_token_id() const {
-  return engine::make_turn_format(*impl_->text).bos;
+  return contexts::make_turn_format(*impl_->text).bos;
 }
 std::optional<TokenId> Tokenizer::eos_token_id() const {
   return impl_->text->tokenizer.eos_token_id();

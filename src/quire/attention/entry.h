@@ -1,5 +1,5 @@
-// Entries: the one description of attention work. Decode, prefill, shared prefixes, chunks and
-// trees are all lists of entries (DESIGN 1); who owns the blocks is unknown here.
+// Entries describe all attention work: decode, prefill, shared prefixes, chunks and trees are lists
+// of entries. An entry does not say who owns its blocks (docs/architecture.md).
 #pragma once
 
 #include <cstdint>

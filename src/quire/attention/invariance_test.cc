@@ -158,7 +158,7 @@ TEST_P(SameBits, RaggedBatchEqualsEachRequestAlone) {
   }
 }
 
-// T12: one physical chunk used by three requests at three offsets in one batch, each with another
+// One physical chunk used by three requests at three offsets in one batch, each with another
 // chunk and a tail of its own.
 TEST_P(SameBits, SharedChunkEqualsSeparateRequests) {
   const AttentionShape shape = shape_of(8, 2, 64);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <numbers>
 #include <span>
 #include <utility>
@@ -149,6 +150,9 @@ class StoredRun {
               .head_dim = kPaddedDim,
               .block_tokens = kBlockTokens,
               .dtype = dtype} {
+    if (bytes_.data() == nullptr) {
+      throw std::bad_alloc();
+    }
     for (int i = 0; i < kBlocks; ++i) {
       blocks_[static_cast<std::size_t>(i)] = i * 3 % kBlocks;
     }
@@ -233,7 +237,8 @@ Status test_attend(const KernelTable& table, DType dtype) {
   CheckedTile tile;
   QUIRE_TRY_STATUS(load_queries(table, dtype, kWholeQueries, tile));
   QUIRE_TRY_STATUS(load_queries(table, dtype, kOddQueries, tile));  // what is attended with
-  device::AlignedBuffer<std::byte> scratch(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
+  device::AlignedBuffer<std::byte> scratch;
+  scratch.require(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
   (fp32 ? table.attend_fp32
         : table.attend_bf16)({.q = tile.queries.data(),
                               .kv = run.view().data,

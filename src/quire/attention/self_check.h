@@ -23,7 +23,7 @@ struct KernelTable;  // cpu/kernel_table.h
 
 // Ok, or kDevice naming the kernel, the error and its bound. Precondition:
 // device::isa_supported(isa) and, as keys are stored by them, kernels::self_test(isa). A few
-// milliseconds. Any thread.
+// milliseconds. Any thread. Throws std::bad_alloc.
 [[nodiscard]] Status self_test(device::Isa isa);
 
 // The same for the functions of any table that this machine can run.

@@ -1,5 +1,5 @@
-// Chunks at shifted positions and merged states: T3, T4 and T10 of the position-independent reuse
-// tests. A chunk's keys are stored rotated to local positions; the query carries the shift.
+// Chunks at shifted positions, and merged states. A chunk's keys are stored rotated to local
+// positions; the query carries the shift.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ double distance(const Output& a, const Output& b) {
   return relative_l2(a.out, std::vector<double>(b.out.begin(), b.out.end()));
 }
 
-// T3: stored at 0 with the query shifted back == stored at s with the query at its place.
+// Stored at 0 with the query shifted back == stored at s with the query at its place.
 TEST_P(Shift, ChunkAtOffsetZeroEqualsChunkInPlace) {
   const AttentionShape shape = shape_of(4, 2, kDim);
   const std::size_t size = kTokens * 2 * kDim;
@@ -79,7 +79,7 @@ TEST_P(Shift, ChunkAtOffsetZeroEqualsChunkInPlace) {
   }
 }
 
-// T4: three ways to attend to two chunks, the second used at position 330: the query rotated back
+// Three ways to attend to two chunks, the second used at position 330: the query rotated back
 // by the shift, the keys rotated forward, and both chunks stored in place as one run. The wrong
 // sign of the shift is far away.
 TEST_P(Shift, QuerySideRotationEqualsKeySideAndConcatenation) {
@@ -113,7 +113,7 @@ TEST_P(Shift, QuerySideRotationEqualsKeySideAndConcatenation) {
   EXPECT_GT(distance(with(local, p + kTokens), concatenated), 0.1);
 }
 
-// T10: random cuts of one run into entries, in random order, with empty ones between.
+// Random cuts of one run into entries, in random order, with empty ones between.
 TEST_P(Shift, MergeDoesNotDependOnCutsOrOrder) {
   const AttentionShape shape = shape_of(2, 1, kDim);
   constexpr int kBlock = 8, kBlocks = 90;

@@ -1,5 +1,6 @@
-// Broken invariants: QUIRE_CHECK is always on and aborts with file, line and message; QUIRE_DCHECK
-// only in builds without NDEBUG. Never for anything that a caller or a file can cause.
+// Checks of the library's own invariants. QUIRE_CHECK is always on: it prints file, line and
+// message and aborts. QUIRE_DCHECK does so in builds without NDEBUG only. An error that a caller or
+// a file can cause is a Status and never a check.
 #pragma once
 
 namespace quire::base {

@@ -1,4 +1,4 @@
-// Strong ids used inside the library; none converts to another.
+// Strong ids of the library. No id converts to another (tests/compile_fail/ids.cc).
 #pragma once
 
 #include <compare>
@@ -8,13 +8,13 @@
 
 namespace quire {
 
-// Index of one KV block in [0, num_blocks). Never a token position.
+// Names one KV block of a pool by its index in [0, num_blocks). -1 names none.
 struct BlockId {
   std::int32_t value = -1;
   friend auto operator<=>(BlockId, BlockId) = default;
 };
 
-// Identity of a sequence in one ledger, never reused.
+// Names a sequence of one ledger. A ledger never uses an id twice.
 struct SeqId {
   std::uint64_t value = 0;
   friend auto operator<=>(SeqId, SeqId) = default;

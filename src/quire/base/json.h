@@ -1,7 +1,7 @@
-// JSON for files and requests from strangers, and for what the library writes. A Json owns a value,
-// a JsonView looks at one; what parses and writes them stays behind json.cc.
+// JSON of files and requests from strangers, and of files that the library writes. A Json owns a
+// value, and a JsonView refers to one. Boost.JSON parses and writes them behind json.cc (ADR 0006).
 //
-// Thread rule: values; any number of threads may read one Json.
+// Thread rule: any number of threads may read one Json.
 #pragma once
 
 #include <concepts>
@@ -25,9 +25,9 @@ namespace quire::base {
 enum class JsonKind : std::uint8_t {
   kNull,
   kBool,
-  kInt,     // an integer of 64 bits with a sign
-  kUint,    // in parsed text, an integer beyond those and within 64 bits without a sign
-  kDouble,  // any other number, and one with a point or an exponent
+  kInt,     // an integer that fits 64 bits with a sign
+  kUint,    // a parsed integer that needs 64 bits without a sign
+  kDouble,  // any other number, and each with a point or an exponent
   kString,
   kArray,
   kObject,
@@ -40,8 +40,8 @@ struct JsonMember;
 template <class Item>
 class JsonRange;
 
-// Looks at a value inside of a Json, which must outlive it and stay as it is. A default one is
-// null. Cost: two words; copying one allocates nothing.
+// Refers to a value inside of a Json, which must outlive the view and not change meanwhile. A
+// default view is null. A view is two words, and copying it allocates nothing.
 class JsonView {
  public:
   JsonView() = default;
@@ -55,30 +55,30 @@ class JsonView {
   [[nodiscard]] bool is_array() const { return kind_ == JsonKind::kArray; }
   [[nodiscard]] bool is_object() const { return kind_ == JsonKind::kObject; }
 
-  // Return the value, which must be of that kind; as_double takes any number. Strings lie in the
-  // Json.
+  // Return the value. Precondition: it is of that kind; as_double() takes any number. The text of
+  // as_string() lies in the Json.
   [[nodiscard]] bool as_bool() const;
   [[nodiscard]] std::int64_t as_int() const;
   [[nodiscard]] std::uint64_t as_uint() const;
   [[nodiscard]] double as_double() const;
   [[nodiscard]] std::string_view as_string() const;
-  // Returns the number that T holds exactly, however it is written (1, 1.0); else nullopt. T is an
+  // Returns the number if T holds it exactly, also when it is written as 1.0; else nullopt. T is an
   // integer of 32 or 64 bits.
   template <std::integral T>
   [[nodiscard]] std::optional<T> exact() const;
 
   // Returns the number of elements or members; 0 for any other value.
   [[nodiscard]] std::size_t size() const;
-  // Returns an element of an array. `index` is below size().
+  // Returns an element of an array. Precondition: index < size().
   [[nodiscard]] JsonView operator[](std::size_t index) const;
-  // Returns a member of an object. `index` is below size().
+  // Returns a member of an object. Precondition: index < size().
   [[nodiscard]] JsonMember member(std::size_t index) const;
-  // Ranges in the order of the text, empty for any other value.
+  // Return elements or members in the order of the text; an empty range for any other value.
   [[nodiscard]] JsonRange<JsonView> elements() const;
   [[nodiscard]] JsonRange<JsonMember> members() const;
-  // Returns whether an object has a member `key`, which may be null.
+  // Returns true if this is an object with a member `key`, which may be null.
   [[nodiscard]] bool contains(std::string_view key) const;
-  // Returns member `key`; null when it is absent or this is no object.
+  // Returns member `key`; null if it is absent or if this is no object.
   [[nodiscard]] JsonView find(std::string_view key) const;
 
  private:
@@ -89,13 +89,13 @@ class JsonView {
   JsonKind kind_ = JsonKind::kNull;
 };
 
-// A member of an object. The key lies in the Json.
+// One member of an object. The key lies in the Json.
 struct JsonMember {
   std::string_view key;
   JsonView value;
 };
 
-// The elements (JsonView) or members (JsonMember) of a value.
+// Iterates over the elements (JsonView) or members (JsonMember) of a value.
 template <class Item>
 class JsonRange {
  public:
@@ -137,8 +137,8 @@ class JsonRange {
   std::size_t size_;
 };
 
-// Owns a JSON value, parsed or built. Members keep the order in which they came. Move only; a moved
-// one is null.
+// Owns a JSON value, parsed or built. Members keep the order in which they came. Move only; a Json
+// that was moved from is null.
 class Json {
  public:
   // NOLINTBEGIN(google-explicit-constructor): values of C++ stand for their JSON
@@ -158,7 +158,7 @@ class Json {
   Json& operator=(Json&& other) noexcept;
   ~Json();
 
-  // Builds an object: Json::object({{"name", name}, {"size", 3}}). Of equal keys the last counts.
+  // Builds an object: Json::object({{"name", name}, {"size", 3}}). The last of equal keys counts.
   [[nodiscard]] static Json object();
   [[nodiscard]] static Json object(std::initializer_list<JsonField> fields);
   // Builds an array: Json::array("a", 3, std::move(other)).
@@ -169,9 +169,9 @@ class Json {
   [[nodiscard]] static Json list(std::span<const std::string> texts);
   [[nodiscard]] static Json copy(JsonView value);
 
-  // Sets member `key` of an object; one that is there keeps its place.
+  // Sets member `key` of an object. A member that exists keeps its place.
   void set(std::string_view key, Json value);
-  // Adds member `key` to an object unless it is there; returns whether it was not.
+  // Adds member `key` to an object unless it exists. Returns true if it was added.
   bool add(std::string_view key, Json value);
   // Appends to an array.
   void push(Json value);
@@ -194,7 +194,7 @@ class Json {
   std::unique_ptr<Impl> impl_;  // nullptr: null
 };
 
-// A member of an object that is built.
+// One member of an object that is being built.
 struct JsonField {
   std::string_view key;
   mutable Json value;  // is moved into the object, which an initializer_list would forbid
@@ -207,37 +207,37 @@ Json Json::array(Items&&... items) {
   return out;
 }
 
-// Returns whether two values are the same; the order of members does not count.
+// Returns true if two values are equal. The order of members does not count.
 [[nodiscard]] bool operator==(JsonView a, JsonView b);
-// Returns whether `value` is this string.
+// Returns true if `value` is the string `text`.
 [[nodiscard]] bool operator==(JsonView value, std::string_view text);
 
 // Returns the value as text without blanks.
 [[nodiscard]] std::string write_json(JsonView value);
 
-// Parses UTF-8 `text`; `what` names it in errors ("messages"). kInvalidArgument for bad syntax,
-// depth over 64, trailing bytes, or a number that would become another one (an integer beyond 64
-// bits, 1e400), which the message quotes.
+// Parses UTF-8 `text`. `what` names it in errors ("messages"). Fails with kInvalidArgument for bad
+// syntax, a depth over 64 and trailing bytes. A number that would become another one (an integer
+// beyond 64 bits, 1e400) is kInvalidArgument, and the message quotes it.
 [[nodiscard]] Result<Json> parse_json(std::string_view text, std::string_view what);
 
-// Parses a file of a model, which Python may have written: takes NaN, Infinity and -Infinity as
-// numbers, too, and rounds a number beyond 64 bits to a double. The typed members below refuse a
-// number that is not finite, so that none reaches a result.
+// Parses a file of a model, which Python may have written. Takes NaN, Infinity and -Infinity as
+// numbers, and rounds an integer beyond 64 bits to a double. The typed getters below refuse a
+// number that is not finite.
 [[nodiscard]] Result<Json> parse_model_json(std::string_view text, std::string_view what);
-// Returns the object of such a text; kInvalidArgument for any other value.
+// Parses a file of a model that must be an object. Fails with kInvalidArgument for any other value.
 [[nodiscard]] Result<Json> parse_model_object(std::string_view text, std::string_view what);
 
-// Parses an object that is kept and given back, such as metadata: kInvalidArgument also for another
-// type, and for depth over 60 (what keeps it may lay it inside objects of its own).
+// Parses an object that is kept and given back, such as metadata. Fails with kInvalidArgument as
+// parse_json does, for another type, and for a depth over 60: its keeper may nest it.
 [[nodiscard]] Result<Json> parse_kept_object(std::string_view text, std::string_view what);
-// Returns the text of such an object without blanks; errors as above.
+// Returns the text of an object that is kept, without blanks. Fails as parse_kept_object does.
 [[nodiscard]] Result<std::string> kept_object(std::string_view text, std::string_view what);
-// Returns `object` with the members of `over`, which replace those of equal keys; both are texts
-// that objects were written as.
+// Returns `object` with the members of `over`, which replace members of equal keys. Precondition:
+// both are texts of objects that the library wrote.
 [[nodiscard]] std::string merged_objects(std::string_view object, std::string_view over);
 
-// Return typed members. Absent or null gives `fallback`; another type is kInvalidArgument naming
-// `key`. An integer may be written as 1.0; a number is finite.
+// Return typed members. An absent or null member gives `fallback`; another type is kInvalidArgument
+// that names `key`. An integer may be written as 1.0. A number is finite.
 [[nodiscard]] Result<std::int64_t> get_int(JsonView object, std::string_view key,
                                            std::int64_t fallback);
 [[nodiscard]] Result<double> get_double(JsonView object, std::string_view key, double fallback);
@@ -245,7 +245,8 @@ Json Json::array(Items&&... items) {
 [[nodiscard]] Result<std::string> get_string(JsonView object, std::string_view key,
                                              std::string_view fallback);
 
-// Returns the elements of an array of T (an integer or std::string); nullopt for any other value.
+// Returns the elements of an array of T (an integer or std::string), or nullopt for any other
+// value.
 template <class T>
 [[nodiscard]] std::optional<std::vector<T>> read_json_list(JsonView list) {
   std::vector<T> out;

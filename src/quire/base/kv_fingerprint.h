@@ -1,5 +1,5 @@
-// KVFingerprint: opaque identity of everything that decides the bits of a KV value besides the
-// token ids. The model computes it; kv only compares it.
+// KVFingerprint: identity of everything that decides the bits of a KV value besides the token ids.
+// The engine makes it (engine/saved_state.h), and kv_store compares it when it reads KV.
 #pragma once
 
 #include <array>
@@ -7,8 +7,9 @@
 
 namespace quire::base {
 
-// 256 bits over weights, RoPE configuration, dtypes and kernel set. All zero equals nothing, not
-// even itself.
+// 256 bits: a SHA-256 over config, weights, KV dtype, vocabulary and kernels. The name of the
+// kernels is empty in files that grade KV of other kernels instead of refusing it. An empty
+// fingerprint, all zero, equals nothing, not even itself.
 struct KVFingerprint {
   std::array<std::uint8_t, 32> bytes{};
 

@@ -1,4 +1,6 @@
-// Files of strangers, opened and read whole, by mapping or by copying. Errors name the path.
+// Files of strangers, opened, mapped or copied. Errors name the path.
+//
+// Thread rule: any number of threads may read one object.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +13,11 @@
 
 namespace quire::base {
 
-// A file descriptor that is closed with the object. Move only.
+// Owns a file descriptor. Move only.
 class OpenFile {
  public:
-  // Opens a regular file for reading. kIo with path and reason for anything else: a folder, and a
-  // pipe or device, which is not waited for.
+  // Opens a regular file for reading. Returns kIo with path and reason for anything else: a folder,
+  // a pipe or a device. Never waits for a pipe or device.
   [[nodiscard]] static Result<OpenFile> open(const std::string& path);
 
   OpenFile() = default;
@@ -26,7 +28,8 @@ class OpenFile {
   ~OpenFile();
 
   [[nodiscard]] int get() const { return descriptor_; }
-  // Reads up to out.size() bytes from `offset` on; fewer where the file ends before. kIo as above.
+  // Reads up to out.size() bytes from `offset` on and returns how many: fewer where the file ends.
+  // Returns kIo when the system refuses.
   [[nodiscard]] Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -34,18 +37,18 @@ class OpenFile {
   int descriptor_ = -1;
 };
 
-// How a mapping is read: a hint to the system.
-enum class MappedUse : std::uint8_t { kOnce, kAgain };  // first to last; all of it, again and again
+// Hints to the system how a mapping is read: once from first to last, or all of it again and again.
+enum class MappedUse : std::uint8_t { kOnce, kAgain };
 
-// A read-only private mapping of a whole regular file. Move only. The bytes stay valid while the
-// object lives; a file that another process truncates meanwhile raises SIGBUS on access, as with
-// every mapping, so only files that nobody but us has a reason to write to are kept mapped: of
-// checkpoints the headers alone are read so.
+// Owns a read-only private mapping of a whole regular file. Move only. The bytes stay valid while
+// the object lives. Access raises SIGBUS if another process truncates the file meanwhile. So only
+// files that no other program has a reason to write to are mapped, and of checkpoints the headers
+// alone.
 class MappedFile {
  public:
-  // As OpenFile::open; kIo also when the file cannot be mapped.
+  // Opens and maps a file. Returns kIo as OpenFile::open does, and when it cannot be mapped.
   [[nodiscard]] static Result<MappedFile> open(const std::string& path);
-  // The same of an open file, which may be closed afterwards; `path` is for messages.
+  // Maps an open file, which may be closed afterwards. `path` is for messages.
   [[nodiscard]] static Result<MappedFile> map(int descriptor, const std::string& path,
                                               MappedUse use);
 
@@ -57,12 +60,12 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Asks the system to bring these bytes, cut at the end of the file, into memory meanwhile.
-  // `first` is a multiple of the page size.
+  // Asks the system to bring `count` bytes from `first` on into memory in the background. `first`
+  // is a multiple of the page size. Bytes behind the end of the file are ignored.
   void will_need(std::size_t first, std::size_t count) const;
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  // When the file was last written to, as it was mapped: nanoseconds since 1970.
+  // Returns when the file was last written before it was mapped, in nanoseconds since 1970.
   [[nodiscard]] std::int64_t modified_ns() const { return modified_ns_; }
 
  private:
@@ -72,10 +75,11 @@ class MappedFile {
   std::int64_t modified_ns_ = 0;
 };
 
-// Returns the bytes of a regular file. kIo as OpenFile::open; kInvalidArgument above `max_bytes`.
+// Returns the bytes of a regular file. Fails with kIo as OpenFile::open does, and with
+// kInvalidArgument above `max_bytes`.
 [[nodiscard]] Result<std::string> read_file(const std::string& path,
                                             std::size_t max_bytes = std::size_t{256} << 20);
-// Returns whether a regular file is there that begins with `magic`.
+// Returns true if `path` is a regular file that begins with `magic`.
 [[nodiscard]] bool file_begins_with(const std::string& path, std::string_view magic);
 
 }  // namespace quire::base

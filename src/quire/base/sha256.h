@@ -1,4 +1,7 @@
-// SHA-256 (OpenSSL's) over length-prefixed fields, so that no two field lists collide.
+// SHA-256 (FIPS 180-4, by OpenSSL) over fields that carry their length, so that two lists of fields
+// never hash alike by their borders.
+//
+// Thread rule: one thread per object.
 #pragma once
 
 #include <array>
@@ -11,7 +14,7 @@
 
 namespace quire::base {
 
-// Feeds fields one after the other; each is preceded by its length as 8 little-endian bytes.
+// Hashes fields one after the other, each behind its length as 8 little-endian bytes.
 class FieldHasher {
  public:
   FieldHasher();
@@ -22,7 +25,7 @@ class FieldHasher {
   FieldHasher& add(std::string_view field);
   FieldHasher& add_bytes(std::span<const std::byte> field);
   FieldHasher& add_int(std::int64_t value);
-  // Ends the hash; the object may not be used afterwards.
+  // Returns the hash and ends it. The object may not be used afterwards.
   [[nodiscard]] std::array<std::uint8_t, 32> finish();
 
  private:
@@ -30,7 +33,7 @@ class FieldHasher {
   std::unique_ptr<State> state_;
 };
 
-// Lower-case hexadecimal, two digits a byte.
+// Returns lower-case hexadecimal, two digits for each byte.
 [[nodiscard]] std::string to_hex(std::span<const std::uint8_t> bytes);
 
 }  // namespace quire::base

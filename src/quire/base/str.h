@@ -1,4 +1,6 @@
-// Small text helpers for messages. gcc 12 has no <format>.
+// Text helpers for messages. gcc 12 has no <format>.
+//
+// Thread rule: free functions without state; any thread.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +11,8 @@
 
 namespace quire::base {
 
-// Joins the printed forms of all arguments: str_cat("needs ", 3, " blocks").
+// Returns the printed forms of all arguments, joined: str_cat("needs ", 3, " blocks"). Throws
+// std::bad_alloc or std::ios_base::failure when memory is refused.
 template <class... Args>
 [[nodiscard]] std::string str_cat(const Args&... args) {
   std::ostringstream out;
@@ -18,11 +21,11 @@ template <class... Args>
   return std::move(out).str();
 }
 
-// `text` in double quotes with control characters and bytes that are not UTF-8 escaped, cut between
-// characters within `max_bytes`; for showing untrusted names in messages.
+// Returns `text` in double quotes, for untrusted names in messages. Control characters and bytes
+// that are not UTF-8 are escaped. The text is cut between characters to at most `max_bytes`.
 [[nodiscard]] std::string quoted(std::string_view text, std::size_t max_bytes = 80);
 
-// "19.5 MiB", "512 B".
+// Returns a number of bytes for people: "19.5 MiB", "512 B".
 [[nodiscard]] std::string format_bytes(std::int64_t bytes);
 
 }  // namespace quire::base

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <new>
 #include <string>
 #include <system_error>
 
@@ -28,8 +29,11 @@ TemporaryFolder::TemporaryFolder(const std::filesystem::path& parent) {
 
 TemporaryFolder::~TemporaryFolder() {
   std::error_code ignored;
-  if (!path_.empty()) {
-    std::filesystem::remove_all(path_, ignored);
+  try {
+    if (!path_.empty()) {
+      std::filesystem::remove_all(path_, ignored);
+    }
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): what is left is temporary
   }
 }
 

@@ -1,7 +1,7 @@
-// Bounds the work of one call on text of strangers, and lets its caller interrupt it.
+// WorkMeter bounds the work of one call on a stranger's text, and lets the caller interrupt it.
 //
-// Failing is sticky: code that only counts goes on or returns early, and whoever started the work
-// asks once, at the end.
+// A failed meter stays failed. Code that counts goes on or returns early, and the code that started
+// the work asks status() once, at the end.
 //
 // Thread rule: one thread per object.
 #pragma once
@@ -15,40 +15,44 @@
 
 namespace quire::base {
 
+// How much work a call may do.
 struct WorkLimits {
-  std::int64_t steps = 0;  // some ten nanoseconds each: a node, a merge, 64 bytes touched
+  std::int64_t steps = 0;  // a node, a merge, or 64 bytes touched is one step
   std::int64_t bytes = 0;  // written in total, in texts and ids
 };
 
 class WorkMeter {
  public:
-  // `interrupted` is asked in the calling thread, at most every kPollMs; empty: never.
+  // Allows `limits`. step() asks `interrupted` in the calling thread, at most every kPollMs; an
+  // empty function is never asked.
   explicit WorkMeter(WorkLimits limits, std::function<bool()> interrupted = {});
   WorkMeter(const WorkMeter&) = delete;
   WorkMeter& operator=(const WorkMeter&) = delete;
 
   static constexpr int kPollMs = 20;
 
-  // Allows more work: for more input.
+  // Adds to the limits, for more input.
   void grant(WorkLimits more);
 
-  // Counts work; false, and failed from then on, once the steps are used up or the caller has
-  // interrupted.
+  // Counts `count` steps. Returns false once the steps are used up or the caller has interrupted;
+  // the meter has failed then.
   bool step(std::int64_t count = 1) {
     steps_used_ += count;
     return steps_used_ < next_check_ || check();
   }
-  // Counts the touching of `bytes` bytes.
+  // Counts the steps of touching `bytes` bytes, as step() does.
   bool step_bytes(std::size_t bytes) { return step(static_cast<std::int64_t>(bytes / 64) + 1); }
-  // Counts bytes that are about to be written; false, and failed from then on, beyond the limit.
+  // Counts bytes before they are written. Returns false beyond the limit; the meter has failed
+  // then.
   bool write(std::size_t bytes);
 
-  // Fails as if the steps were used up: for work that stops at a limit of its own.
+  // Fails the meter as if its steps were used up, for work that stops at a limit of its own.
   void exhaust();
 
   [[nodiscard]] bool failed() const { return failure_ != Failure::kNone; }
   [[nodiscard]] std::int64_t steps_used() const { return steps_used_; }
-  // kCancelled when interrupted, else kInvalidArgument that names what ran out. OK unless failed.
+  // Returns OK unless the meter has failed: kCancelled when interrupted, else kInvalidArgument that
+  // names the limit.
   [[nodiscard]] Status status() const;
 
  private:

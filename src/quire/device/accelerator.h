@@ -1,5 +1,5 @@
-// Accelerator: the GPU that an engine runs on. Builds without CUDA have it too: opening one is
-// kDevice there.
+// Accelerator: the GPU that an engine runs on. Builds without CUDA have the class too, and opening
+// one fails with kDevice there.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace cuda {
 class DeviceContext;
 }
 
-// Owned by the engine; outlives everything that was made on it.
+// The engine owns it. It outlives everything that was made on it.
 class Accelerator {
  public:
-  // "cuda" (the first one) or "cuda:N". kDevice without CUDA in the build, without a driver or a
-  // usable GPU.
+  // Opens "cuda" (the first GPU) or "cuda:N". Fails with kDevice without CUDA in the build, without
+  // a driver or without a usable GPU.
   [[nodiscard]] static Result<std::unique_ptr<Accelerator>> open(std::string_view device);
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
@@ -27,9 +27,9 @@ class Accelerator {
 
   [[nodiscard]] cuda::DeviceContext& context() const { return *context_; }
   [[nodiscard]] std::string name() const;  // "NVIDIA H200"
-  // What names the kernels in the identity of KV, see kernels_name().
+  // Returns the name of the kernels in the identity of KV; kernels_name() makes it.
   [[nodiscard]] std::string kernels(bool deterministic) const;
-  // That the driver could still give.
+  // Returns the bytes of device memory that the driver could still give.
   [[nodiscard]] Result<std::int64_t> free_bytes() const;
 
  private:

@@ -6,16 +6,21 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <string_view>
+
 #include "quire/result.h"
 
 namespace quire::engine {
 
 class HomeProcess {
  public:
-  // Whether this is another process. A system call: for the beginning of a call, not for a step.
+  // Returns whether this is another process. Cost: a system call, so once a call, not once a step.
   [[nodiscard]] bool left() const { return ::getpid() != process_; }
   // kClosed then.
   [[nodiscard]] Status check() const;
+  // Returns kClosed with a message of its own. `what` was opened; `way_out` says what to do in the
+  // child.
+  [[nodiscard]] Status check(std::string_view what, std::string_view way_out) const;
 
  private:
   pid_t process_ = ::getpid();

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/llm.h"
 
 namespace quire::engine {

@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/home_path.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
+#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"
@@ -468,6 +470,21 @@ std::vector<std::string> refused_by_config(const std::string& model) {
     }
   }
   return refused;
+}
+
+std::string digest_of(const ModelBundle& bundle) {
+  QUIRE_CHECK(bundle.decoder.has_value(), "a bundle without a decoder");
+  base::FieldHasher hasher;
+  hasher.add(bundle.decoder->weights_digest());
+  hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
+  if (bundle.text != nullptr) {
+    const text::Tokenizer& tokenizer = bundle.text->tokenizer;
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      const auto token = tokenizer.id_to_token(id);
+      hasher.add(token.ok() ? *token : "");
+    }
+  }
+  return base::to_hex(hasher.finish());
 }
 
 Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,

@@ -58,6 +58,9 @@ struct ModelBundle {
   std::vector<std::string> remarks;  // what did not work and need not, for people
 };
 
+// Returns the digest of weights, RoPE, KV format and tokenizer. Reads all weights.
+[[nodiscard]] std::string digest_of(const ModelBundle& bundle);
+
 // `model`: folder, GGUF file or "preset:NAME". Errors name file, tensor or key.
 [[nodiscard]] Result<ModelBundle> load_model(const kernels::Context& context,
                                              const std::string& model,

@@ -5,10 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "quire/base/check.h"
 #include "quire/base/str.h"
-#include "quire/engine/chunk_service.h"
-#include "quire/engine/engine.h"
+#include "quire/engine/engine_thread.h"
+#include "quire/engine/hooks.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
@@ -65,15 +64,9 @@ Status SessionService::check_user(const RequestOptions& options, const std::stri
   return {ErrorCode::kInvalidArgument, message};
 }
 
-kv::Ledger& SessionService::ledger() const {
-  auto& ledger = engine_.ledger_;
-  QUIRE_CHECK(ledger.has_value(), "a running engine has a ledger");
-  return *ledger;
-}
-
 // No two pairs have one key.
 std::string SessionService::key_of(const std::string& id, const std::string& salt) const {
-  const std::string& whose = engine_.salt_of(salt);
+  const std::string& whose = salt.empty() ? salt_ : salt;
   return base::str_cat(whose.size(), ":", whose, id);
 }
 
@@ -87,12 +80,12 @@ kv::SessionRef SessionService::named(const std::string& id, const std::string& s
     return found->second->session;
   }
   if (recent_.size() == kMostSessions) {
-    ledger().forget_session(recent_.back().session);
-    engine_.chunks().registry().forget_session(recent_.back().session);
+    ledger_.forget_session(recent_.back().session);
+    holders_->session_forgotten(recent_.back().session);
     by_key_.erase(recent_.back().key);
     recent_.pop_back();
   }
-  recent_.push_front({.key = key, .session = ledger().open_session()});
+  recent_.push_front({.key = key, .session = ledger_.open_session()});
   by_key_.emplace(recent_.front().key, recent_.begin());
   return recent_.front().session;
 }
@@ -101,39 +94,36 @@ template <class Change>
 Status SessionService::change(const std::string& id, const std::string& salt, Change change) {
   QUIRE_TRY_STATUS(check_id(id));
   QUIRE_TRY_STATUS(check_salt("salt", salt));
-  Status status;
-  QUIRE_TRY_STATUS(engine_.call([&] {
+  return thread_.ask_status([&]() -> Status {
     const auto found = by_key_.find(key_of(id, salt));
     if (found == by_key_.end()) {
-      status = Error{.code = ErrorCode::kNotFound,
-                     .message = base::str_cat(
-                         "no session ", base::quoted(id), " is open: no request named it, or it ",
-                         "was closed, or ", kMostSessions, " others were named since")};
-      return;
+      return Error{.code = ErrorCode::kNotFound,
+                   .message = base::str_cat(
+                       "no session ", base::quoted(id), " is open: no request named it, or it ",
+                       "was closed, or ", kMostSessions, " others were named since")};
     }
     change(found->second);
-    engine_.publish_stats();
-  }));
-  return status;
+    return {};
+  });
 }
 
 Status SessionService::pause(const std::string& id, const std::string& salt,
                              std::optional<double> expected_return_seconds) {
   QUIRE_TRY_STATUS(check_seconds("expected_return", expected_return_seconds));
   return change(id, salt, [&](Place place) {
-    kv::Retention retention = ledger().retention(place->session);
+    kv::Retention retention = ledger_.retention(place->session);
     retention.expected_return.reset();
     if (expected_return_seconds) {
       retention.expected_return = kv::Clock::now() + to_duration(*expected_return_seconds);
     }
-    ledger().set_retention(place->session, retention);
+    ledger_.set_retention(place->session, retention);
   });
 }
 
 Status SessionService::close(const std::string& id, const std::string& salt) {
   return change(id, salt, [&](Place place) {
-    ledger().close_session(place->session);
-    engine_.chunks().registry().close_session(place->session);
+    ledger_.close_session(place->session);
+    holders_->session_closed(place->session);
     by_key_.erase(place->key);
     recent_.erase(place);
   });
@@ -144,16 +134,16 @@ Status SessionService::set_retention(const std::string& id, const std::string& s
   QUIRE_TRY_STATUS(check_id(id));
   QUIRE_TRY_STATUS(check_salt("salt", salt));
   QUIRE_TRY_STATUS(check_seconds("ttl", retention.ttl_seconds));
-  return engine_.call([&] {
+  return thread_.ask_status([&]() -> Status {
     const kv::SessionRef session = named(id, salt);
-    kv::Retention said = ledger().retention(session);
+    kv::Retention said = ledger_.retention(session);
     said.priority = retention.priority;
     said.ttl.reset();
     if (retention.ttl_seconds) {
       said.ttl = to_duration(*retention.ttl_seconds);
     }
-    ledger().set_retention(session, said);
-    engine_.publish_stats();
+    ledger_.set_retention(session, said);
+    return {};
   });
 }
 

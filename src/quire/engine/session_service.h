@@ -13,7 +13,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
+#include "quire/engine/engine_thread.h"
+#include "quire/engine/hooks.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
@@ -21,16 +24,17 @@
 
 namespace quire::engine {
 
-class Engine;
-
 inline constexpr std::size_t kMostSessions = 16384;
 inline constexpr std::size_t kLongestSessionId = 256;  // bytes
 inline constexpr std::size_t kLongestSalt = 1024;      // bytes
 
 class SessionService {
  public:
-  // `engine` is borrowed and owns the service.
-  explicit SessionService(Engine& engine) : engine_(engine) {}
+  // `thread` and `ledger` are borrowed. `salt`: of sessions that are named without one.
+  SessionService(EngineThread& thread, kv::Ledger& ledger, std::string salt)
+      : thread_(thread), ledger_(ledger), salt_(std::move(salt)) {}
+  // Sets who hears that sessions end. Before the thread runs.
+  void attach(BlockHolders& holders) { holders_ = &holders; }
 
   // Any thread but the engine's. kInvalidArgument naming the argument; kNotFound for a session that
   // is not open.
@@ -61,13 +65,15 @@ class SessionService {
   };
   using Place = std::list<Named>::iterator;
 
-  [[nodiscard]] kv::Ledger& ledger() const;
   // Runs `change` with what the ledger knows of an open session.
   template <class Change>
   [[nodiscard]] Status change(const std::string& id, const std::string& salt, Change change);
   [[nodiscard]] std::string key_of(const std::string& id, const std::string& salt) const;
 
-  Engine& engine_;
+  EngineThread& thread_;
+  kv::Ledger& ledger_;
+  const std::string salt_;
+  BlockHolders* holders_ = nullptr;
   // Engine thread.
   std::list<Named> recent_;  // named last first
   std::unordered_map<std::string_view, Place> by_key_;

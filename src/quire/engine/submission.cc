@@ -19,7 +19,7 @@ void Submission::answer(Answer answer) {
   }
 }
 
-std::optional<Submission::Answer> Submission::wait(int timeout_ms) {
+std::optional<Submission::Answer> Submission::take(int timeout_ms) {
   std::unique_lock lock(mutex_);
   const auto there = [this] { return answer_.has_value(); };
   if (timeout_ms < 0) {
@@ -27,7 +27,7 @@ std::optional<Submission::Answer> Submission::wait(int timeout_ms) {
   } else {
     answered_.wait_for(lock, std::chrono::milliseconds(timeout_ms), there);
   }
-  return answer_;
+  return std::exchange(answer_, std::nullopt);
 }
 
 }  // namespace quire::engine

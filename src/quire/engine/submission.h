@@ -27,8 +27,9 @@ class Submission {
   [[nodiscard]] bool unwanted() const { return unwanted_; }
 
   // Caller side.
-  // Waits at most `timeout_ms` (negative: for ever) for the answer; nullopt when it is not there.
-  [[nodiscard]] std::optional<Answer> wait(int timeout_ms);
+  // Waits at most `timeout_ms` (negative: for ever) and takes the answer; nullopt when it is not
+  // there. Needs no memory.
+  [[nodiscard]] std::optional<Answer> take(int timeout_ms);
   // Nobody wants the request any more. The engine ends it if it was not answered before this.
   void give_up() { unwanted_ = true; }
 

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,9 +14,11 @@
 #include <vector>
 
 #include "quire/base/json.h"
+#include "quire/base/no_memory.h"
 #include "quire/context.h"
 #include "quire/fields.h"
 #include "quire/output.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/text/utf8.h"
 #include "quire/types.h"
@@ -101,24 +104,40 @@ Json object_of(const Output& output) {
   return object;
 }
 
+// Writes what `make` gives.
+template <class Make>
+Result<std::string> written(Make make) try {
+  return base::write_json(make());
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the JSON of an output");
+}
+
+template <class Output>
+Result<std::string> written_object(const Output& output) {
+  return written([&] { return object_of(output); });
+}
+
 }  // namespace
 
-std::string to_json(const SamplingParams& params) {
-  Json object = Json::object();
-  for (const SamplingField& field : sampling_fields()) {
-    std::visit([&](auto member) { set_member(object, field.name, params.*member); }, field.member);
-  }
-  return base::write_json(object);
+Result<std::string> to_json(const SamplingParams& params) {
+  return written([&] {
+    Json object = Json::object();
+    for (const SamplingField& field : sampling_fields()) {
+      std::visit([&](auto member) { set_member(object, field.name, params.*member); },
+                 field.member);
+    }
+    return object;
+  });
 }
 
-std::string to_json(const Usage& usage) { return base::write_json(object_of(usage)); }
-std::string to_json(const ReuseReport& reuse) { return base::write_json(object_of(reuse)); }
-std::string to_json(const Timing& timing) { return base::write_json(object_of(timing)); }
-std::string to_json(const GenerationOutput& output) { return base::write_json(object_of(output)); }
-std::string to_json(const ContextManager::Answer& answer) {
-  return base::write_json(object_of(answer));
+Result<std::string> to_json(const Usage& usage) { return written_object(usage); }
+Result<std::string> to_json(const ReuseReport& reuse) { return written_object(reuse); }
+Result<std::string> to_json(const Timing& timing) { return written_object(timing); }
+Result<std::string> to_json(const GenerationOutput& output) { return written_object(output); }
+Result<std::string> to_json(const ContextManager::Answer& answer) { return written_object(answer); }
+Result<std::string> to_json(const Delta& delta) { return written_object(delta); }
+Result<std::string> to_json(std::span<const ReusePart> parts) {
+  return written([&] { return json_of(parts); });
 }
-std::string to_json(const Delta& delta) { return base::write_json(object_of(delta)); }
-std::string to_json(std::span<const ReusePart> parts) { return base::write_json(json_of(parts)); }
 
 }  // namespace quire

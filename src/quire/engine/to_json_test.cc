@@ -43,9 +43,9 @@ SamplingParams unusual() {
 }
 
 TEST(ToJson, SamplingHasEachFieldInTheOrderOfTheStruct) {
-  EXPECT_EQ(to_json(SamplingParams()), kDefaults);
+  EXPECT_EQ(to_json(SamplingParams()).value(), kDefaults);
   EXPECT_EQ(
-      to_json(unusual()),
+      to_json(unusual()).value(),
       R"({"temperature":7E-1,"top_p":9E-1,"top_k":40,"min_p":1E-5,"repetition_penalty":1.1E0,)"
       R"("presence_penalty":-5E-1,"frequency_penalty":2.5E-1,"max_tokens":9,"min_tokens":2,)"
       R"("stop":["\"END\"\n","\u0001\\"],"stop_token_ids":[2,7],"ignore_eos":true,)"
@@ -54,9 +54,9 @@ TEST(ToJson, SamplingHasEachFieldInTheOrderOfTheStruct) {
 
 TEST(ToJson, SamplingThatIsReadAgainIsTheSame) {
   for (const SamplingParams& params : {SamplingParams(), unusual()}) {
-    const auto again = sampling_from_json(to_json(params));
+    const auto again = sampling_from_json(to_json(params).value());
     ASSERT_TRUE(again.ok()) << again.error().message;
-    EXPECT_EQ(to_json(again.value()), to_json(params));
+    EXPECT_EQ(to_json(again.value()).value(), to_json(params).value());
   }
 }
 
@@ -123,7 +123,7 @@ GenerationOutput answer() {
 }
 
 TEST(ToJson, OutputHasTextIdsUsageReuseAndTiming) {
-  EXPECT_EQ(to_json(answer()),
+  EXPECT_EQ(to_json(answer()).value(),
             R"({"request_id":7,"text":"a \"b\"\n)"
             "\xef\xbf\xbd"
             R"(","token_ids":[5,6],"prompt_token_ids":[1],"finish_reason":"length",)"
@@ -134,31 +134,31 @@ TEST(ToJson, OutputHasTextIdsUsageReuseAndTiming) {
 
 TEST(ToJson, PartsOfAnOutputAreAsInTheWhole) {
   const GenerationOutput output = answer();
-  EXPECT_THAT(to_json(output), HasSubstr("\"usage\":" + to_json(output.usage)));
-  EXPECT_THAT(to_json(output), HasSubstr("\"reuse\":" + to_json(output.reuse)));
-  EXPECT_THAT(to_json(output), HasSubstr("\"timing\":" + to_json(output.timing)));
+  EXPECT_THAT(to_json(output).value(), HasSubstr("\"usage\":" + to_json(output.usage).value()));
+  EXPECT_THAT(to_json(output).value(), HasSubstr("\"reuse\":" + to_json(output.reuse).value()));
+  EXPECT_THAT(to_json(output).value(), HasSubstr("\"timing\":" + to_json(output.timing).value()));
 }
 
 TEST(ToJson, LogprobsAreThereWhenTheyWereAskedFor) {
   GenerationOutput output = answer();
   output.logprobs = {{{5, -0.25F}, {9, -std::numeric_limits<float>::infinity()}}, {{6, -0.5F}}};
   EXPECT_THAT(
-      to_json(output),
+      to_json(output).value(),
       HasSubstr(R"("logprobs":[{"5":-2.5E-1,"9":-1.7976931348623157E308},{"6":-5E-1}],"timing")"));
 }
 
 TEST(ToJson, AnswerIsAnOutputWithTheIdsOfItsItems) {
   const std::string json =
-      to_json(ContextManager::Answer{.output = answer(), .user_id = "", .output_id = "b2"});
-  const std::string output = to_json(answer());
+      to_json(ContextManager::Answer{.output = answer(), .user_id = "", .output_id = "b2"}).value();
+  const std::string output = to_json(answer()).value();
   EXPECT_EQ(json, output.substr(0, output.size() - 1) + R"(,"user_id":"","output_id":"b2"})");
 }
 
 TEST(ToJson, DeltaHasAReasonWhenItIsTheLast) {
   Delta delta{.text = "x", .token_ids = {5}};
-  EXPECT_EQ(to_json(delta), R"({"text":"x","token_ids":[5]})");
+  EXPECT_EQ(to_json(delta).value(), R"({"text":"x","token_ids":[5]})");
   delta.finished = true;
-  EXPECT_EQ(to_json(delta), R"({"text":"x","token_ids":[5],"finish_reason":"stop"})");
+  EXPECT_EQ(to_json(delta).value(), R"({"text":"x","token_ids":[5],"finish_reason":"stop"})");
 }
 
 TEST(ToJson, PartsOfAPromptAreAList) {
@@ -166,7 +166,7 @@ TEST(ToJson, PartsOfAPromptAreAList) {
       {.position = 0, .tokens = 32, .hit = true, .reason = "hit"},
       {.chunk_type = "context", .chunk_id = "a1", .position = 32, .tokens = 8, .reason = "never"}};
   EXPECT_EQ(
-      to_json(parts),
+      to_json(parts).value(),
       R"([{"chunk_type":"","chunk_id":"","position":0,"tokens":32,"hit":true,"reason":"hit"},)"
       R"({"chunk_type":"context","chunk_id":"a1","position":32,"tokens":8,"hit":false,)"
       R"("reason":"never"}])");

@@ -1,5 +1,5 @@
-// Choice: what decides a row's token, LogitChange: what of its logits is changed before, and
-// TokenLogprob: what is told of it besides. Plain, so that they can go to a device and come back.
+// Choice decides the token of a row. LogitChange changes one logit of a row before that.
+// TokenLogprob reports a log probability. All are plain, so that they can go to a device and back.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace quire::kernels {
 
-// The rule is that of include/quire/sampling.h; `uniform` in [0, 1) is the number that decides.
+// How a row's token is chosen, by the rule of include/quire/sampling.h. `uniform` in [0, 1)
+// decides.
 struct Choice {
   double temperature = 0;  // 0: the most likely token
   double top_p = 1;
@@ -15,19 +16,19 @@ struct Choice {
   double uniform = 0;
   std::int32_t top_k = 0;   // 0: off
   std::int32_t wanted = 0;  // 0: the row's token is chosen elsewhere
-  // Log probabilities of the chosen token and of so many of the most likely ones; -1: of none.
+  // Asks for log probabilities of the chosen token and of this many most likely ones; -1: of none.
   std::int32_t logprobs = -1;
 };
 
 inline constexpr std::int32_t kMostLogprobs = 1024;
 
-// Of the softmax of a row's logits before they are changed.
+// A token and its log probability by the softmax of the unchanged logits.
 struct TokenLogprob {
   std::int32_t id = -1;
   float logprob = 0;  // natural
 };
 
-// What happens to one logit of a row, in this order.
+// Changes one logit of a row, in the order of the fields.
 struct LogitChange {
   std::int32_t row = 0;
   std::int32_t id = 0;
@@ -37,7 +38,8 @@ struct LogitChange {
   std::int32_t forbidden = 0;  // 1: -inf
 };
 
-// Values beyond the range of float forbid the token, or make it the most likely one.
+// Returns the value as a logit. A value below the range of float forbids the token; a value above
+// it makes the token the most likely one.
 [[nodiscard]] constexpr float to_logit(double value) {
   constexpr double kMax = std::numeric_limits<float>::max();
   if (value < -kMax) {
@@ -46,7 +48,7 @@ struct LogitChange {
   return static_cast<float>(value > kMax ? kMax : value);
 }
 
-// The same bits on the CPU and on a device.
+// Returns the changed logit, with the same bits on the CPU and on a device.
 [[nodiscard]] constexpr float changed_logit(float logit, const LogitChange& change) {
   const double biased = to_logit(logit + change.bias);
   const double repeated =

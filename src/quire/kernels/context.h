@@ -1,5 +1,5 @@
-// Context: what every CPU kernel call needs, passed explicitly: the table of the chosen instruction
-// set and the thread pool.
+// Context: the kernel table of the chosen instruction set and the thread pool. Every call of a CPU
+// kernel takes one.
 #pragma once
 
 #include "quire/device/cpu/thread_pool.h"
@@ -8,9 +8,10 @@ namespace quire::kernels {
 
 struct KernelTable;  // cpu/kernel_table.h
 
+// Borrows both; they outlive it.
 struct Context {
   const KernelTable* table = nullptr;
-  device::ThreadPool* pool = nullptr;  // borrowed
+  device::ThreadPool* pool = nullptr;
 };
 
 }  // namespace quire::kernels

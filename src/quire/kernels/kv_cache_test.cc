@@ -1,5 +1,5 @@
-// What of document 004 needs no GPU: sizes, refusals, positions, the tracker, the reference of the
-// kernel, and that a missing device is an error with a type. The rest: cuda/*_test.cc.
+// The contiguous KV cache without a GPU: sizes, refusals, positions, the tracker, the reference of
+// the kernel, and that a missing device is an error with a type. cuda/*_test.cc needs a GPU.
 #include "quire/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -263,7 +263,7 @@ TEST_F(KVUpdateTest, ViewsMustAgreeWithEachOtherAndWithTheRows) {
             "cannot update a cache of float8_e4m3 with rows of float32; convert the rows first");
 }
 
-// The calls of document 004 and the one with a capacity, as types: a stream written 0 stays one.
+// Every form of launch_update_kv_cache takes its types, and a stream written 0 stays a stream.
 TEST_F(KVUpdateTest, DocumentFormsCompile) {
   float* const null = nullptr;
   const float* const rows = nullptr;

@@ -125,7 +125,7 @@ Status update_kv_cache(const KVUpdate& update, KVStream stream) {
   return kernels::launch_kv_update(update, stream);
 }
 
-// NOLINTNEXTLINE(readability-function-size): document 004 fixes the parameters
+// NOLINTNEXTLINE(readability-function-size): programs call it with these parameters in this order
 Status launch_update_kv_cache(KVLayerView cache_keys, KVLayerView cache_values,
                               const void* new_keys, const void* new_values, int position,
                               int num_tokens, int num_heads, int head_dim, KVStream stream) {

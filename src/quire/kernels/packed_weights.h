@@ -31,9 +31,9 @@
 
 namespace quire::kernels {
 
-// Counts the layouts above and the rules of packing: whoever changes one raises it, so that packed
-// weights of another version are known for what they are. No instruction set has a layout or a rule
-// of its own.
+// The version of the layouts above and of the rules of packing. A change of either raises it, so
+// that packed weights of another version are recognised. All instruction sets share layouts and
+// rules.
 inline constexpr std::uint32_t kPackingVersion = 1;
 
 inline constexpr int kPanelColumns = 32;
@@ -41,17 +41,17 @@ inline constexpr int kStepDepth = 32;
 
 enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32, kF16 };
 inline constexpr int kWeightFormats = 6;
-inline constexpr int kCpuWeightFormats = 5;  // the first ones: what the CPU has kernels for
+inline constexpr int kCpuWeightFormats = 5;  // the CPU has kernels for the first five
 
 [[nodiscard]] constexpr int step_bytes(WeightFormat format) {
   constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 2048};
   return kBytes[static_cast<std::uint8_t>(format)];
 }
-// "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16".
+// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32" or "float16".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
-// Bytes of such a matrix as packed; nothing unless both sizes are 1 to kMaxPackedSize.
 inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
+// Returns the bytes of a packed matrix, or nullopt unless both sizes are 1 to kMaxPackedSize.
 [[nodiscard]] std::optional<std::int64_t> packed_bytes(WeightFormat format, std::int64_t columns,
                                                        std::int64_t depth);
 
@@ -60,13 +60,13 @@ inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
 using RowSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
 
-// The same for rows that are quantised already, with the codes of the format that is packed to: w +
-// 128, w + 8, or plain ones where there is a minimum.
+// Fills `out` with quantised rows of W, in codes of the packed format: w + 128, w + 8, or plain
+// codes where the format has a minimum. Called from several threads at once.
 using CodeSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
 
-// Owns its bytes, or views those of somebody who outlives it. Move only. Columns and depth are at
-// least 1.
+// A packed matrix. Owns its bytes, or views bytes that outlive it. Move only. Columns and depth are
+// at least 1.
 class PackedWeights {
  public:
   PackedWeights() = default;
@@ -93,16 +93,16 @@ class PackedWeights {
                                                 const CodeSource& source,
                                                 device::Arena* arena = nullptr);
 
-  // Weights that lie packed in `bytes`. Precondition: as many as packed_bytes says, 64-byte
-  // aligned.
+  // Views weights that lie packed in `bytes`. Precondition: `bytes` has the size of packed_bytes()
+  // and is aligned to 64 bytes.
   [[nodiscard]] static PackedWeights view(WeightFormat format, std::int64_t columns,
                                           std::int64_t depth, std::span<const std::byte> bytes);
 
-  // A copy that owns its bytes. Without memory for it data() is null.
+  // Returns a copy that owns its bytes. data() is null without memory for it.
   [[nodiscard]] PackedWeights clone() const;
 
-  // Row `column` of W as the kernels see it, fp32 [depth]: embedding look-up of tied weights. Any
-  // thread; a nanosecond or so per value.
+  // Writes row `column` of W as the kernels see it, fp32 [depth], for embeddings of tied weights.
+  // Any thread. Cost: O(depth).
   void unpack_row(std::int64_t column, std::span<float> out) const;
 
   [[nodiscard]] WeightFormat format() const { return format_; }
@@ -123,7 +123,7 @@ class PackedWeights {
   }
 
  private:
-  // Null: memory of its own.
+  // Takes memory of its own if `arena` is null.
   void allocate(WeightFormat format, std::int64_t columns, std::int64_t depth,
                 device::Arena* arena);
 
@@ -131,7 +131,7 @@ class PackedWeights {
   std::int64_t columns_ = 0;
   std::int64_t depth_ = 0;
   std::shared_ptr<std::byte> owned_;   // [panels][steps][step_bytes]
-  const std::byte* viewed_ = nullptr;  // instead
+  const std::byte* viewed_ = nullptr;  // instead of owned_
 };
 
 }  // namespace quire::kernels

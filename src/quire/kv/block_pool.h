@@ -1,4 +1,7 @@
-// Fixed pool of KV block ids with reference counts and generations. Host only; knows no tensor.
+// BlockPool: a fixed pool of KV block ids with reference counts and generations. It knows no tensor
+// and no device.
+//
+// Thread rule: one thread per object, as for the ledger.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +13,8 @@
 
 namespace quire::kv {
 
-// A block as it was when somebody got it. The generation changes whenever the block becomes free,
-// so a handle that outlived its reference is noticed and never means another tenant's block.
+// A block as it was when it was handed out. The generation changes whenever the block becomes free.
+// So a handle that outlived its reference is noticed and never means another tenant's block.
 struct BlockRef {
   BlockId id;
   std::uint32_t generation = 0;
@@ -20,40 +23,40 @@ struct BlockRef {
 
 class BlockPool {
  public:
+  // Makes a pool of free blocks 0 to num_blocks - 1.
   explicit BlockPool(std::int32_t num_blocks);
 
   // Takes `count` blocks with one reference each. Consecutive ids are consecutive bytes on the
-  // shelves and about 1.5 times faster to read, so it continues after `after` (-1: nothing to
-  // continue) where it can, and puts the rest into the largest free extents; inside a larger extent
-  // it leaves a few blocks to the neighbour before it, which may grow. More room would spread a
-  // few tokens over the whole pool, and the first touch of a page is slow.
-  // Precondition: count <= num_free(). Cost: O(count), and O(num_blocks / 64 + extents * log
-  // extents) when `after` cannot be continued. Valid until the next call, which uses the memory
-  // again.
+  // shelves, which are read faster. So the blocks continue after `after` (-1: nothing to continue)
+  // where they can, and the others lie in the largest free extents. Inside a larger extent a few
+  // blocks stay free for the neighbour before it, which may grow; more would spread few tokens over
+  // the whole pool. Precondition: count <= num_free(). The result is valid until the next call.
+  // Cost: O(count), plus O(num_blocks / 64 + extents * log extents) unless `after` is continued.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
-  // Takes a block of the smallest free extent, of those blocks that are none of the `count`
-  // blocks from `first` on. Precondition: there is one. O(num_blocks / 64 + extents).
+  // Takes a block of the smallest free extent, but none of the `count` blocks from `first` on.
+  // Precondition: such a block exists. Cost: O(num_blocks / 64 + extents).
   [[nodiscard]] BlockRef acquire_outside(BlockId first, std::int32_t count);
 
-  // Adds a reference. Precondition (always checked, as for release): is_current(block).
+  // Adds a reference. Precondition, always checked: is_current(block).
   void retain(BlockRef block);
-  // Drops a reference; true when it was the last one and the block is free now.
+  // Drops a reference. Returns true if it was the last one and the block is free now. Precondition,
+  // always checked: is_current(block).
   bool release(BlockRef block);
 
-  // Whether the block has not been freed since `block` was handed out.
+  // Returns true if the block has not been freed since `block` was handed out.
   [[nodiscard]] bool is_current(BlockRef block) const;
-  // The block as it is now.
+  // Returns a handle to the block as it is now.
   [[nodiscard]] BlockRef current(BlockId id) const;
   [[nodiscard]] std::int32_t references(BlockId id) const;
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(slots_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }
-  // Free blocks that follow `after` directly; of -1: none.
+  // Returns the number of free blocks that follow `after` directly; 0 for -1.
   [[nodiscard]] std::int32_t num_free_behind(BlockId after) const;
-  // Length of the largest free extent. O(num_blocks / 64 + extents).
+  // Returns the length of the largest free extent. Cost: O(num_blocks / 64 + extents).
   [[nodiscard]] std::int32_t largest_extent() const;
 
-  // kInternal when the free map, the free count and the reference counts disagree.
+  // Returns kInternal if the free map, the free count and the reference counts disagree.
   [[nodiscard]] Status check() const;
 
  private:
@@ -68,7 +71,7 @@ class BlockPool {
 
   [[nodiscard]] bool is_free(std::int32_t index) const;
   [[nodiscard]] std::int32_t find_next(std::int32_t from, bool free) const;
-  // The first one that begins at or after `from`; of length 0 when there is none.
+  // Returns the first extent that begins at or after `from`; length 0 if there is none.
   [[nodiscard]] Extent next_free_extent(std::int32_t from) const;
   void take_fragments(std::int32_t count);
   void take(Extent extent);
@@ -77,7 +80,7 @@ class BlockPool {
   std::vector<std::uint64_t> free_bits_;  // bit i: block i is free; bits behind the last are 0
   std::int32_t num_free_ = 0;
   std::vector<BlockRef> taken_;  // by the last acquire
-  std::vector<Extent> extents_;  // of take_fragments
+  std::vector<Extent> extents_;  // scratch of take_fragments
 };
 
 }  // namespace quire::kv

@@ -1,5 +1,5 @@
-// Identity of a chunk: SHA-256 over everything that decides its KV, so that a name never means two
-// things. The same in every process (DESIGN 4.3).
+// Identity of a chunk: SHA-256 over everything that decides its KV, so that an id never means two
+// things. Every process computes the same id.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,22 @@
 
 namespace quire::kv {
 
+// Everything besides the token ids that decides the KV of a chunk.
 struct ChunkIdentity {
   std::string_view model;   // digest of weights, RoPE, KV format and tokenizer
   std::string_view salt;    // tenant
   std::string_view anchor;  // id of the system chunk under which it is computed, or ""
   ChunkType type = ChunkType::kContext;
-  std::string_view serial;  // not empty: a chunk of its own although an equal one is there
+  std::string_view serial;  // not empty: makes a chunk of its own beside an equal one
 };
 
-// 64 hexadecimal digits. About 1 GB/s.
+// Returns the id of a chunk: 64 hexadecimal digits. Cost: one SHA-256 over the ids.
 [[nodiscard]] std::string chunk_id(const ChunkIdentity& identity, std::span<const TokenId> tokens);
-// The same of the KV that a chunk has `gap` positions behind something else than what it was
-// registered under; `before` says all about that.
+// Returns the id of a chunk's KV `gap` positions behind something other than the anchor that it was
+// registered under. `before` identifies that thing.
 [[nodiscard]] std::string variant_id(std::string_view chunk_id, std::string_view before,
                                      std::int32_t gap);
-// Names text before it is tokenised; `around` is what surrounds it.
+// Returns an id of text before it is tokenised. `around` has the affixes of the text.
 [[nodiscard]] std::string chunk_text_id(const ChunkIdentity& identity, const ChunkAffixes& around,
                                         std::string_view text);
 

@@ -1,8 +1,9 @@
-// The ledger: which block holds which tokens, for whom, and what may be evicted. Host only; it
-// knows numbers (blocks, tokens), never a tensor. The shelves (kv_store) hold the bytes.
+// Ledger: owner of who uses which block for which tokens, and of what may be evicted. It knows
+// numbers (blocks, tokens), never a tensor. The shelves (kv_store) hold the bytes.
 //
-// Thread rule: one thread (the engine's) owns it. Calls with the id of a sequence that is not there
-// are a broken invariant of the caller, except `contains` and `close`.
+// Thread rule: one thread, the engine's, owns it. An unknown sequence id is a broken invariant of
+// the caller (QUIRE_CHECK), except in contains() and close(). The README has the numbered
+// invariants.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace quire::kv {
 
 class Ledger {
  public:
-  // Precondition: config.validate().ok().
+  // Makes a ledger whose blocks are all free. Precondition: config.validate().ok().
   explicit Ledger(const LedgerConfig& config);
   ~Ledger();
   Ledger(Ledger&&) noexcept;
@@ -32,166 +33,174 @@ class Ledger {
 
   [[nodiscard]] const LedgerConfig& config() const;
 
-  // Tokens of the longest prefix of `tokens` that is cached for `salt`, at most tokens.size() - 1,
-  // without using it.
+  // Returns the length of the longest prefix of `tokens` that is cached for `salt`, at most
+  // tokens.size() - 1. Uses nothing. Cost: O(match).
   [[nodiscard]] std::int32_t match(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;
-  // The same with what it would hold. Cost: O(match).
+  // Returns that length with the blocks that attaching it would hold. Cost: O(match).
   [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens,
                                   std::string_view salt = {}) const;
 
-  // Why the match ends where it does. Cost: O(match + blocks).
+  // Returns the reason why the match ends where it does. Cost: O(match + blocks).
   [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;
 
-  // A new sequence over `tokens`; with `reuse` its KV begins with the longest cached prefix (whole
-  // blocks, token-exact, at most tokens.size() - 1 tokens, so that the last token is computed).
-  // Allocates nothing. Without `reuse` it never uses a block that another sequence computed, not
-  // even after reattach. `session`: whose request it is until it is closed; a stale one: nobody's.
-  // `salt`: it finds what sequences of this salt have computed, and they what it computes.
+  // Opens a sequence over `tokens`, without new blocks. With `reuse` its KV begins with the longest
+  // cached prefix: whole blocks of equal tokens, at most tokens.size() - 1, so that the last token
+  // is computed. Without `reuse` it never uses a block that another sequence computed, not even
+  // after reattach. It is a request of `session` until it is closed; a stale handle counts as none.
+  // Sequences of one `salt` find each other's KV, and no other's.
   [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {},
                            std::string_view salt = {});
 
-  // Another sequence with the same tokens, KV and salt; shares every block, the open tail too. Room
-  // made by extend stays with the original, and so does the session.
+  // Opens another sequence with the same tokens, KV and salt. It shares every block, the open tail
+  // too. Room made by extend and the session stay with the original.
   [[nodiscard]] SeqId fork(SeqId id);
 
-  // Releases the sequence; its full blocks stay findable until evicted. Unknown ids are a no-op.
+  // Closes the sequence. Its full blocks stay findable until they are evicted. No effect for an
+  // unknown id.
   void close(SeqId id);
 
   [[nodiscard]] bool contains(SeqId id) const;
-  // Of its segments and its own, in order. O(tokens).
+  // Returns the tokens of its segments and its own, in order. Cost: O(tokens).
   [[nodiscard]] std::vector<TokenId> joined_tokens(SeqId id) const;
-  // Of its own: those of the segments that it was composed of do not count.
-  [[nodiscard]] std::span<const TokenId> tokens(SeqId id) const;  // all, computed or not
-  [[nodiscard]] std::int32_t num_computed(SeqId id) const;        // tokens with KV: THE length
-  [[nodiscard]] std::vector<RunView> runs(SeqId id) const;        // last one is the open run
-  void append_runs(SeqId id, std::vector<RunView>& views) const;  // the same, behind others
+  // Returns its own tokens, computed or not. Tokens of segments do not count.
+  [[nodiscard]] std::span<const TokenId> tokens(SeqId id) const;
+  // Returns its length: the number of its own tokens with KV.
+  [[nodiscard]] std::int32_t num_computed(SeqId id) const;
+  // Returns its runs in order; the last one is the open run.
+  [[nodiscard]] std::vector<RunView> runs(SeqId id) const;
+  // Appends its runs to `views`.
+  void append_runs(SeqId id, std::vector<RunView>& views) const;
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
-  // Whether it was not composed, so that its KV follows from its tokens alone.
+  // Returns true if it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;
-  [[nodiscard]] const std::string& salt(SeqId id) const;  // of a plain one
+  // Returns the salt of a plain sequence.
+  [[nodiscard]] const std::string& salt(SeqId id) const;
 
-  // New blocks needed before KV of the next `count` tokens can be written (copy-on-write included).
+  // Returns how many new blocks the KV of the next `count` tokens needs, copies on write included.
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
-  // Blocks that `extend` could obtain now: free plus evictable.
+  // Returns how many blocks extend() could obtain now: free plus evictable.
   [[nodiscard]] std::int32_t blocks_available() const;
-  // By how much blocks_available grows if the KV of all of `ids` is dropped. Exact.
+  // Returns by how much blocks_available() grows exactly if the KV of all of `ids` is dropped.
   [[nodiscard]] std::int32_t blocks_freed_by_drop(std::span<const SeqId> ids) const;
-  // Fewest blocks with which a plain sequence of `num_tokens` tokens can be computed, one token at
-  // a time: with a window no more than the window touches.
+  // Returns the fewest blocks with which a plain sequence of `num_tokens` tokens can be computed,
+  // one token at a time. With a window these are the blocks that the window touches.
   [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens) const;
 
-  // Makes room for the KV of the next `count` tokens: allocates, evicts cached blocks (see
-  // EvictionOrder), copies a shared open block on write, and where the blocks would not lie in
-  // extents (LedgerConfig::extent_blocks) copies cached ones out of their way. kOutOfBlocks with
-  // state unchanged when it cannot.
+  // Makes room for the KV of the next `count` tokens. Takes free blocks, evicts cached ones
+  // (EvictionOrder) and copies a shared open block. Copies cached blocks out of the way where the
+  // new ones would not lie in extents. Fails with kOutOfBlocks and changes nothing then.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
-  // Whether the block of the last token with KV has room and is somebody else's too: `extend` then
+  // Returns true if the block of the last token with KV has room and another holder: extend() then
   // copies it.
   [[nodiscard]] bool shares_open_block(SeqId id) const;
-  // The block as it is now: another one once it has been free.
+  // Returns a handle to the block as it is now; it differs once the block has been free.
   [[nodiscard]] BlockRef current(BlockId id) const;
-  // Copies ordered since the last call; do them in this order before writing KV. If one fails, what
-  // is cached may not be what it should be.
+  // Returns the copies ordered since the last call. The caller makes them in this order before it
+  // writes KV. If a copy fails, the caller forgets the cache, since cached KV may be wrong then.
   [[nodiscard]] std::vector<BlockCopy> take_copies();
 
-  // KV of the next `count` tokens is now stored: length grows, full blocks become shareable (and
-  // may be exchanged for cached ones with the same KV), blocks behind the window are freed.
-  // Precondition: room made by extend, tokens present.
+  // Books that the KV of the next `count` tokens is stored: the length grows, and blocks behind the
+  // window are freed. Full blocks are published, or exchanged for cached ones with the same KV.
+  // Precondition: extend() made the room, and the tokens exist.
   void advance(SeqId id, std::int32_t count);
-  // The same for KV that somebody still writes: its blocks, and those behind them, become shareable
-  // when `publish` says that it is there. Without a window only.
+  // Books KV that is still being written. Its blocks, and blocks behind them, are published by
+  // publish(), which says that the KV is there. Precondition: no window.
   void advance_unpublished(SeqId id, std::int32_t count);
   void publish(SeqId id);
 
-  // For KV of the first `num_tokens` tokens that the caller will store: the length begins behind
-  // the blocks of it that the window has freed by then, unless so much is cached, and `extend`
-  // takes none for them. What follows them up to `num_tokens` is stored and advanced over before
-  // anything else happens to the sequence. Nothing of it is published where it is not cached.
+  // Prepares for KV of the first `num_tokens` tokens that the caller will store (ADR 0023). The
+  // length begins behind the blocks that the window frees by then, unless so much is cached, and
+  // extend() takes no block for them. The caller stores the other tokens up to `num_tokens` and
+  // advances over them before any other call. KV that is not cached already is not published.
   void begin_behind_window(SeqId id, std::int32_t num_tokens);
 
-  // Adds a token without KV (a sampled one).
+  // Appends a sampled token, which has no KV yet.
   void append(SeqId id, TokenId token);
-  // Memory for `tokens` tokens in all: until there are more, what is added allocates nothing.
+  // Reserves memory for `tokens` tokens in all, so that appending up to there allocates nothing.
   void reserve(SeqId id, std::int64_t tokens);
 
-  // Cuts tokens and KV to `length` tokens; blocks return. kInvalidArgument outside [0, tokens] or
-  // when the window has already freed what is needed.
+  // Cuts tokens and KV to `length` tokens; the blocks behind return. Fails with kInvalidArgument
+  // outside [0, tokens], or when the window has freed a block that is needed.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
 
-  // Drops all KV but keeps the tokens (preemption); what is cached may be found again by reattach.
-  // A composition keeps its segments.
+  // Drops all KV and keeps the tokens, for a preemption. reattach() may find cached KV again. A
+  // composition keeps its segments.
   void drop_kv(SeqId id);
-  // Attaches the longest cached prefix to a sequence without KV; returns its tokens.
+  // Attaches the longest cached prefix to a sequence without KV. Returns its number of tokens.
   std::int32_t reattach(SeqId id);
 
-  // Names the KV of the open run of a sequence: a segment of its own, at positions from 0, that
-  // lives until drop_segment. kInvalidArgument when there is none or the window has freed a part.
+  // Makes a segment of the KV of the open run. The segment stands at positions from 0 and lives
+  // until drop_segment. Fails with kInvalidArgument without KV, or when the window has freed a
+  // part.
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
-  // A segment whose KV the caller stores into its blocks, after take_copies and before anybody uses
-  // it. kInvalidArgument for no tokens, kOutOfBlocks. `stored_from`: the position that the key of
-  // its first token is rotated to.
+  // Makes a segment whose KV the caller stores into its blocks, after take_copies and before any
+  // use. `stored_from` is the position that the key of its first token is rotated to. Fails with
+  // kInvalidArgument for no tokens, and with kOutOfBlocks.
   [[nodiscard]] Result<SegmentId> reserve_segment(std::vector<TokenId> tokens,
                                                   std::int32_t stored_from = 0);
-  // Names every run of a sequence that has KV, those that it was composed of included, as segments
-  // at their places, for `compose` and `drop_segment`. kInvalidArgument as for `seal`.
+  // Makes a segment of every run that has KV, also of those that the sequence was composed of, at
+  // their places. The caller passes them to compose() and drop_segment(). Fails as seal() does.
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
-  // Forgets the name; blocks return when no sequence uses them. False when unknown.
+  // Forgets the segment's name. Its blocks return when no sequence uses them. False if unknown.
   bool drop_segment(SegmentId id);
-  // For who gives up half-way: what was made since a mark goes again. Needs no memory.
+  // A moment of the ledger, for a caller that gives up half-way. Sequences and segments made since
+  // then are closed and dropped again, without allocating; `keeps` spares segments.
   struct Mark {
     std::uint64_t last_id = 0;
   };
   [[nodiscard]] Mark mark() const;
   void close_since(Mark mark);
   void drop_segments_since(Mark mark, const std::function<bool(SegmentId)>& keeps);
-  // The same, and what its sequence has computed is no longer cached either, from its end on: as
-  // far as nobody uses it and nothing else is cached behind it.
+  // Drops the segment and, from its end on, uncaches the blocks that its sequence computed. Stops
+  // at a block that is in use or has another cached block behind it. False if unknown.
   bool forget_segment(SegmentId id);
-  // A segment with the same tokens in which `tokens` (ascending) may be written once more: blocks
-  // that hold one of them are copies of its own, the others are shared. kNotFound,
-  // kInvalidArgument for a token outside, kOutOfBlocks; all with state unchanged.
+  // Makes a segment with the same tokens in which the KV of `tokens` (ascending indices) may be
+  // written once more. Blocks that hold one of them are copies of its own; the others are shared.
+  // Fails with kNotFound, kInvalidArgument for an index outside, or kOutOfBlocks, and changes
+  // nothing then.
   [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
 
-  // Blocks that a segment covers; 0 when unknown.
+  // Returns the number of blocks that a segment covers; 0 if unknown.
   [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
-  // nullptr when unknown. Valid until the segment is dropped.
+  // Returns nullptr if unknown. The segment is valid until it is dropped.
   [[nodiscard]] const Segment* segment(SegmentId id) const;
 
-  // A sequence behind these segments at these positions: it shares them, and its own tokens are
-  // those of `tail` and what is appended. Its blocks are never published in the prefix index, since
-  // their KV does not follow from the token ids alone. kNotFound for an unknown segment,
+  // Opens a sequence behind these segments at these positions. It shares them; its own tokens are
+  // those of `tail` and appended ones. Its blocks are never published, since their KV does not
+  // follow from the token ids alone. Fails with kNotFound for an unknown segment. Fails with
   // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
-  // Cost: O(segments + tail), and O(tokens) for each segment of which a part is used.
+  // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
-  // Tokens of the segments before the sequence's own, and blocks that they cover.
+  // Return the tokens of the segments before the sequence's own, and the blocks that they cover.
   [[nodiscard]] std::int32_t segment_tokens(SeqId id) const;
   [[nodiscard]] std::int32_t segment_blocks(SeqId id) const;
 
-  // Sessions: what their users say decides which cached blocks go first (eviction_order.h). Handles
-  // may be stale. Until the clock is set it stands still, and does so between two settings.
+  // Set and return the hints of sessions, which decide the cached blocks that go first
+  // (eviction_order.h). Handles may be stale. The clock stands still between two calls of set_time.
   void set_time(TimePoint now);
   [[nodiscard]] TimePoint now() const;
   [[nodiscard]] SessionRef open_session();
   [[nodiscard]] Retention retention(SessionRef session) const;
   void set_retention(SessionRef session, const Retention& retention);
-  // Nobody returns to what it alone has used.
+  // Ends a session: blocks that it alone has used go first.
   void close_session(SessionRef session);
-  // As if it had never said anything.
+  // Forgets the hints of a session.
   void forget_session(SessionRef session);
 
-  // The sequence is a request of `session` from now on, and no longer of whom it was one of before.
+  // Makes the sequence a request of `session` from now on, and of no other session.
   void assign(SeqId id, SessionRef session);
-  // As EvictionOrder::standing.
+  // Returns what EvictionOrder::standing() returns.
   [[nodiscard]] Standing standing(std::span<const SessionRef> users, bool others,
                                   TimePoint last_use) const;
 
-  // Forgets every cached block that nobody uses; returns how many became free.
+  // Forgets every cached block that no sequence uses. Returns how many became free.
   std::int32_t clear_cache();
 
   [[nodiscard]] LedgerCounts counts() const;
-  // kInternal naming the first broken invariant (README.md of this module); for tests.
+  // Returns kInternal that names the first broken invariant (README.md of this module). For tests.
+  // Cost: O(all blocks and tokens).
   [[nodiscard]] Status check() const;
 
  private:

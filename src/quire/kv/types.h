@@ -1,4 +1,4 @@
-// Plain structs of the ledger's surface.
+// Plain structs that the ledger takes and returns.
 #pragma once
 
 #include <chrono>
@@ -15,54 +15,56 @@
 
 namespace quire::kv {
 
+// Sizes of a ledger.
 struct LedgerConfig {
   std::int32_t num_blocks = 0;
   std::int32_t block_tokens = 32;  // 1..256
-  std::int32_t window_tokens = 0;  // > 0: blocks wholly older than this many tokens are freed
-  std::int32_t extent_blocks = 1;  // so many side by side are read fast: what is acquired together
-                                   // lies in such extents, for which cached blocks make way
-  bool prefix_cache = true;        // full blocks of closed and running sequences are found again
+  std::int32_t window_tokens = 0;  // > 0: a block is freed when all its tokens are older than this
+  std::int32_t extent_blocks = 1;  // blocks acquired together lie in extents of this many, for
+                                   // which cached blocks make way (ADR 0024)
+  bool prefix_cache = true;        // full blocks are found again by later sequences
+  // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
 };
 
-// The ledger's clock. It reads none: its caller says what time it is.
+// The ledger's clock. The ledger reads no clock; its caller sets the time.
 using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 
-// Somebody who comes back to what he had computed: handle of a slot, stale once the slot serves
-// another session. The default one is nobody.
+// Names a session, which comes back to KV that it has computed. The handle is stale once its slot
+// serves another session. The default handle names no session.
 struct SessionRef {
   std::int32_t slot = -1;
   std::uint32_t generation = 0;
   friend bool operator==(SessionRef, SessionRef) = default;
 };
 
-// What a session says about the KV that it has left in the cache.
+// The hints of a session about its cached KV.
 struct Retention {
   std::int32_t priority = 0;                 // lower goes first
-  std::optional<Clock::duration> ttl;        // given up so long after the session's last request
-  std::optional<TimePoint> expected_return;  // of its next request, which ends the expectation
+  std::optional<Clock::duration> ttl;        // counts from the session's last request
+  std::optional<TimePoint> expected_return;  // when its next request comes; that request clears it
 };
 
-// Where something stands in the order of eviction: the smaller one goes first.
+// A place in the order of eviction. The smaller standing goes first.
 struct Standing {
-  TimePoint ended = TimePoint::min();  // its last user was closed, or the TTL ended; else max()
+  TimePoint ended = TimePoint::min();  // when its last user was closed or the TTL ended; else max()
   std::int32_t priority = 0;
-  double nearness = 0;  // less than 0: so many seconds from now it is due
+  double nearness = 0;  // minus the seconds until it is due
   friend auto operator<=>(const Standing&, const Standing&) = default;
 };
 
-// Identity of a segment in one ledger, never reused.
+// Names a segment of one ledger. A ledger never uses an id twice.
 struct SegmentId {
   std::uint64_t value = 0;
   friend auto operator<=>(SegmentId, SegmentId) = default;
 };
 
-// Attention merges the sealed runs of a row by ascending rank, so that requests may share a read
+// The order in which attention merges the sealed runs of a row: ascending. So requests share a read
 // whatever their order of segments, and no bit depends on where blocks lie.
 struct MergeRank {
   std::uint64_t chunk = 0;
-  std::uint32_t variant = 0;  // of runs of one chunk
+  std::uint32_t variant = 0;  // orders the runs of one chunk
   friend auto operator<=>(MergeRank, MergeRank) = default;
 };
 
@@ -71,74 +73,76 @@ struct SegmentUse {
   SegmentId segment;
   std::int32_t position = 0;
   MergeRank rank;                      // carried to RunView
-  std::optional<std::int32_t> tokens;  // the first so many of it; not given: all
+  std::optional<std::int32_t> tokens;  // uses only the first of this many tokens; absent: all
 };
 
-// What a composed sequence has of its own.
+// The tokens that a composed sequence has of its own.
 struct ComposeTail {
-  std::span<const TokenId> tokens;       // known already, without KV
-  std::optional<std::int32_t> position;  // of the first one; not given: behind the last segment
+  std::span<const TokenId> tokens;       // known, without KV
+  std::optional<std::int32_t> position;  // of the first token; absent: behind the last segment
 };
 
-// Bytes that the shelves must copy before the next write: the first `tokens` slots of `from`.
+// A copy that the shelves make before the next write: the first `tokens` slots of `from`.
 struct BlockCopy {
   BlockId from;
   BlockId to;
   std::int32_t tokens = 0;
 };
 
-// A run of tokens at consecutive positions as attention sees it. `blocks[i]` holds run tokens
-// [i * block_tokens, ...); freed window blocks have value -1. Valid until the sequence changes.
+// A run of tokens at consecutive positions, as attention sees it. `blocks[i]` holds run tokens
+// [i * block_tokens, (i + 1) * block_tokens). Blocks freed behind a window have value -1. Valid
+// until the sequence changes.
 struct RunView {
-  std::span<const BlockId> blocks;  // room made by extend included
+  std::span<const BlockId> blocks;  // with the room made by extend
   std::int32_t num_tokens = 0;      // with KV
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
   MergeRank rank;                   // of a sealed run
 };
 
-// What attaching the longest cached prefix of some tokens would bring.
+// The effect of attaching the longest cached prefix of some tokens.
 struct PrefixMatch {
   std::int32_t tokens = 0;
-  std::int32_t blocks = 0;            // that the sequence would hold
-  std::int32_t evictable_blocks = 0;  // of those, used by nobody now: attaching takes them from
-                                      // blocks_available
+  std::int32_t blocks = 0;            // blocks that the sequence would hold
+  std::int32_t evictable_blocks = 0;  // those of them that no sequence uses now; attaching takes
+                                      // them from blocks_available
 };
 
-// Why the KV of a prompt's first token that is not cached is not there.
+// The reason why a prompt's cached prefix ends where it does.
 struct PrefixMiss {
   enum class Why : std::uint8_t {
     kCacheOff,
-    kNeverSeen,     // or forgotten: only so many evictions are remembered
+    kNeverSeen,     // also evicted so long ago that it is forgotten
     kDiffers,       // a cached prompt goes on with another token
-    kEvicted,       // to make room: least recently used
-    kClosed,        // to make room: its session was closed
-    kExpired,       // to make room: its session's TTL was over
-    kReturnsLater,  // to make room: its session was expected back later than others
+    kEvicted,       // evicted as the least recently used
+    kClosed,        // evicted, since its session was closed
+    kExpired,       // evicted, since its session's TTL was over
+    kReturnsLater,  // evicted, since its session was expected back later than others
     kCleared,
-    kTail,  // less than a block is left, or the last token alone, which is always computed
+    kTail,  // less than a block is left, or only the last token, which is always computed
   };
   static constexpr std::size_t kNumWhys = static_cast<std::size_t>(Why::kTail) + 1;
   Why why = Why::kNeverSeen;
-  std::int64_t token = 0;  // kDiffers: the first other one; else the first without KV
-  double seconds = 0;      // since it went
+  std::int64_t token = 0;  // index: of the first other token (kDiffers), else the first without KV
+  double seconds = 0;      // since the eviction
 };
 
-// For people: "evicted to make room 12 s ago".
+// Returns a phrase for people: "evicted to make room 12 s ago".
 [[nodiscard]] std::string to_text(const PrefixMiss& miss);
 
+// Counters of a ledger.
 struct LedgerCounts {
   std::int32_t blocks_total = 0;
   std::int32_t blocks_free = 0;
-  std::int32_t blocks_cached = 0;      // known to the prefix index and used by nobody: evictable
+  std::int32_t blocks_cached = 0;      // held by the prefix index alone: evictable
   std::int32_t blocks_in_use = 0;      // free + cached + in_use == total, always
-  std::int64_t evictions = 0;          // cached blocks that were freed to make room; of these:
+  std::int64_t evictions = 0;          // cached blocks freed to make room, with the next three
   std::int64_t evictions_closed = 0;   // of a closed session
   std::int64_t evictions_expired = 0;  // of a session whose TTL was over
   std::int64_t evictions_later = 0;    // of a session that was expected back later than others
   std::int64_t blocks_moved = 0;       // cached blocks that made way for others
   std::int32_t sessions = 0;           // open
-  std::int64_t tokens_reused = 0;      // tokens attached from the prefix index since birth
+  std::int64_t tokens_reused = 0;      // attached from the prefix index since the ledger was made
 };
 
 }  // namespace quire::kv

@@ -1,8 +1,8 @@
-// DeviceShelves: the bytes of a block pool that lies on an accelerator. What leaves it has the
-// host's layout (tensor/paged_kv_view.h), so files, host memory and the CPU's pool never differ.
+// DeviceShelves: the bytes of a block pool on an accelerator. Bytes that leave it have the host's
+// layout (tensor/paged_kv_view.h), so files, host memory and the CPU's pool have one layout.
 //
-// Thread rule: any thread; a call returns when the work is done, or for copy() queued before
-// whatever the engine computes next.
+// Thread rule: any thread. read() and write() return when their work is done. copy() returns when
+// its work is queued, before all that the engine computes next.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@
 
 namespace quire::kv_store {
 
-// Consecutive token slots of runs of blocks.
+// A copy of consecutive token slots between two runs of blocks.
 struct SlotCopy {
   std::span<const BlockId> from;
-  std::int32_t first = 0;  // slot of `from`
+  std::int32_t first = 0;  // first slot in `from`
   std::int32_t count = 0;
-  std::span<const BlockId> to;  // from its first slot on
+  std::span<const BlockId> to;  // written from its first slot on
 };
 
-// Heads of layers, which count as one after the other: layer * kv_heads + head.
+// A range of KV heads over all layers. Head h of layer l has the number l * kv_heads + h.
 struct HeadRange {
   std::int32_t first = 0, count = 0;
 };
@@ -34,20 +34,23 @@ struct HeadRange {
 class DeviceShelves {
  public:
   virtual ~DeviceShelves() = default;
-  [[nodiscard]] virtual std::byte* data() const = 0;  // on the device
+  // Returns the address of the pool on the device.
+  [[nodiscard]] virtual std::byte* data() const = 0;
+  // Queues a copy between blocks of the pool.
   [[nodiscard]] virtual Status copy(const SlotCopy& copy) = 0;
-  // Host memory that read and write move fastest; pageable when no more can be pinned, and of size
-  // 0 when the system refuses that too.
+  // Returns host memory that read() and write() move fastest. It is pageable when no more can be
+  // pinned, and has size 0 when the system refuses that too.
   [[nodiscard]] virtual device::HostBuffer host_buffer(std::size_t bytes) const = 0;
-  // Head blocks [layer][head][block] of `blocks` and of these heads.
+  // Move head blocks [layer][head][block] of `blocks` and of these heads, in the host's layout.
   [[nodiscard]] virtual Status read(HeadRange heads, std::span<const BlockId> blocks,
                                     std::span<std::byte> to) const = 0;
   [[nodiscard]] virtual Status write(HeadRange heads, std::span<const BlockId> blocks,
                                      std::span<const std::byte> from) = 0;
 };
 
-// kUnsupported for a KV dtype but bf16, kOutOfBlocks with both numbers when the device has no room,
-// kDevice without CUDA.
+// Makes a pool of `num_blocks` blocks on the device, in bf16 or fp16. Fails with kUnsupported for
+// KV in float32, with kOutOfBlocks and both numbers when the device has no room, and with kDevice
+// without CUDA.
 [[nodiscard]] Result<std::unique_ptr<DeviceShelves>> make_device_shelves(
     device::Accelerator& accelerator, const tensor::KVGeometry& geometry, std::int32_t num_blocks);
 

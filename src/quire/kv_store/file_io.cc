@@ -1,5 +1,6 @@
 #include "quire/kv_store/file_io.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -136,12 +138,23 @@ Result<Folder> Folder::open_in(const std::string& name, bool create) const {
 
 Status for_each_name(const std::filesystem::path& folder,
                      const std::function<void(const std::string&)>& visit) {
-  std::error_code failure;
-  for (std::filesystem::directory_iterator at(folder, failure), end; !failure && at != end;
-       at.increment(failure)) {
-    visit(at->path().filename().string());
+  // std::filesystem::directory_iterator of libstdc++ 12 ends the process where memory is refused.
+  const auto close = [](DIR* listed) { ::closedir(listed); };
+  const std::unique_ptr<DIR, decltype(close)> listed(::opendir(folder.c_str()), close);
+  if (listed == nullptr) {
+    return io_error(folder, "list", errno);
   }
-  return failure ? Status(io_error(folder, "list", failure.value())) : Status();
+  while (true) {
+    errno = 0;
+    const dirent* const entry = ::readdir(listed.get());
+    if (entry == nullptr) {
+      return errno == 0 ? Status() : Status(io_error(folder, "list", errno));
+    }
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") {
+      visit(std::string(name));
+    }
+  }
 }
 
 Result<Descriptor> open_file(const Folder& folder, const std::string& name) {

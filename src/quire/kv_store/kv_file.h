@@ -1,11 +1,13 @@
-// KV files: the KV of some runs of tokens, with everything needed to know what it is and whether it
-// is whole. One format for a saved sequence, a chunk and an object of the store
-// (docs/store-format.md). The payload has the layout of the shelves, so reading is copying.
+// KV files: the KV of some runs of tokens, with its identity and its checksums. A saved sequence, a
+// chunk and an object of the store have one format (docs/store-format.md). The payload has the
+// layout of the shelves, so reading is copying.
 //
 // Invariants:
 // 1. A file is under its name whole or not at all: temporary name, fsync, rename, fsync of the
 // folder.
-// 2. Equal input gives equal bytes: no times, no chance, no bytes of slots without a token.
+// 2. Equal input gives equal bytes: a file has no times, nothing random, and no bytes of slots
+// without
+//    a token.
 // 3. Nothing of a file is believed before its checksum was compared, and no length before it was
 //    compared with the size of the file; memory is at most a small multiple of the header's bytes.
 // 4. Files are read by pread, never mapped: one that is truncated meanwhile is an error, not
@@ -32,75 +34,74 @@
 
 namespace quire::kv_store {
 
+// How a file is written.
 struct WriteOptions {
-  bool sync = true;       // on the disk before the call returns; else whenever the system likes
+  bool sync = true;       // on the disk before the call returns; else when the system writes it
   bool compress = false;  // byte planes + zstd, head block by head block, where that is smaller
-  // The payload goes from the shelves to the disk past the page cache, where the file system can
-  // (not what is compressed): half of the processor's time, and whoever reads it waits for the
-  // disk.
+  // Writes an uncompressed payload past the page cache where the file system can. Writing then
+  // takes less processor time, and the next reader waits for the disk.
   bool direct = false;
 };
 
-// Writes `content` and the KV of its runs; blocks[r] are the blocks of runs[r] on the shelves, but
-// those that are lost.
-// Slots behind the last token of a run are written as zeros: they may hold another user's KV.
-// kInvalidArgument for content that contradicts itself or the shelves, kIo with path and reason for
-// what the system refuses (full disk, read-only folder); then the old file, if any, stays whole.
-// Reads the shelves only; one thread. Cost: one pass over the payload.
+// Writes `content` and the KV of its runs. blocks[r] has the blocks of runs[r] on the shelves,
+// without the lost ones. Slots behind the last token of a run are written as zeros, since they may
+// hold another user's KV. Fails with kInvalidArgument for content that contradicts itself or the
+// shelves. Fails with kIo, path and reason when the system refuses; an old file stays whole then.
+// Reads the shelves and changes nothing there. Cost: one pass over the payload.
 [[nodiscard]] Status write_kv_file(const std::filesystem::path& path, const KVFileContent& content,
                                    const PagedStore& shelves,
                                    std::span<const std::vector<BlockId>> blocks,
                                    const WriteOptions& options = {});
 
-// The same inside an open folder. Returns the bytes of the file.
+// Writes such a file inside an open folder. Returns the bytes of the file.
 [[nodiscard]] Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name,
                                                  const KVFileContent& content,
                                                  const PagedStore& shelves,
                                                  std::span<const std::vector<BlockId>> blocks,
                                                  const WriteOptions& options = {});
 
-// A KV file open for reading. Move only. Const functions may be called from several threads at a
-// time, with different destinations. The file may be replaced or removed meanwhile.
+// A KV file open for reading. Move only. Several threads may call const functions at a time, with
+// different destinations. The file may be replaced or removed meanwhile.
 class KVFile {
  public:
-  // Checks everything but the payload. kNotFound, kIo, kCorrupt (damaged; the message says what),
-  // kUnsupported (later version, unknown codec).
+  // Opens a file and checks everything but the payload. Fails with kNotFound, kIo, kCorrupt (the
+  // message names the damage) or kUnsupported (later version, unknown codec).
   [[nodiscard]] static Result<KVFile> open(const std::filesystem::path& path);
-  // The same for a file that is open already; `path` names it in messages.
+  // Takes a file that is open already. `path` names it in messages.
   [[nodiscard]] static Result<KVFile> open(Descriptor file, const std::filesystem::path& path);
-  // The same for one that is a part of an open file.
+  // Takes a KV file that is a part of an open file.
   [[nodiscard]] static Result<KVFile> open(Descriptor file, const FilePart& part,
                                            const std::filesystem::path& path);
 
   [[nodiscard]] const KVFileContent& content() const { return header_.content; }
   [[nodiscard]] Codec codec() const { return header_.codec; }
   [[nodiscard]] std::int64_t file_bytes() const { return part_.bytes; }
-  // Bytes of the payload as on the shelves; with Codec::kPlanes the file has fewer.
+  // Returns the bytes of the payload as on the shelves. With Codec::kPlanes the file has fewer.
   [[nodiscard]] std::int64_t payload_bytes() const;
-  // The same as in the file.
+  // Returns the bytes of the payload in the file.
   [[nodiscard]] std::int64_t stored_bytes() const;
 
-  // kIncompatible naming what differs: weights, dtype, block size, layers, heads, window.
+  // Returns kIncompatible that names the difference, unless fingerprint and geometry are equal.
   [[nodiscard]] Status check_fits(const base::KVFingerprint& fingerprint,
                                   const tensor::KVGeometry& geometry) const;
 
   // Reads one layer of blocks [first_block, first_block + to.size()) of a run onto the shelves and
-  // compares its checksums. kCorrupt naming file, run, layer, head and block: nothing of what was
-  // read may be used then. kInvalidArgument for what the run (lost blocks) or the shelves do not
-  // have; kIncompatible for shelves of another geometry. Cost: about a memcpy when the file is
+  // compares its checksums. Fails with kCorrupt that names file, run, layer, head and block;
+  // nothing that was read may be used then. Fails with kInvalidArgument for lost or missing blocks,
+  // and with kIncompatible for shelves of another geometry. Cost: about a memcpy when the file is
   // cached.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<const BlockId> to, PagedStore& shelves) const;
 
-  // The same into memory, as PagedStore::write_layer takes it: [kv_head][block] of head blocks, as
-  // many as `to` has room for. kInvalidArgument when that is not a number of whole blocks.
+  // Reads into memory as PagedStore::write_layer takes it: [kv_head][block] of head blocks, as many
+  // as `to` has room for. Fails as above, and with kInvalidArgument unless `to` has whole blocks.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<std::byte> to) const;
 
-  // The same without a destination: compares the checksums of `blocks` blocks.
+  // Compares the checksums of `blocks` blocks without a destination. Fails as above.
   [[nodiscard]] Status verify_layer(int run, int layer, std::int32_t first_block,
                                     std::int32_t blocks) const;
-  // All of the payload.
+  // Compares all checksums of the payload.
   [[nodiscard]] Status verify() const;
 
  private:
@@ -116,7 +117,8 @@ class KVFile {
   [[nodiscard]] std::int32_t lost_blocks(int run) const;
   [[nodiscard]] std::int32_t num_blocks_with_kv(int run) const;
   [[nodiscard]] std::size_t piece_index(const Place& place) const;
-  // Where head block `index` of a run is in the part; also for the index behind the last one.
+  // Returns where head block `index` of a run begins in the part, also for the index behind the
+  // last.
   [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;
   [[nodiscard]] Status read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
                                    Buffers& buffers) const;
@@ -136,18 +138,18 @@ class KVFile {
   std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
 };
 
-// Blocks [first_block, first_block + to.size()) of a run, and where they go.
+// Blocks [first_block, first_block + to.size()) of a run, and the blocks that receive them.
 struct RunPart {
   int run = 0;
   std::int32_t first_block = 0;
   std::vector<BlockId> to;
 };
 
-// The same with the file that has them.
+// A RunPart with the file that has it.
 struct KVFilePart {
   std::shared_ptr<const KVFile> file;
   RunPart part;
-  // As those of KVFile.
+  // Call the functions of KVFile.
   [[nodiscard]] Status read_layer(int layer, PagedStore& shelves) const {
     return file->read_layer(part.run, layer, part.first_block, part.to, shelves);
   }

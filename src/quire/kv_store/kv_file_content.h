@@ -1,4 +1,4 @@
-// What a KV file holds besides KV: plain structs and what they must satisfy.
+// The content of a KV file besides its KV: plain structs and the rules that they satisfy.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace quire::kv_store {
 
 inline constexpr std::size_t kMaxMetadataBytes = std::size_t{1} << 20;
 
-// A run of consecutive tokens with KV; token i is in block i / block_tokens. The first blocks may
-// be lost: the model's window has freed their KV, and of their tokens the ids alone are known.
+// A run of consecutive tokens with KV. Token i is in block i / block_tokens. The first blocks may
+// be lost: the model's window has freed their KV, and only the ids of their tokens are known.
 struct SavedRun {
   std::vector<TokenId> tokens;      // at least one
   std::int32_t start_position = 0;  // use position of token 0
@@ -36,36 +36,38 @@ struct SavedRun {
   }
 };
 
-// What a KV file says besides the KV itself.
+// Everything in a KV file but the KV itself.
 struct KVFileContent {
   base::KVFingerprint fingerprint;   // never empty
   tensor::KVGeometry geometry;       // of the payload
   std::vector<SavedRun> runs;        // may be empty: a file of metadata only
   std::string metadata_json = "{}";  // an object; the caller's; at most kMaxMetadataBytes
-  std::string object_hash;  // 64 hexadecimal digits: what the KV is, given by Store; "" elsewhere
+  std::string object_hash;  // 64 hexadecimal digits that identify the KV in a Store; else ""
 };
 
-// Head blocks with KV of a run over all layers and heads; nothing if that is no int64.
-// Precondition: check_lost is ok.
+// Returns the number of a run's head blocks with KV over all layers and heads, or nullopt if it
+// does not fit int64. Precondition: check_lost() is OK.
 [[nodiscard]] std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
                                                          const SavedRun& run);
 
-// kHashDigits lower-case hexadecimal digits.
 inline constexpr std::size_t kHashDigits = 64;
+// Returns true if the text is kHashDigits lower-case hexadecimal digits.
 [[nodiscard]] bool is_hash(std::string_view text);
 
-// kInvalidArgument unless it is a JSON object of at most kMaxMetadataBytes.
+// Returns kInvalidArgument unless it is a JSON object of at most kMaxMetadataBytes.
 [[nodiscard]] Status check_metadata(const std::string& metadata);
 
-// kInvalidArgument for more lost blocks than there are, and in a model that forgets none.
+// Returns kInvalidArgument for more lost blocks than the run has, and for lost blocks in a model
+// without windows in all layers.
 [[nodiscard]] Status check_lost(const tensor::KVGeometry& geometry, const SavedRun& run);
-// kCorrupt where a row right behind the run would see a block that is lost.
+// Returns kCorrupt if a row right behind the run would see a lost block.
 [[nodiscard]] Status check_goes_on(const tensor::KVGeometry& geometry, const SavedRun& run);
 
-// Lets only through what a file can hold: kInvalidArgument naming what is wrong.
+// Returns kInvalidArgument that names the first thing that a file cannot hold.
 [[nodiscard]] Status check_content(const KVFileContent& content);
 
-// What differs, with both values ("block_tokens is 32, here it is 16"); "" for the same layout.
+// Returns the first difference with both values ("block_tokens is 32, here it is 16"), or "" for
+// one layout.
 [[nodiscard]] std::string geometry_difference(const tensor::KVGeometry& theirs,
                                               const tensor::KVGeometry& ours);
 

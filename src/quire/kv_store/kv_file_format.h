@@ -1,5 +1,7 @@
-// The bytes of a KV file in front of its payload (docs/store-format.md): pure functions between
-// bytes and structs, no files. Everything is little-endian and checked before it is believed.
+// The bytes of a KV file in front of its payload (docs/store-format.md), as pure functions between
+// bytes and structs. Everything is little-endian and checked before it is used.
+//
+// Thread rule: any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +14,15 @@
 
 namespace quire::kv_store {
 
-// A file has the first version that can say what it holds, so that older builds read all they can.
+// A file has the first version that can express its content, so that older builds read all they
+// can.
 inline constexpr std::uint32_t kKVFileVersion = 1;
 inline constexpr std::uint32_t kKVFileVersionWithLost = 2;  // runs may have lost blocks
 inline constexpr std::size_t kPreambleBytes = 64;
 inline constexpr std::int64_t kPayloadAlignment = 4096;
 inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
 
-// The next multiple of kPayloadAlignment. Precondition: no overflow.
+// Returns the next multiple of kPayloadAlignment. Precondition: no overflow.
 [[nodiscard]] std::int64_t round_up_to_page(std::int64_t bytes);
 
 // How head blocks are stored.
@@ -28,21 +31,21 @@ enum class Codec : std::uint8_t {
   kPlanes = 1,  // byte planes + zstd where that is smaller, else as in memory
 };
 
-// Where one run's head blocks are: [layer][kv_head][block].
+// The places and checksums of one run's head blocks: [layer][kv_head][block].
 struct RunPieces {
   std::int64_t offset = 0;                  // of the payload in the file, kPayloadAlignment
   std::vector<std::uint64_t> checksums;     // XXH3-64 of each head block as in memory
   std::vector<std::uint32_t> stored_bytes;  // Codec::kPlanes: of each head block; else empty
 };
 
-// All of a KV file but its payload.
+// Everything of a KV file but its payload.
 struct KVFileHeader {
   KVFileContent content;
   Codec codec = Codec::kRaw;
   std::vector<RunPieces> pieces;  // [runs]
 };
 
-// What begins with a preamble. Versions are counted for each kind.
+// The kinds of files that begin with a preamble. Versions are counted for each kind.
 enum class FileKind : std::uint8_t { kKV, kEntry, kWeights };
 inline constexpr std::uint32_t kEntryFileVersion = 1;
 inline constexpr std::uint32_t kWeightsFileVersion = 1;
@@ -57,27 +60,28 @@ struct Preamble {
 
 [[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes);
 
-// The header of `content` with room in `pieces` for every head block; offsets, checksums and stored
-// sizes still zero. Precondition: check_content is ok.
+// Returns the header of `content` with room in `pieces` for every head block. Offsets, checksums
+// and stored sizes are zero. Precondition: check_content() is OK.
 [[nodiscard]] KVFileHeader make_header(const KVFileContent& content, Codec codec);
 
-// Where payloads begin, and where the last one ends.
+// The offsets at which payloads begin, and the end of the last one.
 struct PayloadPlaces {
   std::vector<std::int64_t> offsets;  // [runs]
   std::int64_t file_bytes = 0;
 };
-// For Codec::kPlanes once stored_bytes are known; the offset of run 0 is right before.
+// Returns the places of all payloads. With Codec::kPlanes all but the offset of run 0 need
+// stored_bytes.
 [[nodiscard]] PayloadPlaces place_payload(const KVFileHeader& header);
-// Whether a run has lost blocks: kKVFileVersionWithLost.
+// Returns kKVFileVersionWithLost if a run has lost blocks, else kKVFileVersion.
 [[nodiscard]] std::uint32_t version_of(const KVFileContent& content);
-// Bytes that encode_header will give; known before any checksum is.
+// Returns the number of bytes that encode_header() gives, which does not depend on checksums.
 [[nodiscard]] std::size_t header_size(const KVFileHeader& header);
 [[nodiscard]] std::vector<std::byte> encode_header(const KVFileHeader& header);
 [[nodiscard]] std::vector<std::byte> encode_preamble(const Preamble& preamble);
 
-// kCorrupt for what contradicts itself, kUnsupported (with both numbers) for a later version and an
-// unknown codec or dtype. Never allocates more than a small multiple of `bytes`. Messages do not
-// name the file.
+// Parse the front of a file. Fail with kCorrupt for bytes that contradict themselves, and with
+// kUnsupported and both numbers for a later version and an unknown codec or dtype. Never allocate
+// more than a small multiple of `bytes`. Messages do not name the file.
 [[nodiscard]] Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
                                               std::int64_t file_bytes);
 [[nodiscard]] Result<KVFileHeader> parse_header(std::uint32_t version,

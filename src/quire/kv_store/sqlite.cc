@@ -165,6 +165,10 @@ std::int64_t Database::changes() const { return sqlite3_changes64(connection_.ge
 
 Error Database::failure() const { return error_of(path_, connection_.get()); }
 
+void Database::roll_back() const noexcept {
+  sqlite3_exec(connection_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+}
+
 Result<Transaction> Transaction::begin(const Database& database) {
   QUIRE_TRY_STATUS(database.execute("BEGIN IMMEDIATE"));
   return Transaction(database);
@@ -172,7 +176,7 @@ Result<Transaction> Transaction::begin(const Database& database) {
 
 Transaction::~Transaction() {
   if (database_ != nullptr) {
-    static_cast<void>(database_->execute("ROLLBACK"));
+    database_->roll_back();
   }
 }
 

@@ -60,6 +60,8 @@ class Database {
   [[nodiscard]] Result<Statement> prepare(std::string_view sql) const;
   // One or more statements without parameters and rows.
   [[nodiscard]] Status execute(const char* sql) const;
+  // Ends a transaction without its changes, if there is one. Needs no memory of ours.
+  void roll_back() const noexcept;
   // Moves what the log (-wal) holds to the file and cuts the log to nothing. Outside transactions.
   // kIo when others still read or write after `wait_ms`: then it stays.
   [[nodiscard]] Status empty_log(int wait_ms) const;

@@ -1,8 +1,8 @@
-// A store: a folder of KV that outlives the process and that several processes may share.
+// Store: a folder of KV that outlives the process and that several processes may share.
 //
 //   DIR/format                   "quire store 1"
 //   DIR/objects/ab/<hash>.qkv    KV files named by what the KV is: equal KV is written once
-//   DIR/index.sqlite             entries: what users named, its objects, pins, TTL, access
+//   DIR/index.sqlite             entries: names of users, their objects, pins, TTL, access
 //   DIR/weights/<hash>.qw        weights files, which models are mapped from (weights_file.h)
 //
 // Invariants:
@@ -13,11 +13,11 @@
 // 4. No name leaves the folder: they are hashes of 64 digits or ours; links inside are not
 //    followed.
 // 5. Locks are the kernel's: a killed process leaves none behind.
-// 6. While an index lies in the folder that was set aside and could not be read whole, no object is
-//    removed but by a wipe.
+// 6. While the folder has an index that was set aside and could not be read whole, only a wipe
+//    removes objects.
 //
-// Threads: one at a time. Another thread opens a Store of its own, as another process does. Open
-// KVFiles live on without the store.
+// Thread rule: one thread at a time. Another thread opens a Store of its own, as another process
+// does. Open KVFiles live on without the store.
 #pragma once
 
 #include <cstdint>
@@ -48,13 +48,14 @@ namespace quire::kv_store {
 // Milliseconds since 1970, UTC, by the system's clock.
 [[nodiscard]] std::int64_t system_now_ms();
 
+// How a store is opened.
 struct StoreOptions {
   bool read_only = false;
   bool create = true;  // false: kNotFound or kInvalidArgument where there is no store
-  // That gc leaves; 0: no limit. With one, putting an entry collects by itself once there is more.
-  // With `tenant` it is the limit of its entries' objects, else of all.
+  // The bytes that gc leaves; 0: no limit. With a limit, putting an entry collects once there is
+  // more. With `tenant` the limit counts the objects of its entries, else all objects.
   std::int64_t max_bytes = 0;
-  // Whose entries gc and the limit touch; nothing: those of all, by the rule of store_eviction.h.
+  // The tenant whose entries gc and the limit touch; absent: all, by the rule of store_eviction.h.
   std::optional<std::string> tenant = {};
   std::int64_t grace_ms =
       std::int64_t{10} * 60'000;  // gc leaves objects alone that are younger than this
@@ -62,18 +63,19 @@ struct StoreOptions {
   std::function<std::int64_t()> now_ms = system_now_ms;
 };
 
+// The result of a collection.
 struct GcReport {
   std::int64_t expired_entries = 0;
   std::int64_t evicted_entries = 0;      // least recently used, to get below max_bytes
   std::int64_t removed_objects = 0;      // no entry named them any more
-  std::int64_t removed_bytes = 0;        // of those
+  std::int64_t removed_bytes = 0;        // of the removed objects
   std::int64_t removed_temporaries = 0;  // of writers that were killed
   std::int64_t removed_weights = 0;      // weights files that no start would use
   std::int64_t removed_weight_bytes = 0;
   std::int64_t objects = 0;       // left; of a tenant's store, those that its entries name
   std::int64_t bytes = 0;         // of those
   std::int64_t kept_objects = 0;  // of those: no entry names them, but a damaged index may
-  std::string kept_why;           // and how to end that
+  std::string kept_why;           // why they were kept, and how to end that
 };
 
 // An object, or a row of the index that is damaged.
@@ -88,15 +90,15 @@ struct ObjectReport {
 
 class Store {
  public:
-  // Opens the store, or makes one (0700, its files 0600) where there is no folder or an empty one.
-  // A folder that the process may not write to is opened read-only. kInvalidArgument for a folder
-  // that is no store, kUnsupported for a later format, kCorrupt for a damaged index, kNotFound for
-  // nothing to open read-only. Reads no KV file.
+  // Opens the store, or makes one (0700, its files 0600) where the folder is absent or empty. Opens
+  // a folder read-only that the process may not write to. Fails with kInvalidArgument for a folder
+  // that is no store, kUnsupported for a later format, kCorrupt for a damaged index, and kNotFound
+  // if there is nothing to open read-only. Reads no KV file.
   [[nodiscard]] static Result<Store> open(const std::filesystem::path& path,
                                           StoreOptions options = {});
 
   [[nodiscard]] bool read_only() const { return options_.read_only; }
-  // kIo naming the store when it is open read-only.
+  // Returns kIo that names the store if it is open read-only.
   [[nodiscard]] Status check_writable() const;
   [[nodiscard]] const std::filesystem::path& path() const { return folder_.path; }
   [[nodiscard]] std::int64_t now_ms() const { return possible_time_ms(options_.now_ms()); }
@@ -109,10 +111,10 @@ class Store {
   [[nodiscard]] Result<std::int64_t> put_object(const std::string& hash, KVFileContent content,
                                                 const PagedStore& shelves,
                                                 std::span<const std::vector<BlockId>> blocks);
-  // kNotFound, kCorrupt and the like name the object; to a reader each of them is a miss. The
-  // caller compares the tokens.
+  // Opens an object. Every error names it, and is a miss to a reader of KV. The caller compares the
+  // tokens.
   [[nodiscard]] Result<KVFile> open_object(const std::string& hash) const;
-  // Whether its file is there, whatever is in it. Cost: two looks at the file system.
+  // Returns true if the object's file exists, whatever it contains. Cost: two system calls.
   [[nodiscard]] bool is_there(const std::string& hash) const;
 
   // Puts or replaces an entry and sets its tokens, bytes and times (entry.h). kNotFound naming an
@@ -120,25 +122,25 @@ class Store {
   // an object beyond the tokens that it has. Above max_bytes others go as by gc, never this one;
   // what that fails to do the next put does.
   [[nodiscard]] Status put_entry(Entry entry);
-  // The same, but where the tenant has an entry of that key already, nothing is put: false.
+  // Puts an entry unless the tenant has one of that key already. Returns true if it was put.
   [[nodiscard]] Result<bool> put_new_entry(Entry entry);
-  // Nothing when there is none or it has expired; one that is damaged is none. No use: see touch.
+  // Returns the entry, or nullopt if it is absent, expired or damaged. Counts as no use (touch).
   [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
                                                   std::string_view tenant) const;
-  // The same, kNotFound naming key and tenant when there is none.
+  // Returns the entry, or kNotFound that names key and tenant.
   [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
-  // Whether find would give one.
+  // Returns true if find() would return an entry.
   [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant) const;
-  // Least recently used first, without expired and damaged ones.
+  // Returns entries, least recently used first, without expired and damaged ones.
   [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
-  // A use, now. kNotFound when there is no such entry.
+  // Counts a use now. Fails with kNotFound if there is no such entry.
   [[nodiscard]] Status touch(std::string_view key, std::string_view tenant);
-  // Uses at their times, together; those of entries that are not there are nothing. Does not wait
-  // for the disk, but for other writers.
+  // Counts uses at their times, together. Ignores entries that are not there. Waits for other
+  // writers, not for the disk.
   [[nodiscard]] Status touch(const LastUses& uses, std::string_view tenant);
   [[nodiscard]] Status pin(std::string_view key, std::string_view tenant, bool pinned);
-  // How long it is kept after its last use, which this is; nothing: forever. kInvalidArgument below
-  // 0 and above kMaxTtlMs.
+  // Sets how long the entry is kept after its last use, which this call is; absent: forever. Fails
+  // with kInvalidArgument below 0 and above kMaxTtlMs.
   [[nodiscard]] Status set_ttl(std::string_view key, std::string_view tenant,
                                std::optional<std::int64_t> ttl_ms);
   // Returns whether it was there. Objects that no other entry names go with it. `wipe`: their bytes
@@ -148,7 +150,7 @@ class Store {
   // index, so that the log stays: call again.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
                                     bool wipe = false);
-  // Ends what a wipe could not, or was cut short in. kIo as there.
+  // Finishes wipes that failed or were cut short. Fails with kIo as remove() does.
   [[nodiscard]] Status finish_wipes();
 
   // Removes expired entries, then entries beyond max_bytes (store_eviction.h; never pinned ones),
@@ -180,7 +182,7 @@ class Store {
 
  private:
   [[nodiscard]] Result<bool> put_entry(Entry entry, bool may_replace);
-  // What tells an object's file from another under the same name.
+  // Tells an object's file from another file under the same name.
   struct FileIdentity {
     std::uint64_t inode = 0;
     std::int64_t bytes = 0;
@@ -201,7 +203,7 @@ class Store {
     std::int64_t entries = 0;
     std::int64_t objects = 0;  // of the store
   };
-  // What gc goes by.
+  // The state that gc decides from.
   struct Standing {
     std::vector<Entry> entries;  // least recently used first, expired ones too
     std::string why_kept;        // why objects stay that no entry names; "": they do not
@@ -249,7 +251,7 @@ class Store {
   // Removes those of `hashes` that no entry names, under the write lock.
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
   [[nodiscard]] Result<Standing> standing() const;
-  // Whether this store's gc may remove entries of the tenant.
+  // Returns true if this store's gc may remove entries of the tenant.
   [[nodiscard]] bool is_ours(const std::string& tenant) const;
   // `keep`: the entry that was put just now and stays whatever its size; null: none.
   [[nodiscard]] Status expire_and_evict(const ObjectSizes& objects, const Entry* keep,
@@ -274,11 +276,11 @@ class Store {
   std::optional<std::int64_t> room_;  // bytes that may be written before max_bytes is looked at
 };
 
-// Whether Store::import_entry would take the file: every byte is looked at. Its errors, naming it.
+// Returns OK if Store::import_entry would take the file, else its error. Reads every byte.
 [[nodiscard]] Status check_entry_file(const std::filesystem::path& path);
 
-// What `put` gives, which puts objects and then the entry that names them: again, a few times at
-// most, where others took one of them meanwhile (kNotFound).
+// Calls `put`, which puts objects and then the entry that names them, and returns its result. Calls
+// it again, up to 4 times in all, if another process removed an object meanwhile (kNotFound).
 template <class Put>
 auto put_until_there(Put put) -> decltype(put()) {
   constexpr int kAttempts = 4;

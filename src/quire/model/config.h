@@ -20,7 +20,7 @@
 
 namespace quire::model {
 
-// What the numbers of a config are called where they were read, for messages.
+// The names of a config's numbers in the file that they were read from, for messages.
 struct FieldNames {
   std::string vocab_size = "the vocabulary";
   std::string hidden_size = "the hidden size";
@@ -33,6 +33,7 @@ struct FieldNames {
   std::string norm_epsilon = "the norm epsilon";
 };
 
+// Sizes and switches of a decoder.
 struct ModelConfig {
   std::string family;  // "llama", "mistral", "qwen2", "qwen3", "phi3", ...
   std::int32_t vocab_size = 0;
@@ -43,7 +44,7 @@ struct ModelConfig {
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t max_positions = 0;  // positions at or above are not served
-  // As the model states them, where longrope is why fewer are served; else 0.
+  // The positions that the model states, if longrope is why fewer are served; else 0.
   std::int32_t longrope_positions = 0;
   double norm_epsilon = 1e-6;
   kernels::RotaryConfig rotary;
@@ -54,17 +55,17 @@ struct ModelConfig {
   bool qk_norm = false;                     // per head, before rotation
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
-  bool dtype_is_given = true;           // false: of a config.json that does not say it
-  std::vector<TokenId> eos_token_ids;   // all that a source calls end of text or turn
-  std::optional<TokenId> bos_token_id;  // where the config has one of the vocabulary
-  std::vector<std::string> remarks;     // what parsing decided and a user should know
+  bool dtype_is_given = true;           // false: config.json does not say it
+  std::vector<TokenId> eos_token_ids;   // from every source that names an end of text or turn
+  std::optional<TokenId> bos_token_id;  // if the config names one of the vocabulary
+  std::vector<std::string> remarks;     // decisions of parsing that a user should know
 
-  // kUnsupported or kInvalidArgument naming the first field out of bounds. What passes can neither
-  // overflow an index nor, by itself, make the loader allocate: shapes are compared with the
-  // tensors in the file first.
+  // Returns kUnsupported or kInvalidArgument that names the first field out of bounds. A config
+  // that passes overflows no index. It makes the loader allocate nothing before shapes were
+  // compared with the tensors of the file.
   [[nodiscard]] Status validate(const FieldNames& names = {}) const;
 
-  // Returns max_positions for a message: with the reason where longrope lowers it.
+  // Returns max_positions for a message, with the reason if longrope lowers it.
   [[nodiscard]] std::string context_text() const;
 
   [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
@@ -72,27 +73,29 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t parameters() const;
 };
 
-// Fields that change the result and are not implemented, and fields that nobody here knows and that
-// switch something on, are kUnsupported by name; null counts as absent. `generation_config_json`
-// may be empty. A message begins with the file that it is about ("config.json: ").
+// Parses a config.json. Fails with kUnsupported, by name, for a field that changes the result and
+// is not implemented, and for an unknown field that switches something on. Null counts as absent.
+// `generation_config_json` may be empty. A message begins with the name of its file.
 [[nodiscard]] Result<ModelConfig> config_from_hf(std::string_view config_json,
                                                  std::string_view generation_config_json);
-// All that config_from_hf refuses so, one message each.
+// Returns one message for each field that config_from_hf refuses.
 [[nodiscard]] std::vector<std::string> refused_by_hf(std::string_view config_json,
                                                      std::string_view generation_config_json);
-// Where the config does not say its dtype: that of the checkpoint's matrices if all have the same.
+// Sets a dtype that the config does not say to that of the checkpoint's matrices, if all have one.
 void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config);
-// As config_from_hf, for metadata keys below the architecture's name. Biases and tied embeddings
-// are told by the tensors that are there; rope_freqs and rope_factors tensors end up in `rotary`.
+// Parses the metadata of a GGUF file. Fails as config_from_hf does, for keys below the
+// architecture's name. The tensors of the file decide biases and tied embeddings. Tensors of rope
+// factors go into `rotary`.
 [[nodiscard]] Result<ModelConfig> config_from_gguf(const weights::GgufFile& file);
-// Shapes of public models for benchmarks on random weights: "tinyllama-1.1b", "llama-3.1-8b", ...
+// Returns the shape of a public model, for benchmarks on random weights: "tinyllama-1.1b" and
+// others.
 [[nodiscard]] Result<ModelConfig> config_from_preset(std::string_view name);
 [[nodiscard]] std::vector<std::string> preset_names();
 
-// Feeds every field that decides a result; names and ids do not.
+// Hashes every field that decides a result. Names and ids do not.
 void add_config(base::FieldHasher& hasher, const ModelConfig& config);
 
-// Bytes of the weights of `config` once packed in `format`: what a decoder of it holds.
+// Returns the bytes of the weights of `config` packed in `format`, which a decoder of it holds.
 [[nodiscard]] std::int64_t packed_weight_bytes(const ModelConfig& config,
                                                kernels::WeightFormat format);
 

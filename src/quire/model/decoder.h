@@ -1,5 +1,5 @@
-// Decoder: the transformer that all families share; what differs is data (ModelConfig) and tensor
-// names. Holds packed weights; owns no KV.
+// Decoder: the transformer that all families share. Families differ in data (ModelConfig) and
+// tensor names. It owns packed weights and no KV.
 //
 // Thread rule: one forward at a time per decoder.
 #pragma once
@@ -29,20 +29,20 @@
 
 namespace quire::model {
 
-// Where a decoder computes.
+// The place where a decoder computes.
 struct Placement {
   device::Accelerator* accelerator = nullptr;  // outlives the decoder; null: the CPU
-  bool deterministic = true;                   // as make_device_upload
-  // What takes the place of the CPU's backend, which it is given: for tests.
+  bool deterministic = true;                   // passed to make_device_upload
+  // For tests: makes the backend that replaces the CPU's, which it is given.
   std::function<std::unique_ptr<DecoderBackend>(std::unique_ptr<DecoderBackend>)> instead;
 };
 
 struct LoadOptions {
   kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
-  // But those that the checkpoint has quantised are computed from their own codes (loader.h).
+  // Computes matrices that the checkpoint has quantised from their own codes (loader.h).
   bool keep_codes = false;
-  std::function<void(double share)> progress;  // 0..1, from the loading thread
-  // Gets the weights instead of the result.
+  std::function<void(double share)> progress;  // called with 0..1 in the loading thread
+  // Receives the weights instead of the result.
   WeightSink* sink = nullptr;
 };
 
@@ -50,39 +50,39 @@ struct LoadReport {
   std::int64_t bytes_read = 0;  // of the checkpoint; 0 for random or mapped weights
   double seconds = 0;
   std::int64_t packed_bytes = 0;  // of all weights
-  std::int64_t mapped_bytes = 0;  // of those, what lies packed in a file that is mapped
+  std::int64_t mapped_bytes = 0;  // the part of those that lies in a mapped file
   std::int64_t layer_bytes = 0;   // matrices of the layers, which every step reads
   std::int64_t head_bytes = 0;
-  // Of the layers' matrices, the format that most bytes are in.
+  // The format that most bytes of the layers' matrices have.
   kernels::WeightFormat main_format = kernels::WeightFormat::kBf16;
   [[nodiscard]] double gigabytes_per_second() const {
     return seconds > 0 ? static_cast<double>(bytes_read) / seconds * 1e-9 : 0.0;
   }
 };
 
-// Weights that somebody has packed before.
+// Weights that an earlier start has packed.
 struct MappedWeights {
-  base::MappedFile file;                   // what the bytes of the parts lie in
-  std::vector<kernels::PackedPart> parts;  // as Decoder::packed_parts has given them
-  std::string digest;                      // as Decoder::weights_digest has
+  base::MappedFile file;                   // holds the bytes of the parts
+  std::vector<kernels::PackedPart> parts;  // from Decoder::packed_parts
+  std::string digest;                      // from Decoder::weights_digest
 };
 
 class Decoder {
  public:
-  // Packs every tensor of the checkpoint. An unknown, missing or wrongly shaped tensor is an error
-  // that names it (loader.h). The checkpoint is not needed afterwards. To an accelerator weights go
-  // matrix by matrix, so the host has room for the largest and no more; errors of
-  // make_device_upload.
+  // Packs every tensor of the checkpoint, which is not needed afterwards. An unknown, missing or
+  // wrongly shaped tensor is an error that names it (loader.h). Weights go to an accelerator matrix
+  // by matrix, so the host never holds them all; the call then fails as make_device_upload does
+  // too.
   [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
                                             const ModelConfig& config,
                                             const weights::Checkpoint& checkpoint,
                                             const LoadOptions& options,
                                             const Placement& placement = {});
-  // On the CPU, from matrices where they lie in the file: nothing is packed, nor read before it is
-  // used. kCorrupt when the parts are not those of the config.
+  // Makes a decoder on the CPU whose matrices stay where they lie in the file. Packs nothing, and
+  // reads nothing before its use. Fails with kCorrupt if the parts do not fit the config.
   [[nodiscard]] static Result<Decoder> map(const kernels::Context& context,
                                            const ModelConfig& config, MappedWeights weights);
-  // Random weights of the config's shape, seeded, for benchmarks.
+  // Makes a decoder with seeded random weights of the config's shape, for benchmarks.
   [[nodiscard]] static Result<Decoder> random(const kernels::Context& context,
                                               const ModelConfig& config,
                                               kernels::WeightFormat format, std::uint64_t seed,
@@ -93,48 +93,46 @@ class Decoder {
   ~Decoder();
 
   // Stores the KV of all rows and returns logits fp32 [logit_rows.size(), vocab_size], valid until
-  // the next call. kv: one view per layer. A row's logits depend, to the bit, on its token, its
-  // positions and what its entries show; not on the other rows of the batch. Preconditions
+  // the next call. `kv` has one view for each layer. The bits of a row's logits depend on its
+  // token, its positions and the KV that its entries show, not on other rows. Preconditions
   // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
-  // `probe` may be null; a pass that it ends early gives no logits.
-  // Fails, with kDevice or kOutOfBlocks, on an accelerator only.
+  // `probe` may be null; a pass that it ends early gives no logits. Fails with kDevice or
+  // kOutOfBlocks, on an accelerator only.
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);
 
-  // The same in two calls: launch gives the device its work and needs the batch no longer, await
-  // waits for the step launched first and returns what forward would. A second step may be launched
-  // before the first is awaited, no third; it is computed behind the first, whose logits are then
-  // gone. A launch that fails leaves those before it alone. The CPU computes in launch.
+  // Do the work of forward() in two calls. launch() gives the device its work and needs the batch
+  // no longer. await() waits for the step launched first and returns its logits. One more step may
+  // be launched before the first is awaited; it is computed behind the first, whose logits are gone
+  // then. A launch that fails leaves earlier ones alone. The CPU computes in launch().
   [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv);
   [[nodiscard]] Result<std::span<float>> await();
-  // Waits for what was launched, and forgets it.
+  // Waits for all launched steps and forgets their results.
   void abandon();
-  // Whether tokens can be chosen where the logits are, so that a second step can be launched.
+  // Returns true if the backend chooses tokens itself, so that a second step can be launched.
   [[nodiscard]] bool chooses() const;
 
-  // Of the rows of logits of the last forward or await the token that was chosen for each by its
-  // Choice, or -1: then, and only then, its logits are there, if no step was launched behind. Empty
-  // when none was: the CPU leaves it to its caller.
+  // Returns the token that was chosen for each row of logits of the last forward or await, or -1.
+  // The logits of a row exist only for -1, and only if no step was launched behind. Empty if the
+  // backend chooses no tokens, as the CPU's.
   [[nodiscard]] std::span<const TokenId> last_chosen() const;
-  // Of such a row with a token, if its Choice asks for log probabilities: that token's, then those
-  // of the most likely ones, most likely first, as many as it asks for or the vocabulary has. What
-  // follows means nothing.
+  // Returns log probabilities of a row with a chosen token whose Choice asks for them: the token's,
+  // then those of the most likely ones in order. Elements behind the number asked for, or behind
+  // the size of the vocabulary, mean nothing.
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const LoadReport& load_report() const;
-  // Of the last forward; or of all calls since the await before the last.
+  // Returns the times of the last forward, or of all calls since the await before the last.
   [[nodiscard]] ForwardTiming last_timing() const;
-  // The same, summed over layers.
+  // Returns counters of the same calls, summed over layers.
   [[nodiscard]] attention::PlanCounters last_counters() const;
-  // SHA-256 over config, weight formats and the SHA-256 of pieces of the weights as packed: part of
-  // every KV identity. The first call reads all weights with threads of its own (about 1.5 s per 2
-  // GB and thread), also while others compute; later ones are free, as are all of mapped weights
-  // and on an accelerator.
+  // Returns a SHA-256 over config, weight formats and packed weights, which is a part of every KV
+  // identity. Cost: the first call reads all weights with threads of its own, also during a pass.
+  // Later calls are free, and so are all calls for mapped weights and on an accelerator.
   [[nodiscard]] std::string weights_digest() const;
-  // All weights where they lie, first to last; valid while the decoder lives. None on an
-  // accelerator.
+  // Returns all weights where they lie, valid while the decoder lives. Empty on an accelerator.
   [[nodiscard]] std::vector<kernels::PackedPart> packed_parts() const;
 
  private:

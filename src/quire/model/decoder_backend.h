@@ -1,5 +1,7 @@
-// DecoderBackend: what runs the passes of a decoder. The CPU's is cpu_backend.cc, a GPU's
-// cuda/cuda_backend.cc.
+// DecoderBackend: runs the passes of a decoder, on the CPU (cpu_backend.cc) or on a GPU
+// (cuda/cuda_backend.cc).
+//
+// Thread rule: one pass at a time.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +23,22 @@ namespace quire::model {
 // Time of one forward by part, for the profiler and bench; seconds.
 struct ForwardTiming {
   double linear = 0, attention = 0, other = 0;  // on the CPU
-  double host = 0;  // planning attention; with a device all but waiting for it
+  double host = 0;  // planning attention; with a device everything but waiting for it
 };
 
+// Functions have the contracts of the functions of Decoder with their names.
 class DecoderBackend {
  public:
   virtual ~DecoderBackend() = default;
-  // As Decoder::forward.
   [[nodiscard]] virtual Result<std::span<float>> forward(const ForwardBatch& batch,
                                                          std::span<const tensor::PagedKVView> kv,
                                                          ForwardProbe* probe) = 0;
-  // As those of Decoder.
   [[nodiscard]] virtual bool chooses() const = 0;
   [[nodiscard]] virtual Status launch(const ForwardBatch& batch,
                                       std::span<const tensor::PagedKVView> kv) = 0;
   [[nodiscard]] virtual Result<std::span<float>> await() = 0;
   virtual void abandon() = 0;
-  // As Decoder::last_chosen.
   [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
-  // As Decoder::last_logprobs.
   [[nodiscard]] virtual std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t row) const = 0;
   [[nodiscard]] virtual ForwardTiming last_timing() const = 0;
@@ -49,13 +48,14 @@ class DecoderBackend {
 // Takes the weights to a device.
 class DeviceUpload : public WeightSink {
  public:
-  // What computes with them, once all have been taken.
+  // Returns the backend that computes with the weights. Precondition: all have been taken.
   [[nodiscard]] virtual Result<std::unique_ptr<DecoderBackend>> finish() = 0;
 };
 
-// To `accelerator`, which outlives the backend; `config` does too. `deterministic`: a row's bits do
-// not depend on its batch. kUnsupported naming what there is no kernel for, here or when it is
-// taken; kOutOfBlocks when the device has no room, kDevice.
+// Begins an upload to `accelerator`, which outlives the backend, as `config` does. With
+// `deterministic` a row's bits do not depend on its batch. This call or take() fails with
+// kUnsupported that names a size or format without a kernel, kOutOfBlocks when the device has no
+// room, or kDevice.
 [[nodiscard]] Result<std::unique_ptr<DeviceUpload>> make_device_upload(
     device::Accelerator& accelerator, const ModelConfig& config, bool deterministic);
 

@@ -1,4 +1,5 @@
-// ForwardBatch: what the engine hands to the model for one step. Views only; valid during the call.
+// ForwardBatch: the arrays that the engine gives the model for one step. All are views, valid
+// during the call.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +14,35 @@
 
 namespace quire::model {
 
+// T rows of tokens, S of which have logits.
 struct ForwardBatch {
   std::span<const TokenId> token_ids;  // [T] rows of all sequences, one after the other
-  // [T] or empty: which row of logits of the step launched before has chosen this row's token; -1:
-  // token_ids has it. For backends that choose tokens.
+  // [T] or empty, for backends that choose tokens: the row of logits of the step launched before
+  // whose chosen token is this row's token; -1: token_ids has it.
   std::span<const std::int32_t> ids_from;
   std::span<const std::int32_t> positions;    // [T] rotary position of the key: segment-local
   std::span<const tensor::KVSlot> slots;      // [T] where the token's K and V are stored
-  std::span<const attention::Entry> entries;  // who attends to what; every row in at least one
+  std::span<const attention::Entry> entries;  // attention; every row is in at least one entry
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
   // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen, last_logprobs).
   std::span<const kernels::Choice> choices;
-  // What is changed of those rows' logits before, by rows; the rows that the backend leaves to its
-  // caller have none.
+  // Changes of those rows' logits before the choice, ordered by row. Rows that the backend leaves
+  // to its caller have none.
   std::span<const kernels::LogitChange> changes;
-  // Called with each layer before its KV is read, and may wait for it; null when all is there.
+  // Called with each layer before its KV is read, and may wait for it; null if all KV is there.
   const std::function<void(int layer)>* before_layer = nullptr;
 };
 
-// A look inside a forward pass, for choosing what to compute again.
+// A look inside a forward pass, for choosing the tokens to compute again.
 struct ForwardProbe {
-  // The pass ends at this layer with its values, fp32 [T, kv_heads * head_dim], before they would
-  // be stored; nothing is stored, because the KV of the layers before is there already. -1: it runs
-  // through, storing as always.
+  // The pass ends at this layer with its values, fp32 [T, kv_heads * head_dim], and stores nothing:
+  // the KV of earlier layers is there already. -1: it runs through and stores as always.
   std::int32_t values_layer = -1;
   std::vector<float> values;
-  // [entries] of [tokens of the run] or empty; empty: not wanted. Increased by the probability that
-  // the entry's rows give each token, summed over rows, heads and layers. No sliding window.
+  // [entries] of [tokens of the run]; empty: not wanted. Increased by the probability that the
+  // entry's rows give each token, summed over rows, heads and layers. Precondition: no sliding
+  // window.
   std::vector<std::span<double>> mass;
 };
 

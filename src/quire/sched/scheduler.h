@@ -1,12 +1,12 @@
-// Continuous batching: plan() decides from plain state and changes nothing; commit() alone admits,
-// allocates, evicts and preempts (DESIGN 3, 13).
+// Continuous batching. plan() decides from plain state and changes nothing. commit() alone admits,
+// allocates, evicts and preempts.
 //
-// First come, first served. Requests stand in one line in order of arrival; its first num_running()
-// are running, the others wait. So admission takes from the front of the waiting, preemption takes
-// the youngest running one and puts it back to the front of the waiting, and the oldest request
-// always runs: nobody starves.
+// First come, first served. Requests stand in one line in order of arrival. The first num_running()
+// run and the others wait. Admission takes the first waiting request. Preemption takes the youngest
+// running one and puts it back to the front of the waiting. So the oldest request always runs, and
+// no request starves.
 //
-// Thread rule: one thread (the engine's) owns it.
+// Thread rule: one thread, the engine's, owns it.
 #pragma once
 
 #include <cstdint>
@@ -24,48 +24,51 @@
 
 namespace quire::sched {
 
+// Limits of a step.
 struct SchedulerConfig {
   std::int32_t max_batch_tokens = 2048;  // rows of one step; long prompts are cut to fit
   std::int32_t max_running = 256;        // sequences of one step; also at most max_batch_tokens
   std::int64_t block_bytes = 0;          // of one KV block, for errors in bytes; 0: not known
+  // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
 };
 
-// A request as the scheduler sees it. It ends when finish() is called, and only then.
+// A request as the scheduler sees it. Only finish() ends it.
 struct Request {
   RequestId id;
   std::vector<TokenId> prompt;      // not empty; empty with `sequence`
-  std::optional<SeqId> sequence;    // instead: a composition or a fork with at least one token of
-                                    // its own without KV: opened by the caller, closed by the
-                                    // scheduler once it is accepted. Preempted, it keeps segments
+  std::optional<SeqId> sequence;    // instead of a prompt: a composition or a fork with at least
+                                    // one own token without KV. The caller opens it, the scheduler
+                                    // closes it once it is accepted. Preempted, it keeps segments
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
-  kv::SessionRef session;           // whose request it is; carried for the ledger
-  std::string salt;                 // of a prompt: whose cached prefixes it shares
+  kv::SessionRef session;           // passed to the ledger
+  std::string salt;                 // of a prompt: the tenant whose cached prefixes it shares
 };
 
-// Work of one sequence in one step: KV of `count` tokens from `first` on is computed.
+// The work of one sequence in one step: the KV of `count` tokens from `first` on.
 struct PlannedRun {
   RequestId request;
   std::int32_t first = 0;  // index into the sequence's own tokens; equals num_computed
   std::int32_t count = 0;
-  bool samples = false;  // reaches the last known token: its logits give the next one. Never for
-                         // max_new_tokens == 0
+  bool samples = false;  // the run reaches the last known token, whose logits give the next one.
+                         // Never for max_new_tokens == 0
 };
 
-// What to do in the next step, in order: preempt, admit, run.
+// The work of the next step, in order: preempt, admit, run.
 struct StepPlan {
-  std::vector<RequestId> preempt;  // youngest first: they lose their KV and wait at the front
+  std::vector<RequestId> preempt;  // youngest first; each loses its KV and waits at the front
   std::vector<RequestId> admit;    // from the waiting queue, in order
   std::vector<PlannedRun> runs;
-  std::vector<RequestId> drop;     // waiting, lose the KV that they brought along, because nothing
-                                   // else can run: then there is nothing else in the plan
-  std::optional<RequestId> stuck;  // nothing can run, not even this one, the oldest that wants to,
-                                   // though everybody else gave up his KV: blocks are held outside
-                                   // of the scheduler. The plan is empty then
-  std::uint64_t version = 0;       // of the state that it was made from
+  std::vector<RequestId> drop;     // waiting requests that lose the KV that they brought along,
+                                   // because no request can run. The plan has nothing else then
+  std::optional<RequestId> stuck;  // names the oldest request when no request fits, even after all
+                                   // others were preempted: blocks are held outside of the
+                                   // scheduler. `runs` is empty then
+  std::uint64_t version = 0;       // of the state that the plan was made from
   [[nodiscard]] bool empty() const { return runs.empty(); }
-  void clear();  // keeps its memory
+  // Empties the plan and keeps its memory.
+  void clear();
 };
 
 // A committed run: the ledger has room for it.
@@ -77,57 +80,57 @@ struct ScheduledRun {
   bool samples = false;
 };
 
+// Counters of one request.
 struct RequestProgress {
   std::int32_t cached_tokens = 0;  // prompt tokens with KV at first admission: from the prefix
-                                   // cache, or what a sequence brought along
+                                   // cache, or brought along by a sequence
   std::int32_t preemptions = 0;
 };
 
 class Scheduler {
  public:
-  // `ledger` is borrowed and must outlive the scheduler. Precondition: config.validate().ok().
+  // Borrows `ledger`, which outlives the scheduler. Precondition: config.validate().ok().
   Scheduler(const SchedulerConfig& config, kv::Ledger& ledger);
   // Closes the sequences of all requests.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Queues a request (first come, first served). kOverflow with both numbers when its prompt plus
-  // max_new_tokens can never fit into all blocks; kInvalidArgument for a prompt without a token to
-  // compute, a negative max_new_tokens or a known id.
+  // Queues a request. Fails with kOverflow and both numbers when its prompt plus max_new_tokens can
+  // never fit into all blocks. Fails with kInvalidArgument for a prompt without a token to compute,
+  // a negative max_new_tokens or a known id.
   [[nodiscard]] Status submit(Request request);
 
-  // Ends a request in any state and frees its blocks at once; false when unknown.
+  // Ends a request in any state and frees its blocks at once. Returns false if it is unknown.
   bool finish(RequestId id);
 
-  // Rows: sequences that want one token first, then prompts, oldest first, as far as
-  // max_batch_tokens goes. Blocks: oldest first; a prompt takes fewer rows when blocks are short,
-  // and when there is none for a sequence the youngest is preempted. Nobody is admitted in a step
-  // that preempts, or before blocks for all his known tokens are there. Cost: O(running)
-  // plus the prefix match of what is admitted and of one more. `memory`: of an earlier plan, to be
-  // used again; what it holds does not matter.
+  // Returns the plan of the next step and changes nothing. Rows go to sequences that want one
+  // token, then to prompts, oldest first, up to max_batch_tokens. Blocks go to the oldest first: a
+  // prompt takes fewer rows when blocks are short, and a sequence without a block preempts the
+  // youngest. No request is admitted in a step that preempts, or before blocks for all its known
+  // tokens exist. `memory` is an earlier plan whose memory is used again. Cost: O(running), plus
+  // the prefix match of each admitted request and of one more.
   [[nodiscard]] StepPlan plan(StepPlan memory = {}) const;
 
-  // Carries the plan out. A plan made before the last change of state is kInternal and changes
-  // nothing. Runs whose blocks could not be had (never for a fresh plan) are an error too; what was
-  // admitted and preempted before stays so. The runs are valid until the next call.
+  // Carries the plan out. Fails with kInternal, changing nothing, for a plan made before the last
+  // change of state. Fails too when blocks of a run cannot be had, which a fresh plan never causes;
+  // earlier admissions and preemptions stay then. The runs are valid until the next call.
   [[nodiscard]] Result<std::span<const ScheduledRun>> commit(const StepPlan& plan);
 
-  // Commits the step behind `runs`, the last committed ones, before they are completed: the same
-  // runs one token further, which plan() would give if each had got its token and none had ended.
-  // The token that such a run computes is the one that is still to be sampled. False, and nothing
-  // has changed, when a run is not of one token that samples, or needs no KV of another one; when
-  // somebody runs who is not among them; when blocks are short. `runs` are completed first, then
-  // `next`. O(runs).
+  // Commits the step behind `runs`, the last committed runs, before they are completed (ADR 0022).
+  // The step has the same runs one token further, as plan() would give them if no request ends. A
+  // run computes the token that is still to be sampled. Returns false and changes nothing if a run
+  // is not of one sampling token, needs no KV of another token, or leaves a running request out, or
+  // if blocks are short. The caller completes `runs` first, then `next`. Cost: O(runs).
   [[nodiscard]] bool repeat(std::span<const ScheduledRun> runs, std::vector<ScheduledRun>& next);
 
-  // After the forward pass: the KV of the run is stored; `sampled` is appended where run.samples.
-  // A request that was finished since the commit is ignored.
+  // Books a run after the forward pass: its KV is stored, and `sampled` is appended if run.samples.
+  // Ignores a request that was finished since the commit.
   void complete(const ScheduledRun& run, std::optional<TokenId> sampled);
 
-  // The sequence of a request that was admitted once.
+  // Returns the sequence of a request that was admitted once; else nullopt.
   [[nodiscard]] std::optional<SeqId> sequence(RequestId id) const;
-  // Of an unknown request: nothing.
+  // Returns the counters of a request; zeros if it is unknown.
   [[nodiscard]] RequestProgress progress(RequestId id) const;
   [[nodiscard]] std::int32_t num_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;

@@ -1,4 +1,7 @@
-// Element types of dense buffers, and exact conversions of the 16-bit floats.
+// Element types of dense buffers, and conversions of the 16-bit floats. Conversions keep NaN,
+// infinities and subnormals.
+//
+// Thread rule: free functions without state; any thread.
 #pragma once
 
 #include <bit>
@@ -19,9 +22,10 @@ enum class DType : std::uint8_t { kFloat32, kBFloat16, kFloat16 };
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-// Round to nearest even; NaN stays NaN.
+// Rounds to nearest, ties to even.
 [[nodiscard]] std::uint16_t float_to_bf16(float value);
 [[nodiscard]] float fp16_to_float(std::uint16_t bits);
+// Rounds to nearest, ties to even.
 [[nodiscard]] std::uint16_t float_to_fp16(float value);
 
 }  // namespace quire::tensor

@@ -1,5 +1,5 @@
-// PagedKVView: where the KV bytes of one layer lie. Plain pointers and strides, lent by kv_store to
-// kernels and attention for one call; it knows nothing of who owns which block.
+// PagedKVView: where the KV bytes of one layer lie. kv_store lends it to kernels and attention for
+// one call. It has pointers and strides, and does not know who owns which block.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,16 @@
 
 namespace quire::tensor {
 
-// Block b of KV head h begins at data + h * head_stride + b * block_stride and holds, with
-// D = head_dim (a multiple of 32) and B = block_tokens rounded up to 2:
-//   bf16   K [D / 2][B][2], then V [B / 2][D][2]   (for B = 32: full AMX tiles); fp16 too
-//   fp32   K [D][B],        then V [B][D]
-// Consecutive blocks of a head are consecutive in memory. Slots never written may hold anything.
+// Addresses the KV of one layer. Block b of KV head h begins at data + h * head_stride +
+// b * block_stride. With D = head_dim (a multiple of 32) and B = block_tokens rounded up to 2, a
+// block holds:
+//   bf16, fp16   K [D / 2][B][2], then V [B / 2][D][2]   (full AMX tiles for B = 32)
+//   fp32         K [D][B],        then V [B][D]
+// Consecutive blocks of a head are consecutive in memory. A slot that was never written may hold
+// any bytes.
 //
-// With `on_device` the addresses are a GPU's, the dtype is bf16 or fp16, and a block holds K
-// [B][D], then V [B][D]: a token's elements lie together.
+// With `on_device` the addresses are a GPU's and the dtype is bf16 or fp16. A block then holds
+// K [B][D], then V [B][D], so the elements of a token lie together.
 struct PagedKVView {
   std::byte* data = nullptr;
   std::ptrdiff_t head_stride = 0;   // bytes
@@ -30,7 +32,7 @@ struct PagedKVView {
   bool on_device = false;
 };
 
-// Where one token's K and V go.
+// The place of one token's K and V.
 struct KVSlot {
   std::int32_t block = 0;   // index of the block
   std::int32_t offset = 0;  // token slot inside it

@@ -26,7 +26,7 @@ struct Detokenizer::Impl {
 };
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
-    : impl_(std::make_unique<Impl>(tokenizer.impl_.get(), skip_special_tokens)) {}
+    : impl_(std::make_unique<Impl>(&tokenizer.impl(), skip_special_tokens)) {}
 
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;

@@ -102,12 +102,12 @@ class Tokenizer {
   [[nodiscard]] std::string fingerprint() const;
 
   struct Impl;  // opaque: what the loaders fill in (tokenizer_impl.h)
+  [[nodiscard]] const Impl& impl() const { return *impl_; }
 
  private:
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
   std::int32_t padded_size_ = 0;
-  friend class Detokenizer;
 };
 
 }  // namespace quire::text

@@ -4,7 +4,7 @@
 // Products are transposed, S^T = K Q^T and O^T = V^T P^T: tokens and dimensions lie on the 16-wide
 // side of the instruction, query columns on the 8-wide one. The dimensions inside a dot product may
 // come in any order if both operands agree, so a lane takes 16 neighbouring bytes of a key; values
-// are paired by token with byte permutations (measured on the prototype: research/gpu-attention).
+// are paired by token with byte permutations .
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -1,4 +1,6 @@
-// Which instruction sets the kernels are built for, and which of them this machine can run.
+// Isa: the instruction sets that kernels are built for, and which of them this machine runs.
+//
+// Thread rule: any thread; detection happens once.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +11,8 @@
 
 namespace quire::device {
 
-// Each needs all that the one before it needs, and more. Each has its own translation unit compiled
-// with its own flags.
+// Each set needs all that the set before it needs, and more. Each has a translation unit of its
+// own, compiled with its own flags.
 enum class Isa : std::uint8_t {
   kPortable,    // GCC/Clang vector extensions at the compiler's baseline (SSE2, NEON)
   kAvx2,        // AVX2 + FMA + F16C
@@ -22,26 +24,25 @@ enum class Isa : std::uint8_t {
 [[nodiscard]] std::string_view isa_name(Isa isa);
 [[nodiscard]] std::optional<Isa> parse_isa(std::string_view name);
 
-// CPU has the instructions and the operating system saves their registers. Asking for kAmx also
-// requests the kernel's permission to use tile registers for this process (once; it covers threads
-// made later).
+// Returns true if the processor has the instructions and the operating system saves their
+// registers. Asking for kAmx also asks Linux once for the tile registers of this process and of its
+// later threads.
 [[nodiscard]] bool isa_supported(Isa isa);
 
-// Which processor this is, as CPUID tells it (display family and model); empty elsewhere.
+// A processor as CPUID names it: vendor, display family and model. Empty on other architectures.
 struct Processor {
   std::string vendor;
   int family = 0;
   int model = 0;
 };
 
-// The set to use on a processor that runs all sets up to `last`. That is `last`, but for kAvx512 on
-// Intel's processors other than Cooper Lake. Measured on one of them (family 6, model 207):
-// products of bf16 pairs reach half the multiply-adds per second of fp32 products there. Cooper
-// Lake is left out on Intel's word that its pairs run at twice the fp32 rate; nothing else was
-// measured.
+// Returns the set to use on a processor that runs all sets up to `last`. That is `last`, except for
+// kAvx512 on Intel's processors other than Cooper Lake: they take kAvx512Vnni, because products of
+// bf16 pairs are slower than fp32 products there (ADR 0011).
 [[nodiscard]] Isa fastest_isa(Isa last, const Processor& processor);
 
-// The same for this machine. A rule, never a timing: the same on every start.
+// Returns the set to use on this machine: the same on every start, because it follows a rule and no
+// timing.
 [[nodiscard]] Isa best_isa();
 [[nodiscard]] std::vector<Isa> supported_isas();
 

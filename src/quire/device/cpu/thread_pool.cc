@@ -30,6 +30,8 @@ ThreadPool::ThreadPool(int threads) {
     }
   } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
     // No more threads: the ones that started do the work.
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    // No memory for one more is the same.
   }
 }
 

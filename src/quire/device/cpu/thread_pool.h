@@ -1,5 +1,7 @@
-// A few threads that share loops of small work items. Made for hand-offs of microseconds: a decode
-// step of a 1 B model is some 150 parallel loops of 20 to 200 us each.
+// ThreadPool: threads that share loops of small work items, with hand-offs of microseconds. A
+// decode step has some hundred such loops.
+//
+// Thread rule: one caller of run() at a time.
 //
 // Invariants
 //   1. `ticket_` holds (epoch, items, next) in one word, so claiming an item and knowing that it
@@ -23,7 +25,8 @@ namespace quire::device {
 // A cache line per shared word is the point of the padding.
 class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
-  // The caller of run() is one of the threads. Where the system grants fewer, the pool is smaller.
+  // Starts threads - 1 threads; the caller of run() is the other one. The pool is smaller where the
+  // system grants fewer.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,12 +34,11 @@ class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   [[nodiscard]] int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(item, thread) once for every item in [0, items), on any thread in [0, threads()).
-  // Items are taken in order, so that one may wait for those before it; calls at the same time have
-  // different threads, a single item runs on the caller as thread 0. Returns when all are done. One
-  // caller at a time; fn must not call run(). Where fn is refused memory for an item, the others
-  // are done all the same, and then run() throws std::bad_alloc; fn throws nothing else. At most
-  // kMaxItems items.
+  // Calls fn(item, thread) once for every item in [0, items), on any thread in [0, threads()), and
+  // returns when all are done. Items are taken in order, so an item may wait for those before it.
+  // Calls at the same time have different threads; a single item runs on the caller as thread 0. fn
+  // must not call run(). If fn throws std::bad_alloc, the other items are done and run() throws it;
+  // fn throws nothing else. Precondition: items <= kMaxItems.
   static constexpr int kMaxItems = 1 << 23;
   template <class Fn>
   void run(int items, Fn&& fn) {

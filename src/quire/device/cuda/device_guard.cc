@@ -10,7 +10,12 @@ namespace quire::device::cuda {
 
 Status check_ordinal(int ordinal) {
   int count = 0;  // the call leaves it alone when it fails
-  QUIRE_CUDA_TRY(cudaGetDeviceCount(&count));
+  if (const Status counted = to_status(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+      !counted.ok()) {
+    return {ErrorCode::kDevice,
+            base::str_cat("no usable GPU: ", counted.error().message,
+                          "; look at the driver with nvidia-smi, or use device=\"cpu\"")};
+  }
   if (ordinal < 0 || ordinal >= count) {
     return {ErrorCode::kDevice, base::str_cat("no device cuda:", ordinal, ": this machine has ",
                                               count, "; ordinals begin at 0")};

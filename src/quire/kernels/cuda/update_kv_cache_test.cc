@@ -85,7 +85,7 @@ class UpdateKernelTest : public test::KVGpuTest {
   std::uint64_t seed_ = 0;
 };
 
-// The lists of document 004.
+// Cases that every program meets: one token, prefill, decode, element types, positions.
 
 TEST_F(UpdateKernelTest, SingleTokenSingleHead) { must(run({}, stream())); }
 

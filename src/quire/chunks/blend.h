@@ -1,0 +1,64 @@
+// Blend: computing a part of a composition's context tokens again, this time with everything before
+// them in sight.
+//
+// The tokens' blocks become copies of the request's own; their rows run through the model with keys
+// and values stored over the old ones, at the same places in their segments. Rows see by position:
+// a row sees earlier segments whole and of its own segment what is not behind it, so it never sees
+// the future, whatever was chosen (kv-science A4, T7, T8). All tokens chosen: a full causal
+// prefill.
+//
+// Thread rule: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/chunks.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+// Holds what blending works on. Borrows all of it.
+struct BlendContext {
+  kv::Ledger& ledger;
+  kv_store::PagedStore& store;
+  model::Decoder& decoder;
+  std::span<const tensor::PagedKVView> views;  // [layers]
+  std::int32_t max_rows = 0;                   // of one forward pass
+};
+
+struct BlendResult {
+  std::vector<kv::SegmentUse> uses;      // of the whole composition, with segments of its own
+  std::vector<kv::SegmentId> own;        // to be dropped once they are composed
+  std::vector<std::int64_t> recomputed;  // tokens, [parts]
+  std::int64_t recomputed_tokens = 0;    // of all parts
+  std::int64_t context_tokens = 0;
+};
+
+// Chooses tokens and computes them again. Preconditions: nothing of the composition is missing; the
+// spec's mode is kBlend (resolve has checked share and tokens). kOutOfBlocks when the copies do not
+// fit. Cost: a forward pass of the chosen tokens; kQueryAttention and kValueDeviation another one
+// of the query, or of all context tokens through one layer.
+[[nodiscard]] Result<BlendResult> blend(const BlendContext& context, const Blend& how,
+                                        const kv::ResolvedComposition& composition);
+
+struct BlendCost {
+  std::int64_t tokens = 0;  // to be computed again
+  std::int64_t blocks = 0;  // to be copied for it; the most that there can be for kValueDeviation
+                            // and kQueryAttention, which choose by what the KV holds
+};
+[[nodiscard]] BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
+                                   std::int32_t block_tokens);
+
+// Indices of the ceil(share * scores.size()) largest scores, ties to the lower index, ascending.
+[[nodiscard]] std::vector<std::int32_t> largest(std::span<const double> scores, double share);
+
+}  // namespace quire::chunks

@@ -1,0 +1,57 @@
+// ChunkCore: what the parts of the chunk service share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_setup.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+class Engine;
+}  // namespace quire::engine
+
+namespace quire::tiers {
+class TierService;
+}  // namespace quire::tiers
+
+namespace quire::chunks {
+
+struct ChunkCore {
+  // Returns why the registry has no chunk of this id and salt, or "" without a reason.
+  using WhyNotFound = std::function<std::string(std::string_view id, std::string_view salt)>;
+  // `on` and `in` are borrowed.
+  ChunkCore(engine::Engine& on, tiers::TierService& in, const ChunkCacheOptions& how,
+            WhyNotFound why_not_found);
+
+  // Returns the format of chunks, found out by the first call. A template that cannot be cut is no
+  // error: registering text is, with the reason. Any thread.
+  [[nodiscard]] const ChunkSetup& setup() const;
+  // Returns whether some layer of the model forgets what is far away. Any thread.
+  [[nodiscard]] bool windowed() const;
+  // Returns whether a chunk has KV of its own, and not ids alone. Any thread.
+  [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;
+  [[nodiscard]] std::optional<TokenId> bos_token() const;
+
+  // Engine thread.
+  [[nodiscard]] kv::Ledger& ledger() const;
+  // Returns the blocks that the pool lacks for so many. 0 while a request runs that may free some.
+  [[nodiscard]] std::int64_t lacking(std::int64_t blocks) const;
+
+  engine::Engine& engine;
+  tiers::TierService& tiers;
+  const ChunkCacheOptions options;
+  kv::ChunkRegistry registry;  // engine thread
+
+ private:
+  mutable std::once_flag setup_once_;
+  mutable ChunkSetup setup_;
+};
+
+}  // namespace quire::chunks

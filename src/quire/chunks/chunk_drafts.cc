@@ -1,0 +1,257 @@
+#include "quire/chunks/chunk_drafts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/base/work_meter.h"
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_setup.h"
+#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/result.h"
+#include "quire/text/chunk_format.h"
+#include "quire/text/tokenizer.h"
+#include "quire/text/work_limits.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+const text::Affixes& ChunkDrafts::affixes_of(ChunkType type) const {
+  const auto& format = core_.setup().format;
+  QUIRE_CHECK(format.has_value(), "text was refused when there is no format");
+  return type == ChunkType::kSystemPrompt ? format->system
+         : type == ChunkType::kContext    ? format->context
+                                          : format->query;
+}
+
+kv::ChunkIdentity ChunkDrafts::identity_of(const ChunkDraft& draft) const {
+  return {.model = core_.engine.model_digest(),
+          .salt = draft.chunk.salt,
+          .anchor = draft.chunk.anchor,
+          .type = draft.chunk.type,
+          .serial = draft.serial};
+}
+
+Status ChunkDrafts::check_text(std::string_view text) const {
+  if (!core_.setup().format) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("text cannot become a chunk of this model: ", core_.setup().format_error,
+                          "; give chunk_format, or token ids")};
+  }
+  return text.empty() ? Status(ErrorCode::kInvalidArgument, "the chunk is empty; give some text")
+                      : Status();
+}
+
+Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_view text) const {
+  QUIRE_TRY_STATUS(check_text(text));
+  return text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(type), text);
+}
+
+// Everything about a chunk that does not need the registry.
+Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
+  const ChunkOptions& options = content.options;
+  ChunkDraft draft{.content = &content};
+  QUIRE_TRY(draft.chunk.metadata_json, base::kept_object(options.metadata_json, "metadata"));
+  if (options.ttl_seconds && !(*options.ttl_seconds > 0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("ttl_seconds is ", *options.ttl_seconds, "; give more than 0, or none")};
+  }
+  if (options.anchor && content.type != ChunkType::kContext) {
+    return {ErrorCode::kInvalidArgument, "only context chunks have an anchor"};
+  }
+  QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", options.salt));
+  draft.chunk.salt = core_.engine.salt_of(options.salt);
+  draft.chunk.type = content.type;
+  draft.chunk.ttl_seconds = options.ttl_seconds;
+  draft.chunk.pinned = options.pinned;
+  draft.chunk.priority = options.priority;
+  if (const auto* text = std::get_if<std::string>(&content.content)) {
+    QUIRE_TRY_STATUS(check_text(*text));
+    return draft;
+  }
+  const auto& ids = std::get<std::vector<TokenId>>(content.content);
+  QUIRE_TRY_STATUS(core_.engine.check_prompt(ids));
+  draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(ids);
+  if (core_.engine.text() != nullptr) {
+    const text::Tokenizer& tokenizer = core_.engine.text()->tokenizer;
+    std::vector<TokenId> known = ids;  // a model may have ids that are no text
+    std::erase_if(known, [&](TokenId id) { return id >= tokenizer.vocab_size(); });
+    QUIRE_TRY(draft.chunk.content, tokenizer.decode(known, false));
+  }
+  return draft;
+}
+
+// Ids of text; then the chunk's own id. The one place where a chunk is encoded.
+Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) const {
+  if (const std::string* text = draft.text()) {
+    draft.chunk.content = *text;  // not before: most texts are there already
+  }
+  if (draft.chunk.tokens == nullptr) {
+    base::WorkMeter meter(text::kWorkOfCall, interrupted);
+    QUIRE_TRY(auto ids,
+              text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(draft.chunk.type),
+                                 draft.chunk.content, &meter));
+    QUIRE_TRY_STATUS(core_.engine.check_prompt(ids));
+    draft.chunk.tokens = std::make_shared<const std::vector<TokenId>>(std::move(ids));
+  }
+  draft.chunk.id = kv::chunk_id(identity_of(draft), *draft.chunk.tokens);
+  return {};
+}
+
+Status ChunkDrafts::check_is_system(const kv::NewChunk& anchor) {
+  if (anchor.type == ChunkType::kSystemPrompt) {
+    return {};
+  }
+  return Error{.code = ErrorCode::kInvalidComposition,
+               .message = base::str_cat("the anchor is a ", chunk_type_name(anchor.type),
+                                        " chunk; give a system chunk"),
+               .chunk_id = anchor.id};
+}
+
+// An anchor that the last of `drafts` asks for is there, or is registered before.
+Status ChunkDrafts::check_anchor(std::span<const ChunkDraft> drafts) {
+  const std::optional<std::string>& asked = drafts.back().content->options.anchor;
+  if (!asked || asked->empty() || core_.windowed()) {
+    return {};
+  }
+  const auto before = drafts.first(drafts.size() - 1);
+  const auto own = std::ranges::find_if(before, [&](const ChunkDraft& draft) {
+    return draft.chunk.id == *asked && draft.chunk.salt == drafts.back().chunk.salt;
+  });
+  if (own != before.end()) {
+    return check_is_system(own->chunk);
+  }
+  const std::string& salt = drafts.back().chunk.salt;
+  if (const auto saved = library_.saved_chunk(*asked, salt)) {
+    return check_is_system(*saved);
+  }
+  QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(*asked, salt));
+  return check_is_system(*anchor);
+}
+
+// Of texts that are there.
+void ChunkDrafts::take_known_tokens(std::span<ChunkDraft> drafts) {
+  std::map<std::string, std::vector<const kv::Chunk*>> lists;  // by salt
+  for (ChunkDraft& draft : drafts) {
+    const std::string* text = draft.text();
+    auto [place, is_new] = lists.try_emplace(draft.chunk.salt);
+    std::vector<const kv::Chunk*>& listed = place->second;
+    if (is_new) {
+      listed = core_.registry.list(draft.chunk.salt);
+    }
+    const auto known = std::ranges::find_if(listed, [&](const kv::Chunk* other) {
+      return text != nullptr && !other->text_id.empty() && other->type == draft.chunk.type &&
+             other->content == *text;
+    });
+    if (known != listed.end()) {
+      draft.chunk.tokens = (*known)->tokens;
+    }
+  }
+}
+
+// The anchor that it will have: that of `anchors` unless it names one.
+Status ChunkDrafts::name_anchor(ChunkDraft& draft, Anchors& anchors) {
+  if (draft.chunk.type != ChunkType::kContext || core_.windowed()) {
+    return {};
+  }
+  const std::string& salt = draft.chunk.salt;
+  const std::optional<std::string>& asked = draft.content->options.anchor;
+  if (!asked && !anchors.contains(salt)) {
+    QUIRE_TRY(anchors[salt], core_.engine.thread().ask_for_blocks<std::string>(
+                                 [&] { return library_.last_system(salt); }));
+  }
+  draft.chunk.anchor = asked ? *asked : anchors[salt];
+  return {};
+}
+
+// A text that is there is not encoded again.
+Status ChunkDrafts::name_drafts(std::span<ChunkDraft> drafts) {
+  QUIRE_TRY_STATUS(core_.engine.thread().call([&] { take_known_tokens(drafts); }));
+  Anchors anchors;  // the last ones before
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    ChunkDraft& draft = drafts[i];
+    draft.serial = core_.options.enable_deduplication ? "" : base::str_cat(i);  // like no other
+    QUIRE_TRY_STATUS(name_anchor(draft, anchors));
+    QUIRE_TRY_STATUS(draft.chunk.tokens == nullptr ? tokenize(draft) : Status());
+    draft.chunk.id = kv::chunk_id(identity_of(draft), *draft.chunk.tokens);
+    if (draft.chunk.type == ChunkType::kSystemPrompt) {
+      anchors[draft.chunk.salt] = draft.chunk.id;
+    }
+  }
+  return {};
+}
+
+std::vector<std::string_view> ChunkDrafts::ids_and_anchors(std::span<const ChunkDraft> drafts) {
+  std::vector<std::string_view> ids;
+  for (const ChunkDraft& draft : drafts) {
+    ids.insert(ids.end(), {draft.chunk.id, draft.chunk.anchor});
+  }
+  return ids;
+}
+
+ChunkDrafts::Rooms ChunkDrafts::rooms_for(std::span<const ChunkDraft> drafts,
+                                          const std::function<bool(const ChunkDraft&)>& is_there) {
+  Rooms rooms;
+  std::set<std::string_view> wanted;
+  for (const ChunkDraft& draft : drafts) {
+    const kv::NewChunk& chunk = draft.chunk;
+    if (is_there(draft) || prefills_.is_under_way({chunk.id, kv::registered_key(chunk)}) ||
+        !wanted.insert(chunk.id).second) {
+      continue;
+    }
+    Room& room = rooms[chunk.salt];
+    ++room.chunks;
+    room.blocks += core_.needs_kv(chunk) ? core_.ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+  }
+  return rooms;
+}
+
+// What is saved is read into the room that there is.
+Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
+  for (std::size_t count = 1; count <= drafts.size(); ++count) {
+    QUIRE_TRY_STATUS(check_anchor(drafts.first(count)));
+  }
+  const Rooms rooms = rooms_for(drafts, [this](const ChunkDraft& draft) {
+    return core_.registry.find(draft.chunk.id) != nullptr ||
+           library_.saved_chunk(draft.chunk.id, draft.chunk.salt);
+  });
+  const std::vector<std::string_view> spared = ids_and_anchors(drafts);
+  for (const auto& [salt, room] : rooms) {
+    QUIRE_TRY_STATUS(core_.registry.check_room({.salt = salt,
+                                                .chunks = room.chunks,
+                                                .blocks = static_cast<std::int32_t>(room.blocks),
+                                                .spared = spared}));
+  }
+  return {};
+}
+
+Status ChunkDrafts::check_room(std::span<const ChunkDraft> drafts) {
+  const auto fits = core_.engine.thread().ask_for_blocks<bool>([&]() -> Result<bool> {
+    const Status status = check_room_now(drafts);
+    return status.ok() ? Result<bool>(true) : status.error();
+  });
+  return fits.ok() ? Status() : fits.error();
+}
+
+}  // namespace quire::chunks

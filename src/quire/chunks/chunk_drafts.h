@@ -1,0 +1,113 @@
+// ChunkDrafts: makes drafts of chunks from what callers give, and checks them before anything
+// changes.
+//
+// Thread rule: callers' threads, unless a function says otherwise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_core.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/engine/channel.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/result.h"
+#include "quire/text/chunk_format.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+struct RegisteredChunk {
+  std::string id;
+  bool created = false;  // by this call, to stay
+  bool used = false;     // counted as a use of one that was there
+  bool changed = false;  // what is said of that one
+  std::int64_t tokens_computed = 0;
+  std::optional<kv::ChunkRegistry::Hold> hold;
+};
+
+struct Registration {
+  bool counted = true;  // uses, hits and misses; else what it creates is temporary
+  bool held = false;    // nothing is evicted until release() or withdraw()
+  ChunkProgress progress = {};
+};
+
+// A chunk on its way into the registry.
+struct ChunkDraft {
+  const ChunkContent* content = nullptr;
+  kv::NewChunk chunk;
+  std::string serial;  // kv::ChunkIdentity::serial
+  Registration how;
+  bool waits = false;                             // for a prefill that was begun for an equal one
+  std::optional<kv::ChunkRegistry::Hold> anchor;  // on the anchor, until it is registered
+  std::shared_ptr<engine::Channel> prefill;       // that this call has begun for it
+  RegisteredChunk result;                         // its id once it is known to the registry
+  // Returns the text, or null for what came as ids.
+  [[nodiscard]] const std::string* text() const {
+    return std::get_if<std::string>(&content->content);
+  }
+};
+
+// Under which system chunks contexts of one call go that name no anchor, by salt; "": none.
+using Anchors = std::map<std::string, std::string>;
+
+class ChunkDrafts {
+ public:
+  // All are borrowed.
+  ChunkDrafts(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library)
+      : core_(core), prefills_(prefills), library_(library) {}
+
+  // Returns the ids of a text as a chunk. kUnsupported without a format.
+  [[nodiscard]] Result<std::vector<TokenId>> encode(ChunkType type, std::string_view text) const;
+  // Returns a draft with all that needs neither the registry nor the tokenizer.
+  [[nodiscard]] Result<ChunkDraft> make(const ChunkContent& content) const;
+  // Gives the draft the ids of its text, and its chunk's id. The one place where chunks are
+  // encoded.
+  [[nodiscard]] Status tokenize(ChunkDraft& draft, const Interrupt& interrupted = {}) const;
+  [[nodiscard]] const text::Affixes& affixes_of(ChunkType type) const;
+  [[nodiscard]] kv::ChunkIdentity identity_of(const ChunkDraft& draft) const;
+
+  // Gives drafts their tokens, and the anchors and ids that they will have.
+  [[nodiscard]] Status name_drafts(std::span<ChunkDraft> drafts);
+  // Returns whether all of the drafts can be registered.
+  [[nodiscard]] Status check_room(std::span<const ChunkDraft> drafts);
+
+  // Room that drafts take. Engine thread, as all below.
+  struct Room {
+    std::int32_t chunks = 0;
+    std::int64_t blocks = 0;
+  };
+  using Rooms = std::map<std::string_view, Room>;  // by salt
+  // Returns the room for drafts that are neither there nor being computed.
+  [[nodiscard]] Rooms rooms_for(std::span<const ChunkDraft> drafts,
+                                const std::function<bool(const ChunkDraft&)>& is_there);
+  // Returns what may not make room for the drafts.
+  [[nodiscard]] static std::vector<std::string_view> ids_and_anchors(
+      std::span<const ChunkDraft> drafts);
+  [[nodiscard]] static Status check_is_system(const kv::NewChunk& anchor);
+
+ private:
+  [[nodiscard]] Status check_text(std::string_view text) const;
+  [[nodiscard]] Status name_anchor(ChunkDraft& draft, Anchors& anchors);
+  void take_known_tokens(std::span<ChunkDraft> drafts);
+  [[nodiscard]] Status check_anchor(std::span<const ChunkDraft> drafts);
+  [[nodiscard]] Status check_room_now(std::span<const ChunkDraft> drafts);
+
+  ChunkCore& core_;
+  ChunkPrefills& prefills_;
+  ChunkLibrary& library_;
+};
+
+}  // namespace quire::chunks

@@ -1,0 +1,377 @@
+#include "quire/chunks/chunk_library.h"
+
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/chunk_store.h"
+#include "quire/engine/engine.h"
+#include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_uses.h"
+#include "quire/result.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/tiers/tier_service.h"
+
+namespace quire::chunks {
+
+namespace {
+
+// 128 bits of chance.
+std::string make_nonce() {
+  std::random_device chance;
+  return base::str_cat(chance(), ".", chance(), ".", chance(), ".", chance());
+}
+
+}  // namespace
+
+Status ChunkLibrary::open() {
+  if (core_.options.store.empty()) {
+    return {};
+  }
+  // What is written is in the pool already: no second copy of it in the page cache.
+  const auto open = [&] {
+    return ChunkStore::open(core_.options.store, core_.engine.model_digest(),
+                            {.max_bytes = core_.options.max_store_bytes,
+                             .write = {.compress = core_.options.compress_store, .direct = true}});
+  };
+  QUIRE_TRY(store_, open());
+  QUIRE_TRY(written_, open());
+  QUIRE_TRY(kv_store::Store told, kv_store::Store::open(core_.options.store));
+  uses_ = std::make_unique<kv_store::StoreUses>(std::move(told));
+  if (const Status writable = store_->check_writable(); !writable.ok()) {
+    core_.engine.core().bundle.remarks.push_back(
+        base::str_cat("new chunks are not saved: ", writable.error().message));
+  }
+  nonce_ = make_nonce();
+  return {};
+}
+
+// Whether what is new is written. To a reader's store it is not, and is of this process alone; who
+// flushes is told.
+bool ChunkLibrary::saves() {
+  const Status writable = store_ == nullptr ? Status() : store_->check_writable();
+  if (!writable.ok()) {
+    writes_.refuse(writable);
+  }
+  return store_ != nullptr && writable.ok();
+}
+
+// Engine thread. Brings a saved chunk into the registry with the KV that it was registered with;
+// without effect for one that is there, or whose KV is damaged or another model's: then it is a
+// miss. kOutOfBlocks, kOverflow when there is no room for it.
+Status ChunkLibrary::adopt(const std::string& id, const std::string& salt, ReadBehind* behind) {
+  const auto saved = saved_chunk(id, salt);
+  if (!saved) {
+    return {};
+  }
+  if (saved->anchor.empty()) {
+    return adopt_saved(*saved, behind);
+  }
+  QUIRE_TRY(const bool stands, adopt_anchor(saved->anchor, salt));
+  return stands ? adopt_saved(*saved, behind) : Status();
+}
+
+// Whether the system chunk that a context was computed under is there, or can be had.
+Result<bool> ChunkLibrary::adopt_anchor(const std::string& id, const std::string& salt) {
+  const auto saved = saved_chunk(id, salt);
+  if (saved && saved->type == ChunkType::kSystemPrompt) {
+    QUIRE_TRY_STATUS(adopt_saved(*saved, nullptr));
+  }
+  const kv::Chunk* known = core_.registry.find(id, salt);
+  return known != nullptr && known->type == ChunkType::kSystemPrompt;
+}
+
+// On disk and not in the registry.
+std::optional<kv::Chunk> ChunkLibrary::saved_chunk(const std::string& id, const std::string& salt) {
+  if (store_ == nullptr || id.empty() || core_.registry.find(id) != nullptr) {
+    return std::nullopt;
+  }
+  auto saved = store_->find(id, salt);
+  return saved && core_.engine.check_prompt(*saved->tokens).ok() ? std::move(saved) : std::nullopt;
+}
+
+Status ChunkLibrary::adopt_saved(const kv::Chunk& saved, ReadBehind* behind) {
+  const kv::NewChunk& chunk = saved;
+  const kv::VariantName name{chunk.id, kv::registered_key(chunk)};
+  if (prefills_.is_under_way(name)) {
+    return {};  // somebody computes it
+  }
+  // A system chunk is listed with KV or not at all: then it is registered anew. The KV of a context
+  // is computed where it is used, if that is the faster way.
+  const bool is_system = chunk.type == ChunkType::kSystemPrompt;
+  const bool has_kv = core_.needs_kv(chunk);
+  bool read = false;
+  if (has_kv && (is_system || reads_next(name))) {
+    QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core_.registry.begin(chunk, name.second));
+    QUIRE_TRY(read, read_kv(chunk, name.second, is_system ? nullptr : behind));
+  }
+  if (!read && has_kv && is_system) {
+    return {};
+  }
+  if (!read) {
+    QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core_.registry.begin(chunk, std::nullopt));
+  }
+  core_.registry.publish(chunk.id);
+  return {};
+}
+
+// Whether saved KV is read now; else it is computed, as that is faster.
+bool ChunkLibrary::reads_next(const kv::VariantName& name) {
+  const bool reads = core_.tiers.reload_policy().reads_next();
+  if (!reads) {
+    not_read_.insert(name);
+  }
+  return reads;
+}
+
+// Into the room that is set aside for it. False for KV that is damaged or another model's.
+Result<bool> ChunkLibrary::read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key,
+                                   ReadBehind* behind) {
+  const auto segment = load(chunk, key, behind);
+  if (!segment.ok()) {
+    [[maybe_unused]] const Status given_up = core_.registry.end(chunk.id, key, std::nullopt);
+    return segment.error().code == ErrorCode::kOutOfBlocks ? Result<bool>(segment.error()) : false;
+  }
+  not_read_.erase({chunk.id, key});
+  Status kept = core_.registry.end(chunk.id, key, *segment);
+  const bool no_memory = !kept.ok() && kept.error().code == ErrorCode::kOutOfBlocks;
+  return no_memory ? Result<bool>(std::move(kept).error()) : kept.ok();
+}
+
+// What the compositions lack of saved KV other than what chunks were registered with; whether some
+// was read. Their chunks are held.
+Result<bool> ChunkLibrary::read_variants(const Compositions& compositions, ReadBehind* behind) {
+  bool any = false;
+  for (const kv::ResolvedComposition& composition : compositions) {
+    for (const kv::Part& part : composition.missing()) {
+      QUIRE_TRY(const bool read, read_variant(part, behind));
+      any = any || read;
+    }
+  }
+  return any;
+}
+
+Result<bool> ChunkLibrary::read_variant(const kv::Part& part, ReadBehind* behind) {
+  const kv::Chunk& chunk = *part.chunk;
+  const kv::VariantKey& key = part.key;
+  const kv::VariantName name{chunk.id, key};
+  const bool had = chunk.variants.contains(key);  // for an earlier composition
+  if (had || key == kv::registered_key(chunk) || prefills_.is_under_way(name) ||
+      !store_->has_kv(chunk.id, chunk.salt, object_of(chunk, key)) || !reads_next(name)) {
+    return false;
+  }
+  QUIRE_TRY_STATUS(core_.registry.begin_variants({&name, 1}));
+  return read_kv(chunk, key, behind);
+}
+
+void ChunkLibrary::start_reading(ReadBehind behind) {
+  core_.tiers.start(std::move(behind.read), [this, arriving = std::move(behind.arriving)](
+                                                tiers::BackgroundLoads::Load& load) {
+    drop_damaged(load, arriving);
+    core_.engine.publish_stats();
+  });
+}
+
+// They are there without KV from now on, which is computed where it is used.
+void ChunkLibrary::drop_damaged(tiers::BackgroundLoads::Load& load,
+                                std::span<const ArrivingVariant> arriving) {
+  for (const ArrivingVariant& each : arriving) {
+    const kv::Chunk* const chunk = core_.registry.find(each.name.first);
+    const auto& [id, key] = each.name;
+    const bool stands = chunk != nullptr && chunk->variants.contains(key) &&
+                        chunk->variants.at(key) == each.segment;
+    if (stands && !load.outcome(each.kv->blocks).ok()) {
+      core_.registry.drop_variant(each.name);
+    }
+  }
+}
+
+// What the KV of a chunk is called in the store.
+std::string ChunkLibrary::object_of(const kv::NewChunk& chunk, const kv::VariantKey& key) const {
+  if (key == kv::registered_key(chunk)) {
+    return chunk.id;
+  }
+  std::string before = key.before;
+  if (before == kv::kBosVariant) {
+    before = base::str_cat(kv::kBosVariant, " ", core_.bos_token().value_or(-1));
+  }
+  return kv::variant_id(chunk.id, before, key.gap);
+}
+
+// Registered last: by this process, else by an earlier one.
+Result<std::string> ChunkLibrary::last_system(const std::string& salt) {
+  std::string id = core_.registry.last_system(salt);
+  if (!id.empty() || store_ == nullptr) {
+    return id;
+  }
+  kv::WallClock::time_point last;
+  for (const kv::Chunk& chunk : store_->list(salt)) {
+    if (chunk.type == ChunkType::kSystemPrompt && (id.empty() || chunk.created >= last)) {
+      id = chunk.id;
+      last = chunk.created;
+    }
+  }
+  QUIRE_TRY_STATUS(adopt(id, salt));
+  return core_.registry.last_system(salt);
+}
+
+Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::VariantKey& key,
+                                         ReadBehind* behind) {
+  QUIRE_TRY(kv_store::KVFile file, store_->open_kv(object_of(chunk, key)));
+  note_use(chunk.id, chunk.salt);
+  const auto& runs = file.content().runs;
+  if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
+    return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
+  }
+  if (behind == nullptr) {
+    return core_.tiers.read_segment(file, 0);
+  }
+  QUIRE_TRY(const kv::SegmentId segment,
+            core_.tiers.add_to(behind->read,
+                               std::make_shared<const kv_store::KVFile>(std::move(file)), 0));
+  behind->arriving.push_back(
+      {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
+  return segment;
+}
+
+// Engine thread. The KV of a chunk for who writes it, nullptr when it has none; it stays when the
+// chunk goes. Waits for what is being read.
+Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key) {
+  const auto variant = chunk.variants.find(key);
+  if (variant == chunk.variants.end()) {
+    return tiers::HeldRef();
+  }
+  QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(
+      core_.ledger().segment(variant->second)->blocks().ids()));
+  QUIRE_TRY(const kv::SegmentId alias, core_.ledger().derive(variant->second, {}));
+  return core_.tiers.keep(alias);
+}
+
+// Writes what a registration has created, or lets it be written. Callers' thread.
+Status ChunkLibrary::save(const std::string& id, const std::string& salt) {
+  if (!saves()) {
+    return {};
+  }
+  tiers::HeldRef held;
+  bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
+  QUIRE_TRY(const kv::NewChunk chunk,
+            core_.engine.thread().ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+              QUIRE_TRY(const kv::Chunk* known, core_.registry.get(id, salt));
+              QUIRE_TRY(held, hold_kv(*known, kv::registered_key(*known)));
+              behind = !core_.options.write_through &&
+                       core_.ledger().blocks_available() > core_.ledger().config().num_blocks / 4;
+              const kv::NewChunk& chunk = *known;
+              return chunk;
+            }));
+  if (!behind) {
+    return writes_.write_now(id, [&] { return store_->put(chunk, held, core_.tiers); });
+  }
+  writes_.put(id, [this, chunk, held = std::move(held)] {
+    return written_->put(chunk, held, core_.tiers);
+  });
+  return {};
+}
+
+// Whether the store has forgotten a chunk that is there: by its limit, its TTL, or since another
+// process deleted it. Looks at the index, not at the KV. Callers' thread.
+bool ChunkLibrary::is_lost(const std::string& id, const std::string& salt) {
+  return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id, salt);
+}
+
+Status ChunkLibrary::save_registered(const std::string& id, const std::string& salt, bool unsaved,
+                                     bool changed) {
+  if (unsaved || writes_.has_failed(id) || is_lost(id, salt)) {
+    return save(id, salt);
+  }
+  if (!changed || !saves()) {
+    return {};
+  }
+  QUIRE_TRY(const kv::NewChunk chunk,
+            core_.engine.thread().ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
+              QUIRE_TRY(const kv::Chunk* known, core_.registry.get(id, salt));
+              const kv::NewChunk& chunk = *known;
+              return chunk;
+            }));
+  if (core_.options.write_through) {
+    return writes_.write_now(id, [&] { return store_->update(chunk); });
+  }
+  writes_.put(id, [this, chunk] { return written_->update(chunk); });
+  return {};
+}
+
+// Lets KV be written that was computed for a composition: its answer does not wait for the disk.
+// Callers' thread.
+void ChunkLibrary::save_variants(const StartedPrefills& computed) {
+  if (store_ == nullptr) {
+    return;
+  }
+  for (const auto& [name, prefill] : computed) {
+    const auto& [id, key] = name;
+    tiers::HeldRef held;
+    std::string object, salt;
+    [[maybe_unused]] const Status closed = core_.engine.thread().call([&] {
+      const kv::Chunk* const chunk = core_.registry.find(id);
+      if (not_read_.erase(name) > 0 || chunk == nullptr) {
+        return;  // saved already, or gone
+      }
+      const auto kv = hold_kv(*chunk, key);
+      held = kv.ok() ? *kv : nullptr;
+      object = object_of(*chunk, key);
+      salt = chunk->salt;
+    });
+    if (held != nullptr && saves()) {
+      // By a name of its own: the chunk's says whether the chunk is written.
+      const std::string write = base::str_cat("kv ", object);
+      writes_.put(write, [this, id = id, salt, object, held = std::move(held)] {
+        return written_->put_variant(id, salt, object, held, core_.tiers);
+      });
+    }
+  }
+}
+
+std::vector<kv::Chunk> ChunkLibrary::saved_chunks(const std::string& salt) const {
+  return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list(salt);
+}
+
+// Of a chunk that is in the store; "" where none is, and so of those of other tenants.
+std::string ChunkLibrary::why_not_found(std::string_view id, std::string_view salt) const {
+  return store_ == nullptr ? std::string()
+                           : store_->why_not_found(std::string(id), std::string(salt),
+                                                   core_.tiers.shelves().geometry());
+}
+
+void ChunkLibrary::stop() {
+  writes_.stop();
+  uses_ = nullptr;
+}
+
+void ChunkLibrary::note_use(const std::string& id, const std::string& salt) const {
+  if (uses_ != nullptr) {
+    uses_->note(id, salt);
+  }
+}
+
+// What the store says of a chunk: another process may have pinned it there. Callers' thread, for
+// the store may be at work.
+void ChunkLibrary::note_saved(ChunkInfo& info, const std::string& salt) {
+  const auto saved = store_ == nullptr ? std::nullopt : store_->find(info.chunk_id, salt);
+  info.saved = saved.has_value();
+  info.pinned = info.pinned || (saved && saved->pinned);
+}
+
+}  // namespace quire::chunks

@@ -1,0 +1,213 @@
+#include "quire/chunks/chunk_prefills.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/no_memory.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/engine.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+// A prefill in flight. Books how it ended when its request is destroyed.
+class ChunkPrefills::Prefill : public engine::RequestObserver {
+ public:
+  // Gets the segment, or nothing. An error where nobody has it from now on.
+  using Store = std::function<Status(std::optional<kv::SegmentId>)>;
+  Prefill(kv::Ledger& ledger, Store store) : ledger_(ledger), store_(std::move(store)) {}
+
+  ~Prefill() override {
+    Status stored = store_(segment_);
+    if (status_.ok()) {
+      status_ = std::move(stored);
+    }
+    done_.set_value(std::move(status_));
+  }
+
+  void computed(SeqId sequence) override {
+    status_ = base::no_memory("the KV of a chunk");  // until it is sealed
+    auto segment = ledger_.seal(sequence);
+    if (segment.ok()) {
+      segment_ = *segment;
+      status_ = {};
+    } else {
+      status_ = std::move(segment).error();
+    }
+  }
+
+  void failed(const Error& error) override { status_ = base::copy_of(error); }
+
+  [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
+
+ private:
+  kv::Ledger& ledger_;
+  const Store store_;
+  std::optional<kv::SegmentId> segment_;
+  Status status_ = {ErrorCode::kCancelled, "the prefill was aborted"};
+  std::promise<Status> done_;
+};
+
+kv::VariantName ChunkPrefills::bos_name(const std::string& salt) {
+  return {base::str_cat(kv::kBosVariant, " ", salt), {.before = std::string(kv::kBosVariant)}};
+}
+
+Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::VariantName name,
+                                            Prefill::Store store) {
+  auto observer = std::make_shared<Prefill>(
+      core_.ledger(), [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
+        pending_.erase(name);
+        return store(kv);
+      });
+  PendingPrefill pending{.done = observer->done(), .waiters = std::make_shared<int>(1)};
+  request.kind = engine::RequestKind::kPrefill;
+  request.params.max_tokens = 0;
+  request.observer = std::move(observer);
+  std::vector<engine::NewRequest> requests;
+  requests.push_back(std::move(request));
+  std::vector<std::shared_ptr<engine::Channel>> channels;
+  QUIRE_TRY_STATUS(core_.engine.requests().enqueue(std::move(requests), channels));
+  pending.channel = channels.front();
+  pending_[std::move(name)] = pending;
+  return pending;
+}
+
+// Room was set aside for this variant; it is given back when the prefill cannot start.
+Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
+                                                    const kv::VariantKey& key, bool counted) {
+  const auto store = [this, id = chunk.id, salt = chunk.salt, key,
+                      counted](std::optional<kv::SegmentId> segment) {
+    if (counted && segment) {
+      core_.registry.count(salt, 0, 1);
+    }
+    Status ended = core_.registry.end(id, key, segment);
+    if (ended.ok() && segment) {
+      core_.registry.publish(id);
+    }
+    return ended;
+  };
+  engine::NewRequest request{.reuse = core_.options.enable_deduplication, .salt = chunk.salt};
+  if (key.before.empty()) {
+    request.prompt = *chunk.tokens;
+    return start(std::move(request), {chunk.id, key}, store);
+  }
+  const Result<SeqId> sequence = compose_behind(chunk, key);
+  if (!sequence.ok()) {
+    [[maybe_unused]] const Status ended = store(std::nullopt);
+    return sequence.error();
+  }
+  request.composed = engine::ComposedPrompt{.sequence = *sequence, .pieces = {chunk.tokens}};
+  return start(std::move(request), {chunk.id, key}, store);
+}
+
+// A sequence of the chunk's tokens behind what its variant stands behind.
+Result<SeqId> ChunkPrefills::compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key) {
+  kv::SegmentUse before;
+  std::int64_t position = key.gap;
+  if (key.before == kv::kBosVariant) {
+    const auto bos = bos_.find(chunk.salt);
+    QUIRE_CHECK(bos != bos_.end(), "the BOS token is computed first");
+    before.segment = bos->second;
+    position += 1;
+  } else {
+    QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(key.before, chunk.salt));
+    const auto variant = anchor->variants.find({});
+    QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
+    before = {.segment = variant->second, .rank = {anchor->rank}};
+    position += std::ssize(*anchor->tokens);
+  }
+  return core_.ledger().compose(
+      {&before, 1}, {.tokens = *chunk.tokens, .position = static_cast<std::int32_t>(position)});
+}
+
+std::optional<PendingPrefill> ChunkPrefills::join(const kv::VariantName& name) {
+  const auto known = pending_.find(name);
+  if (known == pending_.end()) {
+    return std::nullopt;
+  }
+  ++*known->second.waiters;
+  return known->second;
+}
+
+void ChunkPrefills::leave(std::span<const PendingPrefill> pending) {
+  for (const PendingPrefill& given_up : pending) {
+    if (--*given_up.waiters == 0) {
+      core_.engine.requests().abort(given_up.channel->id());
+    }
+  }
+}
+
+Status ChunkPrefills::wait(std::span<const PendingPrefill> pending, const Interrupt& interrupted) {
+  Status first_failure;
+  for (const PendingPrefill& prefill : pending) {
+    while (interrupted && prefill.done.wait_for(std::chrono::milliseconds(kInterruptPollMs)) !=
+                              std::future_status::ready) {
+      if (interrupted()) {
+        return {ErrorCode::kCancelled, "the call was interrupted"};
+      }
+    }
+    if (const Status status = prefill.done.get(); !status.ok() && first_failure.ok()) {
+      first_failure = status;
+    }
+  }
+  return first_failure;
+}
+
+// KV of a BOS token that no KV of the tenant's chunks stands behind.
+void ChunkPrefills::drop_unused_bos(const std::string& salt) {
+  const auto bos = bos_.find(salt);
+  if (bos != bos_.end() && !core_.registry.stands_behind(kv::kBosVariant, salt)) {
+    core_.ledger().drop_segment(bos->second);
+    bos_.erase(bos);
+  }
+}
+
+bool ChunkPrefills::owns(kv::SegmentId segment) const {
+  return std::ranges::any_of(bos_, [&](const auto& bos) { return bos.second == segment; });
+}
+
+void ChunkPrefills::drop_unused_bos() {
+  for (auto next = bos_.begin(); next != bos_.end();) {
+    const std::string salt = (next++)->first;
+    drop_unused_bos(salt);
+  }
+}
+
+Result<PendingPrefill> ChunkPrefills::start_bos(const std::string& salt, TokenId bos) {
+  const auto place = std::make_shared<BosSegments>();  // made now: it is filled where none may be
+  place->emplace(salt, kv::SegmentId{});
+  return start({.prompt = {bos}, .salt = salt}, bos_name(salt),
+               [this, place](std::optional<kv::SegmentId> segment) {
+                 if (segment) {
+                   place->begin()->second = *segment;
+                   bos_.erase(place->begin()->first);
+                   bos_.merge(*place);
+                 }
+                 return Status();
+               });
+}
+
+}  // namespace quire::chunks

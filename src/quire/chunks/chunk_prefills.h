@@ -1,0 +1,85 @@
+// ChunkPrefills: prefills of chunks that are under way, and the KV of BOS tokens that chunks stand
+// behind.
+//
+// Thread rule: the engine thread, but for wait().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "quire/base/ids.h"
+#include "quire/chunks/chunk_core.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+// A prefill in flight: how it ends, and its request, to abort when nobody wants it.
+struct PendingPrefill {
+  std::shared_future<Status> done;
+  std::shared_ptr<engine::Channel> channel;
+  std::shared_ptr<int> waiters;  // calls that want it; engine thread
+};
+using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;  // of one call
+
+class ChunkPrefills {
+ public:
+  // `core` is borrowed.
+  explicit ChunkPrefills(ChunkCore& core) : core_(core) {}
+
+  // Names the KV of a BOS token, of which each tenant has its own. No chunk has this name.
+  [[nodiscard]] static kv::VariantName bos_name(const std::string& salt);
+
+  // Starts the prefill of a chunk for which room was set aside. Gives the room back where it cannot
+  // start. `counted`: as a miss, once it is done.
+  [[nodiscard]] Result<PendingPrefill> start_prefill(const kv::Chunk& chunk,
+                                                     const kv::VariantKey& key, bool counted);
+  // Starts computing the KV of a tenant's BOS token.
+  [[nodiscard]] Result<PendingPrefill> start_bos(const std::string& salt, TokenId bos);
+
+  [[nodiscard]] bool is_under_way(const kv::VariantName& name) const {
+    return pending_.contains(name);
+  }
+  // Returns a prefill that is at work already, for one more call to wait for.
+  [[nodiscard]] std::optional<PendingPrefill> join(const kv::VariantName& name);
+  // Counts one call less for each, and aborts those that no call waits for any more.
+  void leave(std::span<const PendingPrefill> pending);
+  // Blocks until all have ended or the call is interrupted. Returns the first failure. Any thread.
+  [[nodiscard]] static Status wait(std::span<const PendingPrefill> pending,
+                                   const Interrupt& interrupted);
+
+  [[nodiscard]] bool has_bos(const std::string& salt) const { return bos_.contains(salt); }
+  // Returns whether the segment is the KV of a BOS token.
+  [[nodiscard]] bool owns(kv::SegmentId segment) const;
+  // Drops the KV of a BOS token that no KV of the tenant's chunks stands behind.
+  void drop_unused_bos(const std::string& salt);
+  void drop_unused_bos();
+
+ private:
+  class Prefill;
+  using BosSegments = std::map<std::string, kv::SegmentId>;  // by salt
+  // Gets the KV of a prefill, or none. Returns an error where nobody has it from now on.
+  using KeepKv = std::function<Status(std::optional<kv::SegmentId>)>;
+
+  [[nodiscard]] Result<PendingPrefill> start(engine::NewRequest request, kv::VariantName name,
+                                             KeepKv store);
+  // Returns a sequence of the chunk's tokens behind what its variant stands behind.
+  [[nodiscard]] Result<SeqId> compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key);
+
+  ChunkCore& core_;
+  StartedPrefills pending_;
+  BosSegments bos_;  // KV of a BOS token alone, once wanted
+};
+
+}  // namespace quire::chunks

@@ -1,0 +1,135 @@
+// ChunkService: the verbs of chunks. Callers' threads turn text into tokens and wait; the registry,
+// and everything that changes it, lives on the engine thread.
+//
+// The parts: drafts are checked and tokenized (chunk_drafts.h), registered (chunk_registrar.h) and
+// prefilled (chunk_prefills.h); a composition is previewed (composition_preview.h), planned
+// (composition_planner.h) and started (composer.h); the store is chunk_library.h.
+//
+// A salt that is asked for is the tenant's; an empty one is ChunkCacheOptions::salt. The chunks of
+// one tenant do not exist for another.
+//
+// Thread rule: every public function may be called from any thread but the engine's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_core.h"
+#include "quire/chunks/chunk_drafts.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/chunk_registrar.h"
+#include "quire/chunks/composer.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/chunks/composition_preview.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/hooks.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+class Engine;
+}  // namespace quire::engine
+
+namespace quire::tiers {
+class TierService;
+}  // namespace quire::tiers
+
+namespace quire::chunks {
+
+class ChunkService final : public engine::BlockHolders {
+ public:
+  // `engine` and `tiers` are borrowed, and must outlive the service.
+  ChunkService(engine::Engine& engine, tiers::TierService& tiers, const ChunkCacheOptions& options);
+
+  // Registering.
+  [[nodiscard]] Result<std::vector<TokenId>> encode(ChunkType type, std::string_view text) const {
+    return drafts_.encode(type, text);
+  }
+  [[nodiscard]] Result<std::vector<RegisteredChunk>> register_chunks(
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how) {
+    return registrar_.register_chunks(chunks, interrupted, std::move(how));
+  }
+  void release(std::vector<RegisteredChunk> registered) {
+    registrar_.release(std::move(registered));
+  }
+  void withdraw(TakenChunks taken) { registrar_.withdraw(std::move(taken)); }
+
+  // Chunks that are there.
+  [[nodiscard]] Result<ChunkInfo> get(const std::string& id, const std::string& salt);
+  [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
+                                                    std::string_view metadata_filter_json,
+                                                    const std::string& salt);
+  [[nodiscard]] Result<ChunkInfo> update(const std::string& id, const ChunkUpdate& update,
+                                         const std::string& salt);
+  [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe, const std::string& salt);
+  [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type, const std::string& salt);
+  [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds, const std::string& salt);
+  [[nodiscard]] Result<ChunkStats> stats(const std::string& salt);
+
+  // Composing.
+  [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec) {
+    return preview_.preview(spec);
+  }
+  [[nodiscard]] bool retokenizes_alike(const CompositionInfo& info) {
+    return preview_.retokenizes_alike(info);
+  }
+  [[nodiscard]] Result<std::string> salt_of(const ComposedRun& run) const {
+    return planner_.salt_of(run);
+  }
+  // Returns what register_chunks() of `chunks`, system and query included, and then submit() of
+  // `run` would refuse now. The spec's ids are not read.
+  [[nodiscard]] Status check(std::span<const ChunkContent> chunks, const ComposedRun& run);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<engine::Channel>>> submit(
+      std::span<const ComposedRun> runs, const Interrupt& interrupted,
+      std::vector<kv::VariantName>* computed = nullptr) {
+    return composer_.submit(runs, interrupted, computed);
+  }
+
+  [[nodiscard]] ChunkLibrary& library() { return library_; }
+  [[nodiscard]] const ChunkCore& core() const { return core_; }
+
+  // Engine thread.
+  [[nodiscard]] kv::ChunkRegistry& registry() { return core_.registry; }
+  // Brings a tenant's saved chunk into the registry. Its KV has been read when it returns.
+  [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
+    return library_.adopt(id, salt);
+  }
+
+  // engine::BlockHolders.
+  [[nodiscard]] bool owns(kv::SegmentId segment) const override {
+    return core_.registry.owns(segment) || prefills_.owns(segment);
+  }
+  [[nodiscard]] bool await_blocks() override { return library_.writes().wait_one(); }
+  void session_closed(kv::SessionRef session) override { core_.registry.close_session(session); }
+  void session_forgotten(kv::SessionRef session) override {
+    core_.registry.forget_session(session);
+  }
+
+ private:
+  // Engine thread.
+  [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
+  [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const std::string& salt,
+                                               const ChunkUpdate& update);
+
+  ChunkCore core_;
+  ChunkPrefills prefills_;
+  ChunkLibrary library_;
+  ChunkDrafts drafts_;
+  ChunkRegistrar registrar_;
+  CompositionPlanner planner_;
+  Composer composer_;
+  CompositionPreview preview_;
+};
+
+}  // namespace quire::chunks

@@ -1,0 +1,478 @@
+#include "quire/chunks/composer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <ranges>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/no_memory.h"
+#include "quire/chunks.h"
+#include "quire/chunks/blend.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/composition_attempt.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/chunks/part_origins.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/tiers/tier_service.h"
+
+namespace quire::chunks {
+
+namespace {
+
+// A BOS token first, then the chunks' missing variants, then what is read for blending, then the
+// runs; twice more if KV turns out to be damaged or a chunk was deleted and registered again.
+constexpr int kAttempts = 6;
+
+}  // namespace
+
+namespace {
+
+constexpr std::size_t kShownDigits = 12;
+
+}  // namespace
+
+Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
+    std::span<const ComposedRun> runs, const Interrupt& interrupted,
+    std::vector<kv::VariantName>* computed) {
+  for (const ComposedRun& run : runs) {
+    QUIRE_TRY([[maybe_unused]] const std::string salt, planner_.salt_of(run));
+    QUIRE_TRY_STATUS(run.kind == engine::RequestKind::kGenerate ? core_.engine.check(*run.params)
+                                                                : Status());
+  }
+  CompositionAttempt attempt{.counted = std::ranges::all_of(runs, &ComposedRun::counted)};
+  try {
+    return submit(runs, interrupted, computed, attempt);
+  } catch (const std::bad_alloc&) {
+    give_up(std::move(attempt));
+    return base::no_memory("a composition");
+  }
+}
+
+Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
+    std::span<const ComposedRun> runs, const Interrupt& interrupted,
+    std::vector<kv::VariantName>* computed, CompositionAttempt& attempt) {
+  for (int count = 0; count < kAttempts; ++count) {
+    const auto started = core_.engine.thread().ask_for_blocks<bool>([&] {  // blending takes some
+      auto advanced = advance(runs, attempt);
+      if (!advanced.ok()) {
+        attempt.in_use.clear();
+      }
+      return advanced;
+    });
+    const auto right = started.ok() && *started ? await_read(runs, attempt, interrupted) : started;
+    if (right.ok() && *right) {
+      if (attempt.counted) {
+        library_.save_variants(attempt.started);
+      }
+      if (computed != nullptr) {
+        std::ranges::copy(attempt.started | std::views::keys, std::back_inserter(*computed));
+      }
+      return std::move(attempt.channels);
+    }
+    const Status done = right.ok() ? await_missing(attempt, interrupted) : right.error();
+    if (!done.ok()) {
+      give_up(std::move(attempt));
+      return done.error();
+    }
+  }
+  give_up(std::move(attempt));
+  return {ErrorCode::kOutOfBlocks,
+          "the composition's chunks were deleted as fast as they were computed; try again"};
+}
+
+// Blending looks at KV here and now, so that must be there; any other run waits for it layer by
+// layer. Runs count as uses when what they read was right.
+Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
+  ReadBehind behind;
+  auto resolved =
+      resolve(runs, attempt.in_use, attempt.reads_behind && !core_.windowed() ? &behind : nullptr);
+  library_.start_reading(std::move(behind));  // whatever has failed since
+  QUIRE_TRY(attempt.compositions, std::move(resolved));
+  QUIRE_TRY(const bool complete, start_missing(attempt.compositions, attempt));
+  if (!complete) {
+    return false;
+  }
+  attempt.loads = loads_of(attempt.compositions);
+  const bool blends = std::ranges::any_of(
+      runs, [](const ComposedRun& run) { return run.spec->mode == ReuseMode::kBlend; });
+  if (blends && !attempt.loads.empty()) {
+    return false;
+  }
+  QUIRE_TRY_STATUS(start_runs(runs, attempt));
+  if (attempt.loads.empty()) {
+    count_uses(runs, attempt);
+  }
+  return true;
+}
+
+Status Composer::await_missing(CompositionAttempt& attempt, const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(tiers::BackgroundLoads::await(attempt.loads, interrupted));
+  for (const tiers::BackgroundLoads::LoadRef& load : std::exchange(attempt.loads, {})) {
+    attempt.reads_behind = load->outcome().ok() && attempt.reads_behind;
+  }
+  return prefills_.wait(attempt.pending, interrupted);
+}
+
+// Runs that read what was damaged have handed out nothing: they end, and begin anew without it.
+Result<bool> Composer::await_read(std::span<const ComposedRun> runs, CompositionAttempt& attempt,
+                                  const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(tiers::BackgroundLoads::await(attempt.loads, interrupted));
+  bool right = true;
+  for (const tiers::BackgroundLoads::LoadRef& load : attempt.loads) {
+    right = load->outcome().ok() && right;
+  }
+  if (attempt.loads.empty()) {
+    return true;
+  }
+  attempt.loads.clear();
+  attempt.reads_behind = right;
+  QUIRE_TRY_STATUS(core_.engine.thread().call([&] {
+    if (right) {
+      count_uses(runs, attempt);
+    } else {
+      withdraw_runs(attempt);
+    }
+    core_.engine.publish_stats();
+  }));
+  return right;
+}
+
+void Composer::withdraw_runs(CompositionAttempt& attempt) {
+  for (const std::shared_ptr<engine::Channel>& channel : std::exchange(attempt.channels, {})) {
+    core_.engine.requests().abort(channel->id());
+    core_.engine.core().counters.tokens_reused -=
+        channel->cached_tokens();  // nobody gets that output
+  }
+}
+
+// Takes back what the attempt alone has wanted, without waiting for it: a step that runs may wait
+// for files. The thread of an engine that closes may still be at the registry, which ends with it.
+void Composer::give_up(CompositionAttempt attempt) {
+  try {
+    const auto last = std::make_shared<CompositionAttempt>(std::move(attempt));
+    const bool sent = core_.engine.thread().post([this, last] { take_back(*last); });
+    if (!sent) {
+      std::ranges::for_each(last->in_use, &ChunkUse::forget);
+    }
+  } catch (const std::bad_alloc&) {
+    core_.engine.thread().call_surely([&] { take_back(attempt); });
+    std::ranges::for_each(attempt.in_use, &ChunkUse::forget);
+  }
+}
+
+// Engine thread. Doing it twice does no more.
+void Composer::take_back(CompositionAttempt& attempt) {
+  withdraw_runs(attempt);
+  prefills_.leave(std::exchange(attempt.pending, {}));
+  for (const auto& [name, prefill] : attempt.started) {
+    if (*prefill.waiters == 0) {
+      core_.registry.drop_variant(name);  // no effect where it is the BOS token
+    }
+  }
+  prefills_.drop_unused_bos();
+  attempt.in_use.clear();
+  core_.engine.publish_stats();
+}
+
+Status Composer::adopt_all(const ComposedRun& run, ReadBehind* behind) {
+  for (const std::string& id : CompositionPlanner::chunk_ids(*run.spec)) {
+    QUIRE_TRY_STATUS(library_.adopt(id, planner_.whose(run), behind));
+  }
+  return {};
+}
+
+// With what there is of them in the store.
+Result<Compositions> Composer::resolve(std::span<const ComposedRun> runs, ChunkUses& uses,
+                                       ReadBehind* behind) {
+  for (const ComposedRun& run : runs) {
+    QUIRE_TRY_STATUS(adopt_all(run, behind));
+  }
+  QUIRE_TRY(Compositions compositions, planner_.resolve(runs));
+  ChunkUses held;
+  held.reserve(runs.size());
+  for (const ComposedRun& run : runs) {
+    held.push_back(std::make_shared<ChunkUse>(core_.registry, *run.spec));
+  }
+  uses.swap(held);
+  if (!library_.has_store()) {
+    return compositions;
+  }
+  QUIRE_TRY(const bool read, library_.read_variants(compositions, behind));
+  return read ? planner_.resolve(runs) : std::move(compositions);
+}
+
+// How far a call of submit has come.
+// Parts behind a BOS token wait for that. What is at work already is waited for.
+Result<bool> Composer::start_missing(const Compositions& compositions,
+                                     CompositionAttempt& attempt) {
+  bool complete = true;
+  std::set<std::string> want_bos;  // salts
+  std::vector<kv::VariantName> variants;
+  std::int64_t needed = 0;  // blocks: of those, and of the longest query
+  for (const kv::ResolvedComposition& composition : compositions) {
+    needed =
+        std::max(needed, core_.ledger().min_blocks(std::ssize(*composition.query.chunk->tokens)));
+  }
+  for (const kv::ResolvedComposition& composition : compositions) {
+    for (const kv::Part& part : composition.missing()) {
+      complete = false;
+      const kv::VariantName name(part.chunk->id, part.key);
+      const std::string& salt = part.chunk->salt;
+      if (part.key.before == kv::kBosVariant && !prefills_.has_bos(salt)) {
+        want_bos.insert(salt);
+      } else if (auto meanwhile = prefills_.join(name)) {
+        attempt.pending.push_back(*std::move(meanwhile));
+      } else if (std::ranges::find(variants, name) == variants.end()) {
+        variants.push_back(name);
+        needed += core_.registry.blocks_for(part.chunk->tokens->size());
+      }
+    }
+  }
+  const std::int64_t lacks = core_.lacking(needed);
+  if (variants.empty() && lacks > 0) {
+    return core_.registry.pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
+  }
+  std::map<std::string, std::vector<kv::VariantName>> by_salt;
+  for (const kv::VariantName& name : variants) {
+    by_salt[core_.registry.find(name.first)->salt].push_back(name);
+  }
+  for (const auto& [salt, own] : by_salt) {
+    QUIRE_TRY_STATUS(core_.registry.begin_variants(own, lacks));
+    QUIRE_TRY_STATUS(start_variants(own, attempt));
+  }
+  for (const std::string& salt : want_bos) {
+    QUIRE_TRY_STATUS(start_bos(salt, attempt));
+  }
+  return complete;
+}
+
+// Prefills for which room was set aside.
+Status Composer::start_variants(std::span<const kv::VariantName> variants,
+                                CompositionAttempt& attempt) {
+  Status failure;
+  for (const kv::VariantName& name : variants) {
+    const kv::Chunk* const chunk = core_.registry.find(name.first);
+    QUIRE_CHECK(chunk != nullptr, "a chunk in use has gone");
+    if (!failure.ok()) {
+      [[maybe_unused]] const Status ended =
+          core_.registry.end(name.first, name.second, std::nullopt);
+      continue;
+    }
+    const auto prefill = prefills_.start_prefill(*chunk, name.second, attempt.counted);
+    if (!prefill.ok()) {
+      failure = prefill.error();
+      continue;
+    }
+    attempt.started.insert_or_assign(name, *prefill);
+    attempt.pending.push_back(*prefill);
+  }
+  return failure;
+}
+
+// The KV that stands before contexts computed under a BOS token.
+Status Composer::start_bos(const std::string& salt, CompositionAttempt& attempt) {
+  const auto bos = core_.bos_token();
+  if (!bos) {
+    return {ErrorCode::kUnsupported, "the model has no BOS token; compose without a BOS sink"};
+  }
+  const kv::VariantName name = ChunkPrefills::bos_name(salt);
+  if (auto meanwhile = prefills_.join(name)) {
+    attempt.pending.push_back(*std::move(meanwhile));
+    return {};
+  }
+  QUIRE_TRY(const PendingPrefill pending, prefills_.start_bos(salt, *bos));
+  attempt.started.insert_or_assign(name, pending);
+  attempt.pending.push_back(pending);
+  return {};
+}
+
+// Of each part where its KV comes from. What this call has computed, `fresh`, counts as computed
+// where it is used first, and has been taken out of it then.
+Composer::Origins Composer::origins_of(const kv::ResolvedComposition& composition,
+                                       StartedPrefills& fresh) {
+  Origins origins;
+  const auto add = [&](const kv::VariantName& name, std::string shown, std::int64_t tokens) {
+    PartOrigin origin{.name = std::move(shown), .reused = tokens};
+    if (const auto prefill = fresh.extract(name)) {
+      origin.reused = prefill.mapped().channel->cached_tokens();
+      origin.computed = tokens - origin.reused;
+      origin.from_prefix_cache = true;
+    }
+    origins.push_back(std::move(origin));
+  };
+  if (composition.mode == ReuseMode::kExact) {
+    return origins;  // its ids are a plain prompt
+  }
+  for (const kv::Part& part : composition.parts) {
+    add({part.chunk->id, part.key}, part.chunk->id.substr(0, kShownDigits),
+        std::ssize(*part.chunk->tokens));
+  }
+  const bool behind_bos = std::ranges::any_of(
+      composition.parts, [](const kv::Part& part) { return part.key.before == kv::kBosVariant; });
+  const kv::VariantName bos = ChunkPrefills::bos_name(composition.query.chunk->salt);
+  if (behind_bos && fresh.contains(bos)) {
+    add(bos, std::string(kv::kBosVariant), 1);
+  }
+  return origins;
+}
+
+// The request's sequence. Blending computes a part of the contexts again, here and now.
+Result<SeqId> Composer::compose(const CompositionSpec& spec,
+                                const kv::ResolvedComposition& composition, Origins& origins,
+                                ReuseReport& reuse) {
+  const kv::ComposeTail tail = {.tokens = *composition.query.chunk->tokens,
+                                .position = composition.query.position};
+  kv::Ledger& ledger = core_.ledger();
+  if (spec.mode != ReuseMode::kBlend) {
+    reuse.sources = sources_of(origins, 0);
+    return ledger.compose(composition.uses(), tail);
+  }
+  engine::EngineCore& core = core_.engine.core();
+  QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
+                                              .store = core.shelves,
+                                              .decoder = core.decoder(),
+                                              .views = core.views,
+                                              .max_rows = core_.engine.options().max_batch_tokens},
+                                             spec.blend, composition));
+  core.counters.tokens_computed += blended.recomputed_tokens;
+  take_off(blended.recomputed, origins);
+  reuse.sources = sources_of(origins, blended.recomputed_tokens);
+  if (blended.context_tokens > 0) {
+    reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
+                            static_cast<double>(blended.context_tokens);
+  }
+  auto sequence = ledger.compose(blended.uses, tail);
+  for (const kv::SegmentId own : blended.own) {
+    ledger.drop_segment(own);  // the sequence has it
+  }
+  return sequence;
+}
+
+Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
+                                                 const kv::ResolvedComposition& composition,
+                                                 Origins origins) {
+  engine::NewRequest request{.kind = run.kind,
+                             .session = run.options.session,
+                             .salt = planner_.whose(run),
+                             .streaming = run.streaming,
+                             .notify = run.options.notify};
+  if (run.kind == engine::RequestKind::kGenerate) {
+    request.params = *run.params;
+  }
+  request.params.max_tokens = planner_.max_new_tokens(run, composition);
+  const bool plain = composition.mode == ReuseMode::kExact;
+  request.observer = std::make_shared<ChunkUse>(core_.registry, *run.spec, run.observer,
+                                                plain && !run.counted ? &core_.ledger() : nullptr);
+  if (plain) {
+    request.prompt = composition.joined();
+    if (run.kind == engine::RequestKind::kForwardAll) {  // of the query; cached rows have no logits
+      request.reuse = false;
+      request.first_logit = static_cast<std::int32_t>(std::ssize(request.prompt) -
+                                                      std::ssize(*composition.query.chunk->tokens));
+    }
+    return request;
+  }
+  engine::ComposedPrompt composed{.reuse = {.grade = composition.grade}};
+  for (const kv::Part& part : composition.parts) {
+    composed.pieces.push_back(part.chunk->tokens);
+  }
+  composed.pieces.push_back(composition.query.chunk->tokens);
+  QUIRE_TRY(composed.sequence, compose(*run.spec, composition, origins, composed.reuse));
+  composed.cached_tokens = reused_tokens(origins);
+  request.composed = std::move(composed);
+  return request;
+}
+
+Status Composer::start_runs(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
+  std::vector<engine::NewRequest> requests;
+  const auto close_all = [&] {
+    for (const engine::NewRequest& request : requests) {
+      if (request.composed) {
+        core_.ledger().close(request.composed->sequence);
+      }
+    }
+  };
+  attempt.origins.clear();
+  attempt.channels.clear();  // of a visit that was refused memory
+  StartedPrefills fresh = attempt.started;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    attempt.origins.push_back(origins_of(attempt.compositions[i], fresh));
+    auto request = request_for(runs[i], attempt.compositions[i], attempt.origins.back());
+    if (!request.ok()) {
+      close_all();
+      return std::move(request).error();
+    }
+    requests.push_back(std::move(request).value());
+  }
+  return core_.engine.requests().enqueue(std::move(requests), attempt.channels);
+}
+
+std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
+    const Compositions& compositions) const {
+  const tiers::BackgroundLoads& under_way = core_.tiers.background_loads();
+  std::vector<tiers::BackgroundLoads::LoadRef> loads;
+  for (const kv::ResolvedComposition& composition : compositions) {
+    if (composition.mode == ReuseMode::kExact || under_way.idle()) {
+      continue;  // its ids are a plain prompt
+    }
+    for (const kv::SegmentUse& use : composition.uses()) {
+      std::ranges::move(under_way.filling(core_.ledger().segment(use.segment)->blocks().ids()),
+                        std::back_inserter(loads));
+    }
+  }
+  return loads;
+}
+
+// Chunks that were deleted while the run waited for their KV are not used any more.
+void Composer::count_use(const ComposedRun& run, std::span<const PartOrigin> origins) {
+  for (const PartOrigin& origin : origins) {  // the request reports them, and its prefill has
+    core_.engine.core().counters.tokens_reused -= origin.from_prefix_cache ? origin.reused : 0;
+  }
+  if (!run.counted) {
+    return;
+  }
+  const kv::SessionRef session =
+      core_.engine.sessions().named(run.options.session, planner_.whose(run));
+  for (const std::string& id : CompositionPlanner::chunk_ids(*run.spec)) {
+    if (core_.registry.find(id) != nullptr) {
+      core_.registry.use(id, session);
+      library_.note_use(id, planner_.whose(run));
+    }
+  }
+  core_.registry.count(planner_.whose(run), std::ranges::count(origins, 0, &PartOrigin::computed),
+                       0);
+}
+
+void Composer::count_uses(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    count_use(runs[i], attempt.origins[i]);
+  }
+  attempt.in_use.clear();
+}
+
+}  // namespace quire::chunks

@@ -1,0 +1,94 @@
+// Composer: starts compositions. A composition is a request whose sequence stands behind the
+// segments of its chunks. It runs in the same batch as plain prompts.
+//
+// Thread rule: submit() may be called from any thread but the engine's.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_core.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/composition_attempt.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/chunks/part_origins.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/interrupt.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/tiers/background_loads.h"
+
+namespace quire::chunks {
+
+class Composer {
+ public:
+  // All are borrowed.
+  Composer(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
+           CompositionPlanner& planner)
+      : core_(core), prefills_(prefills), library_(library), planner_(planner) {}
+
+  // Computes the KV that is missing, waiting for it, then starts all runs together or none.
+  // `computed`, where given, gets the names of that KV.
+  [[nodiscard]] Result<std::vector<std::shared_ptr<engine::Channel>>> submit(
+      std::span<const ComposedRun> runs, const Interrupt& interrupted,
+      std::vector<kv::VariantName>* computed = nullptr);
+
+ private:
+  using Origins = CompositionAttempt::Origins;
+
+  // Callers' threads.
+  [[nodiscard]] Result<std::vector<std::shared_ptr<engine::Channel>>> submit(
+      std::span<const ComposedRun> runs, const Interrupt& interrupted,
+      std::vector<kv::VariantName>* computed, CompositionAttempt& attempt);
+  [[nodiscard]] Status await_missing(CompositionAttempt& attempt, const Interrupt& interrupted);
+  // Returns whether what the started runs read was right.
+  [[nodiscard]] Result<bool> await_read(std::span<const ComposedRun> runs,
+                                        CompositionAttempt& attempt, const Interrupt& interrupted);
+  void give_up(CompositionAttempt attempt);
+
+  // Engine thread.
+  // Returns whether the runs have started; else there is KV to wait for.
+  [[nodiscard]] Result<bool> advance(std::span<const ComposedRun> runs,
+                                     CompositionAttempt& attempt);
+  void withdraw_runs(CompositionAttempt& attempt);
+  void take_back(CompositionAttempt& attempt);
+  // Fills `uses`, which keep the chunks from being evicted.
+  [[nodiscard]] Result<Compositions> resolve(std::span<const ComposedRun> runs, ChunkUses& uses,
+                                             ReadBehind* behind);
+  [[nodiscard]] Status adopt_all(const ComposedRun& run, ReadBehind* behind);
+  // Returns whether nothing was missing.
+  [[nodiscard]] Result<bool> start_missing(const Compositions& compositions,
+                                           CompositionAttempt& attempt);
+  [[nodiscard]] Status start_bos(const std::string& salt, CompositionAttempt& attempt);
+  [[nodiscard]] Status start_variants(std::span<const kv::VariantName> variants,
+                                      CompositionAttempt& attempt);
+  [[nodiscard]] Status start_runs(std::span<const ComposedRun> runs, CompositionAttempt& attempt);
+  // Returns the loads of KV that the compositions stand on.
+  [[nodiscard]] std::vector<tiers::BackgroundLoads::LoadRef> loads_of(
+      const Compositions& compositions) const;
+  [[nodiscard]] static Origins origins_of(const kv::ResolvedComposition& composition,
+                                          StartedPrefills& fresh);
+  [[nodiscard]] Result<engine::NewRequest> request_for(const ComposedRun& run,
+                                                       const kv::ResolvedComposition& composition,
+                                                       Origins origins);
+  [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
+                                      const kv::ResolvedComposition& composition, Origins& origins,
+                                      ReuseReport& reuse);
+  void count_use(const ComposedRun& run, std::span<const PartOrigin> origins);
+  void count_uses(std::span<const ComposedRun> runs, CompositionAttempt& attempt);
+
+  ChunkCore& core_;
+  ChunkPrefills& prefills_;
+  ChunkLibrary& library_;
+  CompositionPlanner& planner_;
+};
+
+}  // namespace quire::chunks

@@ -1,0 +1,91 @@
+// One call that composes: what keeps its chunks, and how far it has come.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/chunks/part_origins.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+// Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
+class ChunkUse : public engine::RequestObserver {
+ public:
+  // `forgetful`: its prefix cache keeps nothing of what a plain request computes, unless a window
+  // has freed a part of it.
+  ChunkUse(kv::ChunkRegistry& registry, const CompositionSpec& spec,
+           std::shared_ptr<engine::RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
+      : ChunkUse(registry, std::move(next), forgetful) {  // whose destructor ends what this begins
+    const std::vector<std::string> ids = CompositionPlanner::chunk_ids(spec);
+    holds_.reserve(ids.size());
+    for (const std::string& id : ids) {
+      holds_.push_back(registry_.hold(id));
+    }
+  }
+  ~ChunkUse() override {
+    for (const kv::ChunkRegistry::Hold& hold : holds_) {
+      registry_.release(hold);
+    }
+    if (own_) {
+      forgetful_->forget_segment(*own_);
+    }
+  }
+
+  void computed(SeqId sequence) override {
+    if (forgetful_ != nullptr) {
+      const auto own = forgetful_->seal(sequence);
+      own_ = own.ok() ? std::optional(*own) : std::nullopt;
+    }
+    if (next_ != nullptr) {
+      next_->computed(sequence);
+    }
+  }
+
+  // Releases nothing any more: for a thread that may not touch the registry.
+  void forget() {
+    holds_.clear();
+    own_.reset();
+  }
+
+ private:
+  ChunkUse(kv::ChunkRegistry& registry, std::shared_ptr<engine::RequestObserver> next,
+           kv::Ledger* forgetful)
+      : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {}
+
+  kv::ChunkRegistry& registry_;
+  std::shared_ptr<engine::RequestObserver> next_;
+  kv::Ledger* forgetful_;
+  std::vector<kv::ChunkRegistry::Hold> holds_;
+  std::optional<kv::SegmentId> own_;
+};
+
+using ChunkUses = std::vector<std::shared_ptr<ChunkUse>>;
+
+struct CompositionAttempt {
+  using Origins = std::vector<PartOrigin>;
+  bool counted = true;                                 // all its runs are
+  StartedPrefills started;                             // prefills of this call
+  ChunkUses in_use;                                    // nothing is evicted between two visits
+  std::vector<PendingPrefill> pending;                 // what it has waited for
+  bool reads_behind = true;                            // until something was damaged
+  std::vector<tiers::BackgroundLoads::LoadRef> loads;  // what it stands on is still read
+  Compositions compositions;                           // of this visit; their chunks are in use
+  std::vector<Origins> origins;                        // of the runs
+  std::vector<std::shared_ptr<engine::Channel>> channels;
+};
+
+}  // namespace quire::chunks

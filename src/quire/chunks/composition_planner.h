@@ -1,0 +1,59 @@
+// CompositionPlanner: what a composition is, and whether it can be computed. Changes nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_core.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/engine/active_request.h"
+#include "quire/kv/composition.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+
+namespace quire::chunks {
+
+// One composition and what is to be done with it.
+struct ComposedRun {
+  const CompositionSpec* spec = nullptr;
+  engine::RequestKind kind = engine::RequestKind::kGenerate;
+  const SamplingParams* params = nullptr;  // of kGenerate
+  bool streaming = false;
+  bool counted = true;  // as uses and hits of its chunks
+  RequestOptions options = {};
+  std::shared_ptr<engine::RequestObserver> observer = nullptr;
+};
+
+class CompositionPlanner {
+ public:
+  // `core` is borrowed.
+  explicit CompositionPlanner(ChunkCore& core) : core_(core) {}
+
+  // Any thread.
+  [[nodiscard]] static std::vector<std::string> chunk_ids(const CompositionSpec& spec);
+  // Returns the tenant whose chunks a run composes. kInvalidArgument where it names two.
+  [[nodiscard]] Result<std::string> salt_of(const ComposedRun& run) const;
+  // Returns the same. Precondition: salt_of() accepts the run.
+  [[nodiscard]] const std::string& whose(const ComposedRun& run) const;
+  // Returns kOverflow for more positions than the model's context has.
+  [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
+  [[nodiscard]] std::int32_t max_new_tokens(const ComposedRun& run,
+                                            const kv::ResolvedComposition& composition) const;
+
+  // Engine thread.
+  // Returns what the scheduler would refuse, before chunks are computed and others evicted.
+  [[nodiscard]] Status check_fits(const ComposedRun& run,
+                                  const kv::ResolvedComposition& composition) const;
+  // Returns the runs' chunks and places, of chunks that are in the registry.
+  [[nodiscard]] Result<Compositions> resolve(std::span<const ComposedRun> runs);
+
+ private:
+  ChunkCore& core_;
+};
+
+}  // namespace quire::chunks

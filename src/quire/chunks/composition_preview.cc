@@ -1,0 +1,316 @@
+#include "quire/chunks/composition_preview.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/chunks.h"
+#include "quire/chunks/blend.h"
+#include "quire/chunks/chunk_core.h"
+#include "quire/chunks/chunk_library.h"
+#include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/reuse_grade.h"
+#include "quire/engine/session_service.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/text/tokenizer.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/tiers/tier_service.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+
+namespace {
+
+CompositionInfo::Segment segment_of(const kv::Part& part) {
+  return {.chunk_id = part.chunk->id,
+          .type = part.chunk->type,
+          .num_tokens = std::ssize(*part.chunk->tokens),
+          .token_ids = part.chunk->tokens,
+          .position = part.position};
+}
+
+std::span<CompositionInfo::Segment> all_but_query(CompositionInfo& info) {
+  return std::span(info.segments).first(info.segments.size() - 1);
+}
+
+std::int64_t blocks_for(std::int64_t tokens, const kv::Ledger& ledger) {
+  const std::int64_t block_tokens = ledger.config().block_tokens;
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+// Counts blocks of segments. What begins alike may share blocks, from the first one on.
+class DistinctBlocks {
+ public:
+  // How many of `blocks` are new. Cost: O(1), and O(blocks) where some are known.
+  std::int64_t add(std::span<const BlockId> blocks) {
+    std::vector<std::span<const BlockId>>& alike = by_first_[blocks.front()];
+    std::int64_t known = 0;
+    for (const std::span<const BlockId> other : alike) {
+      const auto differ = std::ranges::mismatch(blocks, other).in1;
+      known = std::max<std::int64_t>(known, differ - blocks.begin());
+    }
+    alike.push_back(blocks);
+    return std::ssize(blocks) - known;
+  }
+
+ private:
+  std::map<BlockId, std::vector<std::span<const BlockId>>> by_first_;
+};
+
+// As take_off() does it: tokens that are computed twice come off what is reused elsewhere.
+void add_blend(const BlendCost& cost, CompositionInfo& info) {
+  info.tokens_computed += cost.tokens;
+  info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - cost.tokens);
+  info.num_blocks += cost.blocks;
+  info.new_blocks += cost.blocks;
+}
+
+}  // namespace
+
+// Which saved chunks and which of their KV a run would bring back. The same decisions as those of
+// adopt() and read_variants(), in the same order, but nothing is read: KV that turns out to be
+// damaged is computed by the run.
+class CompositionPreview::Foresight {
+ public:
+  Foresight(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
+            const std::string& salt)
+      : core_(core),
+        prefills_(prefills),
+        library_(library),
+        salt_(salt),
+        policy_(core.tiers.reload_policy().forecast()) {}
+
+  void adopt(const std::string& id) {
+    const auto saved = library_.saved_chunk(id, salt_);
+    if (saved && (saved->anchor.empty() || adopts_anchor(saved->anchor))) {
+      adopt_saved(*saved);
+    }
+  }
+
+  void read_variants(const kv::ResolvedComposition& composition) {
+    for (const kv::Part& part : composition.missing()) {
+      const kv::VariantName name{part.chunk->id, part.key};
+      if (part.key != kv::registered_key(*part.chunk) && may_read(*part.chunk, part.key)) {
+        (policy_.reads_next() ? read_ : not_read_).insert(name);
+      }
+    }
+  }
+
+  [[nodiscard]] Result<const kv::Chunk*> find(const std::string& id) const {
+    const auto saved = chunks_.find(id);
+    return saved == chunks_.end() ? core_.registry.get(id, salt_)
+                                  : Result<const kv::Chunk*>(&saved->second);
+  }
+
+  // Whether KV that is not there comes without being computed for this run: somebody else may be at
+  // it already.
+  [[nodiscard]] bool brings(const kv::Part& part) const {
+    const kv::VariantName name{part.chunk->id, part.key};
+    return read_.contains(name) || prefills_.is_under_way(name);
+  }
+
+  // Of KV that is neither there nor read.
+  [[nodiscard]] std::string why_not(const kv::Part& part) const {
+    const kv::VariantName name{part.chunk->id, part.key};
+    if (not_read_.contains(name) || library_.computes_instead(name)) {
+      return core_.tiers.reload_policy().why_not_read();
+    }
+    const bool has_other = !part.chunk->variants.empty() ||
+                           read_.contains({part.chunk->id, kv::registered_key(*part.chunk)});
+    return has_other ? "computed under another anchor, not yet under this one" : kNotComputedYet;
+  }
+
+ private:
+  bool adopts_anchor(const std::string& id) {
+    const auto saved = library_.saved_chunk(id, salt_);
+    if (saved && saved->type == ChunkType::kSystemPrompt) {
+      adopt_saved(*saved);
+    }
+    const auto known = find(id);
+    return known.ok() && (*known)->type == ChunkType::kSystemPrompt;
+  }
+
+  void adopt_saved(const kv::Chunk& saved) {
+    const kv::VariantName name{saved.id, kv::registered_key(saved)};
+    if (chunks_.contains(saved.id) || prefills_.is_under_way(name)) {
+      return;
+    }
+    const bool is_system = saved.type == ChunkType::kSystemPrompt;
+    const bool has_kv = core_.needs_kv(saved);
+    const bool in_turn = has_kv && (is_system || policy_.reads_next());
+    const bool reads = in_turn && may_read(saved, name.second);
+    if (has_kv && is_system && !reads) {
+      return;
+    }
+    if (has_kv && !in_turn) {
+      not_read_.insert(name);
+    }
+    if (reads) {
+      read_.insert(name);
+    }
+    chunks_.emplace(saved.id, saved);
+  }
+
+  [[nodiscard]] bool may_read(const kv::Chunk& chunk, const kv::VariantKey& key) const {
+    return !prefills_.is_under_way({chunk.id, key}) && library_.has_kv(chunk, key);
+  }
+
+  ChunkCore& core_;
+  ChunkPrefills& prefills_;
+  ChunkLibrary& library_;
+  const std::string& salt_;
+  tiers::ReloadPolicy::Forecast policy_;
+  std::map<std::string, kv::Chunk> chunks_;    // that are on disk alone
+  std::set<kv::VariantName> read_, not_read_;  // KV that is; of the latter computing is faster
+};
+
+// A plain prompt, of which the prefix cache may have a part.
+void CompositionPreview::describe_exact(const kv::ResolvedComposition& composition,
+                                        CompositionInfo& info) const {
+  const kv::Ledger& ledger = core_.ledger();
+  const std::vector<TokenId> prompt = composition.joined();
+  const std::string& salt = composition.query.chunk->salt;
+  const kv::PrefixMatch match = ledger.probe(prompt, salt);
+  const std::int64_t contexts_end = info.total_tokens - info.segments.back().num_tokens;
+  const std::string miss =
+      match.tokens < contexts_end ? kv::to_text(ledger.explain(prompt, salt)) : "";
+  std::int64_t end = 0;
+  for (CompositionInfo::Segment& segment : all_but_query(info)) {
+    end += segment.num_tokens;
+    segment.cached = end <= match.tokens;
+    segment.why_not = segment.cached ? "" : miss;
+  }
+  info.num_levels = 1;
+  info.tokens_reused = match.tokens;
+  info.tokens_computed = info.total_tokens - match.tokens;
+  info.num_blocks = blocks_for(info.total_tokens, ledger);
+  info.new_blocks = info.num_blocks - match.blocks;
+}
+
+// Chunks with KV of their own. What is missing is computed once, at its first place, all of it
+// before blend computes some again.
+void CompositionPreview::describe_composed(const kv::ResolvedComposition& composition,
+                                           const Foresight& foresight,
+                                           CompositionInfo& info) const {
+  const kv::Ledger& ledger = core_.ledger();
+  const std::string& salt = composition.query.chunk->salt;
+  const std::int64_t query = info.segments.back().num_tokens;
+  info.num_levels = std::ssize(info.segments);
+  info.tokens_computed = query;
+  info.num_blocks = info.new_blocks = blocks_for(query, ledger);
+  bool wants_bos = false;
+  std::set<kv::VariantName> seen;
+  DistinctBlocks held;
+  for (std::size_t i = 0; i < composition.parts.size(); ++i) {
+    const kv::Part& part = composition.parts[i];
+    CompositionInfo::Segment& segment = info.segments[i];
+    const bool first = seen.emplace(part.chunk->id, part.key).second;
+    segment.cached = !first || part.segment || foresight.brings(part);
+    segment.why_not = segment.cached ? "" : foresight.why_not(part);
+    if (part.segment) {
+      info.num_blocks += held.add(ledger.segment(*part.segment)->blocks().ids());
+    } else if (first) {
+      const std::int64_t blocks = blocks_for(segment.num_tokens, ledger);
+      info.num_blocks += blocks;
+      info.new_blocks += blocks;
+    }
+    if (segment.cached) {
+      info.tokens_reused += segment.num_tokens;
+      continue;
+    }
+    // Computed behind nothing it is a plain prompt.
+    const bool plain = part.key.before.empty() && core_.options.enable_deduplication;
+    const kv::PrefixMatch match =
+        plain ? ledger.probe(*segment.token_ids, salt) : kv::PrefixMatch{};
+    info.tokens_reused += match.tokens;
+    info.tokens_computed += segment.num_tokens - match.tokens;
+    info.new_blocks -= match.blocks;
+    wants_bos = wants_bos || part.key.before == kv::kBosVariant;
+  }
+  if (wants_bos && !prefills_.has_bos(salt) &&
+      !prefills_.is_under_way(ChunkPrefills::bos_name(salt))) {
+    ++info.tokens_computed;
+    ++info.num_blocks;
+    ++info.new_blocks;
+  }
+}
+
+// Of the segments of a composition that meet as if each stood alone.
+std::optional<bool> CompositionPreview::each_retokenizes_alike(const CompositionInfo& info) {
+  bool all_known = true;
+  bool all_alike = true;
+  [[maybe_unused]] const Status closed = core_.engine.thread().call([&] {
+    for (const CompositionInfo::Segment& segment : info.segments) {
+      const kv::Chunk* const chunk = core_.registry.find(segment.chunk_id);
+      const bool known = chunk != nullptr && chunk->retokenizes_alike.has_value();
+      all_known = all_known && known;
+      all_alike = all_alike && (!known || *chunk->retokenizes_alike);
+    }
+  });
+  return all_known || !all_alike ? std::optional(all_alike) : std::nullopt;
+}
+
+bool CompositionPreview::retokenizes_alike(const CompositionInfo& info) {
+  if (core_.engine.text() == nullptr) {
+    return true;
+  }
+  const text::Tokenizer& tokenizer = core_.engine.text()->tokenizer;
+  const bool apart = std::all_of(info.segments.begin() + 1, info.segments.end(),
+                                 [&](const CompositionInfo::Segment& segment) {
+                                   return tokenizer.stands_apart(segment.token_ids->front());
+                                 });
+  const std::optional<bool> each = apart ? each_retokenizes_alike(info) : std::nullopt;
+  return each ? *each : tokenizer.retokenizes_alike(info.token_ids());
+}
+
+Result<CompositionInfo> CompositionPreview::preview(const CompositionSpec& spec) {
+  QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", spec.salt));
+  const std::string& salt = core_.engine.salt_of(spec.salt);
+  return core_.engine.thread().ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
+    Foresight foresight(core_, prefills_, library_, salt);
+    for (const std::string& id : CompositionPlanner::chunk_ids(spec)) {
+      foresight.adopt(id);
+    }
+    QUIRE_TRY(const auto composition,
+              kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec,
+                          core_.windowed()));
+    QUIRE_TRY_STATUS(planner_.check_positions(composition));
+    foresight.read_variants(composition);
+    CompositionInfo info{.mode = composition.mode,
+                         .grade = engine::graded(composition.grade, core_.engine.same_bits()),
+                         .total_tokens = composition.num_tokens()};
+    for (const kv::Part& part : composition.parts) {
+      info.segments.push_back(segment_of(part));
+    }
+    info.segments.push_back(segment_of(composition.query));
+    info.segments.back().why_not = kQueryIsComputed;
+    if (composition.mode == ReuseMode::kExact) {
+      describe_exact(composition, info);
+    } else {
+      describe_composed(composition, foresight, info);
+    }
+    if (composition.mode == ReuseMode::kBlend) {
+      add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens), info);
+    }
+    info.memory_bytes = info.num_blocks * core_.engine.core().counters.block_bytes;
+    return info;
+  });
+}
+
+}  // namespace quire::chunks

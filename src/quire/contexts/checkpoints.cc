@@ -1,0 +1,275 @@
+#include "quire/contexts/checkpoints.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/iso_time.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/base/str.h"
+#include "quire/checkpoints.h"
+#include "quire/kv_store/checkpoint_manager.h"
+#include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/entry.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/store.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/runtime/runtime.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/saved_state.h"
+#include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tiers/tier_service.h"
+#include "quire/types.h"
+
+namespace quire::contexts {
+namespace {
+
+constexpr double kMillisecond = 1e-3;
+
+CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
+  const auto created = std::chrono::milliseconds(checkpoint.entry.created_ms);
+  CheckpointInfo info{.name = checkpoint.name,
+                      .number = checkpoint.number,
+                      .created_at = base::iso_utc(std::chrono::system_clock::time_point(created)),
+                      .pinned = checkpoint.entry.pinned,
+                      .bytes = checkpoint.entry.bytes,
+                      .written_bytes = checkpoint.written_bytes,
+                      .written_objects = checkpoint.written_objects};
+  for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
+    auto& sequence = info.sequences.emplace_back();
+    sequence.name = saved.name;
+    for (const kv_store::SavedSequence::Run& run : saved.runs) {
+      sequence.tokens += run.tokens;
+    }
+  }
+  return info;
+}
+
+// Whether the files hold KV of that kind.
+Status check_fit(std::span<const kv_store::KVFilePart> pieces,
+                 const base::KVFingerprint& fingerprint, const tensor::KVGeometry& geometry) {
+  for (const kv_store::KVFilePart& piece : pieces) {
+    QUIRE_TRY_STATUS(piece.file->check_fits(fingerprint, geometry));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
+    const runtime::Runtime& runtime, const std::string& folder, const CheckpointOptions& options) {
+  QUIRE_TRY_STATUS(options.validate());
+  auto store = kv_store::Store::open(
+      folder, {.max_bytes = options.max_bytes, .write = {.compress = options.compress}});
+  if (!store.ok()) {
+    return tiers::missing_file(std::move(store).error());
+  }
+  std::unique_ptr<CheckpointService> service(
+      new CheckpointService(std::move(store).value(), runtime.engine().salt_of(options.tenant)));
+  QUIRE_TRY(auto manager, kv_store::CheckpointManager::create(
+                              service->store_, {.series = options.series,
+                                                .tenant = service->tenant_,
+                                                .keep = options.keep,
+                                                .every_tokens = options.every_tokens,
+                                                .every_ms = static_cast<std::int64_t>(std::ceil(
+                                                    options.every_seconds / kMillisecond))}));
+  service->manager_ = std::make_unique<kv_store::CheckpointManager>(std::move(manager));
+  return service;
+}
+
+Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& runtime,
+                                                           const Named& named) {
+  auto described = runtime.saved_sequences().describe(named.state);
+  if (!described.ok()) {
+    return {described.error().code,
+            base::str_cat("sequence ", base::quoted(named.name), ": ", described.error().message)};
+  }
+  const sequences::SavedState& rest = described->rest;
+  kv_store::LiveSequence live{
+      .name = named.name,
+      .metadata_json = to_json(rest),
+      .fingerprint = runtime.tiers().model_fingerprint(),
+      .kernels = rest.kernels,
+      .follows_from_tokens = rest.ranks.empty() && rest.grade == ReuseGrade::kExact};
+  for (std::size_t i = 0; i < described->runs.size(); ++i) {
+    live.runs.push_back(
+        {.run = std::move(described->runs[i]), .blocks = std::move(described->blocks[i])});
+  }
+  return live;
+}
+
+// KV of one salt does not get into the pieces of another one.
+Status CheckpointService::check_tenant(const Named& named) const {
+  if (named.state->salt.empty() || named.state->salt == tenant_) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("sequence ", base::quoted(named.name),
+                        " has a salt; save it with the checkpoints of that tenant")};
+}
+
+Result<CheckpointInfo> CheckpointService::save(runtime::Runtime& runtime,
+                                               std::span<const Named> sequences,
+                                               const std::string& name) {
+  std::vector<kv_store::LiveSequence> live;
+  live.reserve(sequences.size());
+  for (const Named& named : sequences) {
+    QUIRE_TRY_STATUS(check_tenant(named));
+    QUIRE_TRY(live.emplace_back(), describe(runtime, named));
+  }
+  std::vector<std::vector<BlockId>> blocks;
+  for (const kv_store::LiveSequence& sequence : live) {
+    for (const kv_store::LiveRun& run : sequence.runs) {
+      blocks.push_back(run.blocks);
+    }
+  }
+  QUIRE_TRY(tiers::TierService::Readable from, runtime.tiers().readable(blocks));
+  auto readable = from.runs.begin();
+  for (kv_store::LiveSequence& sequence : live) {
+    for (kv_store::LiveRun& run : sequence.runs) {
+      run.blocks = std::move(*readable++);
+    }
+  }
+  QUIRE_TRY(const kv_store::Checkpoint saved, manager_->save(name, live, from.shelves()));
+  saved_.clear();
+  for (const Named& named : sequences) {
+    saved_[named.name] = named.state->tokens;
+  }
+  return to_public(saved);
+}
+
+bool CheckpointService::due(std::span<const Named> sequences) const {
+  std::int64_t new_tokens = 0;
+  for (const Named& named : sequences) {
+    const std::vector<TokenId>& now = named.state->tokens;
+    const auto saved = saved_.find(named.name);
+    new_tokens += saved == saved_.end() ? std::ssize(now)
+                                        : now.end() - std::ranges::mismatch(now, saved->second).in1;
+  }
+  return manager_->due(new_tokens);
+}
+
+Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
+                                                    const kv_store::SavedSequence& saved,
+                                                    const std::set<std::string>& whole,
+                                                    bool wait) const {
+  const std::string what = base::str_cat("saved sequence ", base::quoted(saved.name));
+  QUIRE_TRY(sequences::SavedState rest,
+            sequences::parse_saved_state(saved.metadata_json, saved.runs.size(), what));
+  QUIRE_TRY(const kv_store::LiveSequence live, manager_->tokens_of(saved));
+  if (!live.runs.empty() && !(live.fingerprint == runtime.tiers().model_fingerprint())) {
+    return {ErrorCode::kIncompatible, base::str_cat(what, " is of another model")};
+  }
+  const tensor::KVGeometry& geometry = runtime.tiers().shelves().geometry();
+  if (const std::string differs = kv_store::geometry_difference(live.geometry, geometry);
+      !live.runs.empty() && !differs.empty()) {
+    return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};
+  }
+  std::vector<kv_store::SavedRun> runs;
+  std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
+  const auto open =
+      [&](const kv_store::RunPart& part,
+          sequences::SavedSequences::Purpose purpose) -> Result<std::vector<kv_store::KVFilePart>> {
+    QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));
+    QUIRE_TRY_STATUS(check_fit(pieces, live.fingerprint, geometry));
+    if (purpose == sequences::SavedSequences::Purpose::kVerify) {
+      std::erase_if(pieces, [&](const kv_store::KVFilePart& piece) {
+        return whole.contains(piece.file->content().object_hash);
+      });
+    }
+    return pieces;
+  };
+  return runtime.saved_sequences().restore(runs, std::move(rest), open,
+                                           {.wait = wait, .salt = tenant_});
+}
+
+Result<std::vector<CheckpointService::Named>> CheckpointService::load(
+    runtime::Runtime& runtime, const kv_store::Checkpoint& checkpoint,
+    std::span<const std::string> only, bool wait) {
+  for (const std::string& name : only) {
+    if (std::ranges::find(checkpoint.sequences, name, &kv_store::SavedSequence::name) ==
+        checkpoint.sequences.end()) {
+      return {ErrorCode::kNotFound,
+              base::str_cat("checkpoint ", base::quoted(checkpoint.name), " has no sequence ",
+                            base::quoted(name), "; it has ", checkpoint.sequences.size())};
+    }
+  }
+  std::vector<Named> loaded;
+  std::set<std::string> whole;  // forks share objects, which are read once
+  for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
+    if (only.empty() || std::ranges::find(only, saved.name) != only.end()) {
+      QUIRE_TRY(sequences::StateRef state, load(runtime, saved, whole, wait));
+      std::ranges::transform(saved.parts, std::inserter(whole, whole.end()),
+                             &kv_store::EntryPart::object);
+      loaded.push_back({.name = saved.name, .state = std::move(state)});
+    }
+  }
+  // A folder that may only be read keeps no account of uses.
+  [[maybe_unused]] const Status used = store_.touch(checkpoint.entry.key, tenant_);
+  return loaded;
+}
+
+Result<std::vector<CheckpointService::Named>> CheckpointService::load_newest(
+    runtime::Runtime& runtime, std::span<const std::string> only, bool wait) {
+  return kv_store::take_newest(*manager_, [&](const kv_store::Checkpoint& checkpoint) {
+    return load(runtime, checkpoint, only, wait);
+  });
+}
+
+Result<std::vector<CheckpointService::Named>> CheckpointService::load(
+    runtime::Runtime& runtime, const std::string& name, std::span<const std::string> only,
+    bool wait) {
+  std::vector<Named> loaded;
+  if (name.empty()) {
+    QUIRE_TRY(loaded, load_newest(runtime, only, wait));
+  } else {
+    QUIRE_TRY(const kv_store::Checkpoint checkpoint, manager_->find(name));
+    QUIRE_TRY(loaded, load(runtime, checkpoint, only, wait));
+  }
+  for (const Named& named : loaded) {
+    saved_[named.name] = named.state->tokens;
+  }
+  return loaded;
+}
+
+Result<std::vector<CheckpointInfo>> CheckpointService::list() const {
+  QUIRE_TRY(const std::vector<kv_store::Checkpoint> checkpoints, manager_->list());
+  std::vector<CheckpointInfo> infos;
+  std::ranges::transform(checkpoints, std::back_inserter(infos), to_public);
+  return infos;
+}
+
+Result<CheckpointInfo> CheckpointService::latest() const {
+  QUIRE_TRY(const kv_store::Checkpoint checkpoint, manager_->latest());
+  return to_public(checkpoint);
+}
+
+Result<std::int64_t> CheckpointService::cleanup(std::int64_t keep) {
+  if (keep < 0) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("keep is ", keep, ", must be at least 0")};
+  }
+  return manager_->prune(keep);
+}
+
+Result<CheckpointInfo> CheckpointService::compact(const std::string& name) {
+  QUIRE_TRY(const kv_store::Checkpoint compacted, manager_->compact(name));
+  return to_public(compacted);
+}
+
+}  // namespace quire::contexts

@@ -1,0 +1,114 @@
+#include "quire/diagnostics/bench_state.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "quire/base/stopwatch.h"
+#include "quire/base/temporary_folder.h"
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_drafts.h"
+#include "quire/chunks/chunk_service.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/engine/active_request.h"
+#include "quire/result.h"
+#include "quire/runtime/runtime.h"
+#include "quire/sampling.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/types.h"
+
+namespace quire::diagnostics {
+namespace {
+
+constexpr int kRounds = 9;
+constexpr std::int32_t kChunks = 8;
+
+template <class T>
+Status outcome(const Result<T>& result) {
+  return result.ok() ? Status() : result.error();
+}
+
+// Seconds of `call` and of dropping the Result that it returns, or its error.
+template <class Call>
+Result<double> seconds_of(Call call) {
+  const auto start = engine::Clock::now();
+  QUIRE_TRY_STATUS(outcome(call()));
+  return base::seconds_since(start);
+}
+
+// The median of what `round` returns, seconds; its first error.
+template <class Round>
+Result<double> median_of_rounds(Round round) {
+  std::vector<double> seconds;
+  for (int i = 0; i < kRounds; ++i) {
+    QUIRE_TRY(seconds.emplace_back(), round());
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
+  return seconds[kRounds / 2];
+}
+
+}  // namespace
+
+Result<double> time_fork(runtime::Runtime& runtime, const std::vector<TokenId>& ids) {
+  QUIRE_TRY(const sequences::StateRef state, runtime.sequences().open(ids, {}));
+  return median_of_rounds(
+      [&] { return seconds_of([&] { return runtime.sequences().cut(state, std::ssize(ids)); }); });
+}
+
+Result<double> time_restore(runtime::Runtime& runtime, const std::vector<TokenId>& ids) {
+  const base::TemporaryFolder folder;
+  if (folder.path().empty()) {
+    return {ErrorCode::kIo, "cannot make a temporary folder for the saved sequence"};
+  }
+  const std::filesystem::path file = folder.path() / "sequence.qkv";
+  {
+    // Behind a run of their own: what stands in a plain prompt would be found in the prefix cache.
+    QUIRE_TRY(const sequences::StateRef plain, runtime.sequences().open(ids, {}));
+    QUIRE_TRY(const tiers::HeldRef held, runtime.sequences().hold(plain, {}));
+    const sequences::BlockRun run = sequences::run_of(held);
+    QUIRE_TRY(const sequences::StateRef state,
+              runtime.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
+    QUIRE_TRY_STATUS(runtime.saved_sequences().save(state, file, {}));
+  }
+  return median_of_rounds(
+      [&] { return seconds_of([&] { return runtime.saved_sequences().load(file, {}); }); });
+}
+
+Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens, const TakeIds& take) {
+  std::vector<ChunkContent> contents;
+  contents.reserve(kChunks + 1);
+  for (std::int32_t i = 0; i < kChunks; ++i) {
+    contents.push_back({.content = take(std::max(tokens / kChunks, 1))});
+  }
+  contents.push_back({.content = take(kComposedQueryTokens), .type = ChunkType::kQuery});
+  QUIRE_TRY(const auto registered, runtime.chunks().register_chunks(contents, {}, {}));
+  CompositionSpec spec{.without_system = true};
+  for (const chunks::RegisteredChunk& chunk : registered) {
+    spec.context_chunk_ids.push_back(chunk.id);
+  }
+  spec.query_chunk_id = spec.context_chunk_ids.back();
+  spec.context_chunk_ids.pop_back();
+  const SamplingParams one = {.temperature = 0, .max_tokens = 1};
+  const chunks::ComposedRun run = {.spec = &spec, .params = &one};
+  const auto round = [&]() -> Result<double> {
+    const auto start = engine::Clock::now();
+    QUIRE_TRY(const auto requests, runtime.chunks().submit({&run, 1}, {}));
+    const double seconds = base::seconds_since(start);
+    QUIRE_TRY_STATUS(outcome(requests.front()->take_generation()));
+    return seconds;
+  };
+  QUIRE_TRY_STATUS(outcome(round()));  // computes what KV of the chunks is missing
+  auto seconds = median_of_rounds(round);
+  for (const chunks::RegisteredChunk& chunk : registered) {
+    QUIRE_TRY_STATUS(outcome(runtime.chunks().remove(chunk.id, false, "")));
+  }
+  return seconds;
+}
+
+}  // namespace quire::diagnostics

@@ -1,0 +1,30 @@
+// Times of operations on KV that is there: fork, restore from a file, compose. Medians of a few
+// runs, in seconds.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "quire/result.h"
+#include "quire/runtime/runtime.h"
+#include "quire/types.h"
+
+namespace quire::diagnostics {
+
+using TakeIds = std::function<std::vector<TokenId>(std::int32_t count)>;  // new ones each time
+
+inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's query
+
+// A second state over the KV of a sequence, and dropping it.
+[[nodiscard]] Result<double> time_fork(runtime::Runtime& runtime, const std::vector<TokenId>& ids);
+// Reading and verifying a saved sequence whose file is in the page cache. The file is in the
+// system's folder for temporary files and goes when it is done.
+[[nodiscard]] Result<double> time_restore(runtime::Runtime& runtime,
+                                          const std::vector<TokenId>& ids);
+// Setting up a request behind 8 chunks of `tokens` tokens in all and a query, whose KV is there:
+// from the call to the sequence that waits to be computed. The chunks are deleted afterwards.
+[[nodiscard]] Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens,
+                                          const TakeIds& take);
+
+}  // namespace quire::diagnostics

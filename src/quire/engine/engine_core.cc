@@ -1,0 +1,113 @@
+#include "quire/engine/engine_core.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/device/accelerator.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/kernels/context.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/sched/scheduler.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::engine {
+namespace {
+
+// Returns how many blocks lie side by side so that one head of one layer is read at full speed.
+std::int32_t blocks_of_an_extent(const tensor::KVGeometry& geometry) {
+  constexpr std::int64_t kExtentBytes = std::int64_t{64} << 10;
+  const std::int64_t bytes = geometry.head_block_bytes();
+  return static_cast<std::int32_t>((kExtentBytes + bytes - 1) / bytes);
+}
+
+// Returns the bytes that KV blocks may take.
+Result<std::int64_t> kv_budget(std::int64_t asked, const device::Accelerator* accelerator) {
+  if (asked != kAutoBudget) {
+    return asked;
+  }
+  if (accelerator == nullptr) {
+    return std::int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE) / 2;
+  }
+  QUIRE_TRY(const std::int64_t free, accelerator->free_bytes());
+  return free / 5 * 4;
+}
+
+// Returns how many blocks the budget holds; kInvalidArgument for none.
+Result<std::int32_t> blocks_within(const tensor::KVGeometry& geometry, std::int64_t budget) {
+  const std::int32_t num_blocks = kv_store::blocks_in_budget(geometry, budget);
+  if (num_blocks == 0) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .message = base::str_cat("kv_budget of ", base::format_bytes(budget),
+                                          " is below one block of ", geometry.block_tokens,
+                                          " tokens (", base::format_bytes(geometry.block_bytes()),
+                                          "); raise kv_budget or lower block_tokens"),
+                 .needed_bytes = geometry.block_bytes(),
+                 .free_bytes = budget};
+  }
+  return num_blocks;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedStore blocks,
+                       const kv::LedgerConfig& ledger_config,
+                       const sched::SchedulerConfig& scheduler_config)
+    : bundle(std::move(loaded)),
+      shelves(std::move(blocks)),
+      ledger(ledger_config),
+      scheduler(scheduler_config, ledger) {
+  const tensor::KVGeometry& geometry = shelves.geometry();
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    views.push_back(shelves.view(layer));
+  }
+  const model::LoadReport& report = decoder().load_report();
+  counters.block_bytes = geometry.block_bytes();
+  counters.load_seconds = report.seconds;
+  counters.load_bytes = report.bytes_read;
+  counters.weight_bytes = report.packed_bytes;
+  counters.mapped_weight_bytes = report.mapped_bytes;
+}
+
+Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
+                                              const EngineOptions& options,
+                                              const kernels::Context& context,
+                                              device::Accelerator* accelerator) {
+  BundleOptions how = options.model;
+  if (accelerator != nullptr) {
+    how.placement = {accelerator, options.deterministic};
+  }
+  QUIRE_TRY(ModelBundle bundle, load_model(context, model, how));
+  QUIRE_CHECK(bundle.decoder.has_value(), "a loaded model has a decoder");
+  const tensor::KVGeometry geometry =
+      bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens);
+  QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));
+  QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget));
+  const kv::LedgerConfig ledger{.num_blocks = num_blocks,
+                                .block_tokens = geometry.block_tokens,
+                                .window_tokens = geometry.forget_after_tokens(),
+                                .extent_blocks = blocks_of_an_extent(geometry),
+                                .prefix_cache = options.prefix_cache};
+  const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
+                                         .max_running = options.max_running,
+                                         .block_bytes = geometry.block_bytes()};
+  QUIRE_TRY_STATUS(ledger.validate());
+  QUIRE_TRY_STATUS(scheduler.validate());
+  QUIRE_TRY(kv_store::PagedStore shelves,
+            accelerator == nullptr
+                ? kv_store::PagedStore::create(geometry, num_blocks)
+                : kv_store::PagedStore::create_on(*accelerator, geometry, num_blocks));
+  return std::make_unique<EngineCore>(std::move(bundle), std::move(shelves), ledger, scheduler);
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,101 @@
+// EngineCore: the parts that every step works on, made when the model is loaded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/attention/plan.h"
+#include "quire/chunks.h"
+#include "quire/device/accelerator.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/kernels/context.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/sched/scheduler.h"
+#include "quire/tensor/paged_kv_view.h"
+
+namespace quire::engine {
+
+struct EngineOptions {
+  std::string device = "cpu";  // or an accelerator's name
+  bool deterministic = true;
+  std::int32_t block_tokens = 32;
+  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
+  std::int32_t max_batch_tokens = 2048;
+  std::int32_t max_running = 256;
+  std::int32_t threads = 0;  // 0 = one per core
+  std::uint64_t seed = 0;
+  bool prefix_cache = true;
+  bool share_reads = true;
+  ChunkCacheOptions chunks;
+  BundleOptions model;
+  // Returns the salt of a call that asks for this one: an empty one is everybody's here.
+  [[nodiscard]] const std::string& salt_of(const std::string& asked) const {
+    return asked.empty() ? chunks.salt : asked;
+  }
+};
+
+// Counters of one moment, after a finished step.
+struct EngineStats {
+  kv::LedgerCounts ledger;
+  std::int64_t block_bytes = 0;
+  std::int64_t tokens_computed = 0;  // rows that went through the model
+  std::int64_t tokens_reused = 0;    // of prompts, wherever their KV was: the sum of cached_tokens
+  std::int64_t tokens_generated = 0;
+  std::int64_t steps = 0;
+  std::int64_t steps_ahead = 0;  // of them, those launched while the one before still ran
+  std::int64_t preemptions = 0;
+  std::int64_t requests_finished = 0;
+  std::int64_t requests_running = 0;
+  std::int64_t requests_waiting = 0;
+  attention::PlanCounters attention;  // of all layers of all steps
+  double step_seconds = 0;          // in steps, all together, up to delivery; one after the other:
+  double schedule_seconds = 0;      // planning and committing
+  double build_seconds = 0;         // the batch
+  double forward_seconds = 0;       // inside the model
+  double forward_host_seconds = 0;  // of these planning attention; with a device all that the
+                                    // host does but wait for it
+  double sample_seconds = 0;        // choosing tokens
+  double settle_seconds = 0;        // booking KV and tokens, text
+  double deliver_seconds = 0;       // to the callers; of the steps before the last
+  [[nodiscard]] double overhead_seconds() const {  // what the engine costs beside the model
+    return schedule_seconds + build_seconds + forward_host_seconds + settle_seconds +
+           deliver_seconds;
+  }
+  double load_seconds = 0;
+  std::int64_t load_bytes = 0;
+  std::int64_t weight_bytes = 0;         // packed
+  std::int64_t mapped_weight_bytes = 0;  // of those, what an earlier start has packed
+};
+
+// Engine thread only, but for the text and the configuration in `bundle`, which do not change.
+struct EngineCore {
+  EngineCore(ModelBundle loaded, kv_store::PagedStore blocks, const kv::LedgerConfig& ledger_config,
+             const sched::SchedulerConfig& scheduler_config);
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  [[nodiscard]] model::Decoder& decoder() {
+    return *bundle.decoder;  // NOLINT(bugprone-unchecked-optional-access): load_model sets it
+  }
+
+  ModelBundle bundle;
+  kv_store::PagedStore shelves;
+  std::vector<tensor::PagedKVView> views;  // [layers]
+  kv::Ledger ledger;
+  sched::Scheduler scheduler;
+  EngineStats counters;
+};
+
+// Loads the model and allocates its KV blocks on `accelerator`, or in host memory without one.
+// kInvalidArgument for options that do not fit the model, kOutOfBlocks for refused memory.
+[[nodiscard]] Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
+                                                            const EngineOptions& options,
+                                                            const kernels::Context& context,
+                                                            device::Accelerator* accelerator);
+
+}  // namespace quire::engine

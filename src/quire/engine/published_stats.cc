@@ -1,0 +1,34 @@
+#include "quire/engine/published_stats.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+
+#include "quire/engine/engine_core.h"
+
+namespace quire::engine {
+
+void PublishedStats::publish(EngineCore& core) {
+  core.counters.ledger = core.ledger.counts();
+  core.counters.requests_running = core.scheduler.num_running();
+  core.counters.requests_waiting = core.scheduler.num_waiting();
+  const std::lock_guard lock(mutex_);
+  stats_ = core.counters;
+}
+
+EngineStats PublishedStats::get() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+bool PublishedStats::shows(std::uint64_t posted_tasks) const {
+  const std::lock_guard lock(mutex_);
+  return shown_tasks_ == posted_tasks;
+}
+
+void PublishedStats::note_shown(std::uint64_t posted_tasks) {
+  const std::lock_guard lock(mutex_);
+  shown_tasks_ = std::max(shown_tasks_, posted_tasks);
+}
+
+}  // namespace quire::engine

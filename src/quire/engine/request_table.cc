@@ -1,0 +1,139 @@
+#include "quire/engine/request_table.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/no_memory.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sched/scheduler.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+// Returns a different stream of random numbers for every draw (splitmix64, Steele et al. 2014).
+std::uint64_t drawn_seed(std::uint64_t engine_seed, std::uint64_t draw) {
+  std::uint64_t z = engine_seed + draw * 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+// Takes back the requests from `first` on that were queued, and the sequences of those that were
+// not.
+void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {
+  for (std::uint64_t undo = first; undo + 1 < next_request_; ++undo) {
+    core_.scheduler.finish(RequestId{undo});
+    active_.erase(undo);
+  }
+  for (const NewRequest& request : refused) {
+    if (request.composed) {
+      core_.ledger.close(request.composed->sequence);
+    }
+  }
+}
+
+Status RequestTable::enqueue(std::vector<NewRequest> requests,
+                             std::vector<std::shared_ptr<Channel>>& channels) {
+  const std::uint64_t first = next_request_;
+  const std::uint64_t first_draw = next_draw_;
+  channels.reserve(channels.size() + requests.size());
+  for (NewRequest& request : requests) {
+    const RequestId id{next_request_++};
+    const std::optional<SeqId> sequence =
+        request.composed ? std::optional(request.composed->sequence) : std::nullopt;
+    const kv::SessionRef session = sessions_.named(request.session, request.salt);
+    if (sequence) {
+      core_.ledger.assign(*sequence, session);
+    }
+    const sched::Request scheduled{.id = id,
+                                   .prompt = request.prompt,
+                                   .sequence = sequence,
+                                   .max_new_tokens = request.params.max_tokens,
+                                   .reuse = request.reuse,
+                                   .session = session,
+                                   .salt = options_.salt_of(request.salt)};
+    if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
+      withdraw(first, std::span(requests).subspan(id.value - first));
+      next_draw_ = first_draw;
+      channels.clear();
+      return status;
+    }
+    request.same_bits = same_bits_;
+    const std::uint64_t seed = seed_of(request.params, request.kind);
+    const auto& text = core_.bundle.text;
+    ActiveRequest active(id, std::move(request), seed, text == nullptr ? nullptr : &text->tokenizer,
+                         core_.bundle.eos_token_ids);
+    channels.push_back(active.channel());
+    active_.emplace(id.value, std::move(active));
+  }
+  stats_.publish(core_);
+  return {};
+}
+
+// Only a request that chooses at random, and brings no seed, draws one: prefill and greedy requests
+// leave the draws as they are.
+std::uint64_t RequestTable::seed_of(const SamplingParams& params, RequestKind kind) {
+  const bool draws = kind == RequestKind::kGenerate && params.temperature > 0 &&
+                     params.max_tokens > 0 && !params.seed;
+  return draws ? drawn_seed(options_.seed, next_draw_++) : params.seed.value_or(0);
+}
+
+bool RequestTable::abort(RequestId id) {
+  const auto it = active_.find(id.value);
+  if (it == active_.end()) {
+    return false;
+  }
+  core_.scheduler.finish(id);
+  stats_.publish(core_);
+  it->second.end(FinishReason::kCancelled);
+  active_.erase(it);
+  return true;
+}
+
+void RequestTable::fail(RequestId id, Error error) {
+  const auto it = active_.find(id.value);
+  QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
+  core_.scheduler.finish(id);
+  core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
+  stats_.publish(core_);
+  it->second.fail(std::move(error));
+  active_.erase(it);
+}
+
+void RequestTable::fail_all(const Error& error) {
+  while (!active_.empty()) {
+    fail(active_.begin()->second.id(), base::copy_of(error));
+  }
+}
+
+void RequestTable::finish(ActiveRequest& active) {
+  active.end(FinishReason::kLength);  // no effect on one that deliver() has ended
+  active_.erase(active.id().value);
+}
+
+void RequestTable::fail_since(std::uint64_t first) {
+  for (std::uint64_t id = first; id < next_request_; ++id) {
+    core_.scheduler.finish(RequestId{id});
+    if (const auto begun = active_.find(id); begun != active_.end()) {
+      begun->second.fail(base::no_memory("the call"));
+      active_.erase(begun);
+    }
+  }
+}
+
+}  // namespace quire::engine

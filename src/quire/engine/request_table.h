@@ -1,0 +1,65 @@
+// RequestTable: the requests that were accepted and have not ended.
+//
+// Thread rule: the engine thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/published_stats.h"
+#include "quire/engine/session_service.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class RequestTable {
+ public:
+  // All are borrowed. `same_bits`: a request's bits do not depend on its batch, see graded().
+  RequestTable(EngineCore& core, SessionService& sessions, PublishedStats& stats,
+               const EngineOptions& options, bool same_bits)
+      : core_(core), sessions_(sessions), stats_(stats), options_(options), same_bits_(same_bits) {}
+
+  // Starts all requests or none, and appends a channel for each.
+  [[nodiscard]] Status enqueue(std::vector<NewRequest> requests,
+                               std::vector<std::shared_ptr<Channel>>& channels);
+  // Ends the request as cancelled. Returns false when it is not running.
+  bool abort(RequestId id);
+  // Ends the request, which is there, with an error.
+  void fail(RequestId id, Error error);
+  void fail_all(const Error& error);
+  // Ends a request whose output is complete.
+  void finish(ActiveRequest& active);
+
+  [[nodiscard]] bool empty() const { return active_.empty(); }
+  // Precondition: the request has not ended.
+  [[nodiscard]] ActiveRequest& at(RequestId id) { return active_.at(id.value); }
+
+  // Returns the number of the next request: a mark for fail_since().
+  [[nodiscard]] std::uint64_t next() const { return next_request_; }
+  // Ends requests that a task began which got no further than half of its work.
+  void fail_since(std::uint64_t first);
+
+ private:
+  [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
+  void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
+
+  EngineCore& core_;
+  SessionService& sessions_;
+  PublishedStats& stats_;
+  const EngineOptions& options_;
+  const bool same_bits_;
+  std::unordered_map<std::uint64_t, ActiveRequest> active_;
+  std::uint64_t next_request_ = 1;
+  std::uint64_t next_draw_ = 1;  // of a seed for a request that brings none
+};
+
+}  // namespace quire::engine

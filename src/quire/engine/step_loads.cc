@@ -1,0 +1,63 @@
+#include "quire/engine/step_loads.h"
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/engine/hooks.h"
+#include "quire/engine/step_state.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/sched/scheduler.h"
+
+namespace quire::engine {
+
+Status copy_blocks(Step& step) {
+  Status status;
+  step.copies_lost = true;  // until all are done
+  for (const kv::BlockCopy& copy : step.core.ledger.take_copies()) {
+    if (!step.hooks->kv_gate->idle()) {
+      step.hooks->kv_gate->before_copy(copy);
+    }
+    if (const Status copied = step.core.shelves.copy(copy); !copied.ok()) {
+      status = copied;
+    }
+  }
+  step.copies_lost = !status.ok();
+  return status;
+}
+
+Status copy_blocks_now(Step& step) {
+  Status status = copy_blocks(step);
+  if (std::exchange(step.copies_lost, false)) {
+    (void)step.core.ledger.clear_cache();
+  }
+  return status;
+}
+
+std::vector<KvGate::LoadRef> awaited_loads(const Step& step,
+                                           std::span<const sched::ScheduledRun> runs) {
+  std::vector<KvGate::LoadRef> awaited;
+  if (step.hooks->kv_gate->idle()) {
+    return awaited;
+  }
+  for (const sched::ScheduledRun& run : runs) {
+    for (const kv::RunView& view : step.core.ledger.runs(run.sequence)) {
+      step.hooks->kv_gate->append_loads(view.blocks, awaited);
+    }
+  }
+  return awaited;
+}
+
+Status check_loaded(const Step& step, const sched::ScheduledRun& run) {
+  if (step.hooks->kv_gate->idle()) {
+    return {};
+  }
+  for (const kv::RunView& view : step.core.ledger.runs(run.sequence)) {
+    QUIRE_TRY_STATUS(step.hooks->kv_gate->outcome(view.blocks));
+  }
+  return {};
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,87 @@
+// Step: the state of steps, one after the other. Its functions: step.h, step_ahead.h, step_loads.h;
+// their order: step_run.h.
+//
+// Invariants
+//   1. At most two steps are launched: `now`, which ends next, and `next` behind it.
+//   2. The ledger knows the tokens of `now` when that has been awaited, not before. For `next` it
+//      has made room and nothing else.
+//   3. Tasks run while nothing is launched.
+//   4. A request that ends with `now` gives its blocks back at once. `next` writes there before
+//      anything that is launched or copied later.
+//
+// Thread rule: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/base/stopwatch.h"
+#include "quire/device/cpu/thread_pool.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/batch_builder.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/engine_thread.h"
+#include "quire/engine/hooks.h"
+#include "quire/engine/published_stats.h"
+#include "quire/engine/request_table.h"
+#include "quire/kernels/choice.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/sampling/sampler.h"
+#include "quire/sched/scheduler.h"
+
+namespace quire::engine {
+
+// A step from its plan until its tokens are booked.
+struct RunningStep {
+  std::vector<sched::ScheduledRun> runs;  // empty: there is no such step
+  std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
+  std::vector<LogitRange> logits;         // [runs]
+  bool launched = false;
+  bool ahead = false;         // while the step before was still running
+  bool chosen_apart = false;  // the device chooses a token for every run, whatever the tokens
+                              // before it are
+  bool reads_files = false;   // KV that is still being read from them
+  void clear();               // keeps its memory
+  void forget(ActiveRequest* ended);
+};
+
+struct StepOptions {
+  bool share_reads = true;          // what requests have in common is read once
+  std::int32_t shared_tokens = 32;  // in multiples of so many tokens
+};
+
+// Steps, one after the other. Keeps its arrays, so that a steady batch allocates nothing.
+struct Step {
+  Step(EngineCore& core, RequestTable& requests, PublishedStats& stats, EngineThread& thread,
+       device::ThreadPool& pool, const StepOptions& options);
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+  // Borrowed.
+  EngineCore& core;
+  RequestTable& requests;
+  PublishedStats& stats;
+  const EngineThread& thread;
+  device::ThreadPool& pool;
+  const Hooks* hooks = nullptr;
+
+  RunningStep now;           // the step that ends next
+  RunningStep next;          // launched behind it
+  bool copies_lost = false;  // what is cached may not be what it should be
+  BatchBuilder builder;
+  sched::StepPlan plan;
+  std::vector<std::int32_t> ids_from;                                  // [rows of next]
+  std::vector<kernels::Choice> choices;                                // [logit rows of a step]
+  std::vector<kernels::LogitChange> changes;                           // of their logits
+  std::vector<std::int32_t> wanted_logits;                             // [runs of a step]
+  std::vector<sampling::Sampler> samplers;                             // [threads]
+  std::vector<std::optional<Result<sampling::SampledToken>>> sampled;  // [runs of now]
+  std::vector<ActiveRequest*> touched;   // of the step that have something to deliver
+  std::vector<ActiveRequest*> finished;  // that end with it
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,319 @@
+#include "quire/sequences/saved_sequences.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
+#include "quire/engine/tasks.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sequences/saved_state.h"
+#include "quire/sequences/sequence_service.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/tiers/tier_service.h"
+#include "quire/types.h"
+
+namespace quire::sequences {
+namespace {
+
+kv_store::RunPart take_last_block(kv_store::RunPart& part) {
+  kv_store::RunPart last = part;
+  last.to = {part.to.back()};
+  part.to.pop_back();
+  last.first_block += static_cast<std::int32_t>(part.to.size());
+  return last;
+}
+
+}  // namespace
+
+kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
+
+const kv_store::PagedStore& SavedSequences::pool() const { return tiers_.shelves(); }
+
+Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
+  using Runs = std::vector<kv::RunView>;  // valid as long as the state
+  QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>(
+                                 [&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
+  Described described{
+      .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
+  if (!state->tokens.empty()) {
+    described.rest.tail = {state->tokens.back()};
+  }
+  auto token = state->tokens.begin();
+  for (const kv::RunView& run : runs) {
+    if (run.num_tokens > 0) {
+      const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
+      described.runs.push_back({.tokens = {token, token + run.num_tokens},
+                                .start_position = run.start_position,
+                                .lost_blocks = static_cast<std::int32_t>(lost)});
+      const auto blocks = run.blocks.subspan(
+          static_cast<std::size_t>(lost),
+          static_cast<std::size_t>(
+              described.runs.back().num_blocks_with_kv(pool().geometry().block_tokens)));
+      described.blocks.emplace_back(blocks.begin(), blocks.end());
+      token += run.num_tokens;
+    }
+  }
+  for (const kv::RunView& run : std::span(runs).first(runs.size() - 1)) {
+    described.rest.ranks.push_back(run.rank);
+    described.rest.stored_from.push_back(run.stored_from);
+  }
+  described.rest.own_position = runs.back().start_position;
+  for (const std::vector<BlockId>& run : described.blocks) {
+    QUIRE_TRY_STATUS(tiers_.await_arrival(run));
+  }
+  return described;
+}
+
+Status SavedSequences::save(const StateRef& state, const std::filesystem::path& path,
+                            const kv_store::WriteOptions& options) {
+  QUIRE_TRY(Described described, describe(state));
+  const kv_store::KVFileContent content{.fingerprint = tiers_.model_fingerprint(),
+                                        .geometry = pool().geometry(),
+                                        .runs = std::move(described.runs),
+                                        .metadata_json = to_json(described.rest)};
+  QUIRE_TRY(const tiers::TierService::Readable from, tiers_.readable(described.blocks));
+  const Status written = kv_store::write_kv_file(path, content, from.shelves(), from.runs, options);
+  return written.ok() ? written : tiers::missing_file(written.error());
+}
+
+// A stranger's file may say anything.
+Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t position) const {
+  if (!tokens.empty()) {
+    QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
+  }
+  const std::int64_t end = position + std::ssize(tokens);
+  const std::int64_t limit = engine_.model_config().max_positions;
+  if (position >= 0 && end <= limit) {
+    return {};
+  }
+  return {ErrorCode::kOverflow,
+          base::str_cat("saved tokens stand at ", position, " to ", end,
+                        ", the model's context ends at ", engine_.model_config().context_text())};
+}
+
+// Room for the runs that the sequence was composed of.
+Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
+                                      const SavedState& rest, Restored& restored) {
+  for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
+    const kv_store::SavedRun& run = runs[i];
+    QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
+    if (run.lost_blocks > 0) {
+      return {ErrorCode::kCorrupt,
+              base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
+                            " blocks: only the last run, the sequence's own, loses any")};
+    }
+    QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(run.tokens, rest.stored_from[i]));
+    restored.before.push_back(held);
+    restored.uses.push_back(
+        {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
+  }
+  return {};
+}
+
+Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_store::SavedRun> runs,
+                                                         SavedState rest, const std::string& salt) {
+  seal_foreign(runs, rest, tiers_.kernels());
+  Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
+  QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
+  if (runs.size() > rest.ranks.size()) {
+    QUIRE_TRY_STATUS(kv_store::check_goes_on(pool().geometry(), runs.back()));
+    restored.own = runs.back().tokens;
+    restored.lost_blocks = runs.back().lost_blocks;
+  }
+  restored.num_kv = static_cast<std::int32_t>(restored.own.size());
+  restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
+  QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
+  restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
+  const auto made = engine_.thread().ask_for_blocks<bool>([&]() -> Result<bool> {
+    const Status status = make_room(restored);
+    return status.ok() ? Result<bool>(true) : status.error();
+  });
+  return made.ok() ? Result<Restored>(std::move(restored)) : made.error();
+}
+
+// Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
+// there already, if it is the same: of another grade it is composed, if only of its own run.
+Status SavedSequences::make_room(Restored& restored) {
+  restored.parts.clear();  // of a visit that was refused
+  restored.there = {};
+  const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
+  if (restored.uses.empty() && same) {
+    restored.sequence = ledger().open(restored.own, true, {}, restored.salt);
+  } else {
+    QUIRE_TRY(restored.sequence, ledger().compose(restored.uses, {.tokens = restored.own,
+                                                                  .position = restored.position}));
+  }
+  ledger().begin_behind_window(restored.sequence, restored.num_kv);
+  const std::int32_t there = ledger().num_computed(restored.sequence);
+  restored.missing = restored.num_kv - there;
+  Status made = ledger().extend(restored.sequence, restored.missing);
+  if (made.ok()) {
+    made = engine_.copy_blocks_now();
+  }
+  if (!made.ok()) {
+    ledger().close(restored.sequence);
+    return made;
+  }
+  plan_reads(restored, there);
+  return {};
+}
+
+// Engine thread. Of the own run `there` tokens are there already.
+void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
+  for (const tiers::HeldRef& held : restored.before) {
+    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
+  }
+  const auto run = static_cast<int>(restored.parts.size());
+  const std::span<const BlockId> blocks = ledger().runs(restored.sequence).back().blocks;
+  auto first = static_cast<std::int32_t>(blocks.size());
+  if (restored.missing > 0) {
+    first = there / pool().geometry().block_tokens;
+    restored.parts.push_back(
+        {.run = run, .first_block = first, .to = {blocks.begin() + first, blocks.end()}});
+  }
+  if (first > restored.lost_blocks) {
+    restored.there = {.run = run,
+                      .first_block = restored.lost_blocks,
+                      .to = {blocks.begin() + restored.lost_blocks, blocks.begin() + first}};
+  }
+}
+
+Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                         const OpenPart& open, const LoadSequenceOptions& options) {
+  QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
+  engine::Tasks task{1};  // that gives up what is prepared
+  QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
+  // A window gives up blocks while they are still being filled.
+  const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
+  task.front() = [this, sequence = restored.sequence] { ledger().close(sequence); };
+  try {
+    auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
+    if (!state.ok() && !restored.loading) {
+      engine_.thread().post(std::move(task));
+    }
+    return state;
+  } catch (const std::bad_alloc&) {
+    if (!restored.loading) {
+      engine_.thread().post(std::move(task));
+    }
+    throw;
+  }
+}
+
+Result<StateRef> SavedSequences::restore_now(const Restored& restored, const OpenPart& open) {
+  QUIRE_TRY_STATUS(verify_what_was_there(restored, open));
+  for (const kv_store::RunPart& part : restored.parts) {
+    const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+      return read_now(
+          {.run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}},
+          open, shelves);
+    };
+    QUIRE_TRY_STATUS(tiers_.fill(part.to, read));
+  }
+  return engine_.thread().ask<StateRef>([&] {
+    ledger().advance(restored.sequence, restored.missing);
+    return sequences_.adopt(restored.sequence, restored.sampled, restored.grade, restored.salt);
+  });
+}
+
+Status SavedSequences::read_now(const kv_store::RunPart& part, const OpenPart& open,
+                                kv_store::PagedStore& shelves) {
+  QUIRE_TRY(const auto files, open(part, Purpose::kRead));
+  for (const kv_store::KVFilePart& from : files) {
+    QUIRE_TRY_STATUS(tiers_.read_part(*from.file, from.part, shelves));
+  }
+  return {};
+}
+
+// The load would go right without it, but who has a damaged file is told while there is another
+// copy of its KV.
+Status SavedSequences::verify_what_was_there(const Restored& restored, const OpenPart& open) const {
+  if (restored.there.to.empty()) {
+    return {};
+  }
+  QUIRE_TRY(const auto files, open(restored.there, Purpose::kVerify));
+  for (const kv_store::KVFilePart& from : files) {
+    QUIRE_TRY_STATUS(
+        tiers_.for_each_layer_of(from.part, [&](int layer) { return from.verify_layer(layer); }));
+  }
+  return {};
+}
+
+// The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
+Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const OpenPart& open) {
+  std::vector<tiers::BackgroundLoads::Order> orders;
+  // What is appended first copies the last block, in all layers, so that one is read before.
+  if (!restored.parts.empty()) {
+    QUIRE_TRY(auto last, open(take_last_block(restored.parts.back()), Purpose::kRead));
+    if (!last.empty()) {
+      orders.push_back(
+          {.parts = std::move(last), .done = [](tiers::BackgroundLoads::Load&, double) {}});
+    }
+  }
+  tiers::BackgroundLoads::Order others{
+      .done = [this, sequence = restored.sequence, held = std::move(restored.before)](
+                  tiers::BackgroundLoads::Load& load, double) {
+        const bool last_is_right =
+            tiers_.background_loads().check(ledger().runs(sequence).back().blocks).ok();
+        if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
+          ledger().publish(sequence);
+        }
+        ledger().close(sequence);
+      }};
+  for (const kv_store::RunPart& part : restored.parts) {
+    QUIRE_TRY(auto files, open(part, Purpose::kRead));
+    std::ranges::move(files, std::back_inserter(others.parts));
+  }
+  orders.push_back(std::move(others));
+  return engine_.thread().ask<StateRef>([&] {
+    ledger().advance_unpublished(restored.sequence, restored.missing);
+    StateRef state = sequences_.adopt(ledger().fork(restored.sequence), restored.sampled,
+                                      restored.grade, restored.salt);
+    tiers_.background_loads().start(std::move(orders));
+    restored.loading = true;
+    return state;
+  });
+}
+
+Result<StateRef> SavedSequences::load(const std::filesystem::path& path,
+                                      const LoadSequenceOptions& options) {
+  auto opened = kv_store::KVFile::open(path);
+  if (!opened.ok()) {
+    return tiers::missing_file(std::move(opened).error());
+  }
+  const auto file = std::make_shared<const kv_store::KVFile>(std::move(opened).value());
+  QUIRE_TRY_STATUS(file->check_fits(tiers_.model_fingerprint(), pool().geometry()));
+  const kv_store::KVFileContent& content = file->content();
+  QUIRE_TRY(SavedState rest,
+            parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
+  const auto open = [&file](const kv_store::RunPart& part, Purpose) {
+    std::vector<kv_store::KVFilePart> parts;
+    parts.push_back({.file = file, .part = part});
+    return Result(std::move(parts));
+  };
+  return restore(content.runs, std::move(rest), open, options);
+}
+
+}  // namespace quire::sequences

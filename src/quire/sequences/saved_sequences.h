@@ -1,0 +1,111 @@
+// SavedSequences: sequences in files and checkpoints, and back.
+//
+// Thread rule: every public method may be called from any thread but the engine's.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sequences/saved_state.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+class Engine;
+}  // namespace quire::engine
+
+namespace quire::tiers {
+class TierService;
+}  // namespace quire::tiers
+
+namespace quire::sequences {
+
+class SequenceService;
+
+class SavedSequences {
+ public:
+  // All are borrowed, and must outlive it.
+  SavedSequences(engine::Engine& engine, tiers::TierService& tiers, SequenceService& sequences)
+      : engine_(engine), tiers_(tiers), sequences_(sequences) {}
+
+  // A state as it is saved: its runs, the blocks that hold their KV, and the rest. KV that a window
+  // has freed is lost: its tokens are saved without KV.
+  struct Described {
+    std::vector<kv_store::SavedRun> runs;
+    std::vector<std::vector<BlockId>> blocks;  // [runs] but those that are lost
+    SavedState rest;
+  };
+  // Blocks until the KV of the state is there.
+  [[nodiscard]] Result<Described> describe(const StateRef& state);
+  // Makes a state of saved runs. `open` returns the files that have a part of a run, or, to verify
+  // it, those of them that the caller does not know to be whole. Uses what the prefix cache has of
+  // the runs. With options.wait all KV is read and verified when it returns. Without it, missing KV
+  // is read in the background where the pool allows that, and a damaged block is the error of the
+  // requests that read it. kOverflow outside of the model's context, kCorrupt for lost blocks that
+  // the window still sees, kOutOfBlocks.
+  enum class Purpose : std::uint8_t { kRead, kVerify };
+  using OpenPart = std::function<Result<std::vector<kv_store::KVFilePart>>(
+      const kv_store::RunPart& part, Purpose purpose)>;
+  [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                         const OpenPart& open, const LoadSequenceOptions& options);
+
+  // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
+  [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
+                            const kv_store::WriteOptions& options);
+  // kIncompatible for a sequence of another model or KV format.
+  [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path,
+                                      const LoadSequenceOptions& options);
+
+ private:
+  // A sequence that is being restored, with room for its KV, and what is to be read for it.
+  struct Restored {
+    std::vector<tiers::HeldRef> before;  // the segments that it was composed of
+    std::vector<kv::SegmentUse> uses;
+    std::vector<TokenId> own;
+    std::int32_t position = 0;  // of the first of them
+    std::int32_t num_kv = 0;    // how many of them have KV
+    std::int32_t sampled = 0;
+    ReuseGrade grade = ReuseGrade::kExact;
+    std::string salt;
+    SeqId sequence;
+    std::int32_t lost_blocks = 0;  // of the own run, without KV
+    std::int32_t missing = 0;      // own tokens whose KV is read
+    std::vector<kv_store::RunPart> parts;
+    kv_store::RunPart there;  // of the own run: `to` has that KV already
+    bool loading = false;     // in the background, which closes the sequence when it ends
+  };
+  [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
+                                         const std::string& salt);
+  [[nodiscard]] Status reserve_before(std::span<const kv_store::SavedRun> runs,
+                                      const SavedState& rest, Restored& restored);
+  [[nodiscard]] Status make_room(Restored& restored);
+  void plan_reads(Restored& restored, std::int32_t there) const;
+  [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenPart& open);
+  [[nodiscard]] Status read_now(const kv_store::RunPart& part, const OpenPart& open,
+                                kv_store::PagedStore& shelves);
+  [[nodiscard]] Status verify_what_was_there(const Restored& restored, const OpenPart& open) const;
+  [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
+  [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
+  [[nodiscard]] kv::Ledger& ledger() const;
+  [[nodiscard]] const kv_store::PagedStore& pool() const;
+
+  engine::Engine& engine_;
+  tiers::TierService& tiers_;
+  SequenceService& sequences_;
+};
+
+}  // namespace quire::sequences

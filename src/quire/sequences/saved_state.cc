@@ -1,0 +1,157 @@
+#include "quire/sequences/saved_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/engine/reuse_grade.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::sequences {
+namespace {
+
+using base::Json;
+using base::JsonView;
+
+constexpr std::string_view kKind = "sequence";
+constexpr std::string_view kMalformed = "its tail or its runs are malformed";
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+
+bool in_range(std::int64_t number) { return number >= 0 && number <= kMostTokens; }
+
+Error no_sequence(std::string_view what, std::string_view why) {
+  return {.code = ErrorCode::kCorrupt, .message = base::str_cat(what, " is no sequence: ", why)};
+}
+
+ReuseGrade grade_called(std::string_view name) {
+  for (const ReuseGrade grade : {ReuseGrade::kExact, ReuseGrade::kEqualMath}) {
+    if (name == reuse_grade_name(grade)) {
+      return grade;
+    }
+  }
+  return ReuseGrade::kApproximate;
+}
+
+// Returns the pairs of chunk and variant; nullopt for anything else.
+std::optional<std::vector<kv::MergeRank>> read_ranks(JsonView list) {
+  std::vector<kv::MergeRank> ranks;
+  for (const JsonView pair : list.elements()) {
+    const bool is_pair = pair.is_array() && pair.size() == 2;
+    const auto chunk = is_pair ? pair[0].exact<std::uint64_t>() : std::nullopt;
+    const auto variant = is_pair ? pair[1].exact<std::uint32_t>() : std::nullopt;
+    if (!chunk || !variant) {
+      return std::nullopt;
+    }
+    ranks.push_back({*chunk, *variant});
+  }
+  return list.is_array() ? std::optional(std::move(ranks)) : std::nullopt;
+}
+
+// Members with a type of their own, and the object for the lists.
+struct Fields {
+  Json object;
+  std::string kind;
+  std::int64_t position = 0;
+  std::int64_t sampled = 0;
+  std::string grade;
+  std::string kernels;
+};
+
+Result<Fields> parse_fields(std::string_view text, std::string_view what) {
+  QUIRE_TRY(Json value, base::parse_json(text, what));
+  if (!value.view().is_object()) {
+    return {ErrorCode::kCorrupt, "its metadata is no object"};
+  }
+  Fields fields{.object = std::move(value)};
+  QUIRE_TRY(fields.kind, base::get_string(fields.object, "kind", ""));
+  QUIRE_TRY(fields.position, base::get_int(fields.object, "own_position", -1));
+  QUIRE_TRY(fields.sampled, base::get_int(fields.object, "sampled", -1));
+  QUIRE_TRY(fields.grade, base::get_string(fields.object, "grade", ""));
+  QUIRE_TRY(fields.kernels, base::get_string(fields.object, "kernels", ""));
+  return fields;
+}
+
+}  // namespace
+
+std::string to_json(const SavedState& state) {
+  Json ranks = Json::array();
+  for (const kv::MergeRank& rank : state.ranks) {
+    ranks.push(Json::array(rank.chunk, rank.variant));
+  }
+  return base::write_json(Json::object({{"kind", kKind},
+                                        {"ranks", std::move(ranks)},
+                                        {"stored_from", Json::list(state.stored_from)},
+                                        {"own_position", state.own_position},
+                                        {"tail", Json::list(state.tail)},
+                                        {"sampled", state.sampled},
+                                        {"grade", reuse_grade_name(state.grade)},
+                                        {"kernels", state.kernels}}));
+}
+
+Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs,
+                                     std::string_view what) {
+  const auto parsed = parse_fields(text, what);
+  if (!parsed.ok()) {
+    return no_sequence(what, parsed.error().message);
+  }
+  const auto& [object, kind, position, sampled, grade, kernels] = *parsed;
+  SavedState state{.kernels = kernels};
+  if (kind != kKind) {
+    return no_sequence(what, base::str_cat("it is of kind ", base::quoted(kind)));
+  }
+  auto tail = base::read_json_list<TokenId>(object.view().find("tail"));
+  auto ranks = read_ranks(object.view().find("ranks"));
+  auto stored_from = base::read_json_list<std::int32_t>(object.view().find("stored_from"));
+  if (!tail || !ranks || !stored_from) {
+    return no_sequence(what, kMalformed);
+  }
+  state.tail = *std::move(tail);
+  state.ranks = *std::move(ranks);
+  state.stored_from = *std::move(stored_from);
+  // The KV of a last token is computed when it is wanted, so behind KV there always is one.
+  const bool has_last = state.tail.size() == 1 || (state.tail.empty() && num_runs == 0);
+  if (!has_last || state.stored_from.size() != state.ranks.size()) {
+    return no_sequence(what, kMalformed);
+  }
+  if (!in_range(position) || !in_range(sampled) ||
+      !std::ranges::all_of(state.stored_from, in_range)) {
+    return no_sequence(what, "a number of it is out of range");
+  }
+  const std::size_t num_ranks = state.ranks.size();
+  if (num_ranks > num_runs || num_runs > num_ranks + 1) {
+    return no_sequence(what, base::str_cat("it has ", num_runs, " runs and ", num_ranks, " ranks"));
+  }
+  state.own_position = static_cast<std::int32_t>(position);
+  state.sampled = static_cast<std::int32_t>(sampled);
+  state.grade = grade_called(grade);
+  return state;
+}
+
+void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
+                  std::string_view kernels) {
+  state.grade = engine::graded(state.grade, state.kernels == kernels);
+  if (state.ranks.empty() && !runs.empty() && runs.front().lost_blocks == 0 &&
+      state.grade != ReuseGrade::kExact) {
+    const kv_store::SavedRun& run = runs.front();
+    const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
+    state.own_position = static_cast<std::int32_t>(std::min(end, kMostTokens));
+    state.ranks.emplace_back();
+    state.stored_from.emplace_back();
+  }
+  state.grade = engine::graded(state.grade, state.ranks.empty());
+}
+
+}  // namespace quire::sequences

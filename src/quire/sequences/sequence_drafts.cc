@@ -1,0 +1,235 @@
+#include "quire/sequences/sequence_drafts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/chunks/chunk_service.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/tier_service.h"
+#include "quire/types.h"
+
+namespace quire::sequences {
+
+namespace {
+
+// Of runs that no chunk names: behind all that have a chunk's.
+constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
+
+}  // namespace
+
+// `end`: the position behind the last token.
+Status SequenceDrafts::check_end(std::int64_t end) const {
+  const std::int64_t limit = engine_.model_config().max_positions;
+  if (end <= limit) {
+    return {};
+  }
+  return {
+      ErrorCode::kOverflow,
+      base::str_cat("the sequence would have ", end, " positions, the model's context ",
+                    engine_.model_config().context_text(), "; roll back, or begin another one")};
+}
+
+// `tokens` are to stand behind `before` others.
+Status SequenceDrafts::check(std::int64_t before, std::span<const TokenId> tokens) const {
+  if (tokens.empty()) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
+  return check_end(before + std::ssize(tokens));
+}
+
+// Takes over the sequence, which is closed where memory is refused.
+StateRef SequenceDrafts::keep(const SequenceDraft& draft) {
+  try {
+    return make_state(draft);
+  } catch (const std::bad_alloc&) {
+    engine_.core().ledger.close(draft.sequence);
+    throw;
+  }
+}
+
+StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
+  kv::Ledger& ledger = engine_.core().ledger;
+  const SeqId id = draft.sequence;
+  ledger.assign(id, {});  // a state is nobody's request
+  if (draft.last) {
+    ledger.append(id, *draft.last);
+  }
+  const std::span<const TokenId> own = ledger.tokens(id);
+  if (!own.empty() && ledger.num_computed(id) == std::ssize(own)) {
+    const TokenId last = own.back();
+    const Status cut = ledger.rollback(id, ledger.num_computed(id) - 1);
+    QUIRE_CHECK(cut.ok(), "the last token of a sequence is in its window");
+    ledger.append(id, last);
+  }
+  auto state = std::make_shared<SequenceState>();
+  state->tokens = ledger.joined_tokens(id);
+  state->segment_tokens = ledger.segment_tokens(id);
+  state->sampled = draft.sampled;
+  state->grade = draft.grade;
+  state->salt = draft.salt;
+  state->computed_tokens = draft.computed_tokens;
+  state->same_bits = engine_.same_bits();
+  state->sequence = id;
+  for (const kv::RunView& run : ledger.runs(id)) {
+    for (const BlockId block : run.blocks) {
+      state->blocks.push_back(block.value);
+    }
+  }
+  states_.add(state);
+  state->engine = engine_.self();  // from now on it gives its sequence up itself
+  return state;
+}
+
+SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
+                                    const RequestOptions& options) {
+  SequenceDraft draft{.salt = engine_.salt_of(options.salt)};
+  draft.sequence = engine_.core().ledger.open(
+      tokens, true, engine_.sessions().named(options.session, draft.salt), draft.salt);
+  if (!tokens.empty()) {
+    draft.last = tokens.back();
+    const Status cut =
+        engine_.core().ledger.rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
+    QUIRE_CHECK(cut.ok(), "a cached prefix never has the last token");
+  }
+  return draft;
+}
+
+// The state's tokens and `tokens`, of which there is at least one. What the prefix cache knows of
+// them beyond the state's own KV is taken from there.
+SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const TokenId> tokens,
+                                   const RequestOptions& options) {
+  kv::Ledger& ledger = engine_.core().ledger;
+  if (ledger.is_plain(state.sequence)) {
+    std::vector<TokenId> all = state.tokens;
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    if (ledger.match(all, state.salt) > ledger.num_computed(state.sequence)) {
+      return plain(all, {.session = options.session, .salt = state.salt});
+    }
+  }
+  SequenceDraft draft{.sequence = ledger.fork(state.sequence),
+                      .last = tokens.back(),
+                      .grade = state.grade,
+                      .salt = state.salt};
+  for (const TokenId token : tokens.first(tokens.size() - 1)) {
+    ledger.append(draft.sequence, token);
+  }
+  return draft;
+}
+
+// The state's first `length` tokens, of which there is at least one.
+Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t length) {
+  kv::Ledger& ledger = engine_.core().ledger;
+  const SequenceState& state = *from;
+  const auto tokens = std::span(state.tokens).first(static_cast<std::size_t>(length));
+  const std::int64_t own = length - state.segment_tokens;
+  if (length == 1) {
+    return plain(tokens, {.salt = state.salt});
+  }
+  if (own < 1) {
+    const BlockRun run{.engine = state.engine, .state = from, .tokens = length - 1};
+    QUIRE_TRY(SequenceDraft draft, behind({&run, 1}, {tokens.back()}));
+    draft.grade = state.grade;
+    draft.salt = state.salt;
+    return draft;
+  }
+  SequenceDraft draft{.sequence = ledger.fork(state.sequence),
+                      .last = tokens.back(),
+                      .sampled = static_cast<std::int32_t>(std::max<std::int64_t>(
+                          0, state.sampled - (std::ssize(state.tokens) - length))),
+                      .grade = state.grade,
+                      .salt = state.salt};
+  const Status cut = ledger.rollback(draft.sequence, static_cast<std::int32_t>(own) - 1);
+  if (cut.ok()) {
+    return draft;
+  }
+  ledger.close(draft.sequence);
+  if (!ledger.is_plain(state.sequence)) {
+    return cut.error();
+  }
+  SequenceDraft anew = plain(tokens, {.salt = state.salt});  // the window has freed what is needed
+  anew.sampled = draft.sampled;
+  return anew;
+}
+
+// Where the segments of a run stand when its first token is used at `position`.
+Result<SegmentUses> SequenceDrafts::place(const BlockRun& run, std::int64_t position,
+                                          SegmentUses& named) const {
+  QUIRE_TRY(const SegmentUses segments, runs_.segments_of(run, named));
+  SegmentUses uses;
+  std::int64_t left = run.tokens;
+  for (const kv::SegmentUse& part : segments) {
+    const auto tokens = static_cast<std::int32_t>(
+        std::min<std::int64_t>(left, engine_.core().ledger.segment(part.segment)->num_tokens()));
+    if (tokens == 0) {
+      break;
+    }
+    left -= tokens;
+    const std::int64_t start = position + part.position - segments.front().position;
+    QUIRE_TRY_STATUS(check_end(start + tokens));
+    uses.push_back({.segment = part.segment,
+                    .position = static_cast<std::int32_t>(start),
+                    .rank = part.rank,
+                    .tokens = tokens});
+  }
+  return uses;
+}
+
+// Behind the KV of the runs. Its own tokens are those of `tail`, of which there is at least one.
+// States are named as segments for it, which go to `named`.
+Result<SequenceDraft> SequenceDrafts::behind(std::span<const BlockRun> runs,
+                                             std::vector<TokenId> tail, SegmentUses& named) {
+  SegmentUses uses;
+  std::int64_t position = 0;
+  for (const BlockRun& run : runs) {
+    QUIRE_TRY(const SegmentUses placed, place(run, position, named));
+    for (kv::SegmentUse use : placed) {
+      if (runs.size() > 1) {  // several runs merge in their order
+        use.rank = {kLastRank, static_cast<std::uint32_t>(uses.size())};
+      }
+      position = std::max<std::int64_t>(position, use.position + use.tokens.value_or(0));
+      uses.push_back(use);
+    }
+  }
+  QUIRE_TRY_STATUS(check_end(position + std::ssize(tail)));
+  SequenceDraft draft{.last = tail.back(), .grade = ReuseGrade::kApproximate};
+  tail.pop_back();
+  QUIRE_TRY(draft.sequence,
+            engine_.core().ledger.compose(
+                uses, {.tokens = tail, .position = static_cast<std::int32_t>(position)}));
+  return draft;
+}
+
+Result<SequenceDraft> SequenceDrafts::behind(std::span<const BlockRun> runs,
+                                             std::vector<TokenId> tail) {
+  SegmentUses named;
+  auto draft = behind(runs, std::move(tail), named);
+  for (const kv::SegmentUse& use : named) {
+    engine_.core().ledger.drop_segment(use.segment);  // the sequence has it
+  }
+  return draft;
+}
+
+}  // namespace quire::sequences

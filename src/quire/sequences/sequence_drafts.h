@@ -1,0 +1,78 @@
+// SequenceDrafts: sequences of the ledger on their way to become states.
+//
+// Thread rule: the engine thread, but for check(): any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/known_states.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+class Engine;
+}  // namespace quire::engine
+
+namespace quire::sequences {
+
+struct SequenceDraft {
+  SeqId sequence;
+  std::optional<TokenId> last = {};  // goes behind what is computed
+  std::int32_t sampled = 0;
+  ReuseGrade grade = ReuseGrade::kExact;
+  std::string salt = {};
+  std::int64_t computed_tokens = 0;  // once the state is there
+};
+
+class SequenceDrafts {
+ public:
+  // All are borrowed.
+  SequenceDrafts(engine::Engine& engine, BlockRuns& runs, KnownStates& states)
+      : engine_(engine), runs_(runs), states_(states) {}
+
+  // Returns the error of `tokens` that are to stand behind `before` others.
+  [[nodiscard]] Status check(std::int64_t before, std::span<const TokenId> tokens) const;
+
+  // Returns the sequence of a plain prompt, with what the prefix cache has of it.
+  [[nodiscard]] SequenceDraft plain(std::span<const TokenId> tokens,
+                                    const RequestOptions& options = {});
+  // Returns the state's tokens and `tokens`, of which there is at least one. Takes from the prefix
+  // cache what that has beyond the state's own KV.
+  [[nodiscard]] SequenceDraft next(const SequenceState& state, std::span<const TokenId> tokens,
+                                   const RequestOptions& options);
+  // Returns the state's first `length` tokens, of which there is at least one.
+  [[nodiscard]] Result<SequenceDraft> cut(const StateRef& from, std::int64_t length);
+  // Returns a sequence behind the KV of the runs. Its own tokens are those of `tail`, of which
+  // there is at least one.
+  [[nodiscard]] Result<SequenceDraft> behind(std::span<const BlockRun> runs,
+                                             std::vector<TokenId> tail);
+  // Makes a state of the sequence, which is closed where memory is refused.
+  [[nodiscard]] StateRef keep(const SequenceDraft& draft);
+
+ private:
+  // `end`: the position behind the last token.
+  [[nodiscard]] Status check_end(std::int64_t end) const;
+  // States are named as segments for it, which go to `named`.
+  [[nodiscard]] Result<SequenceDraft> behind(std::span<const BlockRun> runs,
+                                             std::vector<TokenId> tail, SegmentUses& named);
+  [[nodiscard]] Result<SegmentUses> place(const BlockRun& run, std::int64_t position,
+                                          SegmentUses& named) const;
+  [[nodiscard]] StateRef make_state(const SequenceDraft& draft);
+
+  engine::Engine& engine_;
+  BlockRuns& runs_;
+  KnownStates& states_;
+};
+
+}  // namespace quire::sequences

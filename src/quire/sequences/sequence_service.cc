@@ -1,0 +1,412 @@
+#include "quire/sequences/sequence_service.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/chunks.h"
+#include "quire/chunks/chunk_service.h"
+#include "quire/chunks/composition_planner.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/session_service.h"
+#include "quire/interrupt.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/sequence_drafts.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/tiers/tier_service.h"
+#include "quire/types.h"
+
+namespace quire::sequences {
+
+namespace {
+
+Status await(engine::Engine& engine, engine::Channel& channel, const Interrupt& interrupted) {
+  for (int timeout_ms = interrupted ? 0 : -1; !channel.wait_end(timeout_ms);
+       timeout_ms = kInterruptPollMs) {
+    if (interrupted()) {
+      engine.abandon(channel.id());
+      return {ErrorCode::kCancelled, "the call was interrupted"};
+    }
+  }
+  return channel.failure();
+}
+
+// Whether a request may go on from the state.
+Status check_user(const RequestOptions& options, const SequenceState& state) {
+  return engine::SessionService::check_user(
+      options, state.salt, "the sequence was made with another salt; give that one, or none");
+}
+
+// With the salt of what the request stands on: a handle is leave to use it.
+Result<RequestOptions> with_salt_of(std::span<const BlockRun> runs, RequestOptions options) {
+  bool known = !options.salt.empty();
+  for (const BlockRun& run : runs) {
+    if (!run.salt) {
+      continue;
+    }
+    if (known && *run.salt != options.salt) {
+      return {ErrorCode::kInvalidArgument,
+              "blocks of chunks and sequences with another salt cannot be used; give blocks of one "
+              "salt, and that one or none"};
+    }
+    options.salt = *run.salt;
+    known = true;
+  }
+  return options;
+}
+
+}  // namespace
+
+// Keeps what a request has computed as the next state.
+class SequenceService::Next : public engine::RequestObserver {
+ public:
+  using Keep = std::function<StateRef(SeqId)>;
+  Next(Keep keep, Done done) : keep_(std::move(keep)), done_(std::move(done)) {}
+  ~Next() override {
+    if (done_) {
+      done_(nullptr);
+    }
+  }
+
+  void computed(SeqId sequence) override { std::exchange(done_, nullptr)(keep_(sequence)); }
+
+ private:
+  Keep keep_;
+  Done done_;
+};
+
+Result<std::shared_ptr<engine::Channel>> SequenceService::start(engine::NewRequest request) {
+  std::vector<engine::NewRequest> requests;
+  requests.push_back(std::move(request));
+  std::vector<std::shared_ptr<engine::Channel>> channels;
+  QUIRE_TRY_STATUS(engine_.requests().enqueue(std::move(requests), channels));
+  return channels.front();
+}
+
+Result<StateRef> SequenceService::compute(const std::function<Result<SequenceDraft>()>& make,
+                                          const Interrupt& interrupted,
+                                          const RequestOptions& options) {
+  QUIRE_TRY_STATUS(engine::SessionService::check_user(options));
+  const auto state = std::make_shared<StateRef>();
+  const auto begin = [&]() -> Result<std::shared_ptr<engine::Channel>> {
+    QUIRE_TRY(SequenceDraft draft, make());
+    kv::Ledger& ledger = engine_.core().ledger;
+    draft.computed_tokens =
+        std::ssize(ledger.tokens(draft.sequence)) - ledger.num_computed(draft.sequence);
+    if (draft.computed_tokens == 0) {
+      ledger.assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
+      *state = drafts_.keep(draft);
+      return std::shared_ptr<engine::Channel>();
+    }
+    const auto keep_fork = [this, draft](SeqId computed) {
+      SequenceDraft next = draft;
+      next.sequence = engine_.core().ledger.fork(computed);
+      return drafts_.keep(next);
+    };
+    engine::NewRequest request{
+        .kind = engine::RequestKind::kPrefill, .session = options.session, .salt = draft.salt};
+    request.params.max_tokens = 0;
+    request.composed.emplace().sequence = draft.sequence;
+    request.observer = std::make_shared<Next>(
+        keep_fork, [state](StateRef computed) { *state = std::move(computed); });
+    return start(std::move(request));
+  };
+  QUIRE_TRY(const auto channel, engine_.thread().ask<std::shared_ptr<engine::Channel>>(begin));
+  if (channel != nullptr) {
+    QUIRE_TRY_STATUS(await(engine_, *channel, interrupted));
+  }
+  return *state;
+}
+
+Result<StateRef> SequenceService::open(std::span<const TokenId> tokens,
+                                       const Interrupt& interrupted,
+                                       const RequestOptions& options) {
+  QUIRE_TRY_STATUS(drafts_.check(0, tokens));
+  return compute([&] { return drafts_.plain(tokens, options); }, interrupted, options);
+}
+
+Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interrupt& interrupted,
+                                       const RequestOptions& options) {
+  chunks::ComposedRun run{.spec = &spec, .kind = engine::RequestKind::kPrefill, .options = options};
+  QUIRE_TRY(run.options.salt, chunks_.salt_of(run));
+  CompositionSpec own = spec;
+  own.salt = run.options.salt;
+  run.spec = &own;
+  QUIRE_TRY(const CompositionInfo info, chunks_.preview(own));
+  if (info.mode == ReuseMode::kExact) {
+    return open(info.token_ids(), interrupted, run.options);
+  }
+  const auto state = std::make_shared<StateRef>();
+  const auto keep_fork = [this, grade = info.grade, salt = own.salt](SeqId computed) {
+    return drafts_.keep(
+        {.sequence = engine_.core().ledger.fork(computed), .grade = grade, .salt = salt});
+  };
+  run.observer = std::make_shared<Next>(
+      keep_fork, [state](StateRef computed) { *state = std::move(computed); });
+  QUIRE_TRY(const auto channels, chunks_.submit({&run, 1}, interrupted));
+  QUIRE_TRY_STATUS(await(engine_, *channels.front(), interrupted));
+  return *state;
+}
+
+Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
+                                       std::span<const TokenId> tokens,
+                                       const Interrupt& interrupted, ReuseGrade grade,
+                                       const RequestOptions& options) {
+  std::vector<BlockRun> parts;
+  std::ranges::copy_if(runs, std::back_inserter(parts),
+                       [](const BlockRun& run) { return run.tokens > 0; });
+  if (parts.empty()) {
+    return open(tokens, interrupted, options);
+  }
+  std::vector<StateRef> states;  // of the parts that are one
+  for (BlockRun& part : parts) {
+    StateRef state = part.state.lock();
+    if (part.engine.lock().get() != &engine_) {
+      return Error{.code = ErrorCode::kInvalidComposition,
+                   .message = "the blocks are another LLM's; use them there"};
+    }
+    const bool all = state != nullptr && part.tokens == std::ssize(state->tokens);
+    if (all && &part != &parts.back()) {  // the KV of its last token is wanted too
+      QUIRE_TRY(state, append(state, std::array<TokenId, 1>{}, interrupted));
+      part.state = state;
+    }
+    states.push_back(std::move(state));
+  }
+  QUIRE_TRY(const RequestOptions whose, with_salt_of(parts, options));
+  if (parts.size() == 1 && states.front() != nullptr) {
+    QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
+    return append(state, tokens, interrupted, whose);
+  }
+  const auto make = [&]() -> Result<SequenceDraft> {
+    std::vector<TokenId> tail(tokens.begin(), tokens.end());
+    BlockRun& last = parts.back();
+    const StateRef& state = states.back();
+    const bool computed = state == nullptr || last.tokens < std::ssize(state->tokens);
+    if (tail.empty() || !computed) {
+      QUIRE_TRY(const std::vector<TokenId> known, runs_.tokens_of(last));
+      tail.insert(tail.begin(), known.back());
+      --last.tokens;
+    }
+    QUIRE_TRY(SequenceDraft draft, drafts_.behind(parts, std::move(tail)));
+    draft.grade = grade;
+    draft.salt = engine_.salt_of(whose.salt);
+    return draft;
+  };
+  return compute(make, interrupted, whose);
+}
+
+Result<StateRef> SequenceService::append(const StateRef& state, std::span<const TokenId> tokens,
+                                         const Interrupt& interrupted,
+                                         const RequestOptions& options) {
+  QUIRE_TRY_STATUS(check_user(options, *state));
+  if (tokens.empty()) {
+    return state;
+  }
+  QUIRE_TRY_STATUS(drafts_.check(std::ssize(state->tokens), tokens));
+  return compute([&] { return drafts_.next(*state, tokens, options); }, interrupted, options);
+}
+
+Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interrupt& interrupted) {
+  // Whatever follows the last token makes its KV necessary.
+  QUIRE_TRY(const StateRef followed, append(state, std::array<TokenId, 1>{}, interrupted));
+  return engine_.thread().ask<tiers::HeldRef>([&]() -> Result<tiers::HeldRef> {
+    auto id = engine_.core().ledger.seal(followed->sequence);
+    if (!id.ok()) {  // a window has passed over the first tokens
+      Error error = std::move(id).error();
+      error.message += "; use mode exact, which keeps no KV of items";
+      return error;
+    }
+    return tiers_.keep(*id);
+  });
+}
+
+Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& state,
+                                                              std::int64_t first,
+                                                              std::int64_t last) {
+  struct Part {
+    std::vector<BlockId> blocks;  // of the run
+    std::int32_t first = 0, count = 0, stored_from = 0;
+  };
+  using Parts = std::vector<Part>;
+  QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
+    Parts found;
+    std::int64_t begin = 0;
+    for (const kv::RunView& run : engine_.core().ledger.runs(state->sequence)) {
+      const auto from = static_cast<std::int32_t>(std::max<std::int64_t>(first - begin, 0));
+      const auto to =
+          static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
+      if (from < to) {
+        found.push_back({.blocks = {run.blocks.begin(), run.blocks.end()},
+                         .first = from,
+                         .count = to - from,
+                         .stored_from = run.stored_from + from});
+      }
+      begin += run.num_tokens;
+    }
+    return found;
+  }));
+  std::vector<tiers::HeldRef> copies;
+  auto token = state->tokens.begin() + first;
+  for (const Part& part : parts) {
+    QUIRE_TRY_STATUS(tiers_.await_arrival(part.blocks));
+    QUIRE_TRY(const tiers::HeldRef copy,
+              tiers_.reserve({token, token + part.count}, part.stored_from));
+    QUIRE_TRY_STATUS(
+        engine_.core().shelves.copy_run(part.blocks, part.first, part.count, copy->blocks));
+    token += part.count;
+    copies.push_back(copy);
+  }
+  return copies;
+}
+
+Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length) {
+  const std::int64_t all = std::ssize(state->tokens);
+  if (length < 0 || length > all) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", all)};
+  }
+  if (length == all) {
+    return state;
+  }
+  if (length == 0) {
+    return open(std::span<const TokenId>(), {}, {.salt = state->salt});
+  }
+  return compute([&] { return drafts_.cut(state, length); }, {});
+}
+
+Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t start,
+                                          std::int64_t stop, std::span<const TokenId> tokens,
+                                          const Interrupt& interrupted,
+                                          const RequestOptions& options) {
+  const std::int64_t all = std::ssize(state->tokens);
+  if (start < 0 || stop < start || stop > all) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot replace tokens ", start, " to ", stop, ": the sequence has ", all,
+                          "; give 0 <= start <= stop <= ", all)};
+  }
+  std::vector<TokenId> changed(tokens.begin(), tokens.end());
+  changed.insert(changed.end(), state->tokens.begin() + stop, state->tokens.end());
+  if (start >= state->segment_tokens || changed.empty()) {
+    QUIRE_TRY(const StateRef kept, cut(state, start));
+    return append(kept, changed, interrupted, options);
+  }
+  QUIRE_TRY_STATUS(check_user(options, *state));
+  changed.insert(changed.begin(), state->tokens.begin(), state->tokens.begin() + start);
+  return open(changed, interrupted, {.session = options.session, .salt = state->salt});
+}
+
+Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64_t start,
+                                               std::int64_t stop, std::span<const TokenId> tokens,
+                                               const Interrupt& interrupted,
+                                               const RequestOptions& options) {
+  const std::int64_t with_kv = std::ssize(state->tokens) - 1;
+  if (start < 0 || start > stop || stop >= with_kv || (start == stop && tokens.empty())) {
+    return replace(state, start, stop, tokens, interrupted,
+                   options);  // refused, or nothing stands behind
+  }
+  if (chunks_.core().windowed()) {
+    return {ErrorCode::kIncompatible,
+            "an approximate edit moves KV, which has no meaning for a model with a sliding window, "
+            "which has forgotten a part; edit in mode exact"};
+  }
+  QUIRE_TRY_STATUS(drafts_.check(with_kv + 1 - (stop - start), tokens));
+  QUIRE_TRY(StateRef head, cut(state, start));
+  QUIRE_TRY(head, append(head, tokens, interrupted, options));
+  std::vector<BlockRun> runs;
+  if (!head->tokens.empty()) {
+    runs.push_back(run_of(head));
+  }
+  QUIRE_TRY(const auto moved, copy_out(state, stop, with_kv));
+  std::ranges::transform(moved, std::back_inserter(runs),
+                         [](const tiers::HeldRef& held) { return run_of(held); });
+  return open(runs, {&state->tokens.back(), 1}, interrupted, ReuseGrade::kApproximate,
+              {.session = options.session, .salt = state->salt});
+}
+
+// A request on a fork of the state. Engine thread.
+engine::NewRequest SequenceService::request_for(engine::RequestKind kind,
+                                                const StateRef& state) const {
+  const std::int64_t cached = std::ssize(state->tokens) - 1;
+  engine::NewRequest request{.kind = kind, .salt = state->salt, .sampled_before = state->sampled};
+  request.composed = engine::ComposedPrompt{
+      .sequence = engine_.core().ledger.fork(state->sequence),
+      .pieces = {std::shared_ptr<const std::vector<TokenId>>(state, &state->tokens)},
+      .cached_tokens = cached,
+      .reuse = {.grade = state->grade}};
+  return request;
+}
+
+Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRef& state,
+                                                                   const Generate& how, Done done) {
+  QUIRE_TRY_STATUS(engine_.check(*how.params));
+  QUIRE_TRY_STATUS(check_user(how.options, *state));
+  if (state->tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
+  }
+  return engine_.thread().ask<std::shared_ptr<engine::Channel>>(
+      [&]() -> Result<std::shared_ptr<engine::Channel>> {
+        const kv::RunView own = engine_.core().ledger.runs(state->sequence).back();
+        const auto known = std::ssize(engine_.core().ledger.tokens(state->sequence));
+        // The KV of the last sampled token is never needed, so one more token than positions fits.
+        const std::int64_t room =
+            engine_.model_config().max_positions - (own.start_position + known) + std::int64_t{1};
+        engine::NewRequest request = request_for(engine::RequestKind::kGenerate, state);
+        const std::int32_t before = how.sampler_goes_on ? state->sampled : 0;
+        request.sampled_before = before;
+        request.params = *how.params;
+        request.params.max_tokens =
+            static_cast<std::int32_t>(std::min<std::int64_t>(how.params->max_tokens, room));
+        request.session = how.options.session;
+        request.streaming = how.streaming;
+        request.notify = how.options.notify;
+        request.submitted = how.submitted;
+        engine::ComposedPrompt& prompt = *request.composed;
+        prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
+        prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
+        const auto keep_fork = [this, state, known, before](SeqId computed) {
+          const auto sampled = std::ssize(engine_.core().ledger.tokens(computed)) - known;
+          // Where no token was added the run has computed the last one, whose window may be gone by
+          // now.
+          return drafts_.keep(
+              {.sequence = engine_.core().ledger.fork(sampled == 0 ? state->sequence : computed),
+               .sampled = before + static_cast<std::int32_t>(sampled),
+               .grade = state->grade,
+               .salt = state->salt});
+        };
+        request.observer = std::make_shared<Next>(keep_fork, std::move(done));
+        return start(std::move(request));
+      });
+}
+
+Result<std::shared_ptr<engine::Channel>> SequenceService::logits(const StateRef& state) {
+  if (state->tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "the sequence is empty; append at least one token"};
+  }
+  return engine_.thread().ask<std::shared_ptr<engine::Channel>>([&] {
+    engine::NewRequest request = request_for(engine::RequestKind::kForwardLast, state);
+    request.params.max_tokens = 0;
+    return start(std::move(request));
+  });
+}
+
+}  // namespace quire::sequences

@@ -1,0 +1,147 @@
+// SequenceService: sequences as state. A caller holds a SequenceState, which never changes; every
+// operation makes the next one and leaves the old one as it is, so forks and marks are references,
+// and an operation that fails has changed nothing.
+//
+// An operation that needs KV forks the state's sequence in the ledger (full blocks are shared, a
+// partly filled one is copied when it is written) and runs it as a request of the common batch.
+//
+// Thread rule: every public method may be called from any thread but the engine's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/chunks.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
+#include "quire/kv/chunk_registry.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/sequences/block_run.h"
+#include "quire/sequences/block_runs.h"
+#include "quire/sequences/known_states.h"
+#include "quire/sequences/sequence_drafts.h"
+#include "quire/sequences/sequence_state.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/types.h"
+
+namespace quire::chunks {
+class ChunkService;
+}  // namespace quire::chunks
+
+namespace quire::engine {
+class Engine;
+}  // namespace quire::engine
+
+namespace quire::tiers {
+class TierService;
+}  // namespace quire::tiers
+
+namespace quire::sequences {
+
+class SequenceService {
+ public:
+  // All are borrowed, and must outlive the service.
+  SequenceService(engine::Engine& engine, chunks::ChunkService& chunks, tiers::TierService& tiers)
+      : engine_(engine), chunks_(chunks), tiers_(tiers) {}
+
+  // `options`: whose request it is. A state that follows another has its salt. kInvalidArgument for
+  // another salt, and for runs of states of several salts.
+  // Computes what no cache holds, waiting for it. No tokens: an empty sequence.
+  [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens, const Interrupt& interrupted,
+                                      const RequestOptions& options = {});
+  [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted,
+                                      const RequestOptions& options = {});
+  // Behind the runs, one after the other, and `tokens` behind them. kInvalidComposition naming a
+  // run that has gone. `grade`: of what the runs are together; that of one state is its own.
+  [[nodiscard]] Result<StateRef> open(std::span<const BlockRun> runs,
+                                      std::span<const TokenId> tokens, const Interrupt& interrupted,
+                                      ReuseGrade grade = ReuseGrade::kApproximate,
+                                      const RequestOptions& options = {});
+
+  [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
+                                        const Interrupt& interrupted,
+                                        const RequestOptions& options = {});
+  // The first `length` tokens. Computes nothing. kInvalidArgument outside [0, tokens].
+  [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
+  // Tokens [start, stop) become `tokens`; what stands behind them is computed again. In tokens of
+  // segments: as a plain prompt.
+  [[nodiscard]] Result<StateRef> replace(const StateRef& state, std::int64_t start,
+                                         std::int64_t stop, std::span<const TokenId> tokens,
+                                         const Interrupt& interrupted,
+                                         const RequestOptions& options = {});
+
+  // Replaces tokens without computing again those that stand behind. Their KV is copied as it is;
+  // their keys are used as far away as they now stand. kApproximate. kIncompatible for a model with
+  // a sliding window.
+  [[nodiscard]] Result<StateRef> replace_only(const StateRef& state, std::int64_t start,
+                                              std::int64_t stop, std::span<const TokenId> tokens,
+                                              const Interrupt& interrupted,
+                                              const RequestOptions& options = {});
+
+  // Gets the next state, or nullptr when there is none because the request failed or was aborted;
+  // on the engine thread, before the request's caller sees its end.
+  using Done = std::function<void(StateRef)>;
+  struct Generate {
+    const SamplingParams* params = nullptr;
+    bool streaming = false;
+    bool sampler_goes_on = true;  // where the state's last tokens were sampled; false: anew
+    RequestOptions options = {};
+    const char* source = "sequence";     // of the reuse, as it is reported
+    std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
+    engine::Clock::time_point submitted = engine::Clock::now();  // of what the caller waits for
+  };
+  // Goes on from the state. On an error `done` may have been called or not.
+  [[nodiscard]] Result<std::shared_ptr<engine::Channel>> generate(const StateRef& state,
+                                                                  const Generate& how, Done done);
+  // Logits of the next token; the state stays.
+  [[nodiscard]] Result<std::shared_ptr<engine::Channel>> logits(const StateRef& state);
+
+  // Finds the meaning of handles of blocks.
+  [[nodiscard]] BlockRuns& runs() { return runs_; }
+  // Holds the KV of all that the state has of its own. Computes that of the last token.
+  [[nodiscard]] Result<tiers::HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
+  // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
+  [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
+                               const std::string& salt) {
+    return drafts_.keep({.sequence = sequence, .sampled = sampled, .grade = grade, .salt = salt});
+  }
+
+ private:
+  class Next;
+
+  // Makes a draft on the engine thread and computes what it lacks.
+  [[nodiscard]] Result<StateRef> compute(const std::function<Result<SequenceDraft>()>& make,
+                                         const Interrupt& interrupted,
+                                         const RequestOptions& options = {});
+
+  // Copies the KV of the state's tokens [first, last), one copy for each run that holds some of
+  // them. The keys stay rotated as they are. kOutOfBlocks.
+  [[nodiscard]] Result<std::vector<tiers::HeldRef>> copy_out(const StateRef& state,
+                                                             std::int64_t first, std::int64_t last);
+
+  // Engine thread.
+  [[nodiscard]] engine::NewRequest request_for(engine::RequestKind kind,
+                                               const StateRef& state) const;
+  [[nodiscard]] Result<std::shared_ptr<engine::Channel>> start(engine::NewRequest request);
+
+  engine::Engine& engine_;
+  chunks::ChunkService& chunks_;
+  tiers::TierService& tiers_;
+  KnownStates states_;
+  BlockRuns runs_{engine_, chunks_, states_};
+  SequenceDrafts drafts_{engine_, runs_, states_};
+};
+
+}  // namespace quire::sequences

@@ -1,0 +1,339 @@
+#include "quire/tiers/tier_service.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/base/str.h"
+#include "quire/device/accelerator.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/tasks.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/tiers/kv_identity.h"
+#include "quire/types.h"
+
+namespace quire::tiers {
+namespace {
+
+std::vector<BlockId> first_blocks(std::int64_t count) {
+  std::vector<BlockId> blocks;
+  blocks.reserve(static_cast<std::size_t>(count));
+  for (std::int32_t block = 0; block < count; ++block) {
+    blocks.push_back({block});
+  }
+  return blocks;
+}
+
+// `read` for each layer. The readers take one after the other; one of them is the caller, who is
+// alone when the system gives no thread.
+Status for_each_layer(int layers, const std::function<Status(int layer)>& read_layer, int readers) {
+  std::atomic<int> next = 0;
+  const auto read = [&] {
+    Status status;
+    for (int layer = next++; layer < layers && status.ok(); layer = next++) {
+      status = read_layer(layer);
+    }
+    return status;
+  };
+  std::vector<std::future<Status>> others;
+  try {
+    while (std::ssize(others) + 1 < readers) {
+      others.push_back(std::async(std::launch::async, read));
+    }
+  } catch (const std::system_error&) {
+    readers = static_cast<int>(std::ssize(others)) + 1;  // those that there are read all
+  }
+  Status status = read();
+  for (std::future<Status>& other : others) {
+    const Status also = other.get();
+    status = status.ok() ? also : status;
+  }
+  return status;
+}
+
+}  // namespace
+
+Error missing_file(Error error) {
+  if (error.code == ErrorCode::kNotFound) {
+    error.code = ErrorCode::kIo;
+  }
+  return error;
+}
+
+TierService::TierService(engine::Engine& engine)
+    : engine_(engine), background_loads_(pool(), ledger(), [&engine](engine::Tasks task) {
+        engine.thread().post(std::move(task));
+      }) {}
+
+kv::Ledger& TierService::ledger() const { return engine_.core().ledger; }
+
+kv_store::PagedStore& TierService::pool() const { return engine_.core().shelves; }
+
+const kv_store::PagedStore& TierService::shelves() const { return pool(); }
+
+std::string TierService::kernels() const {
+  const device::Accelerator* const accelerator = engine_.accelerator();
+  return accelerator == nullptr ? kernels_here()
+                                : accelerator->kernels(engine_.options().deterministic);
+}
+
+base::KVFingerprint TierService::fingerprint() const {
+  return kv_fingerprint(engine_.model_digest(), kernels());
+}
+
+base::KVFingerprint TierService::model_fingerprint() const {
+  return kv_fingerprint(engine_.model_digest(), "");
+}
+
+Status TierService::await_arrival(std::span<const BlockId> blocks) {
+  QUIRE_TRY(const Loads loads, engine_.thread().ask<Loads>([&]() -> Result<Loads> {
+    QUIRE_TRY_STATUS(background_loads_.check(blocks));
+    return background_loads_.filling(blocks);
+  }));
+  for (const BackgroundLoads::LoadRef& load : loads) {
+    QUIRE_TRY_STATUS(load->outcome(blocks));
+  }
+  return {};
+}
+
+// The segment is the caller's from now on.
+HeldRef TierService::keep(kv::SegmentId id) {
+  const kv::Segment* segment = ledger().segment(id);
+  QUIRE_CHECK(segment != nullptr, "no such segment");
+  auto held = std::make_shared<HeldSegment>();
+  held->id = id;
+  held->tokens.assign(segment->tokens().begin(), segment->tokens().end());
+  held->blocks.assign(segment->blocks().ids().begin(), segment->blocks().ids().end());
+  held->engine = engine_.self();
+  return held;
+}
+
+Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from) {
+  return engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+    QUIRE_TRY(const kv::SegmentId id, reserve_blocks(tokens, stored_from));
+    return keep(id);
+  });
+}
+
+// Engine thread. Nobody waits for blocks that must be moved for these: they are written at once.
+Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
+                                                  std::int32_t stored_from) {
+  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens), stored_from));
+  if (Status copied = engine_.copy_blocks_now(); !copied.ok()) {
+    ledger().drop_segment(id);
+    return copied.error();
+  }
+  return id;
+}
+
+Result<HostRef> TierService::to_host(const HeldRef& segment) const {
+  const auto block_bytes = static_cast<std::size_t>(pool().geometry().block_bytes());
+  auto host = std::make_shared<HostSegment>();
+  host->tokens = segment->tokens;
+  host->bytes = pool().host_buffer(segment->blocks.size() * block_bytes);
+  if (host->bytes.size() == 0) {
+    return {ErrorCode::kOutOfBlocks, "the machine has no memory left for a copy of the KV"};
+  }
+  QUIRE_TRY_STATUS(pool().read_blocks(segment->blocks, host->bytes.span()));
+  return HostRef(std::move(host));
+}
+
+Result<HeldRef> TierService::from_host(const HostSegment& segment) {
+  QUIRE_TRY(HeldRef held, reserve(segment.tokens));
+  QUIRE_TRY_STATUS(pool().write_blocks(held->blocks, segment.bytes.span()));
+  return held;
+}
+
+Result<TierService::Shelved> TierService::shelve(const HostSegment& segment) const {
+  const tensor::KVGeometry& geometry = shelves().geometry();
+  const auto count = std::ssize(segment.bytes) / geometry.block_bytes();
+  QUIRE_TRY(auto copy, kv_store::PagedStore::create(geometry, static_cast<std::int32_t>(count)));
+  Shelved shelved{.shelves = std::move(copy), .blocks = first_blocks(count)};
+  QUIRE_TRY_STATUS(shelved.shelves.write_blocks(shelved.blocks, segment.bytes.span()));
+  return shelved;
+}
+
+Result<TierService::Readable> TierService::readable(
+    std::span<const std::vector<BlockId>> runs) const {
+  Readable readable{.runs = {runs.begin(), runs.end()}};
+  if (!pool().on_device()) {
+    readable.pool = &pool();
+    return readable;
+  }
+  std::vector<BlockId> all;
+  for (std::vector<BlockId>& run : readable.runs) {
+    for (BlockId& block : run) {
+      all.push_back(std::exchange(block, {static_cast<std::int32_t>(all.size())}));
+    }
+  }
+  QUIRE_TRY(auto copy, staging(std::ssize(all)));
+  if (!all.empty()) {
+    QUIRE_TRY_STATUS(pool().read_blocks(all, copy.all_bytes()));
+  }
+  readable.copy = std::make_unique<kv_store::PagedStore>(std::move(copy));
+  return readable;
+}
+
+// Shelves in host memory for KV on its way to or from the device.
+Result<kv_store::PagedStore> TierService::staging(std::int64_t blocks) const {
+  return pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
+}
+
+// `read` fills blocks of the shelves that it is given; what it has filled ends in `to`.
+Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read) const {
+  if (!pool().on_device()) {
+    return read(to, pool());
+  }
+  QUIRE_TRY(auto copy, staging(std::ssize(to)));
+  QUIRE_TRY_STATUS(read(first_blocks(std::ssize(to)), copy));
+  return to.empty() ? Status() : pool().write_blocks(to, copy.all_bytes());
+}
+
+kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segments,
+                                                std::vector<std::vector<BlockId>>& blocks) const {
+  kv_store::KVFileContent content{.fingerprint = fingerprint(), .geometry = pool().geometry()};
+  for (const HeldRef& segment : segments) {
+    content.runs.push_back({.tokens = segment->tokens});
+    blocks.push_back(segment->blocks);
+  }
+  return content;
+}
+
+Status TierService::for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const {
+  const tensor::KVGeometry& geometry = pool().geometry();
+  const bool large = std::ssize(part.to) * geometry.block_bytes() >= kParallelReadBytes;
+  const int readers = large ? std::min(engine_.pool().threads(), kMostReaders) : 1;
+  return for_each_layer(geometry.layers, read, readers);
+}
+
+Status TierService::read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
+                              kv_store::PagedStore& shelves) {
+  const auto start = std::chrono::steady_clock::now();
+  QUIRE_TRY_STATUS(for_each_layer_of(part, [&](int layer) {
+    return file.read_layer(part.run, layer, part.first_block, part.to, shelves);
+  }));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  reload_policy_.note_read(std::ssize(part.to) * shelves.geometry().block_tokens, taken.count());
+  return {};
+}
+
+Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to) {
+  return fill(to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+    return read_part(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, shelves);
+  });
+}
+
+Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file,
+                                                        int run) const {
+  QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
+  const auto& runs = file.content().runs;
+  if (run < 0 || run >= std::ssize(runs)) {
+    return {ErrorCode::kCorrupt, base::str_cat("the file has no run ", run)};
+  }
+  const kv_store::SavedRun& found = runs[static_cast<std::size_t>(run)];
+  if (found.lost_blocks > 0) {
+    return {ErrorCode::kCorrupt, base::str_cat("run ", run, " of the file has lost ",
+                                               found.lost_blocks, " blocks: only a sequence may")};
+  }
+  return found.tokens;
+}
+
+Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
+  QUIRE_TRY(const auto tokens, tokens_of_run(file, run));
+  QUIRE_TRY(HeldRef held, reserve(tokens));
+  QUIRE_TRY_STATUS(read_run(file, run, held->blocks));
+  return held;
+}
+
+Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run) {
+  QUIRE_TRY(auto tokens, tokens_of_run(file, run));
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
+  const Status read = read_run(file, run, ledger().segment(id)->blocks().ids());
+  if (!read.ok()) {
+    ledger().drop_segment(id);
+    return read.error();
+  }
+  return id;
+}
+
+Result<kv::SegmentId> TierService::add_to(JointRead& read,
+                                          std::shared_ptr<const kv_store::KVFile> file, int run) {
+  QUIRE_TRY(auto tokens, tokens_of_run(*file, run));
+  const std::int64_t count = std::ssize(tokens);
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
+  const auto alias = ledger().derive(id, {});
+  if (!alias.ok()) {
+    ledger().drop_segment(id);
+    return alias.error();
+  }
+  read.held.push_back(keep(*alias));
+  read.parts.push_back(
+      {.file = std::move(file), .part = {.run = run, .to = read.held.back()->blocks}});
+  read.tokens += count;
+  return id;
+}
+
+void TierService::start(JointRead read, std::function<void(BackgroundLoads::Load&)> done) {
+  if (read.parts.empty()) {
+    return;
+  }
+  std::vector<BackgroundLoads::Order> orders(1);
+  orders[0].parts = std::move(read.parts);
+  orders[0].done = [this, held = std::move(read.held), tokens = read.tokens,
+                    done = std::move(done)](BackgroundLoads::Load& load, double seconds) {
+    if (load.outcome().ok()) {
+      reload_policy_.note_read(tokens, seconds);
+    }
+    done(load);
+  };
+  background_loads_.start(std::move(orders));
+}
+
+std::vector<HeldRef> TierService::from_files(
+    std::span<const std::shared_ptr<const kv_store::KVFile>> files, Loads& loads) {
+  JointRead read;
+  std::vector<HeldRef> arriving;
+  for (const auto& file : files) {
+    const auto begun = engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
+      QUIRE_TRY(const kv::SegmentId segment, add_to(read, file, 0));
+      return keep(segment);
+    });
+    arriving.push_back(begun.ok() ? *begun : nullptr);
+  }
+  [[maybe_unused]] const Status closed = engine_.thread().call([&] {
+    start(std::move(read), [](BackgroundLoads::Load&) {});
+    for (const HeldRef& segment : arriving) {
+      if (segment != nullptr) {
+        std::ranges::move(background_loads_.filling(segment->blocks), std::back_inserter(loads));
+      }
+    }
+  });
+  return arriving;
+}
+
+}  // namespace quire::tiers

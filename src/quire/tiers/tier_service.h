@@ -1,0 +1,144 @@
+// TierService: KV on its way between the pool, host memory and files.
+//
+// The engine thread only names, reserves and takes over blocks. Bytes are copied in the caller's
+// thread, while nobody else can see the target and nobody writes the source. KV that arrives
+// damaged or short is never taken over.
+//
+// Thread rule: every public method may be called from any thread but the engine's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_store.h"
+#include "quire/llm.h"
+#include "quire/result.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/tiers/held_segment.h"
+#include "quire/tiers/reload_policy.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+class Engine;
+}  // namespace quire::engine
+
+namespace quire::tiers {
+
+// A path that a user gave leads nowhere: kIo, as what is not found is a chunk.
+[[nodiscard]] Error missing_file(Error error);
+
+class TierService {
+ public:
+  // `engine` is borrowed, and must outlive the service.
+  explicit TierService(engine::Engine& engine);
+  // Ends all reading in the background. After the engine's thread has ended.
+  void stop() { background_loads_.stop(); }
+
+  // Engine thread: what is read in the background.
+  [[nodiscard]] BackgroundLoads& background_loads() { return background_loads_; }
+
+  // Decides whether saved KV is read or computed again.
+  [[nodiscard]] ReloadPolicy& reload_policy() { return reload_policy_; }
+
+  // kOutOfBlocks when the machine has no memory.
+  [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
+  [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
+  // On shelves of its own, to be written without a block of the pool. kOutOfBlocks when the machine
+  // has no memory.
+  struct Shelved {
+    kv_store::PagedStore shelves;
+    std::vector<BlockId> blocks;
+  };
+  [[nodiscard]] Result<Shelved> shelve(const HostSegment& segment) const;
+
+  // Identity of everything that decides the bits of KV besides the tokens before it.
+  [[nodiscard]] base::KVFingerprint fingerprint() const;
+  // Returns the identity without the kernels, for data that names them and is graded by them.
+  [[nodiscard]] base::KVFingerprint model_fingerprint() const;
+  // Returns the header of a file or object of these segments. `blocks` gets their blocks.
+  [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
+                                                   std::vector<std::vector<BlockId>>& blocks) const;
+  // The whole run of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
+  [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
+  [[nodiscard]] const kv_store::PagedStore& shelves() const;
+  // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host.
+  struct Readable {
+    std::vector<std::vector<BlockId>> runs;  // blocks of shelves()
+    const kv_store::PagedStore* pool = nullptr;
+    std::unique_ptr<kv_store::PagedStore> copy;
+    [[nodiscard]] const kv_store::PagedStore& shelves() const {
+      return pool != nullptr ? *pool : *copy;
+    }
+  };
+  [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs) const;
+
+  // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
+  [[nodiscard]] HeldRef keep(kv::SegmentId id);
+  [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run);
+
+  // The first runs of files, read together in the background; null where there was no room. Their
+  // KV can be used at once by requests, and by all others when the loads have ended.
+  using Loads = std::vector<BackgroundLoads::LoadRef>;
+  [[nodiscard]] std::vector<HeldRef> from_files(
+      std::span<const std::shared_ptr<const kv_store::KVFile>> files, Loads& loads);
+
+  // Parts that are read together in the background, into segments that can be used at once.
+  struct JointRead {
+    std::vector<kv_store::KVFilePart> parts;
+    std::vector<HeldRef> held;  // until all is read, whoever drops the segments
+    std::int64_t tokens = 0;
+  };
+  // Adds a run to the read and returns its segment, with nothing read yet. The read must be
+  // started. Engine thread.
+  [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
+                                             std::shared_ptr<const kv_store::KVFile> file, int run);
+  // Engine thread, and so is `done`.
+  void start(JointRead read, std::function<void(BackgroundLoads::Load&)> done);
+
+  // Blocks until KV that is read into the blocks is there. Returns the error that spoilt it.
+  [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
+  // Returns a segment with room for the KV of `tokens`, and none of it yet. kOutOfBlocks.
+  [[nodiscard]] Result<HeldRef> reserve(const std::vector<TokenId>& tokens,
+                                        std::int32_t stored_from = 0);
+  // Calls `read` with blocks to fill, in the pool or beside it; what it fills ends in `to`.
+  using FillBlocks =
+      std::function<Status(std::span<const BlockId> blocks, kv_store::PagedStore& shelves)>;
+  [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
+  // Calls `read` for each layer, from several threads where the part is large.
+  using PerLayer = std::function<Status(int layer)>;
+  [[nodiscard]] Status for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const;
+  // Reads a part into the shelves, and notes how long that took.
+  [[nodiscard]] Status read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
+                                 kv_store::PagedStore& shelves);
+  // Returns what names the kernels in the identity of KV.
+  [[nodiscard]] std::string kernels() const;
+
+ private:
+  [[nodiscard]] Result<kv::SegmentId> reserve_blocks(std::vector<TokenId> tokens,
+                                                     std::int32_t stored_from);
+  // kIncompatible for another model's file.
+  [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
+                                                           int run) const;
+  [[nodiscard]] Result<kv_store::PagedStore> staging(std::int64_t blocks) const;
+  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to);
+  [[nodiscard]] kv::Ledger& ledger() const;
+  [[nodiscard]] kv_store::PagedStore& pool() const;
+
+  engine::Engine& engine_;
+  BackgroundLoads background_loads_;
+  ReloadPolicy reload_policy_;
+};
+
+}  // namespace quire::tiers

@@ -1,0 +1,153 @@
+"""How far a wait is: a line on a terminal from the second second on, and nothing on a pipe.
+
+The program is made slow: it runs for a moment and stands still for a longer one, again and again. So it loads and computes
+for seconds on every machine. Run by CTest as `test_progress.py PROGRAM MODEL`; standard library only.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM, MODEL = "", ""
+SECONDS = 120  # a limit for a hanging program
+STEPS = 40  # moments in which the program gets to its end
+STILL = 0.1  # seconds between two of them
+CLEAR = "\r\x1b[K"
+TOKENS = 1800
+
+
+def command(*arguments):
+    return [PROGRAM, *map(str, arguments)]
+
+
+def seconds_of(arguments):
+    start = time.monotonic()
+    subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=True)
+    return time.monotonic() - start
+
+
+def run_slowly(arguments, on_terminal, like=None, steps=STEPS):
+    """(stdout, stderr) of a program that stands still most of the time. stderr is a terminal, or a pipe.
+
+    like: a command that takes as long, where this one may not be done twice
+    """
+    moment = seconds_of(like or arguments) / steps
+    ours, theirs = pty.openpty() if on_terminal else os.pipe()
+    child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    deadline = time.monotonic() + SECONDS
+    try:
+        while child.poll() is None:
+            time.sleep(moment)
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(STILL)
+            child.send_signal(signal.SIGCONT)
+            if select.select([ours], [], [], 0)[0]:
+                with contextlib.suppress(OSError):  # nobody has the other end of the terminal
+                    seen += os.read(ours, 65536)
+            assert time.monotonic() < deadline, seen
+        with contextlib.suppress(OSError):
+            while select.select([ours], [], [], 0)[0] and (more := os.read(ours, 65536)):
+                seen += more
+        return child.stdout.read().decode(), seen.decode()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        os.close(ours)
+
+
+def lines_of(screen):
+    """What the line on the terminal was, one after the other; the last one is what is left there."""
+    return screen.split(CLEAR)[1:]
+
+
+class ProgressTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.ids = ",".join(str(10 + 7 * i % 1500) for i in range(TOKENS))
+        self.slow = ["--threads", "1", "--max-batch-tokens", "32"]  # of which the counts are told in between
+
+    def ask(self, ids):
+        greedy = ["--temperature", "0", "--max-tokens", "2", "--ignore-eos"]
+        return command("run", MODEL, "--prompt-ids", ids, "--format", "json", *greedy, *self.slow)
+
+    def add(self, store):
+        return command("chunk", "add", MODEL, "--token-ids", self.ids, "--type", "context", "--no-anchor", "--store",
+                       self.folder / store, *self.slow)
+
+    def assert_counts_up(self, lines, pattern):
+        """Each number of the pattern is at least what it was before. The line is gone at the end, and was never another."""
+        self.assertEqual(lines[-1], "", "the line stays behind")
+        found = [tuple(map(int, match.groups())) for match in map(re.compile(pattern).fullmatch, lines) if match]
+        self.assertTrue(found, lines)
+        for before, after in zip(found, found[1:]):
+            self.assertTrue(all(a <= b for a, b in zip(before, after)), found)
+        self.assertEqual([line for line in lines if line and not re.match(r"loading \d+ %$|computing \d", line)], [])
+        return found
+
+    def test_on_a_terminal_a_line_says_how_far_loading_is_and_goes(self):
+        out, screen = run_slowly(self.ask("5,6"), on_terminal=True, steps=4 * STEPS)  # loading is a small part
+        loading = self.assert_counts_up(lines_of(screen), r"loading (\d+) %")
+        self.assertGreater(len(set(loading)), 1)
+        self.assertLessEqual(loading[-1][0], 100)
+        self.assertEqual(len(json.loads(out)["token_ids"]), 2)
+        self.assertNotIn("\x1b", out)
+
+    def test_on_a_terminal_a_line_says_how_many_tokens_of_the_prompt_are_computed_and_goes(self):
+        out, screen = run_slowly(self.ask(self.ids), on_terminal=True)
+        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) of (\d+) tokens, (\d+) s")
+        self.assertEqual({of for _, of, _ in computing}, {TOKENS})
+        self.assertEqual(computing[0][0], 0, "at first nobody asks the engine")
+        self.assertGreaterEqual(computing[0][2], 1, "within the first second there is no line")
+        self.assertGreater(len({done for done, _, _ in computing}), 1)
+        plain = subprocess.run(self.ask(self.ids), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+        self.assertEqual(json.loads(out)["token_ids"], json.loads(plain.stdout)["token_ids"])
+        self.assertNotIn("\x1b", out)
+
+    def test_on_a_terminal_registering_says_how_many_tokens_it_has_computed(self):
+        out, screen = run_slowly(self.add("slow"), on_terminal=True, like=self.add("quick"))
+        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) tokens, (\d+) s")
+        self.assertGreater(len({done for done, _ in computing}), 1)
+        self.assertLessEqual(computing[-1][0], TOKENS)
+        self.assertRegex(out, r"\A[0-9a-f]{64}\n\Z")
+
+    def test_on_a_pipe_nothing_is_said_however_long_it_takes(self):
+        for arguments, like in ((self.ask(self.ids), None), (self.add("slow"), self.add("quick"))):
+            with self.subTest(arguments[1]):
+                start = time.monotonic()
+                out, said = run_slowly(arguments, on_terminal=False, like=like)
+                self.assertGreater(time.monotonic() - start, 2)
+                self.assertEqual(said, "")
+                self.assertNotEqual(out, "")
+
+    def test_what_takes_less_than_a_second_shows_no_line(self):
+        ours, theirs = pty.openpty()
+        child = subprocess.Popen(command("run", MODEL, "--prompt-ids", "5,6", "--max-tokens", "1"), stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        start = time.monotonic()
+        self.assertEqual(child.wait(SECONDS), 0)
+        quick = time.monotonic() - start < 1
+        said = b""
+        with contextlib.suppress(OSError):  # nobody has the other end, and nothing was said
+            said = os.read(ours, 65536) if quick else b""
+        os.close(ours)
+        self.assertEqual(said, b"")
+
+
+if __name__ == "__main__":
+    PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()
