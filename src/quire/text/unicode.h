@@ -10,7 +10,7 @@
 
 namespace quire::text {
 
-// As Rust sees characters.
+// Characters as Rust sees them.
 [[nodiscard]] bool is_whitespace(char32_t c);       // White_Space
 [[nodiscard]] bool is_word(char32_t c);             // \w: Alphabetic, M, Nd, Pc, Join_Control
 [[nodiscard]] bool is_numeric(char32_t c);          // N
@@ -23,7 +23,7 @@ namespace quire::text {
 // Appends the full lower-case mapping of one character (no final-sigma rule).
 void append_lower(std::string& out, char32_t c);
 
-// As Python sees characters.
+// Characters as Python sees them.
 [[nodiscard]] bool is_python_space(char32_t c);       // str.isspace, and \s in regular expressions
 [[nodiscard]] bool is_python_line_break(char32_t c);  // where str.splitlines cuts
 [[nodiscard]] bool is_python_printable(char32_t c);   // what repr leaves unescaped

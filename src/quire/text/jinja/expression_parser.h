@@ -19,7 +19,7 @@ class NameTracker {
  public:
   void look_up(const std::string& name);
   void assign(const std::string& name);
-  // What was assigned since mark() counts as not set again: the end of a body.
+  // Counts names that were assigned since mark() as not set again: the end of a body.
   [[nodiscard]] std::size_t mark() const { return assigned_.size(); }
   void forget(std::size_t mark);
   [[nodiscard]] std::vector<std::string> looked_up() const { return {read_.begin(), read_.end()}; }

@@ -1,5 +1,5 @@
-// What expressions do with values: operators, attributes, items, slices and methods, as Python and
-// the sandbox of jinja2 define them.
+// Operators, attributes, items, slices and methods of values, as Python and the sandbox of jinja2
+// define them.
 #pragma once
 
 #include <array>
