@@ -17,15 +17,13 @@
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/functions.h"
 #include "quire/text/jinja/interpreter.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/names_read.h"
 #include "quire/text/jinja/parser.h"
 #include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
 #include "quire/text/normal_text.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/utf8.h"
 #include "quire/types.h"
@@ -33,15 +31,15 @@
 namespace quire::text {
 namespace {
 
-static_assert(jinja::kFromTemplate == Provenance::kTemplate);
-static_assert(jinja::kFromArgument == Provenance::kArgument);
+static_assert(kFromTemplate == Provenance::kTemplate);
+static_assert(kFromArgument == Provenance::kArgument);
 
 // JSON to values whose strings come from `source`. Names in messages are told from texts by where
 // they stand.
 class Converter {
  public:
   enum class Place : std::uint8_t { kMessage, kContent, kPart, kElsewhere };
-  Converter(jinja::Meter& meter, std::int32_t source, Place place = Place::kElsewhere)
+  Converter(Meter& meter, std::int32_t source, Place place = Place::kElsewhere)
       : meter_(meter), source_(source), place_(place) {}
 
   // Recursion is bounded: `level` counts the containers around `value`.
@@ -49,8 +47,8 @@ class Converter {
     if (meter_.failed()) {
       return meter_.error();
     }
-    if (level > jinja::kMaxContainerDepth) {
-      return jinja::invalid("variables nest deeper than ", jinja::kMaxContainerDepth);
+    if (level > kMaxContainerDepth) {
+      return jinja::invalid("variables nest deeper than ", kMaxContainerDepth);
     }
     switch (value.kind()) {
       case base::JsonKind::kNull:
@@ -77,8 +75,8 @@ class Converter {
   }
 
   // An array whose items come from the message of their index.
-  static Result<jinja::Value> messages(jinja::Meter& meter, base::JsonView array) {
-    jinja::SequenceBuilder out(&meter);
+  static Result<jinja::Value> messages(Meter& meter, base::JsonView array) {
+    jinja::SequenceBuilder out(meter);
     for (std::size_t i = 0; i < array.size(); ++i) {
       const auto source = static_cast<std::int32_t>(i);
       QUIRE_TRY(auto item, Converter(meter, source, Place::kMessage).convert(array[i], 1));
@@ -93,11 +91,11 @@ class Converter {
       return jinja::invalid("a string of the variables is no UTF-8 at byte ", bad, ": ",
                             base::quoted(bytes.substr(0, bad)));
     }
-    return jinja::Value::string(jinja::make_text(&meter_, bytes, source_));
+    return jinja::Value::string(make_text(&meter_, bytes, source_));
   }
 
   Result<jinja::Value> list(base::JsonView array, int level) const {
-    jinja::SequenceBuilder out(&meter_);
+    jinja::SequenceBuilder out(meter_);
     for (const base::JsonView item : array.elements()) {
       QUIRE_TRY(auto converted, inside("").convert(item, level + 1));
       out.push(std::move(converted));
@@ -106,7 +104,7 @@ class Converter {
   }
 
   Result<jinja::Value> dict(base::JsonView object, int level) const {
-    jinja::DictBuilder out(&meter_);
+    jinja::DictBuilder out(meter_);
     for (const auto [key, item] : object.members()) {
       QUIRE_TRY(auto name, text(key));
       QUIRE_TRY(auto converted, inside(key).convert(item, level + 1));
@@ -122,10 +120,10 @@ class Converter {
     const Place place = place_ == Place::kMessage && key == "content" ? Place::kContent
                         : place_ == Place::kContent                   ? Place::kPart
                                                                       : Place::kElsewhere;
-    return {meter_, is_name ? jinja::as_name(source_) : source_, place};
+    return {meter_, is_name ? as_name(source_) : source_, place};
   }
 
-  jinja::Meter& meter_;
+  Meter& meter_;
   std::int32_t source_;
   Place place_;
 };
@@ -143,43 +141,26 @@ std::tm calendar_time(const RenderOptions& options) {
   return out;
 }
 
-// The scope of the functions, and inside of it the scope of the variables. Only names that the
-// template mentions are converted.
-Result<jinja::ScopePtr> make_scopes(const jinja::Template& parsed, jinja::Runtime& runtime,
-                                    base::JsonView variables, const RenderOptions& options) {
-  auto functions = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);
-  auto scope = std::make_shared<jinja::Scope>(runtime.meter(), functions);
+// Only variables that the template reads are converted.
+Result<jinja::ScopePtr> make_scope(const jinja::Template& parsed, jinja::Runtime& runtime,
+                                   base::JsonView variables, const RenderOptions& options) {
+  auto scope = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);
   const auto& trusted = options.trusted_variables;
-  for (std::size_t i = 0; i < parsed.symbols.size(); ++i) {
-    const auto symbol = static_cast<jinja::Symbol>(i);
-    const std::string& name = parsed.symbols[i];
-    for (const auto& function : jinja::global_functions()) {
-      if (function.name == name) {
-        functions->set(
-            symbol, jinja::Value::callable(runtime.meter(),
-                                           {.description = base::str_cat("function '", name, "'"),
-                                            .printed = "",
-                                            .call = function.call}));
-      }
-    }
-    if (name == "self") {  // of blocks, which templates here do not have
-      scope->set(symbol, jinja::Value::callable(runtime.meter(), jinja::self_reference()));
-      continue;
-    }
+  for (const std::string& name : parsed.variables) {
     if (!variables.contains(name)) {
       continue;
     }
     const base::JsonView variable = variables.find(name);
     const bool is_trusted = std::find(trusted.begin(), trusted.end(), name) != trusted.end();
     const bool is_name = !variable.is_array() && !variable.is_object();
-    const std::int32_t source = is_trusted ? jinja::kFromTemplate
-                                : is_name  ? jinja::as_name(jinja::kFromArgument)
-                                           : jinja::kFromArgument;
+    const std::int32_t source = is_trusted ? kFromTemplate
+                                : is_name  ? as_name(kFromArgument)
+                                           : kFromArgument;
     auto value = name == "messages" && variable.is_array()
                      ? Converter::messages(runtime.meter(), variable)
                      : Converter(runtime.meter(), source).convert(variable);
     QUIRE_TRY(auto converted, std::move(value));
-    scope->set(symbol, std::move(converted));
+    scope->set(name, std::move(converted));
   }
   return scope;
 }
@@ -211,19 +192,18 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 
 Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
                                             const RenderOptions& options) const {
-  const jinja::Limits limits{.steps = options.max_steps,
-                             .text_bytes = options.max_output_bytes,
-                             .memory_bytes = 4 * options.max_output_bytes};
+  const Limits limits{.steps = options.max_steps,
+                      .text_bytes = options.max_output_bytes,
+                      .memory_bytes = 4 * options.max_output_bytes};
   jinja::Runtime runtime(limits, calendar_time(options), options.meter);
-  QUIRE_TRY(const auto scope, make_scopes(impl_->parsed, runtime, variables, options));
-  QUIRE_TRY(const auto text, jinja::Interpreter(impl_->parsed, runtime).run(scope));
+  QUIRE_TRY(const auto scope, make_scope(impl_->parsed, runtime, variables, options));
+  QUIRE_TRY(const auto text, jinja::run_template(impl_->parsed, runtime, scope));
   RenderedPrompt out;
   out.spans.reserve(text->runs().size());
   std::size_t begin = 0;
   for (const auto& run : text->runs()) {
-    out.spans.push_back(
-        {std::string(text->view().substr(begin, run.end - begin)),
-         {.source = jinja::without_name(run.source), .is_name = jinja::is_name(run.source)}});
+    out.spans.push_back({std::string(text->view().substr(begin, run.end - begin)),
+                         {.source = without_name(run.source), .is_name = is_name(run.source)}});
     begin = run.end;
   }
   return out;
@@ -231,9 +211,7 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
 
-std::vector<std::string> ChatTemplate::variables() const {
-  return jinja::names_read(impl_->parsed);
-}
+std::vector<std::string> ChatTemplate::variables() const { return impl_->parsed.variables; }
 
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
                          RenderOptions& options) {

@@ -1,5 +1,5 @@
-// Chat templates: a Jinja subset whose output knows where every span came from, so that user text
-// can never become a special token and prompts can be cut into chunks.
+// Chat templates: what they use of jinja2 (README.md), with an output that knows where every span
+// came from, so that user text can never become a special token and prompts can be cut into chunks.
 //
 // Thread rule: immutable after parsing; any number of threads may call render.
 #pragma once
@@ -59,8 +59,8 @@ struct RenderOptions {
 
 class ChatTemplate {
  public:
-  // kInvalidArgument with line and what was expected; kUnsupported naming a tag, filter, test or
-  // function outside the subset. Environment as in transformers: trim_blocks, lstrip_blocks,
+  // kInvalidArgument with line and what was expected; kUnsupported with line and the name of what
+  // is not supported. Environment as in transformers: trim_blocks, lstrip_blocks,
   // loopcontrols, sandbox. As in jinja2, an unknown filter or test inside of an `if` is refused by
   // render, and only when it is reached.
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view source);

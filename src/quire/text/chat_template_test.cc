@@ -17,6 +17,7 @@
 namespace quire::text {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
@@ -90,8 +91,8 @@ TEST(Provenance, SurvivesOperationsOnText) {
   EXPECT_THAT(spans_of("{{ messages | map(attribute='role') | join('-') }}"),
               ElementsAre(Pair("user", 0), Pair("-", kTemplate), Pair("assistant", 1),
                           Pair("-", kTemplate), Pair("user", 2)));
-  EXPECT_THAT(spans_of("{{ messages[0].role * 2 }}{{ messages[1].role[::-1] }}"),
-              ElementsAre(Pair("useruser", 0), Pair("tnatsissa", 1)));
+  EXPECT_THAT(spans_of("{{ messages[0].role * 2 }}{{ messages[1].role[-3:] }}"),
+              ElementsAre(Pair("useruser", 0), Pair("ant", 1)));
   EXPECT_THAT(spans_of("{{ '{}:{}'.format(messages[0].role, 1) }}{{ '%s' % messages[1].role }}"),
               ElementsAre(Pair("user", 0), Pair(":1", kTemplate), Pair("assistant", 1)));
   EXPECT_THAT(spans_of("{{ (messages[0].content ~ '\n' ~ messages[1].role) | indent(2) }}"),
@@ -147,11 +148,6 @@ TEST(Provenance, RolesTypesOfPartsAndPlainVariablesAreNames) {
               ElementsAre(Pair("<s>", true), Pair("f", false), Pair("x", false)));
 }
 
-TEST(Jinja, SelfIsDefined) {  // oracle: jinja2
-  EXPECT_EQ(render("{{ self is defined }} {{ self }} {{ self.x is defined }}").value().text(),
-            "True <TemplateReference None> False");
-}
-
 TEST(Provenance, TrustedVariablesCountAsTheTemplate) {
   RenderOptions options;
   options.trusted_variables = {"bos_token"};
@@ -174,31 +170,102 @@ TEST(ChatTemplate, ErrorsNameTheLineAndWhatWasExpected) {
   EXPECT_EQ(code_of("{% if %}"), ErrorCode::kInvalidArgument);
 }
 
-TEST(ChatTemplate, WhatIsOutsideOfTheSubsetIsNamed) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"\n{% include 'x' %}", "line 2: tag 'include'"},
-      {"{% nonsense %}", "unknown tag \"nonsense\""},
-      {"\n{{ 1 | urlize }}", "line 2: filter 'urlize'"},
-      {"{{ 1 is weird }}", "test 'weird'"},
-      {"{{ [1] | map('urlize') | list }}", "filter \"urlize\""},
-      {"\n{{ mystery(1) }}", "line 2: function 'mystery'"},
-      {"{{ lipsum() }}", "function 'lipsum'"},
-      {"{{ 'x'.encode() }}", "attribute 'encode' of str"},
-      {"{% for x in [] recursive %}{% endfor %}", "recursive"},
-      {"{% if true %}{{ 1 | urlize }}{% endif %}", "filter 'urlize'"},
-      {"{{ 'x'.upper }}", "method 'upper' of str"},
-  };
-  for (const auto& [source, what] : cases) {
-    EXPECT_EQ(code_of(source), ErrorCode::kUnsupported) << source;
-    EXPECT_THAT(message_of(source), HasSubstr(what));
+// A template, and what the error must name.
+const std::pair<const char*, const char*> kNotSupported[] = {
+    {"\n{% include 'x' %}", "line 2: tag \"include\""},
+    {"{% with a = 1 %}{% endwith %}", "tag \"with\""},
+    {"{% raw %}{% endraw %}", "tag \"raw\""},
+    {"{% nonsense %}", "tag \"nonsense\""},
+    {"{% for x in [] recursive %}{% endfor %}", "recursive loop"},
+    {"{% for (a, b), c in [] %}{% endfor %}", "a tuple in parentheses"},
+    {"{% set x | upper %}{% endset %}", "a filter of a {% set %} block"},
+    {"\n{{ 1 | urlize }}", "line 2: filter 'urlize'"},
+    {"{% if true %}{{ 1 | urlize }}{% endif %}", "filter 'urlize'"},
+    {"{{ [1] | map('urlize') | list }}", "filter 'urlize'"},
+    {"{{ 1 | abs }}", "filter 'abs'"},
+    {"{{ [1] | batch(2) }}", "filter 'batch'"},
+    {"{{ '<' | escape }}", "filter 'escape'"},
+    {"{{ '1' | float }}", "filter 'float'"},
+    {"{{ '%s' | format(1) }}", "filter 'format'"},
+    {"{{ 1 | round }}", "filter 'round'"},
+    {"{{ [1] | sum }}", "filter 'sum'"},
+    {"{{ 'x' | truncate(2) }}", "filter 'truncate'"},
+    {"{{ 'x' | wordcount }}", "filter 'wordcount'"},
+    {"{{ '7' | int(base=16) }}", "parameter 'base' of 'int'"},
+    {"{{ '1.5' | int }}", "|int of a text"},
+    {"{{ messages | sort(attribute='a.b') }}", "the attribute 'a.b'"},
+    {"{{ messages | map(attribute='a', default=1) }}", "|map"},
+    {"{{ 'abc' | reverse }}", "|reverse of a string"},
+    {"{{ 1 is weird }}", "test 'weird'"},
+    {"{{ [1] | select('odd') | list }}", "test 'odd'"},
+    {"{{ 1 is divisibleby 2 }}", "test 'divisibleby'"},
+    {"{{ 1 is gt 2 }}", "test 'gt'"},
+    {"{{ 1 is callable }}", "test 'callable'"},
+    {"\n{{ mystery(1) }}", "line 2: function 'mystery'"},
+    {"{{ lipsum() }}", "function 'lipsum'"},
+    {"{{ dict(a=1) }}", "function 'dict'"},
+    {"{{ namespace({'a': 1}) }}", "namespace of a dict"},
+    {"{{ strftime_now('%z') }}", "'%z' of strftime_now"},
+    {"{{ 'x'.encode() }}", "method 'encode' of str"},
+    {"{{ 'x'.find('x') }}", "method 'find' of str"},
+    {"{{ 'x'.join([]) }}", "method 'join' of str"},
+    {"{{ 'x'.rsplit('x') }}", "method 'rsplit' of str"},
+    {"{{ 'x'.zfill(3) }}", "method 'zfill' of str"},
+    {"{{ 'x'.startswith('x', 1) }}", "argument 2 of 'startswith'"},
+    {"{{ ('x' | safe).strip() }}", "method 'strip' of Markup"},
+    {"{{ messages.append(1) }}", "method 'append' of list"},
+    {"{{ messages[0].pop('role') }}", "method 'pop' of dict"},
+    {"{{ messages[0].update({}) }}", "method 'update' of dict"},
+    {"{{ messages.index(1) }}", "method 'index' of list"},
+    {"{{ ''.__class__() }}", "method '__class__' of str"},
+    {"{{ 'x'.upper }}", "method 'upper' of str"},
+    {"{{ namespace() }}", "printing a Namespace"},
+    {"{{ range(2) }}", "printing a range"},
+    {"{{ [1 | safe] }}", "printing a list"},
+    {"{% for x in [1] %}{{ loop.cycle(1) }}{% endfor %}", "loop.cycle"},
+    {"{% for x in [1] %}{{ loop.changed(x) }}{% endfor %}", "loop.changed"},
+    {"{{ 2 ** 3 }}", "operator '**'"},
+    {"{{ 1 < 2 < 3 }}", "a chain of comparisons"},
+    {"{{ 1.5 * 2 }}", "'*' of floats"},
+    {"{{ [1] * 2 }}", "repeating a list"},
+    {"{{ 1 in ([1] | select) }}", "'in' of a generator"},
+    {"{{ messages[::2] }}", "a slice with a step"},
+    {"{{ {(1, 2): 3} }}", "a tuple as a key"},
+    {"{{ '%5d' % 1 }}", "'%5' of a format"},
+    {"{{ '{:>5}'.format(1) }}", "'{:' of a format"},
+    {"{{ '{}'.format(a=1) }}", "a named argument of format()"},
+    {"{{ 0x1F }}", "a number that begins with '0x'"},
+    {"{{ '\\x41' }}", "the escape"},
+    {"{{ 'a b'.split() }}", "split() without a separator"},
+    {"{{ 1.5 | int }}", "|int of a float"},
+    {"{{ m(*[1]) }}", "spreading arguments with '*'"},
+    {"{% macro m() %}{{ varargs }}{% endmacro %}", "the name 'varargs'"},
+    {"{{ self.x }}", "the name 'self'"},
+};
+
+TEST(ChatTemplate, WhatIsNotSupportedIsRefusedByName) {
+  for (const auto& [source, what] : kNotSupported) {
+    EXPECT_EQ(code_of(source), ErrorCode::kUnsupported) << source << ": " << message_of(source);
+    EXPECT_THAT(message_of(source),
+                AllOf(HasSubstr(what), HasSubstr("is not supported in chat templates")))
+        << source;
   }
-  EXPECT_THAT(spans_of("{% if false %}{{ 1 | urlize }}{% endif %}x"), ElementsAre(Pair("x", -1)));
 }
 
-TEST(ChatTemplate, TheSandboxForbidsMutationAndInternals) {
-  for (const char* source :
-       {"{{ messages.append(1) }}", "{{ messages[0].pop('role') }}", "{{ messages[0].update({}) }}",
-        "{{ messages.__class__.x }}", "{{ ''.__class__() }}", "{% set ns = namespace(_a=1) %}"}) {
+TEST(ChatTemplate, WhatIsNotSupportedAndNotReachedIsNoError) {
+  EXPECT_THAT(spans_of("{% if false %}{{ 1 | urlize }}{% endif %}x"), ElementsAre(Pair("x", -1)));
+  EXPECT_THAT(spans_of("{{ (1 | urlize) if false else 'x' }}"), ElementsAre(Pair("x", -1)));
+}
+
+TEST(ChatTemplate, ARefusedRenderingLeavesTheTemplateAsItWas) {
+  const auto parsed = ChatTemplate::parse("{% if bad %}{{ 1 | urlize }}{% endif %}x");
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_FALSE(parsed->render(variables(R"({"bad": true})")).ok());
+  EXPECT_EQ(parsed->render(variables(R"({"bad": false})")).value().text(), "x");
+}
+
+TEST(ChatTemplate, TheSandboxForbidsInternals) {
+  for (const char* source : {"{{ messages.__class__.x }}", "{% set ns = namespace(_a=1) %}"}) {
     EXPECT_EQ(code_of(source), ErrorCode::kInvalidArgument) << source;
   }
 }
@@ -252,16 +319,15 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
       "%}",
       "{{ 'x' * 1000000000 }}",
       "{{ 'x' * 9223372036854775807 }}",
-      "{{ [1] * 1000000000 }}",
       "{{ range(1000000000) }}",
       "{{ range(-9223372036854775807, 9223372036854775807) }}",
-      "{{ 2 ** 64 }}",
       "{{ 9223372036854775807 + 1 }}",
       a_lot,
       "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% "
       "endfor %}",
       "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}",
-      "{% set ns = namespace(l=()) %}{% for i in range(9999) %}{% set ns.l = {ns.l: 1} %}{% endfor "
+      "{% set ns = namespace(l=1) %}{% for i in range(9999) %}{% set ns.l = {'k': ns.l} %}{% "
+      "endfor "
       "%}",
       "{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% "
       "endfor %}{{ ns.l }}",
@@ -269,7 +335,6 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
       "{% set ns.k = [ns.k, ns.k] %}{% endfor %}{{ ns.l == ns.k }}",
       "{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% "
       "endfor %}{{ ns.l | tojson(indent=2) }}",
-      "{% set ns = namespace() %}{% set ns.self = ns %}{{ ns }}",
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
       "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}",
       "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{% for x in [1] if a() %}{% endfor "
@@ -277,25 +342,19 @@ TEST(ChatTemplate, HostileTemplatesEndWithAnError) {
       "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
       "{{ ('a' * 1000000).replace('', 'b' * 1000) }}",
       "{{ 'a' | indent(999999999999) }}",
-      "{{ 'a'.ljust(999999999999) }}{{ 'a'.zfill(999999999999) }}",
-      "{{ '%999999999999d' % 1 }}",
-      "{{ '%.999999999999f' % 1 }}",
-      "{{ '{:999999999999}'.format(1) }}",
       "{{ strftime_now('%999999999d') }}",
       "{{ strftime_now('%A' * 1000) }}",
       "{{ [1] | tojson(indent=999999999999) }}",
-      "{{ [1] | batch(999999999999, 'x') | list }}",
       "{{ ('a' * 9999999) | list | map('upper') | list | length }}",
       "{% set l = ('ab' * 30000) | list %}{{ l | map('replace', 'a', 'b' * 100000) | join | length "
       "}}",
-      "{% macro m() %}{{ varargs | length }}{% endmacro %}{{ m(*range(99999)) }}",
-      "{{ dict(range(99999) | map('list') | list) }}",
-      "{% set l = range(99999) | list %}{{ l | unique | list | length }}{{ dict(l | batch(2)) | "
-      "length }}",
+      "{{ range(99999) | unique | list | length }}",
+      "{{ range(99999) | map('replace', '', 'x' * 1000) | sort | list | length }}",
       "{% set l = range(99999) | list %}{% for i in l %}{% if -1 in l %}{% endif %}{% endfor %}",
       "{% set x = ('x' * 100000) %}{% for i in range(99999) %}{% if x == ('x' * 100000) %}{% endif "
       "%}{% endfor %}",
-      "{% set x = 'a' * 20000000 %}{% for i in range(99999) %}{{ x.find('b') }}{% endfor %}",
+      "{% set x = 'a' * 20000000 %}{% for i in range(99999) %}{{ x.replace('b', 'c') }}{% endfor "
+      "%}",
   };
   RenderOptions options;
   options.max_steps = 2'000'000;
@@ -317,15 +376,15 @@ TEST(ChatTemplate, HostileNestingIsRefused) {
   constexpr int kMany = 50'000;
   for (const std::string& inside :
        {repeat("(", kMany), repeat("[", kMany), repeat("{1:", kMany), repeat("not ", kMany),
-        repeat("-", kMany), "1" + repeat("+1", kMany), "1" + repeat("**1", kMany),
+        repeat("-", kMany), "1" + repeat("+1", kMany), "1" + repeat("*1", kMany),
         "1" + repeat(" if 1 else 1", kMany), "1" + repeat(" and 1", kMany),
-        "x" + repeat(".x", kMany), "x" + repeat("[0]", kMany), "x" + repeat("|abs", kMany),
-        "x" + repeat("()", kMany), "1" + repeat(" is odd", kMany), repeat("x(", kMany),
-        repeat("x|abs(", kMany)}) {
+        "x" + repeat(".x", kMany), "x" + repeat("[0]", kMany), "x" + repeat("|trim", kMany),
+        "x" + repeat("()", kMany), "1" + repeat(" is defined", kMany), repeat("x(", kMany),
+        repeat("x|trim(", kMany)}) {
     EXPECT_FALSE(render("{{ " + inside + " }}").ok()) << inside.substr(0, 20);
   }
   for (const char* tag : {"{% if 1 %}", "{% for x in y %}", "{% macro m() %}", "{% set x %}",
-                          "{% call x() %}", "{% filter abs %}", "{% with %}", "{% generation %}"}) {
+                          "{% call x() %}", "{% filter trim %}", "{% generation %}"}) {
     EXPECT_FALSE(render(repeat(tag, kMany)).ok()) << tag;
   }
   EXPECT_FALSE(render("{% set " + repeat("(", kMany) + "x").ok());
@@ -406,9 +465,8 @@ TEST(ChatTemplate, TellsWhichVariablesItReads) {
                            "{% call m(e) %}{{ f }}{% endcall %}{{ a }}"),
               ElementsAre("a", "c", "d", "e", "f"));
   EXPECT_THAT(
-      variables_of("{% with a = b %}{{ a }}{% endwith %}{% filter trim %}{{ g }}{% endfilter %}"
-                   "{% set h %}{{ i }}{% endset %}{{ h }}"),
-      ElementsAre("b", "g", "i"));
+      variables_of("{% filter trim %}{{ g }}{% endfilter %}{% set h %}{{ i }}{% endset %}{{ h }}"),
+      ElementsAre("g", "i"));
 }
 
 }  // namespace

@@ -20,9 +20,9 @@
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/chunk_seams.h"
-#include "quire/text/jinja/unicode.h"
 #include "quire/text/normal_text.h"
 #include "quire/text/tokenizer.h"
+#include "quire/text/unicode.h"
 #include "quire/text/utf8.h"
 #include "quire/types.h"
 
@@ -90,15 +90,15 @@ base::Json variables(const Way& way, const Texts& texts) {
 
 std::string_view trimmed(std::string_view text, const Affixes& around) {
   while (around.trims_left && !text.empty()) {
-    const auto first = jinja::decode_at(text, 0);
-    if (!jinja::is_space(first.code)) {
+    const auto first = decode_at(text, 0);
+    if (!is_python_space(first.code)) {
       break;
     }
     text.remove_prefix(first.bytes);
   }
   while (around.trims_right && !text.empty()) {
-    const auto last = jinja::decode_before(text, text.size());
-    if (!jinja::is_space(last.code)) {
+    const auto last = decode_before(text, text.size());
+    if (!is_python_space(last.code)) {
       break;
     }
     text.remove_suffix(last.bytes);

@@ -1,5 +1,6 @@
-// Character properties and normal forms, by utf8proc (Unicode 14 in Debian 12). Names and sets are
-// those of the Rust standard library and crates that Hugging Face `tokenizers` uses.
+// Character properties, letter cases and normal forms, by utf8proc (Unicode 14 in Debian 12).
+// Tokenizers follow the Rust standard library and the crates of Hugging Face `tokenizers`. Chat
+// templates follow Python, whose sets differ.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 
 namespace quire::text {
 
+// Characters as Rust sees them.
 [[nodiscard]] bool is_whitespace(char32_t c);       // White_Space
 [[nodiscard]] bool is_word(char32_t c);             // \w: Alphabetic, M, Nd, Pc, Join_Control
 [[nodiscard]] bool is_numeric(char32_t c);          // N
@@ -20,6 +22,21 @@ namespace quire::text {
 
 // Appends the full lower-case mapping of one character (no final-sigma rule).
 void append_lower(std::string& out, char32_t c);
+
+// Characters as Python sees them.
+[[nodiscard]] bool is_python_space(char32_t c);       // str.isspace, and \s in regular expressions
+[[nodiscard]] bool is_python_line_break(char32_t c);  // where str.splitlines cuts
+[[nodiscard]] bool is_python_printable(char32_t c);   // what repr leaves unescaped
+[[nodiscard]] bool is_python_word(char32_t c);        // \w in regular expressions
+// Upper, lower or title case; unlike in Python, no modifier letters.
+[[nodiscard]] bool is_cased(char32_t c);
+
+// Append the full upper-case and title-case mappings of one character.
+void append_upper(std::string& out, char32_t c);
+void append_title(std::string& out, char32_t c);
+// Appends the full lower-case mapping of the character at `offset` of well-formed `text`, where a
+// sigma that ends a word has a form of its own.
+void append_lower_at(std::string& out, std::string_view text, std::size_t offset);
 
 enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 

@@ -72,11 +72,21 @@ char32_t next_code_point(std::string_view text, std::size_t& position) {
 }
 
 char32_t previous_code_point(std::string_view text, std::size_t end) {
-  std::size_t start = end - 1;
+  return decode_before(text, end).code;
+}
+
+Decoded decode_at(std::string_view text, std::size_t offset) {
+  std::size_t end = offset;
+  const char32_t code = next_code_point(text, end);
+  return {code, end - offset};
+}
+
+Decoded decode_before(std::string_view text, std::size_t offset) {
+  std::size_t start = offset - 1;
   while (start > 0 && is_utf8_continuation(text[start])) {
     --start;
   }
-  return next_code_point(text, start);
+  return decode_at(text, start);
 }
 
 void append_code_point(std::string& out, char32_t code_point) {

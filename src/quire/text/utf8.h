@@ -29,6 +29,16 @@ inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";             // U+
 // The code point that ends at `end` (> 0) of well-formed `text`.
 [[nodiscard]] char32_t previous_code_point(std::string_view text, std::size_t end);
 
+struct Decoded {
+  char32_t code = 0;
+  std::size_t bytes = 0;
+};
+
+// Returns the code point that starts at `offset` (< size) of well-formed `text`.
+[[nodiscard]] Decoded decode_at(std::string_view text, std::size_t offset);
+// Returns the code point that ends before `offset` (> 0) of well-formed `text`.
+[[nodiscard]] Decoded decode_before(std::string_view text, std::size_t offset);
+
 // Precondition: `code_point` is a Unicode scalar value.
 void append_code_point(std::string& out, char32_t code_point);
 

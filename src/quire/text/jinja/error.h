@@ -6,16 +6,17 @@
 
 namespace quire::text::jinja {
 
-// What Python raises as TypeError, ValueError and the like.
+// Returns kInvalidArgument: what Python raises as TypeError, ValueError and the like.
 template <class... Parts>
 [[nodiscard]] Error invalid(const Parts&... parts) {
   return {.code = ErrorCode::kInvalidArgument, .message = base::str_cat(parts...)};
 }
 
-// What jinja2 can do and this subset cannot.
+// Returns kUnsupported for a thing of jinja2 that chat templates do not need. `parts` name it.
 template <class... Parts>
 [[nodiscard]] Error unsupported(const Parts&... parts) {
-  return {.code = ErrorCode::kUnsupported, .message = base::str_cat(parts...)};
+  return {.code = ErrorCode::kUnsupported,
+          .message = base::str_cat(parts..., " is not supported in chat templates")};
 }
 
 }  // namespace quire::text::jinja

@@ -1,144 +1,79 @@
 #include "quire/text/jinja/expression_parser.h"
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
-#include <vector>
 
-#include "quire/base/str.h"
 #include "quire/result.h"
-#include "quire/text/jinja/arithmetic.h"
 #include "quire/text/jinja/ast.h"
 #include "quire/text/jinja/lexer.h"
-#include "quire/text/jinja/numbers.h"
-#include "quire/text/jinja/parser.h"
-#include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
+#include "quire/text/jinja/library.h"
+#include "quire/text/jinja/operations.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 namespace {
 
-std::vector<ExprPtr> operands_of(ExprPtr a, ExprPtr b = nullptr) {
-  std::vector<ExprPtr> out;
-  out.push_back(std::move(a));
-  if (b != nullptr) {
-    out.push_back(std::move(b));
+constexpr int kMaxExpressionHeight = 200;
+
+// Levels of precedence; the higher one binds tighter.
+enum Level : std::uint8_t {
+  kOrs,
+  kAnds,
+  kNots,
+  kComparisons,
+  kSums,
+  kConcats,
+  kProducts,
+  kUnaries
+};
+
+}  // namespace
+
+struct ExpressionParser::Infix {
+  std::string_view text;
+  Level level;
+  ExprKind kind;
+  Operator op = Operator::kAdd;
+};
+
+void NameTracker::look_up(const std::string& name) {
+  if (!set_.contains(name) && find_function(name) == nullptr) {
+    read_.insert(name);
+  }
+}
+
+void NameTracker::assign(const std::string& name) {
+  if (set_.insert(name).second) {
+    assigned_.push_back(name);
+  }
+}
+
+void NameTracker::forget(std::size_t mark) {
+  for (; assigned_.size() > mark; assigned_.pop_back()) {
+    set_.erase(assigned_.back());
+  }
+}
+
+Expr ExpressionParser::node(ExprKind kind, ExprPtr operand) const {
+  Expr out{.kind = kind, .line = tokens_.current().line};
+  if (operand != nullptr) {
+    out.operands.push_back(std::move(operand));
   }
   return out;
 }
 
-struct OperatorName {
-  std::string_view text;
-  Operator op;
-};
-constexpr OperatorName kSums[] = {{"+", Operator::kAdd}, {"-", Operator::kSubtract}};
-constexpr OperatorName kProducts[] = {{"*", Operator::kMultiply},
-                                      {"/", Operator::kDivide},
-                                      {"//", Operator::kFloorDivide},
-                                      {"%", Operator::kModulo}};
-
-template <std::size_t kCount>
-std::optional<Operator> find_operator(const OperatorName (&names)[kCount], const Token& token) {
-  for (const auto& name : names) {
-    if (token.kind == TokenKind::kOperator && token.text == name.text) {
-      return name.op;
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
-SymbolTable::SymbolTable() {
-  for (const auto* name : {"loop", "caller", "varargs", "kwargs"}) {
-    intern(name);
-  }
-}
-
-Symbol SymbolTable::intern(const std::string& name) {
-  const auto [entry, fresh] = symbols_.try_emplace(name, static_cast<Symbol>(names_.size()));
-  if (fresh) {
-    names_.push_back(name);
-  }
-  return entry->second;
-}
-
-bool TokenStream::skip_op(std::string_view op) {
-  const bool found = is_op(op);
-  if (found) {
-    take();
-  }
-  return found;
-}
-
-bool TokenStream::skip_name(std::string_view name) {
-  const bool found = is_name(name);
-  if (found) {
-    take();
-  }
-  return found;
-}
-
-Status TokenStream::expect_op(std::string_view op) {
-  return skip_op(op) ? Status() : fail_expected(base::str_cat("'", op, "'"));
-}
-
-Status TokenStream::expect(TokenKind kind, std::string_view what) {
-  if (!is(kind)) {
-    return fail_expected(what);
-  }
-  take();
-  return {};
-}
-
-Error TokenStream::fail_expected(std::string_view what) const {
-  if (is(TokenKind::kEnd)) {
-    return fail("unexpected end of template, expected ", what);
-  }
-  return fail("expected ", what, ", got ", base::quoted(current().text));
-}
-
-Status TokenStream::enter() {
-  if (depth_ >= kMaxNesting) {
-    return fail("the template nests deeper than ", kMaxNesting);
-  }
-  ++depth_;
-  return {};
-}
-
-Status ExpressionParser::report_unknown(std::size_t mark) const {
-  return mark < unknown_.size() ? Status(unknown_[mark]) : Status();
-}
-
-SpecialUse ExpressionParser::end_macro() {
-  const SpecialUse use = special_uses_.back();
-  special_uses_.pop_back();
-  return use;
-}
-
-Expr ExpressionParser::node(ExprKind kind) const {
-  return {.kind = kind, .line = tokens_.current().line};
-}
-
 Result<ExprPtr> ExpressionParser::finish(Expr node) const {
-  const auto visit = [&](const ExprPtr& child) {
-    if (child != nullptr) {
-      node.height = std::max(node.height, child->height + 1);
-    }
-  };
-  std::for_each(node.operands.begin(), node.operands.end(), visit);
-  std::for_each(node.arguments.positional.begin(), node.arguments.positional.end(), visit);
-  for (const auto& [name, value] : node.arguments.named) {
-    visit(value);
+  for (const ExprPtr& child : node.operands) {
+    node.height = std::max(node.height, child == nullptr ? 0 : child->height + 1);
   }
-  visit(node.arguments.spread);
-  visit(node.arguments.spread_named);
   if (node.height > kMaxExpressionHeight) {
     return tokens_.fail("an expression has more than ", kMaxExpressionHeight, " nested operations");
   }
@@ -147,49 +82,38 @@ Result<ExprPtr> ExpressionParser::finish(Expr node) const {
 
 Result<ExprPtr> ExpressionParser::expression(bool with_conditional) {
   QUIRE_TRY_STATUS(tokens_.enter());
-  auto parsed = with_conditional ? conditional() : logical_or();
+  auto parsed = with_conditional ? conditional() : binary(kOrs);
   tokens_.leave();
   return parsed;
 }
 
-Result<ExprPtr> ExpressionParser::tuple(bool with_conditional, std::string_view end_name,
-                                        bool in_parentheses) {
+Result<ExprPtr> ExpressionParser::tuple(bool with_conditional, bool may_be_empty) {
   Expr out = node(ExprKind::kTuple);
-  bool is_tuple = false;
-  for (;;) {
-    const bool at_end = tokens_.is(TokenKind::kVariableEnd) || tokens_.is(TokenKind::kBlockEnd) ||
-                        tokens_.is_op(")") || (!end_name.empty() && tokens_.is_name(end_name));
-    if (at_end) {
-      break;
-    }
+  bool is_tuple = may_be_empty;
+  while (!tokens_.is(TokenKind::kVariableEnd) && !tokens_.is(TokenKind::kBlockEnd) &&
+         !tokens_.is_op(")")) {
     QUIRE_TRY(auto item, expression(with_conditional));
     out.operands.push_back(std::move(item));
-    if (!tokens_.skip_op(",")) {
+    is_tuple = tokens_.skip_op(",");
+    if (!is_tuple) {
       break;
     }
-    is_tuple = true;
   }
-  if (is_tuple) {
-    return finish(std::move(out));
-  }
-  if (!out.operands.empty()) {
+  if (out.operands.size() == 1 && !is_tuple) {
     return std::move(out.operands.front());
   }
-  if (!in_parentheses) {
-    return tokens_.fail_expected("an expression");
-  }
-  return finish(std::move(out));
+  return out.operands.empty() && !may_be_empty ? tokens_.fail_expected("an expression")
+                                               : finish(std::move(out));
 }
 
 Result<ExprPtr> ExpressionParser::conditional() {
-  const std::size_t unknown = mark();
-  QUIRE_TRY(auto value, logical_or());
+  const std::size_t unknown = mark_unknown();
+  QUIRE_TRY(auto value, binary(kOrs));
   while (tokens_.is_name("if")) {
-    Expr out = node(ExprKind::kConditional);
+    Expr out = node(ExprKind::kConditional, std::move(value));
+    out.operands.resize(3);
     tokens_.take();
-    QUIRE_TRY(auto condition, logical_or());
-    out.operands = operands_of(std::move(value), std::move(condition));
-    out.operands.push_back(nullptr);
+    QUIRE_TRY(out.operands[1], binary(kOrs));
     if (tokens_.skip_name("else")) {
       QUIRE_TRY(out.operands[2], expression());
     }
@@ -199,244 +123,287 @@ Result<ExprPtr> ExpressionParser::conditional() {
   return value;
 }
 
-Result<ExprPtr> ExpressionParser::logical_or() {
-  QUIRE_TRY(auto left, logical_and());
-  while (tokens_.is_name("or")) {
-    Expr out = node(ExprKind::kOr);
-    tokens_.take();
-    QUIRE_TRY(auto right, logical_and());
-    out.operands = operands_of(std::move(left), std::move(right));
-    QUIRE_TRY(left, finish(std::move(out)));
+const ExpressionParser::Infix* ExpressionParser::next_infix(int level) const {
+  static constexpr Infix kInfixes[] = {
+      {"or", kOrs, ExprKind::kOr},
+      {"and", kAnds, ExprKind::kAnd},
+      {"==", kComparisons, ExprKind::kBinary, Operator::kEqual},
+      {"!=", kComparisons, ExprKind::kBinary, Operator::kNotEqual},
+      {"<", kComparisons, ExprKind::kBinary, Operator::kLess},
+      {"<=", kComparisons, ExprKind::kBinary, Operator::kLessEqual},
+      {">", kComparisons, ExprKind::kBinary, Operator::kGreater},
+      {">=", kComparisons, ExprKind::kBinary, Operator::kGreaterEqual},
+      {"in", kComparisons, ExprKind::kBinary, Operator::kIn},
+      {"not", kComparisons, ExprKind::kBinary, Operator::kNotIn},  // and "in" behind it
+      {"+", kSums, ExprKind::kBinary, Operator::kAdd},
+      {"-", kSums, ExprKind::kBinary, Operator::kSubtract},
+      {"~", kConcats, ExprKind::kConcat},
+      {"*", kProducts, ExprKind::kBinary, Operator::kMultiply},
+      {"/", kProducts, ExprKind::kBinary, Operator::kDivide},
+      {"//", kProducts, ExprKind::kBinary, Operator::kFloorDivide},
+      {"%", kProducts, ExprKind::kBinary, Operator::kModulo}};
+  if (!tokens_.is(TokenKind::kOperator) && !tokens_.is(TokenKind::kName)) {
+    return nullptr;
   }
-  return left;
+  const auto* const found = std::ranges::find(kInfixes, tokens_.current().text, &Infix::text);
+  const bool is_none = found == std::end(kInfixes) || found->level != level ||
+                       (found->op == Operator::kNotIn && tokens_.ahead().text != "in");
+  return is_none ? nullptr : found;
 }
 
-Result<ExprPtr> ExpressionParser::logical_and() {
-  QUIRE_TRY(auto left, logical_not());
-  while (tokens_.is_name("and")) {
-    Expr out = node(ExprKind::kAnd);
-    tokens_.take();
-    QUIRE_TRY(auto right, logical_not());
-    out.operands = operands_of(std::move(left), std::move(right));
+Result<ExprPtr> ExpressionParser::binary(int level) {
+  if (level == kUnaries) {
+    return unary(true);
+  }
+  if (level == kNots && tokens_.is_name("not")) {
+    return prefixed(ExprKind::kNot, level);
+  }
+  QUIRE_TRY(auto left, binary(level + 1));
+  for (int count = 0; const Infix* infix = next_infix(level); ++count) {
+    if (level == kComparisons && count > 0) {
+      return tokens_.refuse("a chain of comparisons");
+    }
+    Expr out = node(infix->kind, std::move(left));
+    out.op = infix->op;
+    do {
+      tokens_.take();
+      if (infix->op == Operator::kNotIn) {
+        tokens_.take();
+      }
+      QUIRE_TRY(auto right, binary(level + 1));
+      out.operands.push_back(std::move(right));
+    } while (infix->kind == ExprKind::kConcat && tokens_.is_op("~"));
     QUIRE_TRY(left, finish(std::move(out)));
   }
-  return left;
+  return tokens_.is_op("**") ? tokens_.refuse("the operator '**'")
+                             : Result<ExprPtr>(std::move(left));
 }
 
-Result<ExprPtr> ExpressionParser::logical_not() {
-  if (!tokens_.is_name("not")) {
-    return compare();
-  }
-  Expr out = node(ExprKind::kNot);
+// `not` and `-` with their operand.
+Result<ExprPtr> ExpressionParser::prefixed(ExprKind kind, int level) {
+  Expr out = node(kind);
   tokens_.take();
   QUIRE_TRY_STATUS(tokens_.enter());
-  QUIRE_TRY(auto operand, logical_not());
+  QUIRE_TRY(auto operand, kind == ExprKind::kNot ? binary(level) : unary(false));
   tokens_.leave();
-  out.operands = operands_of(std::move(operand));
+  out.operands.push_back(std::move(operand));
   return finish(std::move(out));
-}
-
-bool ExpressionParser::next_comparison(Comparison& comparison) {
-  constexpr std::array<std::string_view, 6> kSigns = {"==", "!=", "<", "<=", ">", ">="};
-  for (std::size_t i = 0; i < kSigns.size(); ++i) {
-    if (tokens_.skip_op(kSigns[i])) {
-      comparison = static_cast<Comparison>(i);
-      return true;
-    }
-  }
-  if (tokens_.skip_name("in")) {
-    comparison = Comparison::kIn;
-    return true;
-  }
-  if (tokens_.is_name("not") && tokens_.ahead().kind == TokenKind::kName &&
-      tokens_.ahead().text == "in") {
-    tokens_.take();
-    tokens_.take();
-    comparison = Comparison::kNotIn;
-    return true;
-  }
-  return false;
-}
-
-Result<ExprPtr> ExpressionParser::compare() {
-  QUIRE_TRY(auto first, sum());
-  Expr out = node(ExprKind::kCompare);
-  out.operands = operands_of(std::move(first));
-  for (Comparison comparison{}; next_comparison(comparison);) {
-    out.comparisons.push_back(comparison);
-    QUIRE_TRY(auto operand, sum());
-    out.operands.push_back(std::move(operand));
-  }
-  if (out.comparisons.empty()) {
-    return std::move(out.operands.front());
-  }
-  return finish(std::move(out));
-}
-
-Result<ExprPtr> ExpressionParser::sum() {
-  QUIRE_TRY(auto left, concat());
-  while (const auto op = find_operator(kSums, tokens_.current())) {
-    Expr out = node(ExprKind::kBinary);
-    tokens_.take();
-    out.op = *op;
-    QUIRE_TRY(auto right, concat());
-    out.operands = operands_of(std::move(left), std::move(right));
-    QUIRE_TRY(left, finish(std::move(out)));
-  }
-  return left;
-}
-
-Result<ExprPtr> ExpressionParser::concat() {
-  QUIRE_TRY(auto first, product());
-  if (!tokens_.is_op("~")) {
-    return first;
-  }
-  Expr out = node(ExprKind::kConcat);
-  out.operands = operands_of(std::move(first));
-  while (tokens_.skip_op("~")) {
-    QUIRE_TRY(auto operand, product());
-    out.operands.push_back(std::move(operand));
-  }
-  return finish(std::move(out));
-}
-
-Result<ExprPtr> ExpressionParser::product() {
-  QUIRE_TRY(auto left, power());
-  while (const auto op = find_operator(kProducts, tokens_.current())) {
-    Expr out = node(ExprKind::kBinary);
-    tokens_.take();
-    out.op = *op;
-    QUIRE_TRY(auto right, power());
-    out.operands = operands_of(std::move(left), std::move(right));
-    QUIRE_TRY(left, finish(std::move(out)));
-  }
-  return left;
-}
-
-Result<ExprPtr> ExpressionParser::power() {
-  QUIRE_TRY(auto left, unary(true));
-  while (tokens_.is_op("**")) {
-    Expr out = node(ExprKind::kBinary);
-    tokens_.take();
-    out.op = Operator::kPower;
-    QUIRE_TRY(auto right, unary(true));
-    out.operands = operands_of(std::move(left), std::move(right));
-    QUIRE_TRY(left, finish(std::move(out)));
-  }
-  return left;
 }
 
 Result<ExprPtr> ExpressionParser::unary(bool with_filters) {
-  ExprPtr value;
-  if (tokens_.is_op("-") || tokens_.is_op("+")) {
-    Expr out = node(tokens_.is_op("-") ? ExprKind::kNegate : ExprKind::kPlus);
-    tokens_.take();
-    QUIRE_TRY_STATUS(tokens_.enter());
-    QUIRE_TRY(auto operand, unary(false));
-    tokens_.leave();
-    out.operands = operands_of(std::move(operand));
-    QUIRE_TRY(value, finish(std::move(out)));
-  } else {
-    QUIRE_TRY(value, primary());
-  }
-  QUIRE_TRY(value, postfix(std::move(value)));
-  return with_filters ? postfix_filters(std::move(value)) : Result<ExprPtr>(std::move(value));
+  QUIRE_TRY(auto value, tokens_.is_op("-") ? prefixed(ExprKind::kNegate, kUnaries) : primary());
+  return postfix(std::move(value), with_filters);
 }
 
 Result<ExprPtr> ExpressionParser::primary() {
   if (tokens_.is(TokenKind::kName)) {
     return name();
   }
-  if (tokens_.is(TokenKind::kInteger) || tokens_.is(TokenKind::kFloat)) {
-    return number();
-  }
-  if (tokens_.is(TokenKind::kString)) {
-    Expr out = node(ExprKind::kConstant);
-    std::string text;
-    while (tokens_.is(TokenKind::kString)) {
-      text += tokens_.take().text;
-    }
-    out.constant = Value::string(make_text(nullptr, text, kFromTemplate));
-    return finish(std::move(out));
-  }
   if (tokens_.skip_op("(")) {
-    QUIRE_TRY(auto inner, tuple(true, {}, true));
+    QUIRE_TRY(auto inner, tuple(true, true));
     QUIRE_TRY_STATUS(tokens_.expect_op(")"));
     return inner;
   }
-  if (tokens_.is_op("[")) {
-    return list();
-  }
-  if (tokens_.is_op("{")) {
-    return dict();
-  }
-  return tokens_.fail_expected("an expression");
+  return tokens_.is_op("[") || tokens_.is_op("{") ? list_or_dict() : literal();
 }
 
 Result<ExprPtr> ExpressionParser::name() {
   Expr out = node(ExprKind::kConstant);
-  const std::string& text = tokens_.take().text;
+  const std::string& text = tokens_.current().text;
+  if (text == "self" || text == "varargs" || text == "kwargs") {
+    return tokens_.refuse("the name '", text, "'");
+  }
   if (text == "true" || text == "True" || text == "false" || text == "False") {
     out.constant = Value::boolean(text == "true" || text == "True");
   } else if (text != "none" && text != "None") {
     out.kind = ExprKind::kName;
     out.name = text;
-    out.symbol = symbols_.intern(text);
-    for (auto& use : special_uses_) {
-      use.caller = use.caller || out.symbol == kCallerSymbol;
-      use.varargs = use.varargs || out.symbol == kVarargsSymbol;
-      use.kwargs = use.kwargs || out.symbol == kKwargsSymbol;
-    }
-  }
-  return finish(std::move(out));
-}
-
-Result<ExprPtr> ExpressionParser::number() {
-  Expr out = node(ExprKind::kConstant);
-  if (tokens_.is(TokenKind::kFloat)) {
-    const auto value = parse_real(tokens_.take().text);
-    out.constant = Value::real(value.value_or(0.0));
-    return finish(std::move(out));
-  }
-  const auto parsed = parse_integer(tokens_.current().text, 0);
-  const auto value = parsed.ok() ? *parsed : std::nullopt;
-  if (!value) {
-    return tokens_.fail("the integer ", tokens_.current().text, " is beyond 64 bits");
+    names_.look_up(text);
   }
   tokens_.take();
-  out.constant = Value::integer(*value);
   return finish(std::move(out));
 }
 
-Result<ExprPtr> ExpressionParser::list() {
-  Expr out = node(ExprKind::kList);
-  QUIRE_TRY_STATUS(tokens_.expect_op("["));
-  while (!tokens_.is_op("]")) {
+// Strings, side by side, or a number.
+Result<ExprPtr> ExpressionParser::literal() {
+  Expr out = node(ExprKind::kConstant);
+  std::string text = tokens_.current().text;
+  std::from_chars_result parsed{};
+  if (tokens_.is(TokenKind::kInteger)) {
+    std::int64_t integer = 0;
+    parsed = std::from_chars(text.data(), text.data() + text.size(), integer);
+    out.constant = Value::integer(integer);
+  } else if (tokens_.is(TokenKind::kFloat)) {
+    double real = 0;
+    parsed = std::from_chars(text.data(), text.data() + text.size(), real);
+    out.constant = Value::real(real);
+  } else if (!tokens_.is(TokenKind::kString)) {
+    return tokens_.fail_expected("an expression");
+  }
+  if (parsed.ec != std::errc()) {
+    return tokens_.fail("the number ", text, " is beyond 64 bits");
+  }
+  const bool is_string = tokens_.is(TokenKind::kString);
+  for (tokens_.take(); is_string && tokens_.is(TokenKind::kString);) {
+    text += tokens_.take().text;
+  }
+  if (is_string) {
+    out.constant = Value::string(make_text(nullptr, text, kFromTemplate));
+  }
+  return finish(std::move(out));
+}
+
+Result<ExprPtr> ExpressionParser::list_or_dict() {
+  const bool is_dict = tokens_.is_op("{");
+  const std::string_view close = is_dict ? "}" : "]";
+  Expr out = node(is_dict ? ExprKind::kDict : ExprKind::kList);
+  tokens_.take();
+  while (!tokens_.is_op(close)) {
     QUIRE_TRY(auto item, expression());
     out.operands.push_back(std::move(item));
+    if (is_dict) {
+      QUIRE_TRY_STATUS(tokens_.expect_op(":"));
+      QUIRE_TRY(auto value, expression());
+      out.operands.push_back(std::move(value));
+    }
     if (!tokens_.skip_op(",")) {
       break;
     }
+  }
+  QUIRE_TRY_STATUS(tokens_.expect_op(close));
+  return finish(std::move(out));
+}
+
+// Attributes, subscripts and calls; then, if wanted, filters, tests and calls.
+Result<ExprPtr> ExpressionParser::postfix(ExprPtr operand, bool with_filters) {
+  for (bool filtered = false;;) {
+    if (!filtered && tokens_.is_op(".")) {
+      QUIRE_TRY(operand, attribute(std::move(operand)));
+    } else if (!filtered && tokens_.is_op("[")) {
+      QUIRE_TRY(operand, subscript(std::move(operand)));
+    } else if (tokens_.is_op("(")) {
+      QUIRE_TRY(operand, call(std::move(operand)));
+    } else if (with_filters && tokens_.skip_op("|")) {
+      QUIRE_TRY(operand, filters(std::move(operand)));
+      filtered = true;
+    } else if (with_filters && tokens_.is_name("is")) {
+      QUIRE_TRY(operand, test(std::move(operand)));
+      filtered = true;
+    } else {
+      return operand;
+    }
+  }
+}
+
+Result<ExprPtr> ExpressionParser::attribute(ExprPtr operand) {
+  Expr out = node(ExprKind::kAttribute, std::move(operand));
+  tokens_.take();
+  if (tokens_.is(TokenKind::kInteger)) {
+    QUIRE_TRY(auto index, literal());
+    out.kind = ExprKind::kItem;
+    out.operands.push_back(std::move(index));
+    return finish(std::move(out));
+  }
+  out.name = tokens_.current().text;
+  QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "a name or number"));
+  return finish(std::move(out));
+}
+
+// The key, or the three parts of a slice.
+Result<ExprPtr> ExpressionParser::subscript(ExprPtr operand) {
+  Expr out = node(ExprKind::kItem, std::move(operand));
+  tokens_.take();
+  do {
+    ExprPtr part;
+    if (!tokens_.is_op(":") && !tokens_.is_op("]")) {
+      QUIRE_TRY(part, expression());
+    }
+    out.operands.push_back(std::move(part));
+  } while (out.operands.size() < 4 && tokens_.skip_op(":"));
+  if (out.operands.size() > 2) {
+    out.kind = ExprKind::kSlice;
+    out.operands.resize(4);
+  } else if (out.operands[1] == nullptr) {
+    return tokens_.fail_expected("an expression");
   }
   QUIRE_TRY_STATUS(tokens_.expect_op("]"));
   return finish(std::move(out));
 }
 
-Result<ExprPtr> ExpressionParser::dict() {
-  Expr out = node(ExprKind::kDict);
-  QUIRE_TRY_STATUS(tokens_.expect_op("{"));
-  while (!tokens_.is_op("}")) {
-    QUIRE_TRY(auto key, expression());
-    QUIRE_TRY_STATUS(tokens_.expect_op(":"));
+// Appends the arguments, in parentheses, to the operands.
+Status ExpressionParser::arguments(Expr& out) {
+  QUIRE_TRY_STATUS(tokens_.expect_op("("));
+  while (!tokens_.is_op(")")) {
+    if (tokens_.is_op("*") || tokens_.is_op("**")) {
+      return tokens_.refuse("spreading arguments with '", tokens_.current().text, "'");
+    }
+    if (tokens_.is(TokenKind::kName) && tokens_.ahead().kind == TokenKind::kOperator &&
+        tokens_.ahead().text == "=") {
+      out.named.push_back(tokens_.take().text);
+      tokens_.take();
+      if (std::ranges::count(out.named, out.named.back()) > 1) {
+        return tokens_.fail("keyword argument repeated: ", out.named.back());
+      }
+    } else if (!out.named.empty()) {
+      return tokens_.fail("an argument without a name follows one with a name");
+    }
     QUIRE_TRY(auto value, expression());
-    out.operands.push_back(std::move(key));
     out.operands.push_back(std::move(value));
     if (!tokens_.skip_op(",")) {
       break;
     }
   }
-  QUIRE_TRY_STATUS(tokens_.expect_op("}"));
+  return tokens_.expect_op(")");
+}
+
+Result<ExprPtr> ExpressionParser::call(ExprPtr callee) {
+  Expr out = node(ExprKind::kCall, std::move(callee));
+  QUIRE_TRY_STATUS(arguments(out));
   return finish(std::move(out));
+}
+
+Status ExpressionParser::find_builtin_of(Expr& node, std::string_view kind) {
+  node.name = tokens_.current().text;
+  node.builtin = kind == "filter" ? find_filter(node.name) : find_test(node.name);
+  if (node.builtin == nullptr) {
+    unknown_.push_back(tokens_.refuse(kind, " '", node.name, "'"));
+  }
+  return tokens_.expect(TokenKind::kName, "a name");
+}
+
+Result<ExprPtr> ExpressionParser::filters(ExprPtr input) {
+  do {
+    Expr out = node(ExprKind::kFilter);
+    out.operands.push_back(std::move(input));
+    QUIRE_TRY_STATUS(find_builtin_of(out, "filter"));
+    if (tokens_.is_op("(")) {
+      QUIRE_TRY_STATUS(arguments(out));
+    }
+    QUIRE_TRY(input, finish(std::move(out)));
+  } while (tokens_.skip_op("|"));
+  return input;
+}
+
+Result<ExprPtr> ExpressionParser::test(ExprPtr operand) {
+  Expr out = node(ExprKind::kTest, std::move(operand));
+  tokens_.take();
+  const bool negated = tokens_.skip_name("not");
+  QUIRE_TRY_STATUS(find_builtin_of(out, "test"));
+  const bool word = tokens_.is(TokenKind::kName) && !tokens_.is_name("else") &&
+                    !tokens_.is_name("or") && !tokens_.is_name("and");
+  if (tokens_.is_op("(")) {
+    QUIRE_TRY_STATUS(arguments(out));
+  } else if (tokens_.is_name("is")) {
+    return tokens_.fail("tests cannot be chained with 'is'");
+  } else if (word || tokens_.is(TokenKind::kString) || tokens_.is(TokenKind::kInteger) ||
+             tokens_.is(TokenKind::kFloat) || tokens_.is_op("[") || tokens_.is_op("{")) {
+    QUIRE_TRY(auto argument, primary());
+    QUIRE_TRY(argument, postfix(std::move(argument), false));
+    out.operands.push_back(std::move(argument));
+  }
+  QUIRE_TRY(auto tested, finish(std::move(out)));
+  return negated ? finish(node(ExprKind::kNot, std::move(tested)))
+                 : Result<ExprPtr>(std::move(tested));
 }
 
 }  // namespace quire::text::jinja

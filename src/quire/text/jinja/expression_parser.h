@@ -1,141 +1,79 @@
-// Expressions of the template language, by recursive descent over jinja2's levels of precedence.
+// Expressions of the template language, by precedence climbing over jinja2's levels.
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "quire/result.h"
 #include "quire/text/jinja/ast.h"
-#include "quire/text/jinja/error.h"
+#include "quire/text/jinja/builtin.h"
 #include "quire/text/jinja/lexer.h"
-#include "quire/text/jinja/runtime.h"
 
 namespace quire::text::jinja {
 
-// Numbers names in the order of their first use.
-class SymbolTable {
+// Notes which names are looked up before they are certainly set.
+class NameTracker {
  public:
-  SymbolTable();
-  Symbol intern(const std::string& name);
-  [[nodiscard]] std::vector<std::string> take_names() && { return std::move(names_); }
+  void look_up(const std::string& name);
+  void assign(const std::string& name);
+  // Counts names that were assigned since mark() as not set again: the end of a body.
+  [[nodiscard]] std::size_t mark() const { return assigned_.size(); }
+  void forget(std::size_t mark);
+  [[nodiscard]] std::vector<std::string> looked_up() const { return {read_.begin(), read_.end()}; }
 
  private:
-  std::vector<std::string> names_;
-  std::unordered_map<std::string, Symbol> symbols_;
-};
-
-// A position in the tokens. All the parser's errors name the line of the current one.
-class TokenStream {
- public:
-  // Precondition: `tokens` ends with kEnd.
-  explicit TokenStream(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
-
-  [[nodiscard]] const Token& current() const { return tokens_[at_]; }
-  [[nodiscard]] const Token& ahead() const {
-    return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_];
-  }
-  [[nodiscard]] bool is(TokenKind kind) const { return current().kind == kind; }
-  [[nodiscard]] bool is_op(std::string_view op) const {
-    return is(TokenKind::kOperator) && current().text == op;
-  }
-  [[nodiscard]] bool is_name(std::string_view name) const {
-    return is(TokenKind::kName) && current().text == name;
-  }
-  // The current token, moving to the next.
-  const Token& take() {
-    const Token& token = tokens_[at_];
-    at_ += at_ + 1 < tokens_.size() ? 1 : 0;
-    return token;
-  }
-  bool skip_op(std::string_view op);
-  bool skip_name(std::string_view name);
-  Status expect_op(std::string_view op);
-  Status expect(TokenKind kind, std::string_view what);
-
-  template <class... Parts>
-  [[nodiscard]] Error fail(const Parts&... parts) const {
-    return invalid("template line ", current().line, ": ", parts...);
-  }
-  [[nodiscard]] Error fail_expected(std::string_view what) const;
-
-  // Bounds recursion: each success of enter() is followed by leave().
-  Status enter();
-  void leave() { --depth_; }
-
- private:
-  std::vector<Token> tokens_;
-  std::size_t at_ = 0;
-  int depth_ = 0;
-};
-
-// Which of a macro's special names its body uses.
-struct SpecialUse {
-  bool caller = false;
-  bool varargs = false;
-  bool kwargs = false;
+  std::set<std::string> set_;
+  std::set<std::string> read_;
+  std::vector<std::string> assigned_;
 };
 
 class ExpressionParser {
  public:
-  ExpressionParser(TokenStream& tokens, SymbolTable& symbols)
-      : tokens_(tokens), symbols_(symbols) {}
+  ExpressionParser(TokenStream& tokens, NameTracker& names) : tokens_(tokens), names_(names) {}
 
-  [[nodiscard]] Result<ExprPtr> expression(bool with_conditional = true);
-  // Expressions with commas between them make a tuple. `end_name` is a name that ends it too.
-  [[nodiscard]] Result<ExprPtr> tuple(bool with_conditional = true, std::string_view end_name = {},
-                                      bool in_parentheses = false);
+  Result<ExprPtr> expression(bool with_conditional = true);
+  // Expressions with commas between them make a tuple.
+  Result<ExprPtr> tuple(bool with_conditional = true, bool may_be_empty = false);
   // name(arguments), any number of them with | between; the first has no input if `input` is null.
-  [[nodiscard]] Result<ExprPtr> filters(ExprPtr input, bool starts_with_name);
+  Result<ExprPtr> filters(ExprPtr input);
 
-  // Unknown filters and tests are errors where they are certain to be compiled by jinja2. They are
-  // remembered in order of appearance: an `if` forgives those since `mark`, a block that makes a
-  // frame of its own reports the first since `mark`.
-  [[nodiscard]] std::size_t mark() const { return unknown_.size(); }
+  // Unknown filters and tests are errors unless they stand in an `if`, as in jinja2; there they are
+  // errors when they are reached.
+  [[nodiscard]] std::size_t mark_unknown() const { return unknown_.size(); }
   void forgive_unknown(std::size_t mark) { unknown_.resize(mark); }
-  Status report_unknown(std::size_t mark) const;
-
-  // Uses of special names since the innermost begin_macro.
-  void begin_macro() { special_uses_.emplace_back(); }
-  [[nodiscard]] SpecialUse end_macro();
+  Status report_unknown() const { return unknown_.empty() ? Status() : Status(unknown_.front()); }
 
  private:
-  [[nodiscard]] Result<ExprPtr> conditional();
-  [[nodiscard]] Result<ExprPtr> logical_or();
-  [[nodiscard]] Result<ExprPtr> logical_and();
-  [[nodiscard]] Result<ExprPtr> logical_not();
-  [[nodiscard]] Result<ExprPtr> compare();
-  [[nodiscard]] Result<ExprPtr> sum();
-  [[nodiscard]] Result<ExprPtr> concat();
-  [[nodiscard]] Result<ExprPtr> product();
-  [[nodiscard]] Result<ExprPtr> power();
-  [[nodiscard]] Result<ExprPtr> unary(bool with_filters);
-  [[nodiscard]] Result<ExprPtr> primary();
-  [[nodiscard]] Result<ExprPtr> name();
-  [[nodiscard]] Result<ExprPtr> number();
-  [[nodiscard]] Result<ExprPtr> list();
-  [[nodiscard]] Result<ExprPtr> dict();
-  [[nodiscard]] Result<ExprPtr> postfix(ExprPtr operand);
-  [[nodiscard]] Result<ExprPtr> postfix_filters(ExprPtr operand);
-  [[nodiscard]] Result<ExprPtr> subscript(ExprPtr operand);
-  [[nodiscard]] Result<ExprPtr> call(ExprPtr callee);
-  [[nodiscard]] Result<ExprPtr> test(ExprPtr operand);
-  [[nodiscard]] Result<std::vector<ExprPtr>> subscript_parts(ExprPtr operand, bool& is_slice);
-  [[nodiscard]] Result<ArgumentExprs> arguments();
-  Status argument(ArgumentExprs& arguments);
-  [[nodiscard]] Result<std::string> dotted_name();
-  [[nodiscard]] bool next_comparison(Comparison& comparison);
+  struct Infix;
+
+  Result<ExprPtr> conditional();
+  Result<ExprPtr> binary(int level);
+  Result<ExprPtr> prefixed(ExprKind kind, int level);
+  Result<ExprPtr> unary(bool with_filters);
+  Result<ExprPtr> primary();
+  Result<ExprPtr> name();
+  Result<ExprPtr> literal();
+  Result<ExprPtr> list_or_dict();
+  Result<ExprPtr> postfix(ExprPtr operand, bool with_filters);
+  Result<ExprPtr> attribute(ExprPtr operand);
+  Result<ExprPtr> subscript(ExprPtr operand);
+  Result<ExprPtr> call(ExprPtr callee);
+  Result<ExprPtr> test(ExprPtr operand);
+  Status arguments(Expr& out);
+
+  [[nodiscard]] const Infix* next_infix(int level) const;
+  [[nodiscard]] Expr node(ExprKind kind, ExprPtr operand = nullptr) const;
+  // Takes the name of a filter or test and finds it; notes it when there is none.
+  Status find_builtin_of(Expr& node, std::string_view kind);
   // Sets the height; an error if it is too high.
-  [[nodiscard]] Result<ExprPtr> finish(Expr node) const;
-  [[nodiscard]] Expr node(ExprKind kind) const;
+  Result<ExprPtr> finish(Expr node) const;
 
   TokenStream& tokens_;
-  SymbolTable& symbols_;
+  NameTracker& names_;
   std::vector<Error> unknown_;
-  std::vector<SpecialUse> special_uses_;
 };
 
 }  // namespace quire::text::jinja

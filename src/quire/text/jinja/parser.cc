@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,36 +15,34 @@
 #include "quire/text/jinja/error.h"
 #include "quire/text/jinja/expression_parser.h"
 #include "quire/text/jinja/lexer.h"
-#include "quire/text/jinja/runtime.h"
-#include "quire/text/jinja/text.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 namespace {
 
-using EndNames = std::initializer_list<std::string_view>;
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
-constexpr std::array<std::string_view, 8> kUnsupportedTags = {
-    "block", "extends", "include", "import", "from", "autoescape", "print", "do"};
+using EndNames = std::initializer_list<std::string_view>;
 
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), expressions_(tokens_, symbols_) {}
+      : tokens_(std::move(tokens)), expressions_(tokens_, names_) {}
 
   Result<Template> run() {
     Template out;
     QUIRE_TRY(out.body, statements({}));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(0));
-    out.symbols = std::move(symbols_).take_names();
+    QUIRE_TRY_STATUS(expressions_.report_unknown());
+    out.variables = names_.looked_up();
     return out;
   }
 
  private:
   // Statements up to a tag with one of `ends`, whose name becomes the current token; up to the end
   // of the template when there are none.
-  Result<std::vector<Stmt>> statements(EndNames ends) {
+  Result<Body> statements(EndNames ends) {
     QUIRE_TRY_STATUS(tokens_.enter());
-    std::vector<Stmt> out;
+    Body out;
     while (!tokens_.is(TokenKind::kEnd)) {
       if (!tokens_.is(TokenKind::kBlockBegin)) {
         QUIRE_TRY(auto parsed, text_or_print());
@@ -53,7 +50,7 @@ class Parser {
         continue;
       }
       tokens_.take();
-      if (std::any_of(ends.begin(), ends.end(), [&](auto end) { return tokens_.is_name(end); })) {
+      if (std::ranges::any_of(ends, [&](auto end) { return tokens_.is_name(end); })) {
         tokens_.leave();
         return out;
       }
@@ -68,16 +65,20 @@ class Parser {
     return out;
   }
 
-  // The body of a tag up to one of `ends`.
-  Result<std::vector<Stmt>> body(EndNames ends) {
-    tokens_.skip_op(":");
+  // The body of a tag up to one of `ends`. What it assigns is forgotten: it may not run.
+  Result<Body> body(EndNames ends) {
+    const std::size_t mark = names_.mark();
     QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kBlockEnd, "'%}'"));
-    return statements(ends);
+    QUIRE_TRY(auto out, statements(ends));
+    names_.forget(mark);
+    return out;
   }
 
-  // The same, behind which the ending name is taken.
-  Result<std::vector<Stmt>> whole_body(std::string_view end) {
+  // A body that a loop outside of it cannot be left from, and the name of its end.
+  Result<Body> closed_body(std::string_view end) {
+    const int loops = std::exchange(loops_, 0);
     QUIRE_TRY(auto out, body({end}));
+    loops_ = loops;
     tokens_.take();
     return out;
   }
@@ -96,290 +97,199 @@ class Parser {
   }
 
   Result<Stmt> tag() {
+    struct Tag {
+      std::string_view name;
+      StmtKind kind;
+      Status (Parser::*parse)(Stmt&);
+    };
+    constexpr Tag kTags[] = {{"if", StmtKind::kIf, &Parser::if_tag},
+                             {"for", StmtKind::kFor, &Parser::for_tag},
+                             {"set", StmtKind::kSet, &Parser::set_tag},
+                             {"macro", StmtKind::kMacro, &Parser::macro_tag},
+                             {"call", StmtKind::kCallBlock, &Parser::call_tag},
+                             {"filter", StmtKind::kFilterBlock, &Parser::filter_tag},
+                             {"generation", StmtKind::kFilterBlock, &Parser::generation_tag},
+                             {"break", StmtKind::kBreak, &Parser::jump_tag},
+                             {"continue", StmtKind::kContinue, &Parser::jump_tag}};
     if (!tokens_.is(TokenKind::kName)) {
       return tokens_.fail_expected("the name of a tag");
     }
-    struct Tag {
-      std::string_view name;
-      Result<Stmt> (Parser::*parse)();
-    };
-    constexpr Tag kTags[] = {{"if", &Parser::if_tag},      {"for", &Parser::for_tag},
-                             {"set", &Parser::set_tag},    {"macro", &Parser::macro_tag},
-                             {"call", &Parser::call_tag},  {"filter", &Parser::filter_tag},
-                             {"with", &Parser::with_tag},  {"generation", &Parser::generation_tag},
-                             {"break", &Parser::jump_tag}, {"continue", &Parser::jump_tag}};
-    for (const auto& each : kTags) {
-      if (tokens_.is_name(each.name)) {
-        return (this->*each.parse)();
-      }
+    const auto* const found = std::ranges::find(kTags, tokens_.current().text, &Tag::name);
+    if (found == std::end(kTags)) {
+      return tokens_.refuse("tag ", base::quoted(tokens_.current().text));
     }
-    const std::string& name = tokens_.current().text;
-    if (std::find(kUnsupportedTags.begin(), kUnsupportedTags.end(), name) !=
-        kUnsupportedTags.end()) {
-      return unsupported("template line ", tokens_.current().line, ": tag '", name,
-                         "' is not supported");
-    }
-    return unsupported("template line ", tokens_.current().line, ": unknown tag ",
-                       base::quoted(name));
-  }
-
-  Stmt begin(StmtKind kind) {
-    Stmt out{.kind = kind, .line = tokens_.current().line};
+    Stmt out{.kind = found->kind, .line = tokens_.current().line};
     tokens_.take();
+    QUIRE_TRY_STATUS((this->*found->parse)(out));
     return out;
   }
 
-  Result<Stmt> if_tag() {
-    const std::size_t unknown = expressions_.mark();
-    Stmt out{.kind = StmtKind::kIf, .line = tokens_.current().line};
+  Status if_tag(Stmt& out) {
+    const std::size_t unknown = expressions_.mark_unknown();
     do {
-      tokens_.take();
-      Branch branch;
-      QUIRE_TRY(branch.condition, expressions_.tuple(false));
+      Stmt branch{.kind = StmtKind::kBranch, .line = tokens_.current().line};
+      QUIRE_TRY(branch.expr, expressions_.tuple(false));
       QUIRE_TRY(branch.body, body({"elif", "else", "endif"}));
-      out.branches.push_back(std::move(branch));
-    } while (tokens_.is_name("elif"));
-    if (tokens_.skip_name("else")) {
-      QUIRE_TRY(out.orelse, body({"endif"}));
-    }
-    tokens_.take();
+      out.body.push_back(std::move(branch));
+    } while (tokens_.skip_name("elif"));
+    Stmt otherwise{.kind = StmtKind::kBranch, .line = tokens_.current().line};
+    QUIRE_TRY(otherwise.body, else_body("endif"));
+    out.body.push_back(std::move(otherwise));
     expressions_.forgive_unknown(unknown);
+    return {};
+  }
+
+  // The body behind `else`, if there is one, and the name of the end.
+  Result<Body> else_body(std::string_view end) {
+    QUIRE_TRY(auto out, tokens_.skip_name("else") ? body({end}) : Body());
+    tokens_.take();
     return out;
   }
 
-  Result<Stmt> for_tag() {
-    Stmt out = begin(StmtKind::kFor);
-    QUIRE_TRY(out.target, target(false));
-    if (assigns_loop(out.target)) {
+  Status for_tag(Stmt& out) {
+    QUIRE_TRY(out.targets, targets(false));
+    if (std::ranges::any_of(out.targets, [](auto& target) { return target.name == "loop"; })) {
       return tokens_.fail("cannot assign to the special variable 'loop' in a for loop");
     }
     if (!tokens_.skip_name("in")) {
       return tokens_.fail_expected("'in'");
     }
-    QUIRE_TRY(out.expr, expressions_.tuple(false, "recursive"));
-    const std::size_t unknown = expressions_.mark();
+    QUIRE_TRY(out.expr, expressions_.tuple(false));
+    const std::size_t mark = names_.mark();
+    assign(out.targets);
     if (tokens_.skip_name("if")) {
       QUIRE_TRY(out.condition, expressions_.expression());
     }
     if (tokens_.is_name("recursive")) {
-      return unsupported("template line ", tokens_.current().line,
-                         ": recursive loops are not supported");
+      return tokens_.refuse("a recursive loop");
     }
+    names_.assign("loop");
     ++loops_;
     QUIRE_TRY(out.body, body({"endfor", "else"}));
     --loops_;
-    if (tokens_.skip_name("else")) {
-      QUIRE_TRY(out.orelse, body({"endfor"}));
-    }
-    tokens_.take();
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
+    names_.forget(mark);
+    QUIRE_TRY(out.orelse, else_body("endfor"));
+    return {};
   }
 
-  static bool assigns_loop(const Target& target) {
-    return target.symbol == kLoopSymbol ||
-           std::any_of(target.items.begin(), target.items.end(), assigns_loop);
+  Status jump_tag(Stmt& /*out*/) {
+    return loops_ == 0 ? Status(tokens_.fail("'break' or 'continue' outside of a loop")) : Status();
   }
 
-  Result<Stmt> jump_tag() {
-    const bool is_break = tokens_.is_name("break");
-    if (loops_ == 0) {
-      return tokens_.fail("'", tokens_.current().text, "' outside of a loop");
-    }
-    return begin(is_break ? StmtKind::kBreak : StmtKind::kContinue);
-  }
-
-  Result<Stmt> set_tag() {
-    Stmt out = begin(StmtKind::kSet);
-    QUIRE_TRY(out.target, target(true));
+  Status set_tag(Stmt& out) {
+    QUIRE_TRY(out.targets, targets(true));
     if (tokens_.skip_op("=")) {
       QUIRE_TRY(out.expr, expressions_.tuple());
-      return out;
+    } else if (tokens_.is_op("|")) {
+      return tokens_.refuse("a filter of a {% set %} block");
+    } else {
+      out.kind = StmtKind::kSetBlock;
+      QUIRE_TRY(out.body, closed_body("endset"));
     }
-    const std::size_t unknown = expressions_.mark();
-    out.kind = StmtKind::kSetBlock;
-    QUIRE_TRY(out.expr, expressions_.filters(nullptr, false));
-    QUIRE_TRY(out.body, own_body("endset"));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
+    assign(out.targets);
+    return {};
   }
 
-  // A body that a loop outside of it cannot be left from.
-  Result<std::vector<Stmt>> function_body(std::string_view end) {
-    const int loops = std::exchange(loops_, 0);
-    auto out = whole_body(end);
-    loops_ = loops;
-    return out;
+  Status macro_tag(Stmt& out) {
+    QUIRE_TRY(auto name, name_to_assign());
+    names_.assign(name);
+    out.targets.push_back({.name = std::move(name), .attribute = {}});
+    const std::size_t mark = names_.mark();
+    names_.assign("caller");
+    QUIRE_TRY(out.parameters, signature());
+    QUIRE_TRY(out.body, closed_body("endmacro"));
+    names_.forget(mark);
+    return {};
   }
 
-  // A body whose unknown filters count even inside of an `if` around it.
-  Result<std::vector<Stmt>> own_body(std::string_view end) {
-    const std::size_t unknown = expressions_.mark();
-    QUIRE_TRY(auto out, whole_body(end));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
-  }
-
-  Result<Stmt> macro_tag() {
-    Stmt out = begin(StmtKind::kMacro);
-    const std::size_t unknown = expressions_.mark();
-    QUIRE_TRY(out.target, name_target());
-    expressions_.begin_macro();
-    Macro macro;
-    macro.name = name_of_last_target_;
-    QUIRE_TRY(macro.parameters, signature());
-    QUIRE_TRY(out.macro, macro_body(std::move(macro), "endmacro"));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
-  }
-
-  Result<Stmt> call_tag() {
-    Stmt out = begin(StmtKind::kCallBlock);
-    const std::size_t unknown = expressions_.mark();
-    Macro macro;
-    expressions_.begin_macro();
+  Status call_tag(Stmt& out) {
+    const std::size_t mark = names_.mark();
     if (tokens_.is_op("(")) {
-      QUIRE_TRY(macro.parameters, signature());
+      QUIRE_TRY(out.parameters, signature());
     }
     QUIRE_TRY(out.expr, expressions_.expression());
     if (out.expr->kind != ExprKind::kCall) {
       return tokens_.fail("a call block needs a call");
     }
-    QUIRE_TRY(out.macro, macro_body(std::move(macro), "endcall"));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
+    QUIRE_TRY(out.body, closed_body("endcall"));
+    names_.forget(mark);
+    return {};
   }
-
-  Result<std::unique_ptr<const Macro>> macro_body(Macro macro, std::string_view end) {
-    QUIRE_TRY(macro.body, function_body(end));
-    const SpecialUse use = expressions_.end_macro();
-    const auto declared = [&](Symbol symbol) {
-      return std::any_of(macro.parameters.begin(), macro.parameters.end(),
-                         [&](const Parameter& parameter) { return parameter.symbol == symbol; });
-    };
-    macro.uses_caller = use.caller;
-    macro.uses_varargs = use.varargs && !declared(kVarargsSymbol);
-    macro.uses_kwargs = use.kwargs && !declared(kKwargsSymbol);
-    for (const auto& parameter : macro.parameters) {
-      if (use.caller && parameter.symbol == kCallerSymbol && parameter.fallback == nullptr) {
-        return tokens_.fail("the parameter 'caller' of a macro needs a default");
-      }
-    }
-    return std::make_unique<const Macro>(std::move(macro));
-  }
-
-  // What separates the items of a list.
-  Status comma_unless(bool first) { return first ? Status() : tokens_.expect_op(","); }
 
   Result<std::vector<Parameter>> signature() {
     std::vector<Parameter> out;
     QUIRE_TRY_STATUS(tokens_.expect_op("("));
-    while (!tokens_.is_op(")")) {
-      QUIRE_TRY_STATUS(comma_unless(out.empty()));
+    while (!tokens_.skip_op(")")) {
+      if (!out.empty()) {
+        QUIRE_TRY_STATUS(tokens_.expect_op(","));
+      }
       Parameter parameter;
-      QUIRE_TRY(const auto named, name_target());
-      parameter.symbol = named.symbol;
-      parameter.name = name_of_last_target_;
+      QUIRE_TRY(parameter.name, name_to_assign());
       if (tokens_.skip_op("=")) {
         QUIRE_TRY(parameter.fallback, expressions_.expression());
       } else if (!out.empty() && out.back().fallback != nullptr) {
         return tokens_.fail("a parameter without a default follows one with a default");
       }
+      names_.assign(parameter.name);
       out.push_back(std::move(parameter));
     }
-    tokens_.take();
     return out;
   }
 
-  Result<Stmt> filter_tag() {
-    Stmt out = begin(StmtKind::kFilterBlock);
-    const std::size_t unknown = expressions_.mark();
-    QUIRE_TRY(out.expr, expressions_.filters(nullptr, true));
-    QUIRE_TRY(out.body, own_body("endfilter"));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
-  }
-
-  Result<Stmt> with_tag() {
-    Stmt out = begin(StmtKind::kWith);
-    while (!tokens_.is(TokenKind::kBlockEnd)) {
-      QUIRE_TRY_STATUS(comma_unless(out.assignments.empty()));
-      QUIRE_TRY(auto to, target(false));
-      QUIRE_TRY_STATUS(tokens_.expect_op("="));
-      QUIRE_TRY(auto value, expressions_.expression());
-      out.assignments.emplace_back(std::move(to), std::move(value));
-    }
-    QUIRE_TRY(out.body, own_body("endwith"));
-    return out;
+  Status filter_tag(Stmt& out) {
+    QUIRE_TRY(out.expr, expressions_.filters(nullptr));
+    QUIRE_TRY(out.body, closed_body("endfilter"));
+    return {};
   }
 
   // Marks what the model generates; for rendering only a scope.
-  Result<Stmt> generation_tag() {
-    Stmt out = begin(StmtKind::kScope);
-    const std::size_t unknown = expressions_.mark();
-    QUIRE_TRY(out.body, function_body("endgeneration"));
-    QUIRE_TRY_STATUS(expressions_.report_unknown(unknown));
-    return out;
+  Status generation_tag(Stmt& out) {
+    QUIRE_TRY(out.body, closed_body("endgeneration"));
+    return {};
   }
 
-  // A single name.
-  Result<Target> name_target() {
-    Target out{.line = tokens_.current().line};
-    if (!tokens_.is(TokenKind::kName)) {
-      return tokens_.fail_expected("a name");
-    }
-    const std::string& name = tokens_.current().text;
+  Result<std::string> name_to_assign() {
     constexpr std::array<std::string_view, 6> kConstants = {"true",  "True", "false",
                                                             "False", "none", "None"};
-    if (std::find(kConstants.begin(), kConstants.end(), name) != kConstants.end()) {
+    if (tokens_.is_op("(")) {
+      return tokens_.refuse("a tuple in parentheses to assign to");
+    }
+    const std::string name = tokens_.current().text;
+    QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "a name"));
+    if (std::ranges::find(kConstants, name) != kConstants.end()) {
       return tokens_.fail("cannot assign to ", name);
     }
-    name_of_last_target_ = name;
-    out.symbol = symbols_.intern(name);
-    tokens_.take();
+    return name;
+  }
+
+  // Names with commas between them; with `attributes`, also those of namespaces.
+  Result<std::vector<Target>> targets(bool attributes) {
+    std::vector<Target> out;
+    do {
+      Target target;
+      QUIRE_TRY(target.name, name_to_assign());
+      if (attributes && tokens_.skip_op(".")) {
+        names_.look_up(target.name);
+        target.attribute = tokens_.current().text;
+        QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "the name of an attribute"));
+      }
+      out.push_back(std::move(target));
+    } while (tokens_.skip_op(","));
     return out;
   }
 
-  // One name, one attribute of a namespace, or a tuple in parentheses.
-  Result<Target> target_item(bool with_namespace) {
-    if (tokens_.skip_op("(")) {
-      QUIRE_TRY_STATUS(tokens_.enter());
-      QUIRE_TRY(auto out, target(with_namespace));
-      tokens_.leave();
-      QUIRE_TRY_STATUS(tokens_.expect_op(")"));
-      return out;
-    }
-    QUIRE_TRY(auto out, name_target());
-    if (with_namespace && tokens_.skip_op(".")) {
-      if (!tokens_.is(TokenKind::kName)) {
-        return tokens_.fail_expected("the name of an attribute");
+  void assign(const std::vector<Target>& targets) {
+    for (const Target& target : targets) {
+      if (target.attribute.empty()) {
+        names_.assign(target.name);
       }
-      out.attribute = tokens_.take().text;
     }
-    return out;
   }
 
-  Result<Target> target(bool with_namespace) {
-    Target out{.line = tokens_.current().line};
-    for (;;) {
-      QUIRE_TRY(auto item, target_item(with_namespace));
-      out.items.push_back(std::move(item));
-      if (!tokens_.skip_op(",")) {
-        break;
-      }
-      out.is_tuple = true;
-      if (tokens_.is_name("in") || tokens_.is_op("=") || tokens_.is_op(")")) {
-        break;
-      }
-    }
-    return out.is_tuple ? std::move(out) : std::move(out.items.front());
-  }
-
-  SymbolTable symbols_;
+  NameTracker names_;
   TokenStream tokens_;
   ExpressionParser expressions_;
   int loops_ = 0;  // around the current tag, within its macro
-  std::string name_of_last_target_;
 };
 
 }  // namespace

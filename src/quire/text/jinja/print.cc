@@ -9,105 +9,66 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/jinja/error.h"
-#include "quire/text/jinja/loop.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/text.h"
-#include "quire/text/jinja/unicode.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
+#include "quire/text/unicode.h"
 
 namespace quire::text::jinja {
 namespace {
 
-// Two, four or eight digits after \x, \u or \U.
-std::string hex_escape(char32_t code) {
-  const int digits = code < 0x100 ? 2 : (code < 0x10000 ? 4 : 8);
-  std::string out = digits == 2 ? "\\x" : (digits == 4 ? "\\u" : "\\U");
+Status append_repr(Meter& meter, const Value& value, TextBuilder& out);
+
+std::string hex_digits(char32_t code, int digits) {
+  std::string out;
   for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4) {
-    out.push_back(kHexDigits[(code >> shift) & 0xf]);
+    out.push_back("0123456789abcdef"[(code >> shift) & 0xf]);
   }
   return out;
 }
 
-// How repr writes `code` between `quote`s; empty when as it is.
+// The escape of one of the characters of `plain` by the letter below it, or nothing.
+std::string letter_escape(char32_t code, std::string_view plain, std::string_view letters) {
+  const std::size_t at = code < 0x80 ? plain.find(static_cast<char>(code)) : plain.npos;
+  return at == plain.npos ? std::string() : std::string{'\\', letters[at]};
+}
+
 std::string repr_escape(char32_t code, char quote) {
-  switch (code) {
-    case '\n':
-      return "\\n";
-    case '\r':
-      return "\\r";
-    case '\t':
-      return "\\t";
-    case '\\':
-      return "\\\\";
-    default:
-      break;
-  }
   if (code == static_cast<char32_t>(quote)) {
     return std::string{'\\', quote};
   }
-  return is_printable(code) ? std::string() : hex_escape(code);
+  if (is_python_printable(code) || code == '\n' || code == '\r' || code == '\t') {
+    return letter_escape(code, "\n\r\t\\", "nrt\\");
+  }
+  return code < 0x100     ? "\\x" + hex_digits(code, 2)
+         : code < 0x10000 ? "\\u" + hex_digits(code, 4)
+                          : "\\U" + hex_digits(code, 8);
 }
 
-void append_string_repr(const Text& text, TextBuilder& out) {
+void append_string_repr(Meter& meter, const Text& text, TextBuilder& out) {
   const std::string_view view = text.view();
-  const bool double_quotes =
-      view.find('\'') != std::string_view::npos && view.find('"') == std::string_view::npos;
+  const bool double_quotes = view.find('\'') != view.npos && view.find('"') == view.npos;
   const char quote = double_quotes ? '"' : '\'';
-  const std::string_view quotes(&quote, 1);
-  out.append(quotes, kFromTemplate);
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < view.size() && !out.meter()->failed();) {
-    const Decoded next = decode_at(view, at);
-    if (const std::string escape = repr_escape(next.code, quote); !escape.empty()) {
-      out.append(text, begin, at);
-      out.append(escape, text.source_at(at));
-      begin = at + next.bytes;
-    }
-    at += next.bytes;
-  }
-  out.append(text, begin, view.size());
-  out.append(quotes, kFromTemplate);
+  out.append(std::string_view(&quote, 1), kFromTemplate);
+  append_escaped(meter, text, out, [&](char32_t code) { return repr_escape(code, quote); });
+  out.append(std::string_view(&quote, 1), kFromTemplate);
 }
 
-Status append_items(Meter& meter, const Sequence& sequence, TextBuilder& out) {
-  for (std::size_t i = 0; i < sequence.items.size() && !meter.failed(); ++i) {
+Status append_list(Meter& meter, const Sequence& list, TextBuilder& out) {
+  if (list.kind > SequenceKind::kTuple) {
+    return unsupported("printing a range, view or generator without |list");
+  }
+  const bool tuple = list.kind == SequenceKind::kTuple;
+  out.append(tuple ? "(" : "[", kFromTemplate);
+  for (std::size_t i = 0; i < list.items.size() && !meter.failed(); ++i) {
     out.append(i == 0 ? "" : ", ", kFromTemplate);
-    QUIRE_TRY_STATUS(append_repr(meter, sequence.items[i], out));
+    QUIRE_TRY_STATUS(append_repr(meter, list.items[i], out));
   }
-  return {};
-}
-
-Status append_sequence(Meter& meter, const Sequence& sequence, TextBuilder& out) {
-  std::string open = "[";
-  std::string close = "]";
-  switch (sequence.kind) {
-    case SequenceKind::kList:
-      break;
-    case SequenceKind::kTuple:
-      open = "(";
-      close = sequence.items.size() == 1 ? ",)" : ")";
-      break;
-    case SequenceKind::kKeys:
-    case SequenceKind::kValues:
-    case SequenceKind::kItems: {
-      constexpr std::array<std::string_view, 3> kNames = {"dict_keys", "dict_values", "dict_items"};
-      const auto index =
-          static_cast<std::size_t>(sequence.kind) - static_cast<std::size_t>(SequenceKind::kKeys);
-      open = base::str_cat(kNames[index], "([");
-      close = "])";
-      break;
-    }
-    case SequenceKind::kRange:
-    case SequenceKind::kGenerator:
-      return unsupported("printing a range or generator is not supported; use |list");
-  }
-  out.append(open, kFromTemplate);
-  QUIRE_TRY_STATUS(append_items(meter, sequence, out));
-  out.append(close, kFromTemplate);
+  out.append(!tuple ? "]" : list.items.size() == 1 ? ",)" : ")", kFromTemplate);
   return {};
 }
 
@@ -123,78 +84,27 @@ Status append_dict(Meter& meter, const Dict& dict, TextBuilder& out) {
   return {};
 }
 
-Status append_namespace(Meter& meter, const Namespace& space, TextBuilder& out) {
-  out.append("<Namespace {", kFromTemplate);
-  for (std::size_t i = 0; i < space.attributes.size() && !meter.failed(); ++i) {
-    out.append(base::str_cat(i == 0 ? "'" : ", '", space.attributes[i].first, "': "),
-               kFromTemplate);
-    QUIRE_TRY_STATUS(append_repr(meter, space.attributes[i].second, out));
-  }
-  out.append("}>", kFromTemplate);
-  return {};
-}
-
-Status append_container(Meter& meter, const Value& value, TextBuilder& out) {
-  if (const auto* sequence = value.sequence()) {
-    return append_sequence(meter, *sequence, out);
-  }
-  if (const auto* dict = value.dict()) {
-    return append_dict(meter, *dict, out);
-  }
-  if (const auto* space = value.get<std::shared_ptr<Namespace>>()) {
-    return append_namespace(meter, **space, out);
-  }
-  if (const auto* loop = value.get<std::shared_ptr<LoopContext>>()) {
-    QUIRE_TRY(const auto printed, (*loop)->printed());
-    out.append(printed, kFromTemplate);
-    return {};
-  }
-  const auto& callable = **value.get<std::shared_ptr<const Callable>>();
-  if (callable.printed.empty()) {
-    return unsupported("printing ", callable.description,
-                       " is not supported; was it to be called?");
-  }
-  out.append(callable.printed, kFromTemplate);
-  return {};
-}
-
-}  // namespace
-
+// repr of a float: the shortest digits that read back as the same number.
 std::string float_repr(double value) {
-  if (std::isnan(value)) {
-    return "nan";
+  if (!std::isfinite(value)) {
+    return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
   }
-  if (std::isinf(value)) {
-    return value < 0 ? "-inf" : "inf";
-  }
+  const double magnitude = std::fabs(value);
+  const bool fixed = value == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
   std::array<char, 64> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                                 std::chars_format::scientific)
-                       .ptr;
-  const std::string_view shown(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
-  const std::size_t mark = shown.find('e');
-  const std::size_t digits = mark + (shown[mark + 1] == '+' ? 2 : 1);
-  int exponent = 0;
-  std::from_chars(shown.data() + digits, shown.data() + shown.size(), exponent);
-  if (exponent < -4 || exponent >= 16) {
-    return std::string(shown);
-  }
-  const auto fixed =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::fixed)
-          .ptr;
-  std::string out(buffer.data(), fixed);
-  return out.find('.') == std::string::npos ? out + ".0" : out;
+  const auto* end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                  fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                        .ptr;
+  std::string out(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
+  return fixed && out.find('.') == std::string::npos ? out + ".0" : out;
 }
 
 Status append_repr(Meter& meter, const Value& value, TextBuilder& out) {
   if (const auto* text = value.text()) {
-    if (value.get<String>()->markup) {
-      out.append("Markup(", kFromTemplate);
+    if (value.is_markup()) {
+      return unsupported("printing a list that holds a string made by |safe");
     }
-    append_string_repr(*text, out);
-    if (value.get<String>()->markup) {
-      out.append(")", kFromTemplate);
-    }
+    append_string_repr(meter, *text, out);
     return {};
   }
   if (value.is_undefined()) {
@@ -203,6 +113,134 @@ Status append_repr(Meter& meter, const Value& value, TextBuilder& out) {
   }
   return append_str(meter, value, out);
 }
+
+class JsonWriter {
+ public:
+  JsonWriter(Meter& meter, const JsonStyle& style) : meter_(meter), style_(style), out_(&meter) {}
+
+  Status write(const Value& value, int level) {
+    if (const auto* text = value.text()) {
+      write_string(*text);
+      return {};
+    }
+    const auto* list = value.sequence();
+    if (list != nullptr && list->kind <= SequenceKind::kTuple) {
+      return write_list(*list, level);
+    }
+    if (const auto* dict = value.dict()) {
+      return write_dict(*dict, level);
+    }
+    QUIRE_TRY(const auto word, scalar(value));
+    out_.append(word, value.source());
+    return {};
+  }
+
+  TextPtr build() && { return std::move(out_).build(); }
+
+ private:
+  static Result<std::string> scalar(const Value& value) {
+    if (value.is_none()) {
+      return std::string("null");
+    }
+    if (const auto* boolean = value.get<bool>()) {
+      return std::string(*boolean ? "true" : "false");
+    }
+    if (const auto* integer = value.get<std::int64_t>()) {
+      return std::to_string(*integer);
+    }
+    if (const auto* real = value.get<double>()) {
+      return std::isnan(*real)   ? std::string("NaN")
+             : std::isinf(*real) ? std::string(*real < 0 ? "-Infinity" : "Infinity")
+                                 : float_repr(*real);
+    }
+    return invalid("object of type ", type_name(value), " has no form in JSON");
+  }
+
+  void put(std::string_view text) { out_.append(text, kFromTemplate); }
+
+  void new_line(int level) {
+    put(style_.indent ? "\n" : "");
+    for (int i = 0; style_.indent && i < level && !meter_.failed(); ++i) {
+      put(*style_.indent);
+    }
+  }
+
+  // Writes `count` items between brackets by write_item(index).
+  template <class WriteItem>
+  Status write_items(std::string_view brackets, std::size_t count, int level,
+                     WriteItem write_item) {
+    put(brackets.substr(0, 1));
+    for (std::size_t i = 0; i < count && !meter_.failed(); ++i) {
+      put(i == 0 ? "" : style_.item_separator);
+      new_line(level + 1);
+      QUIRE_TRY_STATUS(write_item(i));
+    }
+    if (count > 0) {
+      new_line(level);
+    }
+    put(brackets.substr(1));
+    return {};
+  }
+
+  Status write_list(const Sequence& list, int level) {
+    return write_items("[]", list.items.size(), level,
+                       [&](std::size_t i) { return write(list.items[i], level + 1); });
+  }
+
+  Status write_dict(const Dict& dict, int level) {
+    std::vector<Keyed> items;
+    items.reserve(dict.items.size());
+    for (const auto& [key, value] : dict.items) {
+      items.push_back({key, value});
+    }
+    if (style_.sort_keys) {
+      QUIRE_TRY_STATUS(sort_keyed(meter_, items, false));
+    }
+    return write_items("{}", items.size(), level, [&](std::size_t i) -> Status {
+      QUIRE_TRY_STATUS(write_key(items[i].key));
+      put(style_.key_separator);
+      return write(items[i].item, level + 1);
+    });
+  }
+
+  // Keys that are no strings take the quotes of their JSON form.
+  Status write_key(const Value& key) {
+    if (const auto* text = key.text()) {
+      write_string(*text);
+      return {};
+    }
+    QUIRE_TRY(const auto word, scalar(key));
+    put("\"");
+    out_.append(word, key.source());
+    put("\"");
+    return {};
+  }
+
+  void write_string(const Text& text) {
+    put("\"");
+    append_escaped(meter_, text, out_, [&](char32_t code) { return json_escape(code); });
+    put("\"");
+  }
+
+  [[nodiscard]] std::string json_escape(char32_t code) const {
+    std::string escape = letter_escape(code, "\"\\\n\r\t\f\b", "\"\\nrtfb");
+    if (!escape.empty() || (code >= 0x20 && (!style_.ensure_ascii || code < 0x7f))) {
+      return escape;
+    }
+    if (code < 0x10000) {
+      return "\\u" + hex_digits(code, 4);
+    }
+    const char32_t rest = code - 0x10000;
+    return "\\u" + hex_digits(0xd800 + (rest >> 10), 4) + "\\u" +
+           hex_digits(0xdc00 + (rest & 0x3ff), 4);
+  }
+
+  Meter& meter_;
+  const JsonStyle& style_;
+  TextBuilder out_;
+};
+
+}  // namespace
 
 Status append_str(Meter& meter, const Value& value, TextBuilder& out) {
   if (const auto* text = value.text()) {
@@ -215,13 +253,14 @@ Status append_str(Meter& meter, const Value& value, TextBuilder& out) {
     out.append(std::to_string(*integer), value.source());
   } else if (const auto* real = value.get<double>()) {
     out.append(float_repr(*real), value.source());
+  } else if (const auto* list = value.sequence()) {
+    return append_list(meter, *list, out);
+  } else if (const auto* dict = value.dict()) {
+    return append_dict(meter, *dict, out);
+  } else if (const auto* callable = value.get<std::shared_ptr<const Callable>>()) {
+    return unsupported("printing ", (*callable)->description, " without calling it");
   } else if (!value.is_undefined()) {
-    if (!meter.enter()) {
-      return meter.error();
-    }
-    const Status status = append_container(meter, value, out);
-    meter.leave();
-    return status;
+    return unsupported("printing a ", type_name(value));
   }
   return {};
 }
@@ -233,6 +272,12 @@ Result<TextPtr> to_text(Meter& meter, const Value& value) {
   TextBuilder out(&meter);
   QUIRE_TRY_STATUS(append_str(meter, value, out));
   return std::move(out).build();
+}
+
+Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style) {
+  JsonWriter writer(meter, style);
+  QUIRE_TRY_STATUS(writer.write(value, 0));
+  return std::move(writer).build();
 }
 
 }  // namespace quire::text::jinja

@@ -3,24 +3,17 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "quire/result.h"
-#include "quire/text/jinja/meter.h"
-#include "quire/text/jinja/text.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/sourced_text.h"
 
 namespace quire::text::jinja {
 
-inline constexpr std::string_view kHexDigits = "0123456789abcdef";
-
-// repr of a float: the shortest digits that read back as the same number.
-[[nodiscard]] std::string float_repr(double value);
-
-// str(value). kUnsupported for what Python prints with an address.
-[[nodiscard]] Result<TextPtr> to_text(Meter& meter, const Value& value);
+// Returns str(value). kUnsupported for namespaces, loops, functions, ranges, views and generators.
+Result<TextPtr> to_text(Meter& meter, const Value& value);
 Status append_str(Meter& meter, const Value& value, TextBuilder& out);
-Status append_repr(Meter& meter, const Value& value, TextBuilder& out);
 
 // As the arguments of json.dumps; without `indent` everything is on one line.
 struct JsonStyle {
@@ -33,6 +26,6 @@ struct JsonStyle {
 
 // kInvalidArgument for a value that JSON has no form for. Strings and keys keep their sources;
 // quotes, brackets and separators are the template's.
-[[nodiscard]] Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style);
+Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style);
 
 }  // namespace quire::text::jinja

@@ -1,38 +1,46 @@
-// What one rendering shares: its bounds, its clock, and the objects that may refer to each other in
-// a circle.
+// What one rendering shares: its bounds, its clock, its loops, and the scopes that may refer to
+// each other in a circle.
 #pragma once
 
 #include <cstddef>
 #include <ctime>
-#include <memory>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
-#include "quire/text/jinja/meter.h"
 #include "quire/text/jinja/value.h"
+#include "quire/text/render_meter.h"
 
 namespace quire::text::jinja {
 
-// Names are numbered by the parser.
-using Symbol = int;
+// The variable `loop` of a for statement, and the taking of its items. Takes them one by one, as
+// late as Python's generators do: the filter of `for x in y if z` sees what earlier iterations did,
+// unless loop.last, nextitem or length asked for items ahead.
+class Loop {
+ public:
+  using Filter = std::function<Result<bool>(const Value&)>;
 
-// Variables of a block; look-up goes on in the parent. A template's blocks nest, so that the chain
-// is as long as the template is deep.
-struct Scope {
-  Scope(Meter& meter, std::shared_ptr<Scope> outer) : parent(std::move(outer)), charge(&meter) {}
+  // `filter` may be empty.
+  Loop(SequencePtr items, Filter filter) : items_(std::move(items)), filter_(std::move(filter)) {}
 
-  std::shared_ptr<Scope> parent;
-  std::vector<std::pair<Symbol, Value>> variables;
-  Charge charge;
+  // Moves to the next item and returns it; null after the last. Lives as long as the loop.
+  Result<const Value*> next();
+  // Returns the attribute `name` of `loop`; undefined when it has none.
+  Result<Value> attribute(Meter& meter, std::string_view name);
 
-  // Null when there is none here or in a parent.
-  [[nodiscard]] const Value* find(Symbol symbol) const;
-  void set(Symbol symbol, Value value);
+ private:
+  // Returns the item at `index` of those that the filter lets through; null behind the last.
+  Result<const Value*> item_at(std::size_t index);
+
+  SequencePtr items_;
+  Filter filter_;
+  std::vector<const Value*> taken_;  // of items_
+  std::size_t next_ = 0;             // in items_
+  std::size_t passed_ = 0;           // items that next() has returned
 };
-using ScopePtr = std::shared_ptr<Scope>;
 
 // Thread rule: one rendering, one thread. All values of the rendering die before it.
 class Runtime {
@@ -47,16 +55,14 @@ class Runtime {
   [[nodiscard]] const std::tm& now() const { return now_; }
 
   // Every circle of references goes through a namespace or through a scope that a macro captured;
-  // the runtime empties both when it ends.
-  [[nodiscard]] std::shared_ptr<Namespace> make_namespace();
-  void keep(ScopePtr captured);
+  // the runtime empties the scopes that it keeps when it ends.
+  void keep(ScopePtr scope);
 
  private:
   Meter meter_;
   std::tm now_;
   Charge charge_{&meter_};
-  std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<ScopePtr> captured_;
+  std::vector<ScopePtr> kept_;
 };
 
 }  // namespace quire::text::jinja

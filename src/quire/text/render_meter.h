@@ -4,12 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 
 // Containers nest at most so deep, which bounds every recursion over values.
 inline constexpr int kMaxContainerDepth = 200;
@@ -49,24 +50,23 @@ class Meter {
   bool enter();
   void leave() { --depth_; }
 
-  // Called by who refuses to nest a container deeper than kMaxContainerDepth.
-  void fail_container_depth() { failure_ = Failure::kContainerDepth; }
+  // Fails from then on when a container nests `depth` deep, beyond kMaxContainerDepth.
+  bool allow_depth(int depth);
 
   [[nodiscard]] bool failed() const {
-    return failure_ != Failure::kNone || steps_left_ < 0 || (work_ != nullptr && work_->failed());
+    return !failure_.empty() || steps_left_ < 0 || (work_ != nullptr && work_->failed());
   }
-  // kInvalidArgument naming the bound, or what the work meter says. Precondition: failed().
+  // Returns kInvalidArgument naming the bound, or what the work meter says. Precondition: failed().
   [[nodiscard]] Error error() const;
+  Status status() const { return failed() ? Status(error()) : Status(); }
 
  private:
-  enum class Failure : std::uint8_t { kNone, kMemory, kText, kDepth, kContainerDepth };
-
   Limits limits_;
   base::WorkMeter* work_;
   std::int64_t steps_left_;
   std::size_t memory_bytes_ = 0;
   int depth_ = 0;
-  Failure failure_ = Failure::kNone;
+  std::string failure_;  // empty: none but perhaps of steps or work
 };
 
 // Memory that a value holds, given back when the value dies. The meter must outlive it; values of
@@ -92,14 +92,9 @@ class Charge {
 
   // False when the memory is used up.
   bool add(std::size_t bytes) {
-    if (meter_ == nullptr) {
-      return true;
-    }
-    if (!meter_->reserve(bytes)) {
-      return false;
-    }
-    bytes_ += bytes;
-    return true;
+    const bool held = meter_ == nullptr || meter_->reserve(bytes);
+    bytes_ += held ? bytes : 0;
+    return held;
   }
   [[nodiscard]] Meter* meter() const { return meter_; }
 
@@ -108,4 +103,4 @@ class Charge {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace quire::text::jinja
+}  // namespace quire::text

@@ -1,4 +1,4 @@
-#include "quire/text/jinja/text.h"
+#include "quire/text/sourced_text.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "quire/text/jinja/meter.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/unicode.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 namespace {
 
 // Oracle: one source per byte.
@@ -84,5 +85,58 @@ TEST(Text, MemoryIsGivenBackAndTheLimitIsSticky) {
   EXPECT_TRUE(meter.failed());
 }
 
+TEST(Text, SearchesEqualTheLibraryForShortAndLongPatterns) {
+  std::mt19937 random(8);
+  Meter meter{Limits{}};
+  const auto text_of = [&](std::size_t size) {
+    std::string out(size, 'a');
+    for (auto& c : out) {
+      c = random() % 40 == 0 ? 'b' : 'a';
+    }
+    return out;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const std::string text = text_of(random() % 400);
+    const std::string pattern = text_of(random() % 80);
+    const std::size_t at = random() % (text.size() + 1);
+    EXPECT_EQ(find_bytes(meter, text, pattern, at), text.find(pattern, at));
+  }
+  EXPECT_FALSE(meter.failed());
+}
+
+TEST(Text, HostilePatternsTakeLinearTime) {
+  Meter meter{Limits{}};
+  const std::string text(4'000'000, 'a');
+  const std::string pattern = std::string(2'000'000, 'a') + "b" + std::string(1'000'000, 'a');
+  EXPECT_EQ(find_bytes(meter, text, pattern, 0), std::string::npos);
+}
+
+// The sets behind them are compared with Python's through snippets.py; here the borders.
+TEST(Unicode, PropertiesAreThoseOfPython) {
+  EXPECT_TRUE(is_python_space(0x1c) && is_python_space(0x3000) && !is_python_space(0x200b));
+  EXPECT_TRUE(is_python_line_break(0x85) && is_python_line_break(0x2028));
+  EXPECT_FALSE(is_python_line_break('\t'));
+  EXPECT_TRUE(is_cased(0x2160) && is_cased(0x1c5) && !is_cased('1'));
+  EXPECT_TRUE(is_python_printable(' ') && !is_python_printable(0xa0) && !is_python_printable(0xad));
+}
+
+// Expected: str.upper() and str.title() of Python 3.11, of letters whose mapping is longer.
+TEST(Unicode, LongCaseMappingsAreThoseOfPython) {
+  const auto mapped = [](void (*append)(std::string&, char32_t), char32_t c) {
+    std::string out;
+    append(out, c);
+    return out;
+  };
+  EXPECT_EQ(mapped(append_upper, 0xdf), "SS");
+  EXPECT_EQ(mapped(append_title, 0xdf), "Ss");
+  EXPECT_EQ(mapped(append_upper, 0x149), "\u02bcN");
+  EXPECT_EQ(mapped(append_title, 0x149), "\u02bcN");
+  EXPECT_EQ(mapped(append_upper, 0x1fb4), "\u0386\u0399");
+  EXPECT_EQ(mapped(append_title, 0x1fb4), "\u0386\u0345");
+  EXPECT_EQ(mapped(append_title, 0x1f80), "\u1f88");
+  EXPECT_EQ(mapped(append_upper, 0xfb03), "FFI");
+  EXPECT_EQ(mapped(append_title, 0xfb03), "Ffi");
+}
+
 }  // namespace
-}  // namespace quire::text::jinja
+}  // namespace quire::text

@@ -1,16 +1,19 @@
-// Text: an immutable UTF-8 string that knows where each of its bytes came from.
+// Text: an immutable UTF-8 string that knows where each of its bytes came from, and what Python's
+// str methods do with it. Every byte of a result keeps its source.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "quire/text/jinja/meter.h"
+#include "quire/text/render_meter.h"
+#include "quire/text/utf8.h"
 
-namespace quire::text::jinja {
+namespace quire::text {
 
 // Sources that are no message; the values of Provenance in chat_template.h.
 inline constexpr std::int32_t kFromTemplate = -1;
@@ -66,8 +69,6 @@ class TextBuilder {
   // Bytes [begin, end) of `text`, with their sources.
   void append(const Text& text, std::size_t begin, std::size_t end);
 
-  [[nodiscard]] std::size_t size_bytes() const { return text_.bytes_.size(); }
-  [[nodiscard]] Meter* meter() const { return meter_; }
   [[nodiscard]] TextPtr build() &&;
 
  private:
@@ -81,4 +82,52 @@ class TextBuilder {
 [[nodiscard]] TextPtr slice_bytes(Meter* meter, const TextPtr& text, std::size_t begin,
                                   std::size_t end);
 
-}  // namespace quire::text::jinja
+// The operations below take time linear in the text, and count it. They stop early once the meter
+// has failed.
+
+// Returns the first occurrence at or after `from`, or npos.
+[[nodiscard]] std::size_t find_bytes(Meter& meter, std::string_view text, std::string_view wanted,
+                                     std::size_t from);
+
+enum class Side : std::uint8_t { kLeft, kRight, kBoth };
+
+// Strips `characters`, by default white space.
+[[nodiscard]] TextPtr strip(Meter& meter, const TextPtr& text,
+                            std::optional<std::string_view> characters, Side side);
+
+// Cuts at most `max_splits` times, everywhere when negative. Precondition: `separator` is not
+// empty.
+[[nodiscard]] std::vector<TextPtr> split(Meter& meter, const TextPtr& text,
+                                         std::string_view separator, std::int64_t max_splits);
+// Cuts at every line break, so that the last line may be empty.
+[[nodiscard]] std::vector<TextPtr> split_lines(Meter& meter, const TextPtr& text);
+
+// Replaces at most `count` times, everywhere when negative; inserted bytes have the sources of
+// `to`.
+[[nodiscard]] TextPtr replace(Meter& meter, const Text& text, std::string_view from, const Text& to,
+                              std::int64_t count);
+
+// kTitle is str.title; kFilterTitle is jinja2's |title.
+enum class Case : std::uint8_t { kUpper, kLower, kTitle, kCapitalize, kFilterTitle };
+
+[[nodiscard]] TextPtr change_case(Meter& meter, const Text& text, Case to);
+
+// Appends `text`, where escape(character) may give other bytes for a character. They have the
+// source of the character.
+template <class Escape>
+void append_escaped(Meter& meter, const Text& text, TextBuilder& out, Escape escape) {
+  const std::string_view view = text.view();
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < view.size() && !meter.failed();) {
+    const Decoded next = decode_at(view, at);
+    if (const std::string escaped = escape(next.code); !escaped.empty()) {
+      out.append(text, begin, at);
+      out.append(escaped, text.source_at(at));
+      begin = at + next.bytes;
+    }
+    at += next.bytes;
+  }
+  out.append(text, begin, view.size());
+}
+
+}  // namespace quire::text

@@ -1,0 +1,15 @@
+// The filters of `x | name(...)`, the tests of `x is name(...)` and the functions name(...).
+#pragma once
+
+#include <string_view>
+
+#include "quire/text/jinja/builtin.h"
+
+namespace quire::text::jinja {
+
+// Null when there is none of that name. A test returns a boolean.
+[[nodiscard]] const Builtin* find_filter(std::string_view name);
+[[nodiscard]] const Builtin* find_test(std::string_view name);
+[[nodiscard]] const Builtin* find_function(std::string_view name);
+
+}  // namespace quire::text::jinja
