@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import check_stages
 from check_log import LOGS, ROOT, Count, Failure, Log
@@ -42,11 +43,14 @@ class Progress:
 
 
 def attempt(work, log):
-    """Does `work(log)`; returns (count or none, the failure or none)."""
+    """Does `work(log)`; returns (count or none, the failure or none). An error of this program is a failure of the stage."""
     try:
         return work(log), None
     except Failure as failure:
         return None, failure
+    except Exception as error:
+        log.write(traceback.format_exc())
+        return None, Failure(f"{type(error).__name__}: {error}")
 
 
 def run(stages, progress):

@@ -1,5 +1,6 @@
 """The stages of tools/check.py: how each is built, how it is tested, and which commands run it."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -47,8 +48,16 @@ def build(log, preset, *targets, options=()):
 def objects(preset, wanted):
     """Returns the object files of a configured preset whose source is of the tree and, relative to it, `wanted`."""
     commands = json.loads((BUILD / preset / "compile_commands.json").read_text())
-    sources = {command["output"]: os.path.relpath(command["file"], ROOT) for command in commands}
+    sources = {re.search(r" -o (\S+)", command["command"])[1]: os.path.relpath(command["file"], ROOT) for command in commands}
     return [output for output, source in sources.items() if not source.startswith("build/") and wanted(source)]
+
+
+def programs(preset):
+    """Returns what each test of a configured preset runs of what the preset builds: {test: its files}."""
+    folder = f"{BUILD / preset.removesuffix('-slow')}/"
+    listed = subprocess.run(["ctest", "--preset", preset, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {test["name"]: [word.removeprefix(folder) for word in test["command"] if word.startswith(folder)]
+            for test in json.loads(listed)["tests"]}
 
 
 def share_of_this_commit(parts):
@@ -133,18 +142,32 @@ def test_analyzer(log):
     return test_tidy(log, everything=True, among=share_of_this_commit(ANALYZED))
 
 
-def build_asan(log):
-    build(log, "asan", "all", "fuzz")
+def half_of_this_commit(tests, mine):
+    """Returns every second program's tests of {test: its files}: those that the commit's hash chooses, or the others."""
+    order = sorted({(files or [name])[0] for name, files in tests.items()})
+    chosen = set(order[(turn() // len(ROTATING) + (not mine)) % 2::2])
+    return {name: files for name, files in tests.items() if (files or [name])[0] in chosen}
+
+
+def build_asan(log, tests):
+    build(log, "asan", *sorted(set(itertools.chain(["fuzz"], *tests.values()))))
 
 
 def asan_half(mine):
-    """Runs one half of the tests with sanitizers: that which the commit's hash chooses, or the other."""
-    def test(log):
-        listed = subprocess.run(["ctest", "--preset", "asan", "-N"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        chosen = share_of_this_commit(2)
-        others = [name for name in re.findall(r"^ +Test +#\d+: (\S+)", listed, re.M) if chosen(name) != mine]
-        return ctest(log, "asan", "-E", f"^({'|'.join(map(re.escape, others))})$")
-    return test
+    """Returns how to build and test one half of the programs with sanitizers: that of the commit, or the other."""
+    def build_half(log):
+        configure(log, "asan")
+        build_asan(log, half_of_this_commit(programs("asan"), mine))
+
+    def test_half(log):
+        return ctest(log, "asan", "-R", f"^({'|'.join(map(re.escape, half_of_this_commit(programs('asan'), mine)))})$")
+
+    return build_half, test_half
+
+
+def build_asan_slow(log):
+    configure(log, "asan")
+    build_asan(log, programs("asan-slow"))
 
 
 def test_asan_slow(log):
@@ -240,7 +263,7 @@ CHECK = [
     Stage("python", "the Python package and its tests", build_python, test_python),
 ]
 REST = [
-    Stage("asan", "address and undefined-behaviour sanitizers, over half of the tests", build_asan, asan_half(mine=True)),
+    Stage("asan", "address and undefined-behaviour sanitizers, over half of the programs", *asan_half(mine=True)),
     Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
     Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
@@ -250,8 +273,8 @@ REST = [
 ROTATING = [
     Stage("plain", "a quarter of the files compiled alone, without precompiled headers", build_plain),
     Stage("long", "random and stress tests at their full length", None, test_long),
-    Stage("asan-rest", "the sanitizers over the other half", build_asan, asan_half(mine=False)),
-    Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan, test_asan_slow),
+    Stage("asan-rest", "the sanitizers over the other half", *asan_half(mine=False)),
+    Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan_slow, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
     Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),
     Stage("cuda-80", "the GPU code, compiled for Ampere", lambda log: build_cuda(log, "80-real"), test_cuda),

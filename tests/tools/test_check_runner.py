@@ -115,22 +115,31 @@ class StageTest(Folder):
         self.assertEqual(sorted(sum(shares, [])), sorted(paths))
         self.assertTrue(all(30 <= len(share) <= 70 for share in shares), [len(share) for share in shares])
 
-    def test_the_halves_of_the_sanitizers_are_all_tests_once(self):
-        names = ["base", "kv/1", "kv/2", "api/1", "check_a+b", *(f"t{index}" for index in range(20))]
-        listing = "Test project x\n" + "".join(f"  Test {'#' + str(at):>4}: {name}\n" for at, name in enumerate(names, 1))
-        ran = []
+    def test_the_halves_of_the_sanitizers_are_all_tests_once_and_build_what_they_run(self):
+        folder = f"{check_stages.BUILD}/asan"
+        commands = {name: [f"{folder}/{name.split('/')[0]}_test"] for name in ("base", "kv/1", "kv/2", "api/1", *(f"t{at}" for at in range(20)))}
+        commands |= {"cli": ["python3", "tests/cli.py", f"{folder}/apps/quire"], "check_a+b": ["clang++", "-fsyntax-only"]}
+        listing = json.dumps({"tests": [{"name": name, "command": command} for name, command in commands.items()]})
+        ran, built = [], []
         for mine in (True, False):
+            build_half, test_half = check_stages.asan_half(mine)
             with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=listing)), \
-                    mock.patch("check_stages.turn", return_value=5), mock.patch("check_stages.ctest") as ctest:
-                check_stages.asan_half(mine)(None)
-            self.assertEqual(ctest.call_args.args[1:3], ("asan", "-E"))
-            ran.append([name for name in names if not re.search(ctest.call_args.args[3], name)])
-        self.assertEqual(sorted(sum(ran, [])), sorted(names))
-        self.assertTrue(all(ran))
+                    mock.patch("check_stages.turn", return_value=5), mock.patch("check_stages.ctest") as ctest, \
+                    mock.patch("check_stages.configure"), mock.patch("check_stages.build") as build:
+                build_half(None)
+                test_half(None)
+            self.assertEqual(ctest.call_args.args[1:3], ("asan", "-R"))
+            ran.append([name for name in commands if re.search(ctest.call_args.args[3], name)])
+            needed = {word.removeprefix(folder + "/") for name in ran[-1] for word in commands[name] if word.startswith(folder)}
+            self.assertEqual(set(build.call_args.args[2:]), needed | {"fuzz"})
+            built.append(needed)
+        self.assertEqual(sorted(sum(ran, [])), sorted(commands))
+        self.assertTrue(all(built))
+        self.assertFalse(built[0] & built[1])
 
     def test_objects_are_those_of_sources_of_the_tree(self):
-        commands = [{"file": str(self.path / "src/quire/a/cuda/b.cu"), "output": "b.o"}, {"file": str(self.path / "src/quire/a/c.cc"), "output": "c.o"},
-                    {"file": str(self.path / "build/cuda/Unity/unity_0.cxx"), "output": "u.o"}]
+        sources = {"b.o": "src/quire/a/cuda/b.cu", "c.o": "src/quire/a/c.cc", "u.o": "build/cuda/Unity/unity_0.cxx"}
+        commands = [{"file": str(self.path / source), "command": f"c++ -O2 -o {output} -c {source}"} for output, source in sources.items()]
         self.write("build/cuda/compile_commands.json", json.dumps(commands))
         with mock.patch("check_stages.ROOT", self.path), mock.patch("check_stages.BUILD", self.path / "build"):
             self.assertEqual(check_stages.objects("cuda", lambda path: "/cuda/" in path), ["b.o"])
@@ -169,6 +178,15 @@ class StageTest(Folder):
         progress = self.progress(*stages)
         self.assertEqual(progress.total, check_log.Count(2, 1))
         self.assertEqual(progress.failed, ["a: build: no compiler"])
+
+    def test_an_error_of_the_check_itself_is_a_failure_of_its_stage_and_the_others_go_on(self):
+        def wrong(log):
+            return {}["output"]
+
+        second = check_stages.Stage("b", "", lambda log: None, lambda log: check_log.Count(2, 0))
+        progress = self.progress(check_stages.Stage("a", "", wrong), second)
+        self.assertEqual(progress.total, check_log.Count(2, 1))
+        self.assertEqual(progress.failed, ["a: build: KeyError: 'output'"])
 
 
 class TimesTest(Folder):
