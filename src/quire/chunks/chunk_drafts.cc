@@ -53,6 +53,8 @@ kv::ChunkIdentity ChunkDrafts::identity_of(const ChunkDraft& draft) const {
           .serial = draft.serial};
 }
 
+std::string ChunkDrafts::next_serial() { return base::str_cat(library_.nonce(), " ", ++serial_); }
+
 Status ChunkDrafts::check_text(std::string_view text) const {
   if (!core_.setup().format) {
     return {ErrorCode::kUnsupported,

@@ -38,7 +38,8 @@ struct RegisteredChunk {
   std::optional<kv::ChunkRegistry::Hold> hold;
 };
 
-struct Registration {
+// How a call registers.
+struct RegistrationRules {
   bool counted = true;  // uses, hits and misses; else what it creates is temporary
   bool held = false;    // nothing is evicted until release() or withdraw()
   ChunkProgress progress = {};
@@ -49,7 +50,7 @@ struct ChunkDraft {
   const ChunkContent* content = nullptr;
   kv::NewChunk chunk;
   std::string serial;  // kv::ChunkIdentity::serial
-  Registration how;
+  RegistrationRules how;
   bool waits = false;                             // for a prefill that was begun for an equal one
   std::optional<kv::ChunkRegistry::Hold> anchor;  // on the anchor, until it is registered
   std::shared_ptr<engine::Channel> prefill;       // that this call has begun for it
@@ -97,6 +98,8 @@ class ChunkDrafts {
   [[nodiscard]] static std::vector<std::string_view> ids_and_anchors(
       std::span<const ChunkDraft> drafts);
   [[nodiscard]] static Status check_is_system(const kv::NewChunk& anchor);
+  // Returns a serial that no other chunk has.
+  [[nodiscard]] std::string next_serial();
 
  private:
   [[nodiscard]] Status check_text(std::string_view text) const;
@@ -108,6 +111,7 @@ class ChunkDrafts {
   ChunkCore& core_;
   ChunkPrefills& prefills_;
   ChunkLibrary& library_;
+  std::uint64_t serial_ = 0;  // of chunks that are not shared. Engine thread
 };
 
 }  // namespace quire::chunks

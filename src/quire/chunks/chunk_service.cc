@@ -51,7 +51,7 @@ ChunkService::ChunkService(engine::Engine& engine, tiers::TierService& tiers,
       prefills_(core_),
       library_(core_, prefills_),
       drafts_(core_, prefills_, library_),
-      registrar_(core_, prefills_, library_, drafts_),
+      registrar_({.core = core_, .prefills = prefills_, .library = library_, .drafts = drafts_}),
       planner_(core_),
       composer_(core_, prefills_, library_, planner_),
       preview_(core_, prefills_, library_, planner_) {}

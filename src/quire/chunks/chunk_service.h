@@ -57,7 +57,7 @@ class ChunkService final : public engine::BlockHolders {
     return drafts_.encode(type, text);
   }
   [[nodiscard]] Result<std::vector<RegisteredChunk>> register_chunks(
-      std::span<const ChunkContent> chunks, const Interrupt& interrupted, Registration how) {
+      std::span<const ChunkContent> chunks, const Interrupt& interrupted, RegistrationRules how) {
     return registrar_.register_chunks(chunks, interrupted, std::move(how));
   }
   void release(std::vector<RegisteredChunk> registered) {
