@@ -24,7 +24,7 @@
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
@@ -246,7 +246,7 @@ Status ChunkRegistrar::place_anchor(ChunkDraft& draft, Anchors& anchors) {
   QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(draft.chunk.anchor, salt));
   QUIRE_TRY_STATUS(ChunkDrafts::check_is_system(*anchor));
   if (!draft.anchor) {
-    draft.anchor = core_.registry.hold(anchor->id);
+    draft.anchor = core_.registry.usage().hold(anchor->id);
   }
   return {};
 }
@@ -260,7 +260,7 @@ void ChunkRegistrar::release_anchors(std::span<ChunkDraft> drafts) {
   core_.engine.thread().call_surely([&] {
     for (ChunkDraft& draft : drafts) {
       if (draft.anchor) {
-        core_.registry.release(*std::exchange(draft.anchor, std::nullopt));
+        core_.registry.usage().release(*std::exchange(draft.anchor, std::nullopt));
       }
     }
   });
@@ -273,7 +273,7 @@ bool ChunkRegistrar::merge(ChunkDraft& draft, const kv::Chunk* known) {
   }
   draft.result.id = draft.chunk.id = known->id;
   if (draft.how.held) {
-    draft.result.hold = core_.registry.hold(known->id);
+    draft.result.hold = core_.registry.usage().hold(known->id);
   }
   if (draft.how.counted) {
     draft.result.changed = core_.registry.merge(draft.chunk);
@@ -298,7 +298,7 @@ Result<std::optional<PendingPrefill>> ChunkRegistrar::begin(ChunkDraft& draft) {
   draft.result.created = draft.how.counted;
   try {
     if (draft.how.held) {
-      draft.result.hold = core_.registry.hold(chunk->id);
+      draft.result.hold = core_.registry.usage().hold(chunk->id);
     }
     if (!has_kv) {
       core_.registry.publish(chunk->id);
@@ -310,7 +310,7 @@ Result<std::optional<PendingPrefill>> ChunkRegistrar::begin(ChunkDraft& draft) {
     return std::optional(pending);
   } catch (const std::bad_alloc&) {
     [[maybe_unused]] const Status ended =  // no effect where it was ended already
-        core_.registry.end(draft.chunk.id, key, std::nullopt);
+        core_.registry.variants().end(draft.chunk.id, key, std::nullopt);
     core_.registry.give_up(draft.chunk.id);
     throw;
   }
@@ -325,11 +325,12 @@ Status ChunkRegistrar::begin_all(std::span<ChunkDraft> drafts,
       });
   const std::vector<std::string_view> spared = drafts_.ids_and_anchors(drafts);
   for (const auto& [salt, room] : rooms) {
-    QUIRE_TRY_STATUS(core_.registry.make_room({.salt = salt,
-                                               .chunks = room.chunks,
-                                               .blocks = static_cast<std::int32_t>(room.blocks),
-                                               .spared = spared,
-                                               .lacking = core_.lacking(room.blocks)}));
+    QUIRE_TRY_STATUS(
+        core_.registry.room().make_room({.salt = salt,
+                                         .chunks = room.chunks,
+                                         .blocks = static_cast<std::int32_t>(room.blocks),
+                                         .spared = spared,
+                                         .lacking = core_.lacking(room.blocks)}));
   }
   for (ChunkDraft& draft : drafts) {
     if (!draft.result.id.empty() ||
@@ -348,7 +349,7 @@ Status ChunkRegistrar::begin_all(std::span<ChunkDraft> drafts,
 void ChunkRegistrar::release_now(std::span<RegisteredChunk> registered) {
   for (RegisteredChunk& chunk : registered) {
     if (chunk.hold) {
-      core_.registry.release(*chunk.hold);
+      core_.registry.usage().release(*chunk.hold);
       chunk.hold.reset();
     }
   }
@@ -386,7 +387,7 @@ void ChunkRegistrar::withdraw(TakenChunks taken) {
       const kv::Chunk* chunk = core_.registry.find(name.first);
       salts.insert(chunk == nullptr ? std::string() : chunk->salt);
       if (chunk != nullptr && chunk->holders == 0) {
-        core_.registry.drop_variant(name);
+        core_.registry.variants().drop(name);
       }
     }
     std::ranges::for_each(salts,
