@@ -74,7 +74,7 @@ class Replay {
   // The share of prompt tokens that were cached.
   double run(const Trace& trace) {
     for (const TraceRequest& request : trace) {
-      ledger_.set_time(at(request.seconds));
+      ledger_.cache().set_time(at(request.seconds));
       serve(request);
     }
     return static_cast<double>(ledger_.counts().tokens_reused) / static_cast<double>(tokens_);
@@ -86,17 +86,18 @@ class Replay {
     const bool hints = says_something(request.session);
     kv::SessionRef& session = sessions_[static_cast<std::size_t>(request.session)];
     if (hints && request.turn == 0) {
-      session = ledger_.open_session();
+      session = ledger_.cache().open_session();
     }
-    const SeqId id = ledger_.open(prompt, true, session);
-    const auto missing = static_cast<std::int32_t>(prompt.size()) - ledger_.num_computed(id);
-    if (!ledger_.extend(id, missing).ok()) {
+    const SeqId id = ledger_.sequences().open(prompt, true, session);
+    const auto missing =
+        static_cast<std::int32_t>(prompt.size()) - ledger_.sequences().num_computed(id);
+    if (!ledger_.sequences().extend(id, missing).ok()) {
       std::fprintf(stderr, "error: a prompt of %zu blocks does not fit\n",
                    prompt.size() / kBlockTokens);
       std::exit(1);
     }
-    ledger_.advance(id, missing);
-    ledger_.close(id);
+    ledger_.sequences().advance(id, missing);
+    ledger_.sequences().close(id);
     tokens_ += static_cast<std::int64_t>(prompt.size());
     if (hints) {
       hint(request, session);
@@ -105,10 +106,10 @@ class Replay {
 
   void hint(const TraceRequest& request, kv::SessionRef session) {
     if (request.gap < 0) {
-      ledger_.close_session(session);
+      ledger_.cache().close_session(session);
     } else if (hints_.expects) {
       const double expected = request.gap * random_.log_normal(0, hints_.sigma);
-      ledger_.set_retention(session, {.expected_return = at(request.seconds + expected)});
+      ledger_.cache().set_retention(session, {.expected_return = at(request.seconds + expected)});
     }
   }
 

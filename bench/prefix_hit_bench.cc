@@ -27,21 +27,21 @@ std::vector<quire::TokenId> prompt_of(int tokens) {
 double median_hit_microseconds(int tokens) {
   quire::kv::Ledger ledger({.num_blocks = 4096, .block_tokens = 32});
   const auto ids = prompt_of(tokens);
-  const auto cold = ledger.open(ids, true);
-  if (!ledger.extend(cold, tokens).ok()) {
+  const auto cold = ledger.sequences().open(ids, true);
+  if (!ledger.sequences().extend(cold, tokens).ok()) {
     return -1;
   }
-  ledger.advance(cold, tokens);
-  ledger.close(cold);
+  ledger.sequences().advance(cold, tokens);
+  ledger.sequences().close(cold);
   std::vector<double> times;
   for (int round = 0; round < kRounds; ++round) {
     const auto start = Clock::now();
-    const auto warm = ledger.open(ids, true);
+    const auto warm = ledger.sequences().open(ids, true);
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
-    if (ledger.num_computed(warm) != tokens) {
+    if (ledger.sequences().num_computed(warm) != tokens) {
       return -1;
     }
-    ledger.close(warm);
+    ledger.sequences().close(warm);
   }
   std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
   return times[kRounds / 2];

@@ -16,6 +16,7 @@
 #include "quire/llm.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/text/detokenizer.h"
 
 namespace quire {
@@ -52,7 +53,7 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
 
   const std::vector<TokenId> ids = tokenizer.encode(prompt).value();  // 1
   show("1 text -> tokens", ids);
-  std::cout << "2 tokens -> known KV " << ledger.match(ids) << '\n';
+  std::cout << "2 tokens -> known KV " << ledger.cache().match(ids) << '\n';
   const RequestId id{1};
   ASSERT_TRUE(scheduler.submit({.id = id, .prompt = ids, .max_new_tokens = kNewTokens}).ok());
 

@@ -17,8 +17,10 @@
 #include "quire/base/ids.h"
 #include "quire/chunks.h"
 #include "quire/kernels/kv_read.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/model/forward_batch.h"
@@ -232,7 +234,7 @@ class Blender {
     QUIRE_TRY(BlendResult result, derive(chosen));
     if (const Status status = compute(result.uses, chosen); !status.ok()) {
       for (const kv::SegmentId own : result.own) {
-        context_.ledger.drop_segment(own);
+        context_.ledger.segments().drop(own);
       }
       return status.error();
     }
@@ -262,15 +264,15 @@ class Blender {
   // A sequence over `uses` with the query's tokens behind them; closed by its destructor.
   class Composed {
    public:
-    Composed(kv::Ledger& ledger, SeqId id) : ledger_(&ledger), id_(id) {}
-    ~Composed() { ledger_->close(id_); }
+    Composed(kv::Sequences& sequences, SeqId id) : sequences_(&sequences), id_(id) {}
+    ~Composed() { sequences_->close(id_); }
     Composed(const Composed&) = delete;
     Composed& operator=(const Composed&) = delete;
     [[nodiscard]] SeqId id() const { return id_; }
-    [[nodiscard]] std::vector<kv::RunView> runs() const { return ledger_->runs(id_); }
+    [[nodiscard]] std::vector<kv::RunView> runs() const { return sequences_->runs(id_); }
 
    private:
-    kv::Ledger* ledger_;
+    kv::Sequences* sequences_;
     SeqId id_;
   };
 
@@ -282,7 +284,7 @@ class Blender {
       }
     }
     if (!status.ok()) {
-      (void)context_.ledger.clear_cache();  // some of it was to be moved
+      (void)context_.ledger.cache().clear();  // some of it was to be moved
     }
     return status;
   }
@@ -292,8 +294,8 @@ class Blender {
     if (context_.decoder.config().layers <= kFirstMixedLayer || contexts_.empty()) {
       return std::vector<double>(contexts_.size());
     }
-    QUIRE_TRY(const SeqId id, context_.ledger.compose(composition_.uses()));
-    const Composed sequence(context_.ledger, id);
+    QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(composition_.uses()));
+    const Composed sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
     QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.store, sealed));
@@ -340,15 +342,15 @@ class Blender {
     const std::vector<TokenId>& query = *composition_.query.chunk->tokens;
     kv::Ledger& ledger = context_.ledger;
     QUIRE_TRY(const SeqId id,
-              ledger.compose(composition_.uses(),
-                             {.tokens = query, .position = composition_.query.position}));
-    const Composed sequence(ledger, id);
+              ledger.segments().compose(
+                  composition_.uses(), {.tokens = query, .position = composition_.query.position}));
+    const Composed sequence(ledger.sequences(), id);
     std::vector<double> scores(contexts_.size());
     const auto last_run = static_cast<std::int32_t>(composition_.parts.size());
     for (std::int32_t first = 0; first < std::ssize(query);) {
       const std::int32_t count =
           std::min(context_.max_rows, static_cast<std::int32_t>(std::ssize(query)) - first);
-      QUIRE_TRY_STATUS(ledger.extend(id, count));
+      QUIRE_TRY_STATUS(ledger.sequences().extend(id, count));
       QUIRE_TRY_STATUS(copy_blocks());
       const std::vector<kv::RunView> runs = sequence.runs();
       Rows rows(runs, block_tokens());
@@ -358,7 +360,7 @@ class Blender {
       model::ForwardProbe probe{.mass = mass_of(runs, scores)};
       QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
                 context_.decoder.forward(rows.build(), context_.views, &probe));
-      ledger.advance(id, count);
+      ledger.sequences().advance(id, count);
       first += count;
     }
     return scores;
@@ -392,10 +394,10 @@ class Blender {
       if (tokens.empty()) {
         continue;
       }
-      const auto own = context_.ledger.derive(result.uses[run].segment, tokens);
+      const auto own = context_.ledger.segments().derive(result.uses[run].segment, tokens);
       if (!own.ok()) {
         for (const kv::SegmentId made : result.own) {
-          context_.ledger.drop_segment(made);
+          context_.ledger.segments().drop(made);
         }
         [[maybe_unused]] const Status copied = copy_blocks();  // orders must not outlive this call
         return own.error();
@@ -415,8 +417,8 @@ class Blender {
   // Earlier rows first, so that later ones find their KV.
   [[nodiscard]] Status compute(std::span<const kv::SegmentUse> uses,
                                std::span<const std::int32_t> chosen) {
-    QUIRE_TRY(const SeqId id, context_.ledger.compose(uses));
-    const Composed sequence(context_.ledger, id);
+    QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(uses));
+    const Composed sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
     while (!chosen.empty()) {

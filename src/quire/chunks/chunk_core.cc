@@ -11,7 +11,7 @@
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/text/tokenizer.h"

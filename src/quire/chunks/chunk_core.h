@@ -11,6 +11,8 @@
 #include "quire/chunks.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
+#include "quire/kv/ledger.h"
 #include "quire/types.h"
 
 namespace quire::engine {

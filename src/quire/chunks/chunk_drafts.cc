@@ -27,8 +27,7 @@
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
-#include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
@@ -239,10 +238,11 @@ Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
   });
   const std::vector<std::string_view> spared = ids_and_anchors(drafts);
   for (const auto& [salt, room] : rooms) {
-    QUIRE_TRY_STATUS(core_.registry.check_room({.salt = salt,
-                                                .chunks = room.chunks,
-                                                .blocks = static_cast<std::int32_t>(room.blocks),
-                                                .spared = spared}));
+    QUIRE_TRY_STATUS(
+        core_.registry.room().check_room({.salt = salt,
+                                          .chunks = room.chunks,
+                                          .blocks = static_cast<std::int32_t>(room.blocks),
+                                          .spared = spared}));
   }
   return {};
 }

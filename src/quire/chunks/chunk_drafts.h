@@ -22,7 +22,7 @@
 #include "quire/engine/channel.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/types.h"
@@ -35,7 +35,7 @@ struct RegisteredChunk {
   bool used = false;     // counted as a use of one that was there
   bool changed = false;  // what is said of that one
   std::int64_t tokens_computed = 0;
-  std::optional<kv::ChunkRegistry::Hold> hold;
+  std::optional<kv::ChunkHold> hold;
 };
 
 // How a call registers.
@@ -51,10 +51,10 @@ struct ChunkDraft {
   kv::NewChunk chunk;
   std::string serial;  // kv::ChunkIdentity::serial
   RegistrationRules how;
-  bool waits = false;                             // for a prefill that was begun for an equal one
-  std::optional<kv::ChunkRegistry::Hold> anchor;  // on the anchor, until it is registered
-  std::shared_ptr<engine::Channel> prefill;       // that this call has begun for it
-  RegisteredChunk result;                         // its id once it is known to the registry
+  bool waits = false;                        // for a prefill that was begun for an equal one
+  std::optional<kv::ChunkHold> anchor;       // on the anchor, until it is registered
+  std::shared_ptr<engine::Channel> prefill;  // that this call has begun for it
+  RegisteredChunk result;                    // its id once it is known to the registry
   // Returns the text, or null for what came as ids.
   [[nodiscard]] const std::string* text() const {
     return std::get_if<std::string>(&content->content);

@@ -15,9 +15,8 @@
 #include "quire/chunks/chunk_store.h"
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_id.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
-#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
@@ -139,11 +138,12 @@ Result<bool> ChunkLibrary::read_kv(const kv::NewChunk& chunk, const kv::VariantK
                                    ReadBehind* behind) {
   const auto segment = load(chunk, key, behind);
   if (!segment.ok()) {
-    [[maybe_unused]] const Status given_up = core_.registry.end(chunk.id, key, std::nullopt);
+    [[maybe_unused]] const Status given_up =
+        core_.registry.variants().end(chunk.id, key, std::nullopt);
     return segment.error().code == ErrorCode::kOutOfBlocks ? Result<bool>(segment.error()) : false;
   }
   not_read_.erase({chunk.id, key});
-  Status kept = core_.registry.end(chunk.id, key, *segment);
+  Status kept = core_.registry.variants().end(chunk.id, key, *segment);
   const bool no_memory = !kept.ok() && kept.error().code == ErrorCode::kOutOfBlocks;
   return no_memory ? Result<bool>(std::move(kept).error()) : kept.ok();
 }
@@ -168,7 +168,7 @@ Result<bool> ChunkLibrary::read_variant(const kv::Part& part, ReadBehind* behind
       !has_kv(chunk, key) || !reads_next(name)) {
     return false;
   }
-  QUIRE_TRY_STATUS(core_.registry.begin_variants({&name, 1}));
+  QUIRE_TRY_STATUS(core_.registry.variants().begin({&name, 1}));
   return read_kv(chunk, key, behind);
 }
 
@@ -189,7 +189,7 @@ void ChunkLibrary::drop_damaged(tiers::BackgroundLoads::Load& load,
     const bool stands = chunk != nullptr && chunk->variants.contains(key) &&
                         chunk->variants.at(key) == each.segment;
     if (stands && !load.outcome(each.kv->blocks).ok()) {
-      core_.registry.drop_variant(each.name);
+      core_.registry.variants().drop(each.name);
     }
   }
 }
@@ -249,8 +249,8 @@ Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::V
     return tiers::HeldRef();
   }
   QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(
-      core_.ledger().segment(variant->second)->blocks().ids()));
-  QUIRE_TRY(const kv::SegmentId alias, core_.ledger().derive(variant->second, {}));
+      core_.ledger().segments().find(variant->second)->blocks().ids()));
+  QUIRE_TRY(const kv::SegmentId alias, core_.ledger().segments().derive(variant->second, {}));
   return core_.tiers.keep(alias);
 }
 

@@ -18,7 +18,7 @@
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/chunk_store.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/store_uses.h"

@@ -25,8 +25,8 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/chunk_types.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -38,7 +38,7 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
  public:
   // Gets the segment, or nothing. An error where nobody has it from now on.
   using Store = std::function<Status(std::optional<kv::SegmentId>)>;
-  Prefill(kv::Ledger& ledger, Store store) : ledger_(ledger), store_(std::move(store)) {}
+  Prefill(kv::Segments& segments, Store store) : segments_(segments), store_(std::move(store)) {}
 
   ~Prefill() override {
     Status stored = store_(segment_);
@@ -50,7 +50,7 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
 
   void computed(SeqId sequence) override {
     status_ = base::no_memory("the KV of a chunk");  // until it is sealed
-    auto segment = ledger_.seal(sequence);
+    auto segment = segments_.seal(sequence);
     if (segment.ok()) {
       segment_ = *segment;
       status_ = {};
@@ -64,7 +64,7 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
   [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
 
  private:
-  kv::Ledger& ledger_;
+  kv::Segments& segments_;
   const Store store_;
   std::optional<kv::SegmentId> segment_;
   Status status_ = {ErrorCode::kCancelled, "the prefill was aborted"};
@@ -78,7 +78,8 @@ kv::VariantName ChunkPrefills::bos_name(const std::string& salt) {
 Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::VariantName name,
                                             Prefill::Store store) {
   auto observer = std::make_shared<Prefill>(
-      core_.ledger(), [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
+      core_.ledger().segments(),
+      [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
         pending_.erase(name);
         return store(kv);
       });
@@ -101,9 +102,9 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
   const auto store = [this, id = chunk.id, salt = chunk.salt, key,
                       counted](std::optional<kv::SegmentId> segment) {
     if (counted && segment) {
-      core_.registry.count(salt, 0, 1);
+      core_.registry.usage().count(salt, 0, 1);
     }
-    Status ended = core_.registry.end(id, key, segment);
+    Status ended = core_.registry.variants().end(id, key, segment);
     if (ended.ok() && segment) {
       core_.registry.publish(id);
     }
@@ -138,7 +139,7 @@ Result<SeqId> ChunkPrefills::compose_behind(const kv::Chunk& chunk, const kv::Va
     before = {.segment = variant->second, .rank = {anchor->rank}};
     position += std::ssize(*anchor->tokens);
   }
-  return core_.ledger().compose(
+  return core_.ledger().segments().compose(
       {&before, 1}, {.tokens = *chunk.tokens, .position = static_cast<std::int32_t>(position)});
 }
 
@@ -178,8 +179,8 @@ Status ChunkPrefills::wait(std::span<const PendingPrefill> pending, const Interr
 // KV of a BOS token that no KV of the tenant's chunks stands behind.
 void ChunkPrefills::drop_unused_bos(const std::string& salt) {
   const auto bos = bos_.find(salt);
-  if (bos != bos_.end() && !core_.registry.stands_behind(kv::kBosVariant, salt)) {
-    core_.ledger().drop_segment(bos->second);
+  if (bos != bos_.end() && !core_.registry.variants().stands_behind(kv::kBosVariant, salt)) {
+    core_.ledger().segments().drop(bos->second);
     bos_.erase(bos);
   }
 }

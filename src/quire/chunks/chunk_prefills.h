@@ -18,7 +18,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"

@@ -20,7 +20,7 @@
 #include "quire/chunks/registration.h"
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 
 namespace quire::chunks {
@@ -132,7 +132,7 @@ void ChunkRegistrar::release_anchors(std::span<ChunkDraft> drafts) {
   core_.engine.thread().call_surely([&] {
     for (ChunkDraft& draft : drafts) {
       if (draft.anchor) {
-        core_.registry.release(*std::exchange(draft.anchor, std::nullopt));
+        core_.registry.usage().release(*std::exchange(draft.anchor, std::nullopt));
       }
     }
   });
@@ -141,7 +141,7 @@ void ChunkRegistrar::release_anchors(std::span<ChunkDraft> drafts) {
 void ChunkRegistrar::release_now(std::span<RegisteredChunk> registered) {
   for (RegisteredChunk& chunk : registered) {
     if (chunk.hold) {
-      core_.registry.release(*chunk.hold);
+      core_.registry.usage().release(*chunk.hold);
       chunk.hold.reset();
     }
   }
@@ -179,7 +179,7 @@ void ChunkRegistrar::withdraw(TakenChunks taken) {
       const kv::Chunk* chunk = core_.registry.find(name.first);
       salts.insert(chunk == nullptr ? std::string() : chunk->salt);
       if (chunk != nullptr && chunk->holders == 0) {
-        core_.registry.drop_variant(name);
+        core_.registry.variants().drop(name);
       }
     }
     std::ranges::for_each(salts,

@@ -13,7 +13,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/registration.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 
 namespace quire::chunks {

@@ -23,9 +23,8 @@
 #include "quire/chunks/composition_planner.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
-#include "quire/kv/ledger.h"
 #include "quire/result.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -142,21 +141,21 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
 }
 
 ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
-  return {
-      .chunk_id = chunk.id,
-      .type = chunk.type,
-      .content = chunk.content,
-      .token_ids = *chunk.tokens,
-      .metadata_json = chunk.metadata_json,
-      .created_at = base::iso_utc(chunk.created),
-      .last_accessed = base::iso_utc(chunk.accessed),
-      .access_count = chunk.accesses,
-      .ttl_seconds = chunk.ttl_seconds,
-      .pinned = chunk.pinned,
-      .priority = chunk.priority,
-      .anchor = chunk.anchor,
-      .num_variants = std::ssize(chunk.variants),
-      .memory_bytes = core_.registry.blocks_of(chunk) * core_.engine.core().counters.block_bytes};
+  return {.chunk_id = chunk.id,
+          .type = chunk.type,
+          .content = chunk.content,
+          .token_ids = *chunk.tokens,
+          .metadata_json = chunk.metadata_json,
+          .created_at = base::iso_utc(chunk.created),
+          .last_accessed = base::iso_utc(chunk.accessed),
+          .access_count = chunk.accesses,
+          .ttl_seconds = chunk.ttl_seconds,
+          .pinned = chunk.pinned,
+          .priority = chunk.priority,
+          .anchor = chunk.anchor,
+          .num_variants = std::ssize(chunk.variants),
+          .memory_bytes =
+              core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes};
 }
 
 // The store comes first: what cannot be changed there is not changed.
@@ -228,7 +227,7 @@ Result<ChunkStats> ChunkService::stats(const std::string& asked) {
     const kv::RegistryCounts counts = core_.registry.counts(salt);
     const std::int64_t block_bytes = core_.engine.core().counters.block_bytes;
     stats.memory_used_bytes = counts.blocks * block_bytes;
-    stats.memory_limit_bytes = core_.registry.max_blocks() * block_bytes;
+    stats.memory_limit_bytes = core_.registry.room().max_blocks() * block_bytes;
     stats.cache_hits = counts.hits;
     stats.cache_misses = counts.misses;
     stats.evictions = counts.evictions;
@@ -268,7 +267,7 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const ComposedR
     for (const auto& [id, chunk] : found) {
       blocks += core_.needs_kv(chunk) ? core_.ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
     }
-    fits = core_.registry.check_size(std::ssize(found), blocks);
+    fits = core_.registry.room().check_size(std::ssize(found), blocks);
     fits = fits.ok() ? planner_.check_fits(run, composition) : fits;
   }));
   return fits.ok() ? drafts_.check_room(drafts) : fits;

@@ -33,6 +33,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -108,12 +109,14 @@ class ChunkService final : public engine::BlockHolders {
 
   // engine::BlockHolders.
   [[nodiscard]] bool owns(kv::SegmentId segment) const override {
-    return core_.registry.owns(segment) || prefills_.owns(segment);
+    return core_.registry.variants().owns(segment) || prefills_.owns(segment);
   }
   [[nodiscard]] bool await_blocks() override { return library_.writes().wait_one(); }
-  void session_closed(kv::SessionRef session) override { core_.registry.close_session(session); }
+  void session_closed(kv::SessionRef session) override {
+    core_.registry.usage().close_session(session);
+  }
   void session_forgotten(kv::SessionRef session) override {
-    core_.registry.forget_session(session);
+    core_.registry.usage().forget_session(session);
   }
 
  private:

@@ -16,7 +16,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunks.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "quire/chunks.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"

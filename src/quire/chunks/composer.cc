@@ -30,7 +30,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -191,7 +191,7 @@ void Composer::take_back(CompositionAttempt& attempt) {
   prefills_.leave(std::exchange(attempt.pending, {}));
   for (const auto& [name, prefill] : attempt.started) {
     if (*prefill.waiters == 0) {
-      core_.registry.drop_variant(name);  // no effect where it is the BOS token
+      core_.registry.variants().drop(name);  // no effect where it is the BOS token
     }
   }
   prefills_.drop_unused_bos();
@@ -248,20 +248,20 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
         variants.push_back(name);
-        needed += core_.registry.blocks_for(part.chunk->tokens->size());
+        needed += core_.registry.room().blocks_for(part.chunk->tokens->size());
       }
     }
   }
   const std::int64_t lacks = core_.lacking(needed);
   if (variants.empty() && lacks > 0) {
-    return core_.registry.pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
+    return core_.registry.room().pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
   }
   std::map<std::string, std::vector<kv::VariantName>> by_salt;
   for (const kv::VariantName& name : variants) {
     by_salt[core_.registry.find(name.first)->salt].push_back(name);
   }
   for (const auto& [salt, own] : by_salt) {
-    QUIRE_TRY_STATUS(core_.registry.begin_variants(own, lacks));
+    QUIRE_TRY_STATUS(core_.registry.variants().begin(own, lacks));
     QUIRE_TRY_STATUS(start_variants(own, attempt));
   }
   for (const std::string& salt : want_bos) {
@@ -279,7 +279,7 @@ Status Composer::start_variants(std::span<const kv::VariantName> variants,
     QUIRE_CHECK(chunk != nullptr, "a chunk in use has gone");
     if (!failure.ok()) {
       [[maybe_unused]] const Status ended =
-          core_.registry.end(name.first, name.second, std::nullopt);
+          core_.registry.variants().end(name.first, name.second, std::nullopt);
       continue;
     }
     const auto prefill = prefills_.start_prefill(*chunk, name.second, attempt.counted);
@@ -349,7 +349,7 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
   kv::Ledger& ledger = core_.ledger();
   if (spec.mode != ReuseMode::kBlend) {
     reuse.sources = sources_of(origins, 0);
-    return ledger.compose(composition.uses(), tail);
+    return ledger.segments().compose(composition.uses(), tail);
   }
   engine::EngineCore& core = core_.engine.core();
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
@@ -365,9 +365,9 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
     reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
                             static_cast<double>(blended.context_tokens);
   }
-  auto sequence = ledger.compose(blended.uses, tail);
+  auto sequence = ledger.segments().compose(blended.uses, tail);
   for (const kv::SegmentId own : blended.own) {
-    ledger.drop_segment(own);  // the sequence has it
+    ledger.segments().drop(own);  // the sequence has it
   }
   return sequence;
 }
@@ -385,8 +385,9 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
   }
   request.params.max_tokens = planner_.max_new_tokens(run, composition);
   const bool plain = composition.mode == ReuseMode::kExact;
-  request.observer = std::make_shared<ChunkUse>(core_.registry, *run.spec, run.observer,
-                                                plain && !run.counted ? &core_.ledger() : nullptr);
+  request.observer =
+      std::make_shared<ChunkUse>(core_.registry, *run.spec, run.observer,
+                                 plain && !run.counted ? &core_.ledger().segments() : nullptr);
   if (plain) {
     request.prompt = composition.joined();
     if (run.kind == engine::RequestKind::kForwardAll) {  // of the query; cached rows have no logits
@@ -412,7 +413,7 @@ Status Composer::start_runs(std::span<const ComposedRun> runs, CompositionAttemp
   const auto close_all = [&] {
     for (const engine::NewRequest& request : requests) {
       if (request.composed) {
-        core_.ledger().close(request.composed->sequence);
+        core_.ledger().sequences().close(request.composed->sequence);
       }
     }
   };
@@ -440,8 +441,9 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
       continue;  // its ids are a plain prompt
     }
     for (const kv::SegmentUse& use : composition.uses()) {
-      std::ranges::move(under_way.filling(core_.ledger().segment(use.segment)->blocks().ids()),
-                        std::back_inserter(loads));
+      std::ranges::move(
+          under_way.filling(core_.ledger().segments().find(use.segment)->blocks().ids()),
+          std::back_inserter(loads));
     }
   }
   return loads;
@@ -459,12 +461,12 @@ void Composer::count_use(const ComposedRun& run, std::span<const PartOrigin> ori
       core_.engine.sessions().named(run.options.session, planner_.whose(run));
   for (const std::string& id : CompositionPlanner::chunk_ids(*run.spec)) {
     if (core_.registry.find(id) != nullptr) {
-      core_.registry.use(id, session);
+      core_.registry.usage().use(id, session);
       library_.note_use(id, planner_.whose(run));
     }
   }
-  core_.registry.count(planner_.whose(run), std::ranges::count(origins, 0, &PartOrigin::computed),
-                       0);
+  core_.registry.usage().count(planner_.whose(run),
+                               std::ranges::count(origins, 0, &PartOrigin::computed), 0);
 }
 
 void Composer::count_uses(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {

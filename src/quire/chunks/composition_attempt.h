@@ -15,7 +15,8 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/chunk_types.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/types.h"
@@ -28,20 +29,21 @@ class ChunkUse : public engine::RequestObserver {
   // `forgetful`: its prefix cache keeps nothing of what a plain request computes, unless a window
   // has freed a part of it.
   ChunkUse(kv::ChunkRegistry& registry, const CompositionSpec& spec,
-           std::shared_ptr<engine::RequestObserver> next = nullptr, kv::Ledger* forgetful = nullptr)
+           std::shared_ptr<engine::RequestObserver> next = nullptr,
+           kv::Segments* forgetful = nullptr)
       : ChunkUse(registry, std::move(next), forgetful) {  // whose destructor ends what this begins
     const std::vector<std::string> ids = CompositionPlanner::chunk_ids(spec);
     holds_.reserve(ids.size());
     for (const std::string& id : ids) {
-      holds_.push_back(registry_.hold(id));
+      holds_.push_back(registry_.usage().hold(id));
     }
   }
   ~ChunkUse() override {
-    for (const kv::ChunkRegistry::Hold& hold : holds_) {
-      registry_.release(hold);
+    for (const kv::ChunkHold& hold : holds_) {
+      registry_.usage().release(hold);
     }
     if (own_) {
-      forgetful_->forget_segment(*own_);
+      forgetful_->forget(*own_);
     }
   }
 
@@ -63,13 +65,13 @@ class ChunkUse : public engine::RequestObserver {
 
  private:
   ChunkUse(kv::ChunkRegistry& registry, std::shared_ptr<engine::RequestObserver> next,
-           kv::Ledger* forgetful)
+           kv::Segments* forgetful)
       : registry_(registry), next_(std::move(next)), forgetful_(forgetful) {}
 
   kv::ChunkRegistry& registry_;
   std::shared_ptr<engine::RequestObserver> next_;
-  kv::Ledger* forgetful_;
-  std::vector<kv::ChunkRegistry::Hold> holds_;
+  kv::Segments* forgetful_;
+  std::vector<kv::ChunkHold> holds_;
   std::optional<kv::SegmentId> own_;
 };
 

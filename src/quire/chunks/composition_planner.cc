@@ -16,7 +16,6 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
-#include "quire/kv/chunk_registry.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"

@@ -22,7 +22,7 @@
 #include "quire/engine/reuse_grade.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/block_table.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
@@ -186,10 +186,10 @@ void CompositionPreview::describe_exact(const kv::ResolvedComposition& compositi
   const kv::Ledger& ledger = core_.ledger();
   const std::vector<TokenId> prompt = composition.joined();
   const std::string& salt = composition.query.chunk->salt;
-  const kv::PrefixMatch match = ledger.probe(prompt, salt);
+  const kv::PrefixMatch match = ledger.cache().probe(prompt, salt);
   const std::int64_t contexts_end = info.total_tokens - info.segments.back().num_tokens;
   const std::string miss =
-      match.tokens < contexts_end ? kv::to_text(ledger.explain(prompt, salt)) : "";
+      match.tokens < contexts_end ? kv::to_text(ledger.cache().explain(prompt, salt)) : "";
   std::int64_t end = 0;
   for (CompositionInfo::Segment& segment : all_but_query(info)) {
     end += segment.num_tokens;
@@ -224,7 +224,7 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
     segment.cached = !first || part.segment || foresight.brings(part);
     segment.why_not = segment.cached ? "" : foresight.why_not(part);
     if (part.segment) {
-      info.num_blocks += held.add(ledger.segment(*part.segment)->blocks().ids());
+      info.num_blocks += held.add(ledger.segments().find(*part.segment)->blocks().ids());
     } else if (first) {
       const std::int64_t blocks = blocks_for(segment.num_tokens, ledger);
       info.num_blocks += blocks;
@@ -237,7 +237,7 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
     // Computed behind nothing it is a plain prompt.
     const bool plain = part.key.before.empty() && core_.options.enable_deduplication;
     const kv::PrefixMatch match =
-        plain ? ledger.probe(*segment.token_ids, salt) : kv::PrefixMatch{};
+        plain ? ledger.cache().probe(*segment.token_ids, salt) : kv::PrefixMatch{};
     info.tokens_reused += match.tokens;
     info.tokens_computed += segment.num_tokens - match.tokens;
     info.new_blocks -= match.blocks;

@@ -17,7 +17,7 @@
 #include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_id.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
@@ -81,7 +81,7 @@ Status Registration::place_anchor(ChunkDraft& draft) {
   QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(draft.chunk.anchor, salt));
   QUIRE_TRY_STATUS(ChunkDrafts::check_is_system(*anchor));
   if (!draft.anchor) {
-    draft.anchor = core_.registry.hold(anchor->id);
+    draft.anchor = core_.registry.usage().hold(anchor->id);
   }
   return {};
 }
@@ -206,11 +206,12 @@ Status Registration::make_room() {
       });
   const std::vector<std::string_view> spared = ChunkDrafts::ids_and_anchors(drafts_);
   for (const auto& [salt, room] : rooms) {
-    QUIRE_TRY_STATUS(core_.registry.make_room({.salt = salt,
-                                               .chunks = room.chunks,
-                                               .blocks = static_cast<std::int32_t>(room.blocks),
-                                               .spared = spared,
-                                               .lacking = core_.lacking(room.blocks)}));
+    QUIRE_TRY_STATUS(
+        core_.registry.room().make_room({.salt = salt,
+                                         .chunks = room.chunks,
+                                         .blocks = static_cast<std::int32_t>(room.blocks),
+                                         .spared = spared,
+                                         .lacking = core_.lacking(room.blocks)}));
   }
   return {};
 }
@@ -222,7 +223,7 @@ bool Registration::use(ChunkDraft& draft, const kv::Chunk* known) {
   }
   draft.result.id = draft.chunk.id = known->id;
   if (draft.how.held) {
-    draft.result.hold = core_.registry.hold(known->id);
+    draft.result.hold = core_.registry.usage().hold(known->id);
   }
   if (draft.how.counted) {
     draft.result.changed = core_.registry.merge(draft.chunk);
@@ -252,7 +253,7 @@ Result<std::optional<PendingPrefill>> Registration::begin_new(ChunkDraft& draft)
   draft.result.created = draft.how.counted;
   try {
     if (draft.how.held) {
-      draft.result.hold = core_.registry.hold(chunk->id);
+      draft.result.hold = core_.registry.usage().hold(chunk->id);
     }
     if (!has_kv) {
       core_.registry.publish(chunk->id);
@@ -264,7 +265,7 @@ Result<std::optional<PendingPrefill>> Registration::begin_new(ChunkDraft& draft)
     return std::optional(pending);
   } catch (const std::bad_alloc&) {
     [[maybe_unused]] const Status ended =  // no effect where it was ended already
-        core_.registry.end(draft.chunk.id, key, std::nullopt);
+        core_.registry.variants().end(draft.chunk.id, key, std::nullopt);
     core_.registry.give_up(draft.chunk.id);
     throw;
   }

@@ -27,7 +27,7 @@
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 
 namespace quire::chunks {

@@ -14,7 +14,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 
 namespace quire::engine {
 namespace {
@@ -103,13 +103,14 @@ void BatchBuilder::share_sealed() {
 void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger) {
   const std::int32_t block_tokens = ledger.config().block_tokens;
   views_.clear();
-  ledger.append_runs(run.sequence, views_);
+  ledger.sequences().append_runs(run.sequence, views_);
   kv::RunView& open = views_.back();
   open.num_tokens = run.first;  // the one before may still be on its way, in a step that runs
   const Rows rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
                      .count = run.count,
                      .position = open.start_position + open.num_tokens};
-  const auto known = ledger.tokens(run.sequence).subspan(static_cast<std::size_t>(run.first));
+  const auto known =
+      ledger.sequences().tokens(run.sequence).subspan(static_cast<std::size_t>(run.first));
   const auto tokens = known.first(std::min(known.size(), static_cast<std::size_t>(run.count)));
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   token_ids_.resize(token_ids_.size() + static_cast<std::size_t>(run.count) - tokens.size());

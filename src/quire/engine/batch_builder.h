@@ -10,7 +10,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 
 namespace quire::engine {
 

@@ -19,7 +19,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -33,11 +33,11 @@ constexpr std::int32_t kBlockTokens = 4;
 class BatchBuilderTest : public testing::Test {
  protected:
   kv::SegmentId segment(std::size_t size) {
-    const SeqId sequence = ledger.open(Tokens(size, 7), false);
-    EXPECT_TRUE(ledger.extend(sequence, static_cast<std::int32_t>(size)).ok());
-    ledger.advance(sequence, static_cast<std::int32_t>(size));
-    const kv::SegmentId sealed = ledger.seal(sequence).value();
-    ledger.close(sequence);
+    const SeqId sequence = ledger.sequences().open(Tokens(size, 7), false);
+    EXPECT_TRUE(ledger.sequences().extend(sequence, static_cast<std::int32_t>(size)).ok());
+    ledger.sequences().advance(sequence, static_cast<std::int32_t>(size));
+    const kv::SegmentId sealed = ledger.segments().seal(sequence).value();
+    ledger.sequences().close(sequence);
     return sealed;
   }
 
@@ -49,10 +49,10 @@ class BatchBuilderTest : public testing::Test {
     for (std::int32_t i = 0; i < own; ++i) {
       tokens.push_back(100 + i);
     }
-    const SeqId sequence = ledger.compose(uses, {.tokens = tokens}).value();
-    EXPECT_TRUE(ledger.extend(sequence, computed).ok());
-    ledger.advance(sequence, computed);
-    EXPECT_TRUE(ledger.extend(sequence, own - computed).ok());
+    const SeqId sequence = ledger.segments().compose(uses, {.tokens = tokens}).value();
+    EXPECT_TRUE(ledger.sequences().extend(sequence, computed).ok());
+    ledger.sequences().advance(sequence, computed);
+    EXPECT_TRUE(ledger.sequences().extend(sequence, own - computed).ok());
     return {.sequence = sequence, .first = computed, .count = own - computed};
   }
 
@@ -141,8 +141,8 @@ TEST_F(BatchBuilderTest, RunsOfOneRankStandAsInTheirSequenceWhereverTheirBlocksL
                             1);
     const model::ForwardBatch& batch = build({run});
     ASSERT_EQ(batch.entries.size(), 3U);
-    EXPECT_EQ(batch.entries[0].blocks[0], ledger.segment(first)->blocks().ids()[0].value);
-    EXPECT_EQ(batch.entries[1].blocks[0], ledger.segment(second)->blocks().ids()[0].value);
+    EXPECT_EQ(batch.entries[0].blocks[0], ledger.segments().find(first)->blocks().ids()[0].value);
+    EXPECT_EQ(batch.entries[1].blocks[0], ledger.segments().find(second)->blocks().ids()[0].value);
   }
 }
 
@@ -220,7 +220,7 @@ TEST_F(BatchBuilderTest, RandomBatchesShareEverySegmentOnceAndChangeNothingForAn
       ASSERT_EQ(seen_by(batch, static_cast<std::int32_t>(row)), alone[row]) << "round " << round;
     }
     for (const sched::ScheduledRun& run : runs) {
-      ledger.close(run.sequence);
+      ledger.sequences().close(run.sequence);
     }
   }
 }

@@ -99,7 +99,8 @@ Status Engine::load(const std::string& model) {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(core_, load_core(model, options_, context_, accelerator_.get()));
-  sessions_ = std::make_unique<SessionService>(thread_, core_->ledger, options_.chunks.salt);
+  sessions_ =
+      std::make_unique<SessionService>(thread_, core_->ledger.cache(), options_.chunks.salt);
   sessions_->attach(*hooks_.holders);
   requests_ = std::make_unique<RequestTable>(*core_, *sessions_, stats_, options_, same_bits());
   step_ = std::make_unique<Step>(
@@ -110,10 +111,10 @@ Status Engine::load(const std::string& model) {
   return {};
 }
 
-void Engine::begin_turn() { core_->ledger.set_time(Clock::now()); }
+void Engine::begin_turn() { core_->ledger.cache().set_time(Clock::now()); }
 
 Status Engine::run(const std::function<void()>& task) {
-  const kv::Ledger::Mark mark = core_->ledger.mark();
+  const kv::LedgerMark mark = core_->ledger.mark();
   const std::uint64_t first_request = requests_->next();
   try {
     task();
@@ -122,8 +123,8 @@ Status Engine::run(const std::function<void()>& task) {
     // It may have got no further than half of its work. Requests that it began end first: they hold
     // sequences, and some of them book what becomes of a chunk.
     requests_->fail_since(first_request);
-    core_->ledger.close_since(mark);
-    core_->ledger.drop_segments_since(
+    core_->ledger.sequences().close_since(mark);
+    core_->ledger.segments().drop_since(
         mark, [this](kv::SegmentId id) { return hooks_.holders->owns(id); });
     publish_stats();
     return base::no_memory("the call");
@@ -254,7 +255,7 @@ void Engine::abandon(RequestId id) noexcept {
 Result<std::int64_t> Engine::clear_prefix_cache() {
   std::int64_t cleared = 0;
   QUIRE_TRY_STATUS(thread_.call([&] {
-    cleared = core_->ledger.clear_cache();
+    cleared = core_->ledger.cache().clear();
     publish_stats();
   }));
   return cleared;
@@ -264,8 +265,8 @@ Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
                                              const std::string& salt) {
   Cached cached;
   QUIRE_TRY_STATUS(thread_.call([&] {
-    cached = {.tokens = core_->ledger.match(tokens, salt_of(salt)),
-              .miss = kv::to_text(core_->ledger.explain(tokens, salt_of(salt)))};
+    cached = {.tokens = core_->ledger.cache().match(tokens, salt_of(salt)),
+              .miss = kv::to_text(core_->ledger.cache().explain(tokens, salt_of(salt)))};
   }));
   return cached;
 }

@@ -12,13 +12,12 @@
 #include "quire/device/accelerator.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
-#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_store.h"
 #include "quire/llm.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::engine {

@@ -16,6 +16,7 @@
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::engine {

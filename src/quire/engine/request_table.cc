@@ -12,12 +12,11 @@
 #include "quire/base/no_memory.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
-#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -42,7 +41,7 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
   for (const NewRequest& request : refused) {
     if (request.composed) {
-      core_.ledger.close(request.composed->sequence);
+      core_.ledger.sequences().close(request.composed->sequence);
     }
   }
 }
@@ -58,7 +57,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
         request.composed ? std::optional(request.composed->sequence) : std::nullopt;
     const kv::SessionRef session = sessions_.named(request.session, request.salt);
     if (sequence) {
-      core_.ledger.assign(*sequence, session);
+      core_.ledger.cache().assign(*sequence, session);
     }
     const sched::Request scheduled{.id = id,
                                    .prompt = request.prompt,

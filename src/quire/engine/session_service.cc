@@ -8,7 +8,6 @@
 #include "quire/base/str.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
-#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -80,12 +79,12 @@ kv::SessionRef SessionService::named(const std::string& id, const std::string& s
     return found->second->session;
   }
   if (recent_.size() == kMostSessions) {
-    ledger_.forget_session(recent_.back().session);
+    cache_.forget_session(recent_.back().session);
     holders_->session_forgotten(recent_.back().session);
     by_key_.erase(recent_.back().key);
     recent_.pop_back();
   }
-  recent_.push_front({.key = key, .session = ledger_.open_session()});
+  recent_.push_front({.key = key, .session = cache_.open_session()});
   by_key_.emplace(recent_.front().key, recent_.begin());
   return recent_.front().session;
 }
@@ -111,18 +110,18 @@ Status SessionService::pause(const std::string& id, const std::string& salt,
                              std::optional<double> expected_return_seconds) {
   QUIRE_TRY_STATUS(check_seconds("expected_return", expected_return_seconds));
   return change(id, salt, [&](Place place) {
-    kv::Retention retention = ledger_.retention(place->session);
+    kv::Retention retention = cache_.retention(place->session);
     retention.expected_return.reset();
     if (expected_return_seconds) {
       retention.expected_return = kv::Clock::now() + to_duration(*expected_return_seconds);
     }
-    ledger_.set_retention(place->session, retention);
+    cache_.set_retention(place->session, retention);
   });
 }
 
 Status SessionService::close(const std::string& id, const std::string& salt) {
   return change(id, salt, [&](Place place) {
-    ledger_.close_session(place->session);
+    cache_.close_session(place->session);
     holders_->session_closed(place->session);
     by_key_.erase(place->key);
     recent_.erase(place);
@@ -136,13 +135,13 @@ Status SessionService::set_retention(const std::string& id, const std::string& s
   QUIRE_TRY_STATUS(check_seconds("ttl", retention.ttl_seconds));
   return thread_.ask_status([&]() -> Status {
     const kv::SessionRef session = named(id, salt);
-    kv::Retention said = ledger_.retention(session);
+    kv::Retention said = cache_.retention(session);
     said.priority = retention.priority;
     said.ttl.reset();
     if (retention.ttl_seconds) {
       said.ttl = to_duration(*retention.ttl_seconds);
     }
-    ledger_.set_retention(session, said);
+    cache_.set_retention(session, said);
     return {};
   });
 }

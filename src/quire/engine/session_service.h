@@ -17,7 +17,7 @@
 
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/prefix_cache.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -30,9 +30,9 @@ inline constexpr std::size_t kLongestSalt = 1024;      // bytes
 
 class SessionService {
  public:
-  // `thread` and `ledger` are borrowed. `salt`: of sessions that are named without one.
-  SessionService(EngineThread& thread, kv::Ledger& ledger, std::string salt)
-      : thread_(thread), ledger_(ledger), salt_(std::move(salt)) {}
+  // `thread` and `cache` are borrowed. `salt`: of sessions that are named without one.
+  SessionService(EngineThread& thread, kv::PrefixCache& cache, std::string salt)
+      : thread_(thread), cache_(cache), salt_(std::move(salt)) {}
   // Sets who hears that sessions end. Before the thread runs.
   void attach(BlockHolders& holders) { holders_ = &holders; }
 
@@ -71,7 +71,7 @@ class SessionService {
   [[nodiscard]] std::string key_of(const std::string& id, const std::string& salt) const;
 
   EngineThread& thread_;
-  kv::Ledger& ledger_;
+  kv::PrefixCache& cache_;
   const std::string salt_;
   BlockHolders* holders_ = nullptr;
   // Engine thread.

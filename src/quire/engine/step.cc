@@ -25,7 +25,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -53,7 +53,7 @@ Error no_room_for(Step& step, const ActiveRequest& stuck) {
 
 // Returns whether the run computes the last token that its sequence has.
 bool reaches_end(Step& step, const sched::ScheduledRun& run) {
-  return run.first + run.count == std::ssize(step.core.ledger.tokens(run.sequence));
+  return run.first + run.count == std::ssize(step.core.ledger.sequences().tokens(run.sequence));
 }
 
 // Returns how many of the run's last rows have their logits computed.

@@ -6,10 +6,9 @@
 
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_state.h"
-#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 
 namespace quire::engine {
 
@@ -31,7 +30,7 @@ Status copy_blocks(Step& step) {
 Status copy_blocks_now(Step& step) {
   Status status = copy_blocks(step);
   if (std::exchange(step.copies_lost, false)) {
-    (void)step.core.ledger.clear_cache();
+    (void)step.core.ledger.cache().clear();
   }
   return status;
 }
@@ -43,7 +42,7 @@ std::vector<KvGate::LoadRef> awaited_loads(const Step& step,
     return awaited;
   }
   for (const sched::ScheduledRun& run : runs) {
-    for (const kv::RunView& view : step.core.ledger.runs(run.sequence)) {
+    for (const kv::RunView& view : step.core.ledger.sequences().runs(run.sequence)) {
       step.hooks->kv_gate->append_loads(view.blocks, awaited);
     }
   }
@@ -54,7 +53,7 @@ Status check_loaded(const Step& step, const sched::ScheduledRun& run) {
   if (step.hooks->kv_gate->idle()) {
     return {};
   }
-  for (const kv::RunView& view : step.core.ledger.runs(run.sequence)) {
+  for (const kv::RunView& view : step.core.ledger.sequences().runs(run.sequence)) {
     QUIRE_TRY_STATUS(step.hooks->kv_gate->outcome(view.blocks));
   }
   return {};

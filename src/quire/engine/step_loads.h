@@ -9,7 +9,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_state.h"
 #include "quire/result.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 
 namespace quire::engine {
 

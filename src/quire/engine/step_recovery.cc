@@ -28,7 +28,7 @@ void compute_next_or_fail(Step& step) {
   step.requests.fail_all(done.error());
   if (std::exchange(step.copies_lost, false)) {
     // Some of it was to be moved, and requests may have found it.
-    (void)step.core.ledger.clear_cache();
+    (void)step.core.ledger.cache().clear();
     step.stats.publish(step.core);
   }
 }

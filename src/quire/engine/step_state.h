@@ -31,7 +31,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 
 namespace quire::engine {
 

@@ -23,6 +23,7 @@
 #include "quire/chunks.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -131,7 +132,7 @@ class RegistryStress {
   };
   // A request: it holds a chunk and, when composed of its KV, the blocks too.
   struct User {
-    ChunkRegistry::Hold hold;
+    ChunkHold hold;
     std::optional<SeqId> sequence;
     Blocks blocks;
     std::uint64_t registration = 0;
@@ -305,7 +306,7 @@ class RegistryStress {
     }
     const auto refusal = make_room(0, blocks_for(name), {name.id, key.before});
     const VariantName variant(name.id, key);
-    const Status begun = registry_->begin_variants({&variant, 1});
+    const Status begun = registry_->variants().begin({&variant, 1});
     expect_answer(begun, refusal);
     if (begun.ok()) {
       known(name.id)->pending[key] = blocks_for(name);
@@ -315,12 +316,12 @@ class RegistryStress {
 
   // KV of the chunk, as a prefill leaves it.
   SegmentId computed(const Name& name) {
-    const SeqId sequence = ledger_.open(*name.tokens, false);
+    const SeqId sequence = ledger_.sequences().open(*name.tokens, false);
     const auto count = static_cast<std::int32_t>(name.tokens->size());
-    EXPECT_TRUE(ledger_.extend(sequence, count).ok());
-    ledger_.advance(sequence, count);
-    const SegmentId segment = ledger_.seal(sequence).value();
-    ledger_.close(sequence);
+    EXPECT_TRUE(ledger_.sequences().extend(sequence, count).ok());
+    ledger_.sequences().advance(sequence, count);
+    const SegmentId segment = ledger_.segments().seal(sequence).value();
+    ledger_.sequences().close(sequence);
     return segment;
   }
 
@@ -338,7 +339,7 @@ class RegistryStress {
     ModelChunk* there = known(name->id);
     const bool wanted = there != nullptr && there->pending.contains(key);
     orphans_ += wanted ? 0 : 1;
-    ASSERT_EQ(registry_->end(name->id, key, segment).ok(), wanted);
+    ASSERT_EQ(registry_->variants().end(name->id, key, segment).ok(), wanted);
     if (!wanted) {
       return;
     }
@@ -368,9 +369,9 @@ class RegistryStress {
       const auto pick = below(static_cast<int>(there->variants.size()));
       user.blocks = std::next(there->variants.begin(), pick)->second;
       const SegmentUse use{.segment = std::next(chunk->variants.begin(), pick)->second};
-      user.sequence = ledger_.compose({&use, 1}).value();
+      user.sequence = ledger_.segments().compose({&use, 1}).value();
     }
-    user.hold = registry_->hold(name.id);
+    user.hold = registry_->usage().hold(name.id);
     ++there->holders;
     users_.push_back(std::move(user));
   }
@@ -380,9 +381,9 @@ class RegistryStress {
       return;
     }
     const auto user = users_.begin() + below(static_cast<int>(users_.size()));
-    registry_->release(user->hold);
+    registry_->usage().release(user->hold);
     if (user->sequence) {
-      ledger_.close(*user->sequence);
+      ledger_.sequences().close(*user->sequence);
     }
     ModelChunk* there = known(user->hold.id);
     if (there != nullptr && there->registration == user->registration) {
@@ -395,7 +396,7 @@ class RegistryStress {
     ModelChunk* there = listed(name.id);
     ASSERT_EQ(registry_->find(name.id) != nullptr, there != nullptr);
     if (there != nullptr) {
-      registry_->use(name.id);
+      registry_->usage().use(name.id);
       touch(*there);
     }
   }
@@ -493,12 +494,12 @@ class RegistryStress {
     ASSERT_EQ(chunk.priority, model.priority);
     ASSERT_EQ(chunk.ttl_seconds, model.ttl);
     ASSERT_EQ(chunk.pending, model.pending);
-    ASSERT_EQ(registry_->blocks_of(chunk), model.blocks());
+    ASSERT_EQ(registry_->room().blocks_of(chunk), model.blocks());
     ASSERT_TRUE(std::ranges::equal(
         chunk.variants, model.variants, {}, [](const auto& variant) { return variant.first; },
         [](const auto& variant) { return variant.first; }));
     for (const auto& [key, segment] : chunk.variants) {
-      ASSERT_EQ(ledger_.num_blocks(segment), *model.variants.at(key));
+      ASSERT_EQ(ledger_.segments().num_blocks(segment), *model.variants.at(key));
     }
     const base::Json metadata = base::parse_kept_object(chunk.metadata_json, "metadata").value();
     ASSERT_EQ(metadata.view().size(), model.metadata.size());

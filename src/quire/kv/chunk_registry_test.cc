@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/chunks.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -51,11 +52,11 @@ class ChunkRegistryTest : public testing::Test {
   }
 
   std::optional<SegmentId> segment(std::size_t tokens) {
-    const SeqId sequence = ledger.open(std::vector<TokenId>(tokens, 7), false);
-    EXPECT_TRUE(ledger.extend(sequence, static_cast<std::int32_t>(tokens)).ok());
-    ledger.advance(sequence, static_cast<std::int32_t>(tokens));
-    const SegmentId sealed = ledger.seal(sequence).value();
-    ledger.close(sequence);
+    const SeqId sequence = ledger.sequences().open(std::vector<TokenId>(tokens, 7), false);
+    EXPECT_TRUE(ledger.sequences().extend(sequence, static_cast<std::int32_t>(tokens)).ok());
+    ledger.sequences().advance(sequence, static_cast<std::int32_t>(tokens));
+    const SegmentId sealed = ledger.segments().seal(sequence).value();
+    ledger.sequences().close(sequence);
     return sealed;
   }
 
@@ -65,14 +66,14 @@ class ChunkRegistryTest : public testing::Test {
     const std::size_t tokens = what.tokens->size();
     const auto begun = registry.begin(std::move(what), VariantKey{});
     ASSERT_TRUE(begun.ok()) << begun.error().message;
-    ASSERT_TRUE(registry.end(id, {}, segment(tokens)).ok());
+    ASSERT_TRUE(registry.variants().end(id, {}, segment(tokens)).ok());
     registry.publish(id);
     pass(1);
   }
 
   Status begin_variant(const std::string& id, const VariantKey& key) {
     const VariantName name(id, key);
-    return registry.begin_variants({&name, 1});
+    return registry.variants().begin({&name, 1});
   }
 
   void pass(std::int64_t seconds) { now += std::chrono::seconds(seconds); }
@@ -94,10 +95,10 @@ class ChunkRegistryTest : public testing::Test {
 
 TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
   const Chunk* begun = registry.begin(chunk('a', 5), VariantKey{}).value();
-  EXPECT_EQ(registry.blocks_of(*begun), 2) << "set aside";
+  EXPECT_EQ(registry.room().blocks_of(*begun), 2) << "set aside";
   EXPECT_EQ(registry.find(id_of('a')), nullptr);
   EXPECT_THAT(registry.list(""), IsEmpty());
-  EXPECT_TRUE(registry.end(id_of('a'), {}, segment(5)).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('a'), {}, segment(5)).ok());
   EXPECT_EQ(registry.find(id_of('a')), nullptr) << "not published";
   registry.publish(id_of('a'));
   const Chunk* found = registry.get(id_of('a'), "").value();
@@ -109,12 +110,12 @@ TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
 
 TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
   ASSERT_TRUE(registry.begin(chunk('a', 5), VariantKey{}).ok());
-  EXPECT_TRUE(registry.end(id_of('a'), {}, std::nullopt).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('a'), {}, std::nullopt).ok());
   EXPECT_EQ(registry.counts("").blocks, 0);
   EXPECT_FALSE(registry.get(id_of('a'), "").ok());
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
-  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, std::nullopt).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('a'), {.before = "bos"}, std::nullopt).ok());
   EXPECT_EQ(names(), "a") << "a variant that fails takes no chunk with it";
   EXPECT_EQ(registry.counts("").blocks, 2);
 }
@@ -167,7 +168,7 @@ TEST_F(ChunkRegistryTest, TheLeastRecentlyUsedGoesFirst) {
   for (const char name : {'a', 'b', 'c', 'd'}) {
     add(chunk(name));
   }
-  registry.use(id_of('a'));
+  registry.usage().use(id_of('a'));
   registry.merge(chunk('b'));
   (void)registry.get(id_of('c'), "");  // reading is no use
   add(chunk('e'));
@@ -196,19 +197,19 @@ TEST_F(ChunkRegistryTest, WhatAClosedSessionAloneHasComposedGoesFirst) {
   for (const char name : {'a', 'b', 'c', 'd'}) {
     add(chunk(name));
   }
-  const SessionRef closes = ledger.open_session();
-  const SessionRef stays = ledger.open_session();
-  registry.use(id_of('b'), closes);
-  registry.use(id_of('c'), closes);
-  registry.use(id_of('c'), stays);
-  registry.use(id_of('d'), closes);
-  registry.use(id_of('d'));
-  ledger.close_session(closes);
-  registry.close_session(closes);
+  const SessionRef closes = ledger.cache().open_session();
+  const SessionRef stays = ledger.cache().open_session();
+  registry.usage().use(id_of('b'), closes);
+  registry.usage().use(id_of('c'), closes);
+  registry.usage().use(id_of('c'), stays);
+  registry.usage().use(id_of('d'), closes);
+  registry.usage().use(id_of('d'));
+  ledger.cache().close_session(closes);
+  registry.usage().close_session(closes);
   add(chunk('e'));
   EXPECT_EQ(names(), "acde") << "a is older";
-  ledger.close_session(stays);
-  registry.close_session(stays);
+  ledger.cache().close_session(stays);
+  registry.usage().close_session(stays);
   add(chunk('f'));
   EXPECT_EQ(names(), "adef") << "both have gone";
   add(chunk('g'));
@@ -219,10 +220,10 @@ TEST_F(ChunkRegistryTest, AUseAfterTheEndOfItsSessionCounts) {
   for (const char name : {'a', 'b', 'c', 'd'}) {
     add(chunk(name));
   }
-  const SessionRef session = ledger.open_session();
-  registry.use(id_of('d'), session);
-  ledger.close_session(session);
-  registry.close_session(session);
+  const SessionRef session = ledger.cache().open_session();
+  registry.usage().use(id_of('d'), session);
+  ledger.cache().close_session(session);
+  registry.usage().close_session(session);
   registry.merge(chunk('d'));
   add(chunk('e'));
   EXPECT_EQ(names(), "bcde");
@@ -230,16 +231,16 @@ TEST_F(ChunkRegistryTest, AUseAfterTheEndOfItsSessionCounts) {
 
 TEST_F(ChunkRegistryTest, TheChunksOfWhoReturnsLaterGoFirst) {
   const TimePoint start{std::chrono::seconds(1'000)};
-  ledger.set_time(start);
+  ledger.cache().set_time(start);
   for (const char name : {'a', 'b', 'c', 'd'}) {
     add(chunk(name));
   }
-  const SessionRef soon = ledger.open_session();
-  const SessionRef late = ledger.open_session();
-  registry.use(id_of('a'), soon);
-  registry.use(id_of('c'), late);
-  ledger.set_retention(soon, {.expected_return = start + std::chrono::seconds(5)});
-  ledger.set_retention(late, {.expected_return = start + std::chrono::hours(5)});
+  const SessionRef soon = ledger.cache().open_session();
+  const SessionRef late = ledger.cache().open_session();
+  registry.usage().use(id_of('a'), soon);
+  registry.usage().use(id_of('c'), late);
+  ledger.cache().set_retention(soon, {.expected_return = start + std::chrono::seconds(5)});
+  ledger.cache().set_retention(late, {.expected_return = start + std::chrono::hours(5)});
   add(chunk('e'));
   EXPECT_EQ(names(), "abde");
   add(chunk('f'));
@@ -252,13 +253,13 @@ TEST_F(ChunkRegistryTest, TheChunksOwnPriorityCountsBeforeItsSessions) {
     low.priority = name == 'c' ? -1 : 0;
     add(std::move(low));
   }
-  const SessionRef session = ledger.open_session();
-  const SessionRef low = ledger.open_session();
-  ledger.set_retention(session, {.priority = 7});
-  ledger.set_retention(low, {.priority = -7});
-  registry.use(id_of('c'), session);
-  registry.use(id_of('a'), session);
-  registry.use(id_of('d'), low);
+  const SessionRef session = ledger.cache().open_session();
+  const SessionRef low = ledger.cache().open_session();
+  ledger.cache().set_retention(session, {.priority = 7});
+  ledger.cache().set_retention(low, {.priority = -7});
+  registry.usage().use(id_of('c'), session);
+  registry.usage().use(id_of('a'), session);
+  registry.usage().use(id_of('d'), low);
   add(chunk('e'));
   EXPECT_EQ(names(), "abde");
   add(chunk('f'));
@@ -271,15 +272,15 @@ TEST_F(ChunkRegistryTest, AForgottenSessionIsSomebodyWithoutOne) {
   for (const char name : {'a', 'b', 'c', 'd'}) {
     add(chunk(name));
   }
-  const SessionRef forgotten = ledger.open_session();
-  const SessionRef closed = ledger.open_session();
-  ledger.set_retention(forgotten, {.priority = -1});
-  registry.use(id_of('d'), forgotten);
-  registry.use(id_of('d'), closed);
-  ledger.forget_session(forgotten);
-  registry.forget_session(forgotten);
-  ledger.close_session(closed);
-  registry.close_session(closed);
+  const SessionRef forgotten = ledger.cache().open_session();
+  const SessionRef closed = ledger.cache().open_session();
+  ledger.cache().set_retention(forgotten, {.priority = -1});
+  registry.usage().use(id_of('d'), forgotten);
+  registry.usage().use(id_of('d'), closed);
+  ledger.cache().forget_session(forgotten);
+  registry.usage().forget_session(forgotten);
+  ledger.cache().close_session(closed);
+  registry.usage().close_session(closed);
   add(chunk('e'));
   EXPECT_EQ(names(), "bcde");
 }
@@ -289,7 +290,7 @@ TEST_F(ChunkRegistryTest, PinnedHeldAndPendingOnesNeverGo) {
   pinned.pinned = true;
   add(std::move(pinned));
   add(chunk('b'));
-  const auto hold = registry.hold(id_of('b'));
+  const auto hold = registry.usage().hold(id_of('b'));
   add(chunk('c'));
   ASSERT_TRUE(begin_variant(id_of('c'), {.before = "bos"}).ok());
   ASSERT_TRUE(registry.begin(chunk('d'), VariantKey{}).ok());
@@ -297,10 +298,10 @@ TEST_F(ChunkRegistryTest, PinnedHeldAndPendingOnesNeverGo) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(names(), "abc") << "a refusal evicts nothing";
-  registry.release(hold);
+  registry.usage().release(hold);
   add(chunk('e'));
   EXPECT_EQ(names(), "ace");
-  EXPECT_TRUE(registry.end(id_of('d'), {}, std::nullopt).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('d'), {}, std::nullopt).ok());
 }
 
 TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
@@ -308,8 +309,8 @@ TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
   add(chunk('b', 8));
   ASSERT_TRUE(registry.begin(chunk('c', 4, ChunkType::kQuery), std::nullopt).ok());
   registry.publish(id_of('c'));
-  registry.use(id_of('a'));
-  registry.use(id_of('b'));
+  registry.usage().use(id_of('a'));
+  registry.usage().use(id_of('b'));
   add(chunk('d', 12));
   EXPECT_EQ(names(), "bcd") << "one without blocks does not go for blocks";
   EXPECT_EQ(registry.fate(id_of('a'), ""),
@@ -328,10 +329,10 @@ TEST_F(ChunkRegistryTest, WhatIsBegunSparesItselfAndWhatItStandsBehind) {
   add(chunk('c', 16));
   ASSERT_TRUE(begin_variant(id_of('b'), {.before = id_of('a')}).ok());
   EXPECT_EQ(names(), "ab") << "c is younger, but the others are needed";
-  EXPECT_TRUE(registry.end(id_of('b'), {.before = id_of('a')}, segment(4)).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('b'), {.before = id_of('a')}, segment(4)).ok());
   ASSERT_TRUE(registry.begin(chunk('d', 20), VariantKey{.before = id_of('a')}).ok());
   EXPECT_EQ(names(), "a");
-  EXPECT_TRUE(registry.end(id_of('d'), {.before = id_of('a')}, std::nullopt).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('d'), {.before = id_of('a')}, std::nullopt).ok());
   const auto refused = registry.begin(chunk('e', 24), VariantKey{.before = id_of('a')});
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
 }
@@ -344,21 +345,21 @@ TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
   const VariantKey key{.before = id_of('a')};
   const std::vector<VariantName> both = {{id_of('b'), key}, {id_of('c'), key}};
   ASSERT_TRUE(registry.update(id_of('d'), "", {.pinned = true}).ok());
-  const Status refused = registry.begin_variants(both);
+  const Status refused = registry.variants().begin(both);
   ASSERT_FALSE(refused.ok()) << "there is room for one";
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(refused.error().needed_bytes, 2 * 1024);
   EXPECT_EQ(names(), "abcd");
   EXPECT_EQ(registry.counts("").blocks, 5);
   ASSERT_TRUE(registry.update(id_of('d'), "", {.pinned = false}).ok());
-  ASSERT_TRUE(registry.begin_variants(both).ok());
+  ASSERT_TRUE(registry.variants().begin(both).ok());
   EXPECT_EQ(names(), "abc");
   EXPECT_EQ(registry.counts("").blocks, 5);
-  EXPECT_TRUE(registry.end(id_of('b'), key, segment(4)).ok());
-  EXPECT_TRUE(registry.end(id_of('c'), key, std::nullopt).ok());
-  registry.drop_variant({id_of('c'), key});
+  EXPECT_TRUE(registry.variants().end(id_of('b'), key, segment(4)).ok());
+  EXPECT_TRUE(registry.variants().end(id_of('c'), key, std::nullopt).ok());
+  registry.variants().drop({id_of('c'), key});
   EXPECT_EQ(registry.counts("").blocks, 4);
-  registry.drop_variant({id_of('b'), key});
+  registry.variants().drop({id_of('b'), key});
   EXPECT_EQ(registry.counts("").blocks, 3);
   EXPECT_EQ(registry.find(id_of('b'))->variants.size(), 1);
   EXPECT_EQ(blocks_in_use(), 3);
@@ -367,8 +368,8 @@ TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
 TEST_F(ChunkRegistryTest, VariantsBelongToTheirChunkAndGoWithIt) {
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
-  EXPECT_TRUE(registry.end(id_of('a'), {.before = "bos"}, segment(5)).ok());
-  EXPECT_EQ(registry.blocks_of(*registry.find(id_of('a'))), 4);
+  EXPECT_TRUE(registry.variants().end(id_of('a'), {.before = "bos"}, segment(5)).ok());
+  EXPECT_EQ(registry.room().blocks_of(*registry.find(id_of('a'))), 4);
   EXPECT_EQ(blocks_in_use(), 4);
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
   EXPECT_FALSE(registry.remove(id_of('a'), Removal::kDeleted));
@@ -378,17 +379,17 @@ TEST_F(ChunkRegistryTest, VariantsBelongToTheirChunkAndGoWithIt) {
 TEST_F(ChunkRegistryTest, BlocksOfADeletedChunkReturnWithItsLastUser) {
   add(chunk('a', 8));
   const SegmentUse use{.segment = registry.find(id_of('a'))->variants.begin()->second};
-  const SeqId user = ledger.compose({&use, 1}).value();
-  const auto hold = registry.hold(id_of('a'));
+  const SeqId user = ledger.segments().compose({&use, 1}).value();
+  const auto hold = registry.usage().hold(id_of('a'));
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
   EXPECT_EQ(registry.counts("").blocks, 0);
   EXPECT_EQ(blocks_in_use(), 2);
   add(chunk('a', 8));
-  const auto another = registry.hold(id_of('a'));
-  registry.release(hold);  // of the chunk that is gone
+  const auto another = registry.usage().hold(id_of('a'));
+  registry.usage().release(hold);  // of the chunk that is gone
   EXPECT_EQ(registry.find(id_of('a'))->holders, 1);
-  registry.release(another);
-  ledger.close(user);
+  registry.usage().release(another);
+  ledger.sequences().close(user);
   EXPECT_EQ(blocks_in_use(), 2);
 }
 
@@ -397,7 +398,7 @@ TEST_F(ChunkRegistryTest, KVOfAChunkDeletedMeanwhileIsDropped) {
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
   EXPECT_EQ(registry.counts("").blocks, 0);
-  EXPECT_FALSE(registry.end(id_of('a'), {.before = "bos"}, segment(4)).ok());
+  EXPECT_FALSE(registry.variants().end(id_of('a'), {.before = "bos"}, segment(4)).ok());
   EXPECT_EQ(blocks_in_use(), 0);
 }
 
@@ -407,7 +408,7 @@ TEST_F(ChunkRegistryTest, WithoutUseForItsTimeAChunkIsGone) {
   add(std::move(mortal));  // a second passes
   pass(9);
   EXPECT_NE(registry.find(id_of('a')), nullptr) << "exactly at its end";
-  registry.use(id_of('a'));
+  registry.usage().use(id_of('a'));
   pass(11);
   const auto gone = registry.get(id_of('a'), "");
   ASSERT_FALSE(gone.ok());
@@ -425,10 +426,10 @@ TEST_F(ChunkRegistryTest, PinnedAndHeldOnesDoNotExpire) {
     add(std::move(mortal));
   }
   ASSERT_TRUE(registry.update(id_of('a'), "", {.pinned = true}).ok());
-  const auto hold = registry.hold(id_of('b'));
+  const auto hold = registry.usage().hold(id_of('b'));
   pass(100);
   EXPECT_EQ(names(), "ab");
-  registry.release(hold);
+  registry.usage().release(hold);
   EXPECT_EQ(names(), "a");
   ASSERT_TRUE(registry.update(id_of('a'), "", {.ttl_seconds = std::optional<double>()}).ok());
   ASSERT_TRUE(registry.update(id_of('a'), "", {.pinned = false}).ok());
@@ -472,12 +473,12 @@ TEST_F(ChunkRegistryTest, ClearingSparesWhatIsUsedOrComputed) {
   pinned.pinned = true;
   add(std::move(pinned));
   add(chunk('b'));
-  const auto hold = registry.hold(id_of('b'));
+  const auto hold = registry.usage().hold(id_of('b'));
   ASSERT_TRUE(registry.begin(chunk('c'), VariantKey{}).ok());
   EXPECT_EQ(registry.clear("", ChunkType::kContext), 0);
   EXPECT_EQ(registry.clear("", std::nullopt), 1) << "pinned ones too";
-  registry.release(hold);
-  EXPECT_TRUE(registry.end(id_of('c'), {}, segment(4)).ok());
+  registry.usage().release(hold);
+  EXPECT_TRUE(registry.variants().end(id_of('c'), {}, segment(4)).ok());
   registry.publish(id_of('c'));
   EXPECT_EQ(registry.clear("", ChunkType::kQuery), 0);
   EXPECT_EQ(registry.clear("", ChunkType::kContext), 2);
@@ -492,7 +493,7 @@ TEST_F(ChunkRegistryTest, UnusedOnesGoByAge) {
   add(chunk('b'));
   add(chunk('c'));
   pass(10);
-  registry.use(id_of('b'));
+  registry.usage().use(id_of('b'));
   EXPECT_EQ(registry.evict_unused("", 11), 1);
   EXPECT_EQ(names(), "ab");
   EXPECT_EQ(registry.evict_unused("", 0), 1);
@@ -532,7 +533,7 @@ TEST_F(ChunkRegistryTest, ItsEndGivesBackEveryBlock) {
   {
     ChunkRegistry other({.max_chunks = 4, .max_blocks = 6, .block_bytes = 1}, ledger);
     ASSERT_TRUE(other.begin(chunk('a', 9), VariantKey{}).ok());
-    ASSERT_TRUE(other.end(id_of('a'), {}, segment(9)).ok());
+    ASSERT_TRUE(other.variants().end(id_of('a'), {}, segment(9)).ok());
     EXPECT_EQ(blocks_in_use(), 3);
   }
   EXPECT_EQ(blocks_in_use(), 0);
@@ -632,7 +633,7 @@ TEST_F(TenantsTest, NobodyIsEvictedForOneThatCannotFit) {
   add(of("ada", 'a', 12));
   ASSERT_TRUE(registry.update(id_of('a'), "ada", {.pinned = true}).ok());
   add(of("bob", 'p', 8));
-  const Status refused = registry.make_room({.salt = "cleo", .chunks = 1, .blocks = 4});
+  const Status refused = registry.room().make_room({.salt = "cleo", .chunks = 1, .blocks = 4});
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(names("ada") + names("bob"), "ap");
 }

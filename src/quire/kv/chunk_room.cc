@@ -1,33 +1,41 @@
-// Making room for chunks: who gives way. The rest of ChunkRegistry: chunk_registry.cc.
+#include "quire/kv/chunk_room.h"
+
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/registry_state.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 
 namespace quire::kv {
+namespace {
+
+using Order = std::vector<const Chunk*>;
+using Victims = std::vector<std::pair<std::string, Removal>>;
 
 // The chunks of each tenant that may go, the first one first.
-std::map<std::string_view, ChunkRegistry::Order> ChunkRegistry::eviction_orders(
-    Spared spared) const {
+std::map<std::string_view, Order> eviction_orders(const RegistryState& state, SparedChunks spared) {
   using Place = std::tuple<std::int32_t, Standing, std::uint64_t>;
   std::vector<std::pair<Place, const Chunk*>> places;
-  for (const auto& [id, chunk] : chunks_) {
+  for (const auto& [id, chunk] : state.chunks) {
     if (may_go(chunk) && std::ranges::find(spared, id) == spared.end()) {
       const bool unsaid = chunk.others || chunk.users.empty();
       const Standing standing =
-          chunk.closed ? Standing() : ledger_.standing(chunk.users, unsaid, chunk.used_at);
+          chunk.closed ? Standing()
+                       : state.ledger.cache().standing(chunk.users, unsaid, chunk.used_at);
       places.emplace_back(Place(chunk.priority, standing, chunk.use), &chunk);
     }
   }
@@ -39,60 +47,25 @@ std::map<std::string_view, ChunkRegistry::Order> ChunkRegistry::eviction_orders(
   return orders;
 }
 
-Status ChunkRegistry::check_size(std::int64_t chunks, std::int64_t blocks) const {
-  if (chunks > config_.max_chunks) {
-    return {ErrorCode::kOverflow,
-            base::str_cat("there would be ", chunks, " chunks at a time, there may be ",
-                          config_.max_chunks, "; raise max_chunks")};
-  }
-  if (blocks <= config_.max_blocks) {
-    return {};
-  }
-  return Error{
-      .code = ErrorCode::kOverflow,
-      .message = base::str_cat("chunks would need ", blocks, " blocks (",
-                               base::format_bytes(blocks * config_.block_bytes),
-                               "), all chunks together may hold ", config_.max_blocks, " (",
-                               base::format_bytes(config_.max_blocks * config_.block_bytes),
-                               "); raise kv_budget or chunk_memory_ratio"),
-      .needed_bytes = blocks * config_.block_bytes,
-      .free_bytes = config_.max_blocks * config_.block_bytes};
-}
-
-Error ChunkRegistry::no_room(const Wanted& wanted, bool for_chunks) const {
-  const std::int64_t bytes = config_.block_bytes;
-  const auto known = tenants_.find(wanted.salt);
-  const Tenant own = known == tenants_.end() ? Tenant() : known->second;
+// `for_chunks`: the number of chunks is too large, not that of their blocks.
+Error no_room(const RegistryState& state, const WantedRoom& wanted, bool for_chunks) {
+  const std::int64_t bytes = state.config.block_bytes;
+  const auto known = state.tenants.find(wanted.salt);
+  const std::int32_t own = known == state.tenants.end() ? 0 : known->second.chunks;
   const char* others = "; the others are pinned or in use: unpin or delete some";
   return Error{
       .code = ErrorCode::kOutOfBlocks,
       .message =
           for_chunks
-              ? base::str_cat("no room for ", wanted.chunks, " more chunks: there are ", own.chunks,
-                              " of ", config_.max_chunks, others, ", or raise max_chunks")
+              ? base::str_cat("no room for ", wanted.chunks, " more chunks: there are ", own,
+                              " of ", state.config.max_chunks, others, ", or raise max_chunks")
               : base::str_cat("no room: chunks would need ", wanted.blocks, " more blocks (",
-                              base::format_bytes(wanted.blocks * bytes), "), they hold ", blocks_,
-                              " of ", config_.max_blocks, " (",
-                              base::format_bytes(config_.max_blocks * bytes), ")", others),
+                              base::format_bytes(wanted.blocks * bytes), "), they hold ",
+                              state.blocks, " of ", state.config.max_blocks, " (",
+                              base::format_bytes(state.config.max_blocks * bytes), ")", others),
       .needed_bytes = wanted.blocks * bytes,
-      .free_bytes = std::max(0, config_.max_blocks - blocks_) * bytes};
+      .free_bytes = std::max(0, state.config.max_blocks - state.blocks) * bytes};
 }
-
-Error ChunkRegistry::pool_has_no_room(std::int64_t lacking) const {
-  const std::int64_t free_blocks = ledger_.blocks_available();
-  const std::int64_t needed = free_blocks + lacking;
-  return {.code = ErrorCode::kOutOfBlocks,
-          .message = base::str_cat("no room: ", needed, " blocks are needed (",
-                                   base::format_bytes(needed * config_.block_bytes), "), ",
-                                   free_blocks, " of ", ledger_.config().num_blocks,
-                                   " can be had, and chunks that are neither pinned nor in use do "
-                                   "not hold the rest; unpin or delete something, or raise "
-                                   "kv_budget"),
-          .needed_bytes = needed * config_.block_bytes,
-          .free_bytes = free_blocks * config_.block_bytes};
-}
-
-namespace {
 
 // Who gives way when the blocks of all tenants are too many: whoever holds most, what is wanted
 // included, and nobody for others who holds no more than an equal share.
@@ -128,25 +101,25 @@ class Yielding {
   std::map<std::string_view, std::int64_t> held_;
 };
 
-}  // namespace
-
-Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(const Wanted& wanted) {
-  QUIRE_TRY_STATUS(check_size(wanted.chunks, wanted.blocks));
-  expire(wanted.spared);
-  const std::int64_t beyond_limit = std::int64_t{blocks_} + wanted.blocks - config_.max_blocks;
+Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
+  const ChunkRoom room(state);
+  QUIRE_TRY_STATUS(room.check_size(wanted.chunks, wanted.blocks));
+  state.expire(wanted.spared);
+  const std::int64_t beyond_limit =
+      std::int64_t{state.blocks} + wanted.blocks - state.config.max_blocks;
   std::int64_t excess_blocks = std::max(beyond_limit, wanted.lacking);
   std::int64_t excess_chunks =
-      std::int64_t{tenant(wanted.salt).chunks} + wanted.chunks - config_.max_chunks;
-  auto orders = eviction_orders(wanted.spared);
+      std::int64_t{state.tenant(wanted.salt).chunks} + wanted.chunks - state.config.max_chunks;
+  auto orders = eviction_orders(state, wanted.spared);
   Victims victims;
   Order& own = orders[wanted.salt];
-  Yielding yielding(wanted.salt, config_.max_blocks);
-  for (const auto& [salt, each] : tenants_) {
+  Yielding yielding(wanted.salt, state.config.max_blocks);
+  for (const auto& [salt, each] : state.tenants) {
     yielding.add(salt, each.counts.blocks);
   }
   yielding.add(wanted.salt, std::max<std::int64_t>(wanted.blocks, 1));
   const auto evict = [&](Order& order, Order::iterator victim, Removal reason) {
-    const std::int32_t freed = blocks_of(**victim);
+    const std::int32_t freed = state.blocks_of(**victim);
     victims.emplace_back((*victim)->id, reason);
     yielding.take((*victim)->salt, freed);
     excess_blocks -= freed;
@@ -156,7 +129,8 @@ Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(const Wanted& wanted) 
     evict(own, own.begin(), Removal::kEvictedForCount);
   }
   const auto with_blocks = [&](Order& order) {
-    return std::ranges::find_if(order, [&](const Chunk* chunk) { return blocks_of(*chunk) > 0; });
+    return std::ranges::find_if(order,
+                                [&](const Chunk* chunk) { return state.blocks_of(*chunk) > 0; });
   };
   const auto can = [&](std::string_view salt) {
     const auto order = orders.find(salt);
@@ -171,26 +145,68 @@ Result<ChunkRegistry::Victims> ChunkRegistry::victims_for(const Wanted& wanted) 
     evict(order, with_blocks(order), Removal::kEvictedForBlocks);
   }
   if (excess_blocks > 0 && wanted.lacking > beyond_limit) {
-    return pool_has_no_room(wanted.lacking);
+    return room.pool_has_no_room(wanted.lacking);
   }
   if (excess_blocks > 0 || excess_chunks > 0) {
-    return no_room(wanted, excess_blocks <= 0);
+    return no_room(state, wanted, excess_blocks <= 0);
   }
   return victims;
 }
 
-Status ChunkRegistry::check_room(const Wanted& wanted) {
-  Wanted within = wanted;
+}  // namespace
+
+std::int32_t ChunkRoom::max_blocks() const { return state_->config.max_blocks; }
+
+std::int32_t ChunkRoom::blocks_for(std::size_t tokens) const { return state_->blocks_for(tokens); }
+
+std::int32_t ChunkRoom::blocks_of(const Chunk& chunk) const { return state_->blocks_of(chunk); }
+
+Status ChunkRoom::check_size(std::int64_t chunks, std::int64_t blocks) const {
+  if (chunks > state_->config.max_chunks) {
+    return {ErrorCode::kOverflow,
+            base::str_cat("there would be ", chunks, " chunks at a time, there may be ",
+                          state_->config.max_chunks, "; raise max_chunks")};
+  }
+  if (blocks <= state_->config.max_blocks) {
+    return {};
+  }
+  return Error{.code = ErrorCode::kOverflow,
+               .message = base::str_cat(
+                   "chunks would need ", blocks, " blocks (",
+                   base::format_bytes(blocks * state_->config.block_bytes),
+                   "), all chunks together may hold ", state_->config.max_blocks, " (",
+                   base::format_bytes(state_->config.max_blocks * state_->config.block_bytes),
+                   "); raise kv_budget or chunk_memory_ratio"),
+               .needed_bytes = blocks * state_->config.block_bytes,
+               .free_bytes = state_->config.max_blocks * state_->config.block_bytes};
+}
+
+Error ChunkRoom::pool_has_no_room(std::int64_t lacking) const {
+  const std::int64_t free_blocks = state_->ledger.blocks_available();
+  const std::int64_t needed = free_blocks + lacking;
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message = base::str_cat("no room: ", needed, " blocks are needed (",
+                                   base::format_bytes(needed * state_->config.block_bytes), "), ",
+                                   free_blocks, " of ", state_->ledger.config().num_blocks,
+                                   " can be had, and chunks that are neither pinned nor in use do "
+                                   "not hold the rest; unpin or delete something, or raise "
+                                   "kv_budget"),
+          .needed_bytes = needed * state_->config.block_bytes,
+          .free_bytes = free_blocks * state_->config.block_bytes};
+}
+
+Status ChunkRoom::check_room(const WantedRoom& wanted) {
+  WantedRoom within = wanted;
   within.lacking = 0;
-  const Result<Victims> victims = victims_for(within);
+  const Result<Victims> victims = victims_for(*state_, within);
   return victims.ok() ? Status() : victims.error();
 }
 
-Status ChunkRegistry::make_room(const Wanted& wanted) {
-  QUIRE_TRY(const Victims victims, victims_for(wanted));
+Status ChunkRoom::make_room(const WantedRoom& wanted) {
+  QUIRE_TRY(const Victims victims, victims_for(*state_, wanted));
   for (const auto& [id, reason] : victims) {
-    ++tenant(lookup(id)->salt).counts.evictions;
-    remove(id, reason);
+    ++state_->tenant(state_->lookup(id)->salt).counts.evictions;
+    state_->remove(id, reason);
   }
   return {};
 }

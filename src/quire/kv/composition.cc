@@ -15,6 +15,7 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -11,6 +11,7 @@
 
 #include "quire/chunks.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"

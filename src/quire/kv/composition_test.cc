@@ -12,6 +12,7 @@
 
 #include "quire/chunks.h"
 #include "quire/kv/chunk_registry.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -44,11 +45,13 @@ class CompositionTest : public testing::Test {
                    .tokens = std::make_shared<const std::vector<TokenId>>(tokens)};
     ASSERT_TRUE(registry.begin(std::move(chunk), key).ok());
     if (key) {
-      const SeqId sequence = ledger.open(tokens, false);
-      ASSERT_TRUE(ledger.extend(sequence, static_cast<std::int32_t>(size)).ok());
-      ledger.advance(sequence, static_cast<std::int32_t>(size));
-      ASSERT_TRUE(registry.end(id_of(name), *key, ledger.seal(sequence).value()).ok());
-      ledger.close(sequence);
+      const SeqId sequence = ledger.sequences().open(tokens, false);
+      ASSERT_TRUE(ledger.sequences().extend(sequence, static_cast<std::int32_t>(size)).ok());
+      ledger.sequences().advance(sequence, static_cast<std::int32_t>(size));
+      ASSERT_TRUE(registry.variants()
+                      .end(id_of(name), *key, ledger.segments().seal(sequence).value())
+                      .ok());
+      ledger.sequences().close(sequence);
     }
     registry.publish(id_of(name));
   }

@@ -44,7 +44,7 @@ class Churn {
     }
     for (Request& request : running_) {
       for (int i = 0; i < std::min(8, request.wanted); ++i) {
-        ledger_.append(request.sequence, next_token_++);
+        ledger_.sequences().append(request.sequence, next_token_++);
         compute(request.sequence, 1);
       }
       request.wanted -= 8;
@@ -54,10 +54,10 @@ class Churn {
         return false;
       }
       if (request.chat != nullptr) {
-        const std::span<const TokenId> tokens = ledger_.tokens(request.sequence);
+        const std::span<const TokenId> tokens = ledger_.sequences().tokens(request.sequence);
         request.chat->assign(tokens.begin(), tokens.end());
       }
-      ledger_.close(request.sequence);
+      ledger_.sequences().close(request.sequence);
       return true;
     });
     (void)ledger_.take_copies();
@@ -68,7 +68,7 @@ class Churn {
     double blocks = 0;
     double good = 0;
     for (const Chunk* chunk : registry_.list("")) {
-      const auto ids = ledger_.segment(chunk->variants.begin()->second)->blocks().ids();
+      const auto ids = ledger_.segments().find(chunk->variants.begin()->second)->blocks().ids();
       const std::ptrdiff_t least = std::min(std::ssize(ids), std::ptrdiff_t{kExtentBlocks});
       for (auto first = ids.begin(); first != ids.end();) {
         const auto gap = [](BlockId a, BlockId b) { return b.value != a.value + 1; };
@@ -112,9 +112,9 @@ class Churn {
   }
 
   void compute(SeqId id, std::int32_t count) {
-    const Status room = ledger_.extend(id, count);
+    const Status room = ledger_.sequences().extend(id, count);
     ASSERT_TRUE(room.ok()) << room.error().message;
-    ledger_.advance(id, count);
+    ledger_.sequences().advance(id, count);
   }
 
   // Of 50 to 400 tokens; computed as plain text or composed, whose blocks are never cached.
@@ -123,12 +123,13 @@ class Churn {
     const std::string id = std::to_string(++last_chunk_);
     NewChunk chunk{.id = id, .tokens = std::make_shared<const std::vector<TokenId>>(tokens)};
     ASSERT_TRUE(registry_.begin(std::move(chunk), VariantKey{}).ok());
-    const SeqId sequence = below(2) == 0 ? ledger_.open(tokens, true)
-                                         : ledger_.compose({}, {.tokens = tokens}).value();
+    const SeqId sequence = below(2) == 0
+                               ? ledger_.sequences().open(tokens, true)
+                               : ledger_.segments().compose({}, {.tokens = tokens}).value();
     compute(sequence, static_cast<std::int32_t>(tokens.size()));
-    ASSERT_TRUE(registry_.end(id, {}, ledger_.seal(sequence).value()).ok());
+    ASSERT_TRUE(registry_.variants().end(id, {}, ledger_.segments().seal(sequence).value()).ok());
     registry_.publish(id);
-    ledger_.close(sequence);
+    ledger_.sequences().close(sequence);
   }
 
   void ask_chunks() {
@@ -137,10 +138,10 @@ class Churn {
     for (int i = 0; i < 3; ++i) {
       const Chunk& used = *chunks[static_cast<std::size_t>(below(static_cast<int>(chunks.size())))];
       uses.push_back({.segment = used.variants.begin()->second, .position = i * 400});
-      registry_.use(used.id);
+      registry_.usage().use(used.id);
     }
     const auto question = new_tokens(20 + below(60));
-    const SeqId sequence = ledger_.compose(uses, {.tokens = question}).value();
+    const SeqId sequence = ledger_.segments().compose(uses, {.tokens = question}).value();
     compute(sequence, static_cast<std::int32_t>(question.size()));
     running_.push_back({.sequence = sequence, .wanted = 20 + below(200)});
   }
@@ -153,8 +154,9 @@ class Churn {
     }
     const auto said = new_tokens(30 + below(300));
     chat.insert(chat.end(), said.begin(), said.end());
-    const SeqId sequence = ledger_.open(chat, true);
-    compute(sequence, static_cast<std::int32_t>(chat.size()) - ledger_.num_computed(sequence));
+    const SeqId sequence = ledger_.sequences().open(chat, true);
+    compute(sequence,
+            static_cast<std::int32_t>(chat.size()) - ledger_.sequences().num_computed(sequence));
     running_.push_back({.sequence = sequence, .wanted = 20 + below(200), .chat = &chat});
   }
 

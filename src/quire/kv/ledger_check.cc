@@ -10,7 +10,7 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv/ledger_internal.h"
+#include "quire/kv/ledger_state.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
@@ -188,11 +188,11 @@ class Checker {
 }  // namespace
 
 Status Ledger::check() const {
-  Checker checker(impl_->shared);
-  for (const auto& [id, segment] : impl_->segments) {
+  Checker checker(state_->shared);
+  for (const auto& [id, segment] : state_->segments) {
     QUIRE_TRY_STATUS(checker.add_segment(*segment));
   }
-  for (const auto& [id, sequence] : impl_->sequences) {
+  for (const auto& [id, sequence] : state_->sequences) {
     QUIRE_TRY_STATUS(checker.add_sequence(sequence));
   }
   return checker.check_blocks();

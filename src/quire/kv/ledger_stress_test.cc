@@ -98,12 +98,12 @@ class LedgerStress {
 
   void close_all() {
     for (const auto& [id, model] : sequences_) {
-      ledger_.close(id);
+      ledger_.sequences().close(id);
     }
     for (const auto& [id, model] : segments_) {
-      ASSERT_TRUE(ledger_.drop_segment(id));
+      ASSERT_TRUE(ledger_.segments().drop(id));
     }
-    (void)ledger_.clear_cache();
+    (void)ledger_.cache().clear();
     ASSERT_EQ(ledger_.counts().blocks_free, config_.num_blocks);
     ASSERT_TRUE(ledger_.check().ok());
   }
@@ -151,17 +151,17 @@ class LedgerStress {
     constexpr std::array<const char*, 4> kSalts = {"", "", "a", "bb"};
     ModelSequence model{
         .tokens = random_tokens(), .reuse = below(5) != 0, .salt = kSalts[random_() % 4]};
-    const PrefixMatch match = ledger_.probe(model.tokens, model.salt);
-    ASSERT_EQ(match.tokens, ledger_.match(model.tokens, model.salt));
+    const PrefixMatch match = ledger_.cache().probe(model.tokens, model.salt);
+    ASSERT_EQ(match.tokens, ledger_.cache().match(model.tokens, model.salt));
     const std::int32_t available = ledger_.blocks_available();
     const SessionRef session = below(2) == 0 ? SessionRef() : any_session();
-    const SeqId id = ledger_.open(model.tokens, model.reuse, session, model.salt);
+    const SeqId id = ledger_.sequences().open(model.tokens, model.reuse, session, model.salt);
     const std::int32_t expected = model.reuse ? match.tokens : 0;
-    ASSERT_EQ(ledger_.num_computed(id), expected);
+    ASSERT_EQ(ledger_.sequences().num_computed(id), expected);
     ASSERT_EQ(expected % config_.block_tokens, 0);
     ASSERT_TRUE(expected == 0 || expected < static_cast<std::int32_t>(model.tokens.size()));
     if (model.reuse) {
-      ASSERT_EQ(ledger_.num_blocks_held(id), match.blocks);
+      ASSERT_EQ(ledger_.sequences().num_blocks_held(id), match.blocks);
       ASSERT_EQ(available - ledger_.blocks_available(), match.evictable_blocks);
     }
     set_cached_values(model, expected);
@@ -175,9 +175,9 @@ class LedgerStress {
     }
     ModelSequence model{.tokens = random_tokens(), .salt = below(2) == 0 ? "" : "a"};
     const auto saved = std::max(0, static_cast<std::int32_t>(model.tokens.size()) - 1);
-    const SeqId id = ledger_.open(model.tokens, true, {}, model.salt);
-    ledger_.begin_behind_window(id, saved);
-    const std::int32_t there = ledger_.num_computed(id);
+    const SeqId id = ledger_.sequences().open(model.tokens, true, {}, model.salt);
+    ledger_.restored_kv().begin_behind_window(id, saved);
+    const std::int32_t there = ledger_.sequences().num_computed(id);
     ASSERT_LE(there, saved);
     set_cached_values(model, there);
     sequences_.emplace(id, std::move(model));
@@ -192,14 +192,14 @@ class LedgerStress {
   SessionRef& any_session() {
     SessionRef& session = sessions_said_[static_cast<std::size_t>(below(4))];
     if (session == SessionRef()) {
-      session = ledger_.open_session();
+      session = ledger_.cache().open_session();
     }
     return session;
   }
 
   void hint() {
     now_ += std::chrono::seconds(below(10));
-    ledger_.set_time(now_);
+    ledger_.cache().set_time(now_);
     SessionRef& session = any_session();
     const int kind = below(20);
     if (kind >= 2) {
@@ -210,18 +210,18 @@ class LedgerStress {
       if (below(2) == 0) {
         said.ttl = std::chrono::seconds(below(60));
       }
-      return ledger_.set_retention(session, said);
+      return ledger_.cache().set_retention(session, said);
     }
-    kind == 0 ? ledger_.close_session(session) : ledger_.forget_session(session);
+    kind == 0 ? ledger_.cache().close_session(session) : ledger_.cache().forget_session(session);
     session = below(4) == 0 ? session : SessionRef();
   }
 
   // False when the ledger refused, which must change nothing.
   bool make_room(SeqId id, std::int32_t count) {
     const LedgerCounts before = ledger_.counts();
-    const std::int32_t needed = ledger_.blocks_needed(id, count);
-    const std::int32_t held = ledger_.num_blocks_held(id);
-    const Status status = ledger_.extend(id, count);
+    const std::int32_t needed = ledger_.sequences().blocks_needed(id, count);
+    const std::int32_t held = ledger_.sequences().num_blocks_held(id);
+    const Status status = ledger_.sequences().extend(id, count);
     if (!status.ok()) {
       ++num_refusals_;
       EXPECT_EQ(status.error().code, ErrorCode::kOutOfBlocks);
@@ -229,11 +229,11 @@ class LedgerStress {
       EXPECT_EQ(before.blocks_free, ledger_.counts().blocks_free);
       EXPECT_EQ(before.blocks_cached, ledger_.counts().blocks_cached);
       EXPECT_EQ(before.evictions, ledger_.counts().evictions);
-      EXPECT_EQ(held, ledger_.num_blocks_held(id));
+      EXPECT_EQ(held, ledger_.sequences().num_blocks_held(id));
       return false;
     }
     EXPECT_LE(needed, before.blocks_free + before.blocks_cached);
-    EXPECT_EQ(ledger_.blocks_needed(id, count), 0);
+    EXPECT_EQ(ledger_.sequences().blocks_needed(id, count), 0);
     sequences_.at(id).room = std::max(sequences_.at(id).room, count);
     return true;
   }
@@ -260,13 +260,13 @@ class LedgerStress {
 
   void fill_room(SeqId id, std::int32_t count) {
     ModelSequence& model = sequences_.at(id);
-    const RunView open = ledger_.runs(id).back();
+    const RunView open = ledger_.sequences().runs(id).back();
     for (std::int32_t i = 0; i < count; ++i) {
       const std::size_t index = model.values.size();
       model.values.push_back(next_value(model.value_before(index), model.tokens[index]));
       shelves_[slot(open, open.num_tokens + i)] = model.values.back();
     }
-    ledger_.advance(id, count);
+    ledger_.sequences().advance(id, count);
     model.room -= count;
   }
 
@@ -286,7 +286,7 @@ class LedgerStress {
     ModelSequence& model = sequences_.at(id);
     for (int i = below(4); i > 0 && model.tokens.size() < max_tokens(); --i) {
       model.tokens.push_back(below(6) == 0 ? 1 : 0);
-      ledger_.append(id, model.tokens.back());
+      ledger_.sequences().append(id, model.tokens.back());
     }
   }
 
@@ -296,14 +296,14 @@ class LedgerStress {
     }
     ModelSequence copy = sequences_.at(id);
     copy.room = 0;
-    sequences_.emplace(ledger_.fork(id), std::move(copy));
+    sequences_.emplace(ledger_.sequences().fork(id), std::move(copy));
   }
 
   void rollback(SeqId id) {
     ModelSequence& model = sequences_.at(id);
     const auto size = static_cast<int>(model.tokens.size());
     const int length = below(4) == 0 ? below(size + 3) - 1 : size - below(std::min(size, 4) + 1);
-    const Status status = ledger_.rollback(id, length);
+    const Status status = ledger_.sequences().rollback(id, length);
     if (status.ok()) {
       model.tokens.resize(static_cast<std::size_t>(length));
       model.values.resize(std::min(model.values.size(), model.tokens.size()));
@@ -315,15 +315,15 @@ class LedgerStress {
   }
 
   void close(SeqId id) {
-    ledger_.close(id);
-    ledger_.close(id);
-    ASSERT_FALSE(ledger_.contains(id));
+    ledger_.sequences().close(id);
+    ledger_.sequences().close(id);
+    ASSERT_FALSE(ledger_.sequences().contains(id));
     sequences_.erase(id);
   }
 
   void drop_kv(SeqId id) {
     ModelSequence& model = sequences_.at(id);
-    ledger_.drop_kv(id);
+    ledger_.preemption().drop_kv(id);
     model.values.clear();
     model.room = 0;
   }
@@ -331,8 +331,8 @@ class LedgerStress {
   void reattach(SeqId id) {
     ModelSequence& model = sequences_.at(id);
     const bool can = model.values.empty() && model.reuse && model.plain();
-    const std::int32_t expected = can ? ledger_.match(model.tokens, model.salt) : 0;
-    ASSERT_EQ(ledger_.reattach(id), expected);
+    const std::int32_t expected = can ? ledger_.cache().match(model.tokens, model.salt) : 0;
+    ASSERT_EQ(ledger_.preemption().reattach(id), expected);
     if (can) {
       set_cached_values(model, expected);
       model.room = expected > 0 ? 0 : model.room;
@@ -341,7 +341,7 @@ class LedgerStress {
 
   void seal(SeqId id) {
     const ModelSequence& model = sequences_.at(id);
-    const Result<SegmentId> segment = ledger_.seal(id);
+    const Result<SegmentId> segment = ledger_.segments().seal(id);
     if (!segment.ok()) {
       ASSERT_TRUE(model.values.empty() || config_.window_tokens > 0);
       return;
@@ -361,14 +361,14 @@ class LedgerStress {
       model.sealed.push_back(segment->second);
     }
     model.tokens.assign(static_cast<std::size_t>(below(4)), 1);
-    const Result<SeqId> id = ledger_.compose(uses, {.tokens = model.tokens});
+    const Result<SeqId> id = ledger_.segments().compose(uses, {.tokens = model.tokens});
     ASSERT_TRUE(id.ok());
     sequences_.emplace(*id, std::move(model));
   }
 
   void drop_segment() {
     if (!segments_.empty()) {
-      ASSERT_TRUE(ledger_.drop_segment(segments_.begin()->first));
+      ASSERT_TRUE(ledger_.segments().drop(segments_.begin()->first));
       segments_.erase(segments_.begin());
     }
   }
@@ -381,7 +381,8 @@ class LedgerStress {
         ids.push_back(id);
       }
     }
-    const std::int32_t expected = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(ids);
+    const std::int32_t expected =
+        ledger_.blocks_available() + ledger_.preemption().blocks_freed_by_drop(ids);
     for (const SeqId id : ids) {
       drop_kv(id);
     }
@@ -390,7 +391,7 @@ class LedgerStress {
 
   void clear_cache() {
     const LedgerCounts before = ledger_.counts();
-    ASSERT_EQ(ledger_.clear_cache(), before.blocks_cached);
+    ASSERT_EQ(ledger_.cache().clear(), before.blocks_cached);
     ASSERT_EQ(ledger_.counts().blocks_cached, 0);
     ASSERT_EQ(ledger_.counts().blocks_in_use, before.blocks_in_use);
   }
@@ -402,9 +403,9 @@ class LedgerStress {
   }
 
   void verify_sequence(SeqId id, const ModelSequence& model) const {
-    ASSERT_TRUE(std::ranges::equal(ledger_.tokens(id), model.tokens));
-    ASSERT_EQ(static_cast<std::size_t>(ledger_.num_computed(id)), model.values.size());
-    const std::vector<RunView> runs = ledger_.runs(id);
+    ASSERT_TRUE(std::ranges::equal(ledger_.sequences().tokens(id), model.tokens));
+    ASSERT_EQ(static_cast<std::size_t>(ledger_.sequences().num_computed(id)), model.values.size());
+    const std::vector<RunView> runs = ledger_.sequences().runs(id);
     ASSERT_EQ(runs.size(), model.sealed.size() + 1);
     for (std::size_t i = 0; i < model.sealed.size(); ++i) {
       verify_run(runs[i], model.sealed[i], 0);

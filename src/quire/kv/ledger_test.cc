@@ -32,33 +32,33 @@ TEST(LedgerConfig, NumbersOutOfRangeAreRefused) {
 
 TEST(Ledger, OpenAllocatesNothing) {
   Ledger ledger({.num_blocks = 4, .block_tokens = 4});
-  const SeqId id = ledger.open(tokens_of(9), true);
+  const SeqId id = ledger.sequences().open(tokens_of(9), true);
   EXPECT_EQ(ledger.counts().blocks_free, 4);
-  EXPECT_EQ(ledger.num_computed(id), 0);
-  EXPECT_EQ(ledger.tokens(id).size(), 9U);
-  EXPECT_EQ(ledger.runs(id).size(), 1U);
-  EXPECT_TRUE(ledger.runs(id).back().blocks.empty());
+  EXPECT_EQ(ledger.sequences().num_computed(id), 0);
+  EXPECT_EQ(ledger.sequences().tokens(id).size(), 9U);
+  EXPECT_EQ(ledger.sequences().runs(id).size(), 1U);
+  EXPECT_TRUE(ledger.sequences().runs(id).back().blocks.empty());
 }
 
 TEST(Ledger, BlocksNeededAtOneLessExactlyAndOneMoreThanABlock) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId id = ledger.open(tokens_of(9), true);
-  EXPECT_EQ(ledger.blocks_needed(id, 0), 0);
-  EXPECT_EQ(ledger.blocks_needed(id, 3), 1);
-  EXPECT_EQ(ledger.blocks_needed(id, 4), 1);
-  EXPECT_EQ(ledger.blocks_needed(id, 5), 2);
+  const SeqId id = ledger.sequences().open(tokens_of(9), true);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 0), 0);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 3), 1);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 4), 1);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 5), 2);
   compute(ledger, id, 3);
-  EXPECT_EQ(ledger.blocks_needed(id, 1), 0);
-  EXPECT_EQ(ledger.blocks_needed(id, 2), 1);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 1), 0);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 2), 1);
 }
 
 TEST(Ledger, ExtendTwiceReservesOnce) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId id = ledger.open(tokens_of(9), true);
-  ASSERT_TRUE(ledger.extend(id, 5).ok());
-  ASSERT_TRUE(ledger.extend(id, 5).ok());
-  ASSERT_TRUE(ledger.extend(id, 2).ok());
-  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  const SeqId id = ledger.sequences().open(tokens_of(9), true);
+  ASSERT_TRUE(ledger.sequences().extend(id, 5).ok());
+  ASSERT_TRUE(ledger.sequences().extend(id, 5).ok());
+  ASSERT_TRUE(ledger.sequences().extend(id, 2).ok());
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
   expect_consistent(ledger);
 }
 
@@ -66,7 +66,7 @@ TEST(Ledger, PlainSequenceIsOneRunAtPositionZeroOverConsecutiveBlocks) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId first = computed(ledger, tokens_of(8));
   const SeqId second = computed(ledger, tokens_of(12));
-  const std::vector<RunView> runs = ledger.runs(second);
+  const std::vector<RunView> runs = ledger.sequences().runs(second);
   ASSERT_EQ(runs.size(), 1U);
   EXPECT_EQ(runs[0].num_tokens, 12);
   EXPECT_EQ(runs[0].start_position, 0);
@@ -76,44 +76,44 @@ TEST(Ledger, PlainSequenceIsOneRunAtPositionZeroOverConsecutiveBlocks) {
 
 TEST(Ledger, ClosedSequenceIsFoundAgainUpToTheLastToken) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  ledger.close(computed(ledger, tokens_of(10)));
+  ledger.sequences().close(computed(ledger, tokens_of(10)));
   EXPECT_EQ(ledger.counts().blocks_cached, 2) << "the partly filled block is free";
-  EXPECT_EQ(ledger.match(tokens_of(10)), 8);
-  EXPECT_EQ(ledger.match(tokens_of(9)), 8);
-  EXPECT_EQ(ledger.match(tokens_of(8)), 4) << "the last token is always computed";
-  EXPECT_EQ(ledger.match(tokens_of(4)), 0);
-  EXPECT_EQ(ledger.match({}), 0);
-  EXPECT_EQ(ledger.match(tokens_of(10, 1)), 0);
+  EXPECT_EQ(ledger.cache().match(tokens_of(10)), 8);
+  EXPECT_EQ(ledger.cache().match(tokens_of(9)), 8);
+  EXPECT_EQ(ledger.cache().match(tokens_of(8)), 4) << "the last token is always computed";
+  EXPECT_EQ(ledger.cache().match(tokens_of(4)), 0);
+  EXPECT_EQ(ledger.cache().match({}), 0);
+  EXPECT_EQ(ledger.cache().match(tokens_of(10, 1)), 0);
 }
 
 TEST(Ledger, RunningSequenceSharesItsFullBlocks) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId first = computed(ledger, tokens_of(9));
-  const PrefixMatch match = ledger.probe(tokens_of(9));
+  const PrefixMatch match = ledger.cache().probe(tokens_of(9));
   EXPECT_EQ(match.tokens, 8);
   EXPECT_EQ(match.blocks, 2);
   EXPECT_EQ(match.evictable_blocks, 0);
-  const SeqId second = ledger.open(tokens_of(9), true);
-  EXPECT_EQ(ledger.num_computed(second), 8);
+  const SeqId second = ledger.sequences().open(tokens_of(9), true);
+  EXPECT_EQ(ledger.sequences().num_computed(second), 8);
   EXPECT_EQ(ledger.counts().tokens_reused, 8);
   EXPECT_EQ(ledger.counts().blocks_in_use, 3);
-  ledger.close(first);
+  ledger.sequences().close(first);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, ProbeTellsWhatAttachingTakesFromTheAvailable) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  ledger.close(computed(ledger, tokens_of(8)));
+  ledger.sequences().close(computed(ledger, tokens_of(8)));
   EXPECT_EQ(ledger.blocks_available(), 8);
-  EXPECT_EQ(ledger.probe(tokens_of(9)).evictable_blocks, 2);
-  (void)ledger.open(tokens_of(9), true);
+  EXPECT_EQ(ledger.cache().probe(tokens_of(9)).evictable_blocks, 2);
+  (void)ledger.sequences().open(tokens_of(9), true);
   EXPECT_EQ(ledger.blocks_available(), 6);
 }
 
 TEST(Ledger, SecondComputationOfABlockGivesItsOwnBack) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId first = ledger.open(tokens_of(8), true);
-  const SeqId second = ledger.open(tokens_of(8), true);
+  const SeqId first = ledger.sequences().open(tokens_of(8), true);
+  const SeqId second = ledger.sequences().open(tokens_of(8), true);
   compute(ledger, first, 6);
   compute(ledger, second, 6);
   EXPECT_EQ(ledger.counts().blocks_in_use, 3) << "one shared, one partly filled each";
@@ -129,57 +129,58 @@ TEST(Ledger, WithoutReuseBlocksOfOthersAreNeverUsed) {
   for (const std::int32_t block : block_ids(ledger, cold)) {
     EXPECT_FALSE(std::ranges::count(block_ids(ledger, first), block));
   }
-  ledger.drop_kv(cold);
-  EXPECT_EQ(ledger.reattach(cold), 0);
+  ledger.preemption().drop_kv(cold);
+  EXPECT_EQ(ledger.preemption().reattach(cold), 0);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, WithoutPrefixCacheNothingIsFoundAndAllBlocksReturn) {
   Ledger ledger({.num_blocks = 4, .block_tokens = 4, .prefix_cache = false});
-  ledger.close(computed(ledger, tokens_of(8)));
-  EXPECT_EQ(ledger.match(tokens_of(9)), 0);
+  ledger.sequences().close(computed(ledger, tokens_of(8)));
+  EXPECT_EQ(ledger.cache().match(tokens_of(9)), 0);
   EXPECT_EQ(ledger.counts().blocks_free, 4);
 }
 
 TEST(Ledger, EvictionIsLeastRecentlyUsedAndFromTheEndOfAChain) {
   Ledger ledger({.num_blocks = 4, .block_tokens = 2});
-  ledger.close(computed(ledger, tokens_of(4)));
-  ledger.close(computed(ledger, tokens_of(4, 50)));
+  ledger.sequences().close(computed(ledger, tokens_of(4)));
+  ledger.sequences().close(computed(ledger, tokens_of(4, 50)));
   EXPECT_EQ(ledger.counts().blocks_cached, 4);
-  ledger.close(ledger.open(tokens_of(5), true));  // the older one is used again
+  ledger.sequences().close(
+      ledger.sequences().open(tokens_of(5), true));  // the older one is used again
   const SeqId id = computed(ledger, tokens_of(2, 90));
   EXPECT_EQ(ledger.counts().evictions, 1);
-  EXPECT_EQ(ledger.match(tokens_of(5)), 4);
-  EXPECT_EQ(ledger.match(tokens_of(5, 50)), 2);
-  ledger.close(id);
+  EXPECT_EQ(ledger.cache().match(tokens_of(5)), 4);
+  EXPECT_EQ(ledger.cache().match(tokens_of(5, 50)), 2);
+  ledger.sequences().close(id);
 }
 
 TEST(Ledger, OutOfBlocksLeavesTheStateUnchangedAndTellsTheNumbers) {
   Ledger ledger({.num_blocks = 4, .block_tokens = 2});
   const SeqId held = computed(ledger, tokens_of(5));
-  const SeqId id = ledger.open(tokens_of(4, 50), true);
-  const Status status = ledger.extend(id, 4);
+  const SeqId id = ledger.sequences().open(tokens_of(4, 50), true);
+  const Status status = ledger.sequences().extend(id, 4);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(status.error().message,
             "cannot make room for 4 tokens: needs 2 blocks, 1 free and 0 evictable of 4; close "
             "sequences or raise kv_budget");
-  EXPECT_EQ(ledger.num_blocks_held(id), 0);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 0);
   EXPECT_EQ(ledger.counts().blocks_free, 1);
   EXPECT_TRUE(ledger.take_copies().empty());
-  ledger.close(held);
-  EXPECT_TRUE(ledger.extend(id, 4).ok());
+  ledger.sequences().close(held);
+  EXPECT_TRUE(ledger.sequences().extend(id, 4).ok());
 }
 
 TEST(Ledger, ForkSharesTheOpenBlockUntilOneOfThemWrites) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId first = computed(ledger, tokens_of(6));
-  const SeqId second = ledger.fork(first);
+  const SeqId second = ledger.sequences().fork(first);
   EXPECT_EQ(ledger.counts().blocks_in_use, 2);
   EXPECT_EQ(block_ids(ledger, second), block_ids(ledger, first));
-  ledger.append(first, 100);
-  ledger.append(second, 200);
-  EXPECT_EQ(ledger.blocks_needed(second, 1), 1);
+  ledger.sequences().append(first, 100);
+  ledger.sequences().append(second, 200);
+  EXPECT_EQ(ledger.sequences().blocks_needed(second, 1), 1);
   const std::int32_t open_block = block_ids(ledger, first)[1];
   compute(ledger, second, 1);
   const std::vector<BlockCopy> copies = ledger.take_copies();
@@ -188,19 +189,19 @@ TEST(Ledger, ForkSharesTheOpenBlockUntilOneOfThemWrites) {
   EXPECT_EQ(copies[0].to.value, block_ids(ledger, second)[1]);
   EXPECT_EQ(copies[0].tokens, 2);
   EXPECT_TRUE(ledger.take_copies().empty());
-  EXPECT_EQ(ledger.blocks_needed(first, 1), 0) << "it has the block to itself again";
+  EXPECT_EQ(ledger.sequences().blocks_needed(first, 1), 0) << "it has the block to itself again";
   compute(ledger, first, 1);
   EXPECT_TRUE(ledger.take_copies().empty());
-  EXPECT_EQ(ledger.tokens(first).back(), 100);
-  EXPECT_EQ(ledger.tokens(second).back(), 200);
+  EXPECT_EQ(ledger.sequences().tokens(first).back(), 100);
+  EXPECT_EQ(ledger.sequences().tokens(second).back(), 200);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, ForkAtABlockBorderCopiesNothing) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId first = computed(ledger, tokens_of(8));
-  const SeqId second = ledger.fork(first);
-  ledger.append(second, 5);
+  const SeqId second = ledger.sequences().fork(first);
+  ledger.sequences().append(second, 5);
   compute(ledger, second, 1);
   EXPECT_TRUE(ledger.take_copies().empty());
   EXPECT_EQ(ledger.counts().blocks_in_use, 3);
@@ -209,22 +210,22 @@ TEST(Ledger, ForkAtABlockBorderCopiesNothing) {
 TEST(Ledger, RoomStaysWithTheOriginalOfAFork) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId first = computed(ledger, tokens_of(3));
-  ledger.append(first, 7);
-  ASSERT_TRUE(ledger.extend(first, 1).ok());
-  const SeqId second = ledger.fork(first);
-  EXPECT_EQ(ledger.blocks_needed(first, 1), 0);
-  EXPECT_EQ(ledger.blocks_needed(second, 1), 1);
-  ledger.advance(first, 1);
+  ledger.sequences().append(first, 7);
+  ASSERT_TRUE(ledger.sequences().extend(first, 1).ok());
+  const SeqId second = ledger.sequences().fork(first);
+  EXPECT_EQ(ledger.sequences().blocks_needed(first, 1), 0);
+  EXPECT_EQ(ledger.sequences().blocks_needed(second, 1), 1);
+  ledger.sequences().advance(first, 1);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, RollbackReturnsBlocksAndKeepsThePrefix) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId id = computed(ledger, tokens_of(14));
-  ASSERT_TRUE(ledger.rollback(id, 5).ok());
-  EXPECT_EQ(ledger.num_computed(id), 5);
-  EXPECT_EQ(ledger.tokens(id).size(), 5U);
-  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  ASSERT_TRUE(ledger.sequences().rollback(id, 5).ok());
+  EXPECT_EQ(ledger.sequences().num_computed(id), 5);
+  EXPECT_EQ(ledger.sequences().tokens(id).size(), 5U);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
   EXPECT_EQ(ledger.counts().blocks_cached, 1) << "the third block stays findable";
   expect_consistent(ledger);
 }
@@ -232,75 +233,75 @@ TEST(Ledger, RollbackReturnsBlocksAndKeepsThePrefix) {
 TEST(Ledger, WritingAfterARollbackIntoAFindableBlockCopiesIt) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId id = computed(ledger, tokens_of(8));
-  ASSERT_TRUE(ledger.rollback(id, 6).ok());
-  ledger.append(id, 77);
+  ASSERT_TRUE(ledger.sequences().rollback(id, 6).ok());
+  ledger.sequences().append(id, 77);
   compute(ledger, id, 1);
   ASSERT_EQ(ledger.take_copies().size(), 1U);
-  EXPECT_EQ(ledger.match(tokens_of(9)), 8) << "the cached block still holds what it held";
+  EXPECT_EQ(ledger.cache().match(tokens_of(9)), 8) << "the cached block still holds what it held";
   expect_consistent(ledger);
 }
 
 TEST(Ledger, RollbackBehindTheLengthCutsOnlyTokens) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId id = ledger.open(tokens_of(9), true);
+  const SeqId id = ledger.sequences().open(tokens_of(9), true);
   compute(ledger, id, 4);
-  ASSERT_TRUE(ledger.rollback(id, 6).ok());
-  EXPECT_EQ(ledger.num_computed(id), 4);
-  EXPECT_EQ(ledger.tokens(id).size(), 6U);
-  EXPECT_EQ(ledger.rollback(id, 7).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(ledger.rollback(id, -1).error().code, ErrorCode::kInvalidArgument);
-  ASSERT_TRUE(ledger.rollback(id, 0).ok());
-  EXPECT_EQ(ledger.num_blocks_held(id), 0);
+  ASSERT_TRUE(ledger.sequences().rollback(id, 6).ok());
+  EXPECT_EQ(ledger.sequences().num_computed(id), 4);
+  EXPECT_EQ(ledger.sequences().tokens(id).size(), 6U);
+  EXPECT_EQ(ledger.sequences().rollback(id, 7).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ledger.sequences().rollback(id, -1).error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(ledger.sequences().rollback(id, 0).ok());
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 0);
 }
 
 TEST(Ledger, DroppedKvIsFoundAgainByReattach) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId id = computed(ledger, tokens_of(11));
   const std::array ids = {id};
-  EXPECT_EQ(ledger.blocks_freed_by_drop(ids), 3);
-  ledger.drop_kv(id);
-  EXPECT_EQ(ledger.num_computed(id), 0);
-  EXPECT_EQ(ledger.tokens(id).size(), 11U);
+  EXPECT_EQ(ledger.preemption().blocks_freed_by_drop(ids), 3);
+  ledger.preemption().drop_kv(id);
+  EXPECT_EQ(ledger.sequences().num_computed(id), 0);
+  EXPECT_EQ(ledger.sequences().tokens(id).size(), 11U);
   EXPECT_EQ(ledger.blocks_available(), 8);
-  EXPECT_EQ(ledger.reattach(id), 8);
-  EXPECT_EQ(ledger.reattach(id), 0) << "it has KV already";
+  EXPECT_EQ(ledger.preemption().reattach(id), 8);
+  EXPECT_EQ(ledger.preemption().reattach(id), 0) << "it has KV already";
   expect_consistent(ledger);
 }
 
 TEST(Ledger, BlocksSharedByTwoAreFreedOnlyIfBothDrop) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId first = computed(ledger, tokens_of(10));
-  const SeqId second = ledger.fork(first);
-  EXPECT_EQ(ledger.blocks_freed_by_drop(std::array{first}), 0);
-  EXPECT_EQ(ledger.blocks_freed_by_drop(std::array{first, second}), 3);
-  EXPECT_EQ(ledger.blocks_freed_by_drop({}), 0);
+  const SeqId second = ledger.sequences().fork(first);
+  EXPECT_EQ(ledger.preemption().blocks_freed_by_drop(std::array{first}), 0);
+  EXPECT_EQ(ledger.preemption().blocks_freed_by_drop(std::array{first, second}), 3);
+  EXPECT_EQ(ledger.preemption().blocks_freed_by_drop({}), 0);
 }
 
 TEST(Ledger, BlocksBehindTheWindowAreFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6, .prefix_cache = false});
-  const SeqId id = ledger.open(tokens_of(30), true);
+  const SeqId id = ledger.sequences().open(tokens_of(30), true);
   compute(ledger, id, 8);
   EXPECT_EQ(block_ids(ledger, id), (Ids{0, 1})) << "the row at 8 sees 3 to 8";
   compute(ledger, id, 1);
   EXPECT_EQ(block_ids(ledger, id), (Ids{-1, 1, 2})) << "the row at 9 sees 4 to 9";
-  EXPECT_EQ(ledger.num_blocks_held(id), 2);
-  EXPECT_EQ(ledger.runs(id).back().num_tokens, 9);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
+  EXPECT_EQ(ledger.sequences().runs(id).back().num_tokens, 9);
   compute(ledger, id, 21);
-  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
   EXPECT_EQ(ledger.counts().blocks_free, 6);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, WindowedHitHoldsOnlyWhatTheNextRowSees) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  ledger.close(computed(ledger, tokens_of(16)));
-  const PrefixMatch match = ledger.probe(tokens_of(17));
+  ledger.sequences().close(computed(ledger, tokens_of(16)));
+  const PrefixMatch match = ledger.cache().probe(tokens_of(17));
   EXPECT_EQ(match.tokens, 16);
   EXPECT_EQ(match.blocks, 2);
   EXPECT_EQ(match.evictable_blocks, 2);
-  const SeqId id = ledger.open(tokens_of(17), true);
-  EXPECT_EQ(ledger.num_computed(id), 16);
-  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  const SeqId id = ledger.sequences().open(tokens_of(17), true);
+  EXPECT_EQ(ledger.sequences().num_computed(id), 16);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
   EXPECT_EQ(block_ids(ledger, id)[0], -1);
   expect_consistent(ledger);
 }
@@ -308,68 +309,69 @@ TEST(Ledger, WindowedHitHoldsOnlyWhatTheNextRowSees) {
 TEST(Ledger, RollbackToWhereTheWindowHasFreedIsRefused) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6, .prefix_cache = false});
   const SeqId id = computed(ledger, tokens_of(9));
-  const Status status = ledger.rollback(id, 8);
+  const Status status = ledger.sequences().rollback(id, 8);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(ledger.num_computed(id), 9);
-  EXPECT_TRUE(ledger.rollback(id, 9).ok());
-  EXPECT_TRUE(ledger.rollback(id, 0).ok()) << "nothing of it is needed";
+  EXPECT_EQ(ledger.sequences().num_computed(id), 9);
+  EXPECT_TRUE(ledger.sequences().rollback(id, 9).ok());
+  EXPECT_TRUE(ledger.sequences().rollback(id, 0).ok()) << "nothing of it is needed";
 }
 
 // As of a saved sequence, whose window has freed what comes first.
 TEST(Ledger, StoredKvBeginsBehindTheBlocksThatTheWindowHasFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  const SeqId id = ledger.open(tokens_of(30), true);
-  ledger.begin_behind_window(id, 17);
-  EXPECT_EQ(ledger.num_computed(id), 12) << "the row at 17 sees 12 to 17";
-  EXPECT_EQ(ledger.blocks_needed(id, 5), 2);
-  ASSERT_TRUE(ledger.extend(id, 5).ok());
+  const SeqId id = ledger.sequences().open(tokens_of(30), true);
+  ledger.restored_kv().begin_behind_window(id, 17);
+  EXPECT_EQ(ledger.sequences().num_computed(id), 12) << "the row at 17 sees 12 to 17";
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 5), 2);
+  ASSERT_TRUE(ledger.sequences().extend(id, 5).ok());
   expect_consistent(ledger);
-  ledger.advance(id, 5);
+  ledger.sequences().advance(id, 5);
   EXPECT_EQ(block_ids(ledger, id), (Ids{-1, -1, -1, 0, 1}));
-  const SeqId fork = ledger.fork(id);
-  EXPECT_EQ(ledger.rollback(id, 16).error().code, ErrorCode::kInvalidArgument)
+  const SeqId fork = ledger.sequences().fork(id);
+  EXPECT_EQ(ledger.sequences().rollback(id, 16).error().code, ErrorCode::kInvalidArgument)
       << "the row at 16 sees 11";
   compute(ledger, id, 13);
-  EXPECT_EQ(ledger.num_blocks_held(id), 2);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
   EXPECT_EQ(block_ids(ledger, fork), (Ids{-1, -1, -1, 0, 1}));
   expect_consistent(ledger);
-  ledger.close(id);
-  ledger.close(fork);
+  ledger.sequences().close(id);
+  ledger.sequences().close(fork);
   EXPECT_EQ(ledger.counts().blocks_free, 8) << "nothing of it was published";
 }
 
 TEST(Ledger, WhatStandsBehindBlocksThatNeverWereHereIsNoPromptsBeginning) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  const SeqId id = ledger.open(tokens_of(30), true);
-  ledger.begin_behind_window(id, 17);
+  const SeqId id = ledger.sequences().open(tokens_of(30), true);
+  ledger.restored_kv().begin_behind_window(id, 17);
   compute(ledger, id, 18);
   for (const TokenId first : {0, 12, 16, 20, 24}) {
-    EXPECT_EQ(ledger.match(tokens_of(18, first)), 0) << first;
+    EXPECT_EQ(ledger.cache().match(tokens_of(18, first)), 0) << first;
   }
 }
 
 TEST(Ledger, StoredKvThatIsCachedUpToTheWindowIsTakenFromThere) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  ledger.close(computed(ledger, tokens_of(12)));
-  const SeqId id = ledger.open(tokens_of(18), true);
-  ledger.begin_behind_window(id, 17);
-  EXPECT_EQ(ledger.num_computed(id), 12);
+  ledger.sequences().close(computed(ledger, tokens_of(12)));
+  const SeqId id = ledger.sequences().open(tokens_of(18), true);
+  ledger.restored_kv().begin_behind_window(id, 17);
+  EXPECT_EQ(ledger.sequences().num_computed(id), 12);
   compute(ledger, id, 5);
-  EXPECT_EQ(ledger.match(tokens_of(18)), 16) << "the chain is whole, so it goes on";
-  const SeqId longer = ledger.open(tokens_of(29), true);
-  ledger.begin_behind_window(longer, 28);
-  EXPECT_EQ(ledger.num_computed(longer), 20) << "of what is cached nothing is seen any more";
+  EXPECT_EQ(ledger.cache().match(tokens_of(18)), 16) << "the chain is whole, so it goes on";
+  const SeqId longer = ledger.sequences().open(tokens_of(29), true);
+  ledger.restored_kv().begin_behind_window(longer, 28);
+  EXPECT_EQ(ledger.sequences().num_computed(longer), 20)
+      << "of what is cached nothing is seen any more";
   compute(ledger, longer, 8);
-  EXPECT_EQ(ledger.match(tokens_of(29)), 16);
+  EXPECT_EQ(ledger.cache().match(tokens_of(29)), 16);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, WithoutAWindowStoredKvBeginsAtTheBeginning) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId id = ledger.open(tokens_of(18), true);
-  ledger.begin_behind_window(id, 17);
-  EXPECT_EQ(ledger.num_computed(id), 0);
+  const SeqId id = ledger.sequences().open(tokens_of(18), true);
+  ledger.restored_kv().begin_behind_window(id, 17);
+  EXPECT_EQ(ledger.sequences().num_computed(id), 0);
 }
 
 TEST(Ledger, MinBlocksIsWhatTheWindowTouches) {
@@ -391,11 +393,11 @@ TEST(Ledger, MinBlocksSufficeAtEveryAlignment) {
           .num_blocks = 1, .block_tokens = block_tokens, .window_tokens = window};
       const auto blocks = static_cast<std::int32_t>(Ledger(any).min_blocks(100));
       Ledger ledger({.num_blocks = blocks, .block_tokens = block_tokens, .window_tokens = window});
-      const SeqId id = ledger.open(tokens_of(100), true);
+      const SeqId id = ledger.sequences().open(tokens_of(100), true);
       for (int i = 0; i < 100; ++i) {
         compute(ledger, id, 1);
       }
-      EXPECT_EQ(ledger.num_computed(id), 100);
+      EXPECT_EQ(ledger.sequences().num_computed(id), 100);
     }
   }
 }
@@ -403,88 +405,91 @@ TEST(Ledger, MinBlocksSufficeAtEveryAlignment) {
 TEST(Ledger, ClearCacheKeepsWhatIsInUse) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId used = computed(ledger, tokens_of(8));
-  ledger.close(computed(ledger, tokens_of(8, 50)));
-  EXPECT_EQ(ledger.clear_cache(), 2);
-  EXPECT_EQ(ledger.clear_cache(), 0);
-  EXPECT_EQ(ledger.match(tokens_of(9)), 8);
-  EXPECT_EQ(ledger.match(tokens_of(9, 50)), 0);
-  ledger.close(used);
+  ledger.sequences().close(computed(ledger, tokens_of(8, 50)));
+  EXPECT_EQ(ledger.cache().clear(), 2);
+  EXPECT_EQ(ledger.cache().clear(), 0);
+  EXPECT_EQ(ledger.cache().match(tokens_of(9)), 8);
+  EXPECT_EQ(ledger.cache().match(tokens_of(9, 50)), 0);
+  ledger.sequences().close(used);
 }
 
 TEST(Ledger, CloseOfAnUnknownIdDoesNothing) {
   Ledger ledger({.num_blocks = 1, .block_tokens = 4});
-  ledger.close({99});
-  EXPECT_FALSE(ledger.contains({99}));
+  ledger.sequences().close({99});
+  EXPECT_FALSE(ledger.sequences().contains({99}));
 }
 
 TEST(Ledger, NobodyFindsKvBeforeItIsPublished) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId loading = ledger.open(tokens_of(10), true);
-  ASSERT_TRUE(ledger.extend(loading, 10).ok());
-  ledger.advance_unpublished(loading, 10);
-  EXPECT_EQ(ledger.num_computed(loading), 10) << "it is there for the sequence itself";
-  EXPECT_EQ(ledger.match(tokens_of(10)), 0);
-  const SeqId other = ledger.open(tokens_of(10), true);
-  EXPECT_EQ(ledger.num_computed(other), 0);
+  const SeqId loading = ledger.sequences().open(tokens_of(10), true);
+  ASSERT_TRUE(ledger.sequences().extend(loading, 10).ok());
+  ledger.restored_kv().advance_unpublished(loading, 10);
+  EXPECT_EQ(ledger.sequences().num_computed(loading), 10) << "it is there for the sequence itself";
+  EXPECT_EQ(ledger.cache().match(tokens_of(10)), 0);
+  const SeqId other = ledger.sequences().open(tokens_of(10), true);
+  EXPECT_EQ(ledger.sequences().num_computed(other), 0);
   expect_consistent(ledger);
-  ledger.publish(loading);
-  EXPECT_EQ(ledger.match(tokens_of(10)), 8) << "the full blocks";
-  const SeqId late = ledger.open(tokens_of(10), true);
+  ledger.restored_kv().publish(loading);
+  EXPECT_EQ(ledger.cache().match(tokens_of(10)), 8) << "the full blocks";
+  const SeqId late = ledger.sequences().open(tokens_of(10), true);
   EXPECT_EQ(block_ids(ledger, late), (Ids{0, 1}));
   expect_consistent(ledger);
 }
 
 TEST(Ledger, BlocksBehindAnUnpublishedOneAreNotPublished) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
-  const SeqId loading = ledger.open(tokens_of(4), true);
-  ASSERT_TRUE(ledger.extend(loading, 4).ok());
-  ledger.advance_unpublished(loading, 4);
-  const SeqId user = ledger.fork(loading);
+  const SeqId loading = ledger.sequences().open(tokens_of(4), true);
+  ASSERT_TRUE(ledger.sequences().extend(loading, 4).ok());
+  ledger.restored_kv().advance_unpublished(loading, 4);
+  const SeqId user = ledger.sequences().fork(loading);
   for (const TokenId token : tokens_of(8, 4)) {
-    ledger.append(user, token);
+    ledger.sequences().append(user, token);
   }
   compute(ledger, user, 8);
-  EXPECT_EQ(ledger.match(tokens_of(12)), 0);
+  EXPECT_EQ(ledger.cache().match(tokens_of(12)), 0);
   expect_consistent(ledger);
-  ledger.publish(loading);
-  EXPECT_EQ(ledger.match(tokens_of(12)), 4) << "what stands behind is not known to be right";
-  ledger.publish(user);
-  EXPECT_EQ(ledger.match(tokens_of(13)), 12);
+  ledger.restored_kv().publish(loading);
+  EXPECT_EQ(ledger.cache().match(tokens_of(12)), 4)
+      << "what stands behind is not known to be right";
+  ledger.restored_kv().publish(user);
+  EXPECT_EQ(ledger.cache().match(tokens_of(13)), 12);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, KvThatIsNeverPublishedIsForgottenWithItsSequence) {
   Ledger ledger({.num_blocks = 4, .block_tokens = 4});
-  const SeqId loading = ledger.open(tokens_of(8), true);
-  ASSERT_TRUE(ledger.extend(loading, 8).ok());
-  ledger.advance_unpublished(loading, 8);
-  const SeqId fork = ledger.fork(loading);
-  ledger.close(loading);
+  const SeqId loading = ledger.sequences().open(tokens_of(8), true);
+  ASSERT_TRUE(ledger.sequences().extend(loading, 8).ok());
+  ledger.restored_kv().advance_unpublished(loading, 8);
+  const SeqId fork = ledger.sequences().fork(loading);
+  ledger.sequences().close(loading);
   EXPECT_EQ(ledger.counts().blocks_in_use, 2);
-  ledger.close(fork);
+  ledger.sequences().close(fork);
   EXPECT_EQ(ledger.counts().blocks_free, 4);
-  EXPECT_EQ(ledger.match(tokens_of(8)), 0);
+  EXPECT_EQ(ledger.cache().match(tokens_of(8)), 0);
   expect_consistent(ledger);
 }
 
 TEST(Ledger, IdsAreNotReused) {
   Ledger ledger({.num_blocks = 1, .block_tokens = 4});
-  const SeqId first = ledger.open(tokens_of(1), true);
-  ledger.close(first);
-  EXPECT_NE(ledger.open(tokens_of(1), true), first);
+  const SeqId first = ledger.sequences().open(tokens_of(1), true);
+  ledger.sequences().close(first);
+  EXPECT_NE(ledger.sequences().open(tokens_of(1), true), first);
 }
 
 TEST(LedgerDeathTest, BrokenPreconditionsAbort) {
   Ledger ledger({.num_blocks = 2, .block_tokens = 4});
-  const SeqId id = ledger.open(tokens_of(2), true);
-  EXPECT_DEATH(ledger.advance(id, 1), "room that nobody made");
-  ASSERT_TRUE(ledger.extend(id, 3).ok());
-  EXPECT_DEATH(ledger.advance(id, 3), "tokens that are not there");
-  EXPECT_DEATH((void)ledger.blocks_needed(id, -1), "negative");
-  EXPECT_DEATH((void)ledger.tokens({99}), "no such sequence");
+  const SeqId id = ledger.sequences().open(tokens_of(2), true);
+  EXPECT_DEATH(ledger.sequences().advance(id, 1), "room that nobody made");
+  ASSERT_TRUE(ledger.sequences().extend(id, 3).ok());
+  EXPECT_DEATH(ledger.sequences().advance(id, 3), "tokens that are not there");
+  EXPECT_DEATH((void)ledger.sequences().blocks_needed(id, -1), "negative");
+  EXPECT_DEATH((void)ledger.sequences().tokens({99}), "no such sequence");
   EXPECT_DEATH(Ledger({.num_blocks = 0}), "not validated");
   Ledger windowed({.num_blocks = 2, .block_tokens = 4, .window_tokens = 4});
-  EXPECT_DEATH(windowed.advance_unpublished(windowed.open(tokens_of(2), true), 0), "a window");
+  EXPECT_DEATH(
+      windowed.restored_kv().advance_unpublished(windowed.sequences().open(tokens_of(2), true), 0),
+      "a window");
 }
 
 }  // namespace

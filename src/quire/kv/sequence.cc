@@ -26,6 +26,22 @@ std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens) 
   return static_cast<std::int32_t>((tokens + config.block_tokens - 1) / config.block_tokens);
 }
 
+std::int32_t tokens_of(std::span<const SealedRun> runs) {
+  std::int32_t tokens = 0;
+  for (const SealedRun& run : runs) {
+    tokens += run.segment->num_tokens();
+  }
+  return tokens;
+}
+
+std::int32_t blocks_of(std::span<const SealedRun> runs) {
+  std::int32_t blocks = 0;
+  for (const SealedRun& run : runs) {
+    blocks += run.segment->blocks().size();
+  }
+  return blocks;
+}
+
 std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_tokens) {
   if (config.window_tokens == 0) {
     return 0;

@@ -71,22 +71,22 @@ class Sequence {
   // The last of its blocks that the prefix index knows; the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 
-  // As Ledger::shares_open_block.
+  // Does what Sequences::shares_open_block says.
   [[nodiscard]] bool must_copy_open_block() const;
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
   // Makes room; may order copies. Precondition: blocks_needed(count) are available.
   void extend(std::int32_t count);
   // Precondition: count <= room(), and the tokens are there.
   void advance(std::int32_t count);
-  // As Ledger::advance_unpublished and Ledger::publish.
+  // Do what RestoredKV::advance_unpublished and RestoredKV::publish say.
   void advance_unpublished(std::int32_t count);
   void publish() { publish_from(0); }
   void append(TokenId token) { tokens_.push_back(token); }
-  // As Ledger::reserve.
+  // Does what Sequences::reserve says.
   void reserve(std::int64_t tokens);
-  // As Ledger::begin_behind_window.
+  // Does what RestoredKV::begin_behind_window says.
   void begin_behind_window(std::int32_t num_tokens);
-  // As Ledger::rollback.
+  // Does what Sequences::rollback says.
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run.
   void drop_kv();
@@ -108,6 +108,10 @@ class Sequence {
   SessionRef session_;
   std::string salt_;
 };
+
+// Return the tokens of sealed runs, and the blocks that they cover.
+[[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);
+[[nodiscard]] std::int32_t blocks_of(std::span<const SealedRun> runs);
 
 // Blocks that the first `tokens` slots of a run take.
 [[nodiscard]] std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens);

@@ -31,19 +31,20 @@ inline Tokens tokens_of(std::int32_t size, TokenId first = 0) {
 
 // Stores the KV of the next `count` tokens.
 inline void compute(Ledger& ledger, SeqId id, std::int32_t count) {
-  const Status status = ledger.extend(id, count);
+  const Status status = ledger.sequences().extend(id, count);
   ASSERT_TRUE(status.ok()) << status.error().message;
-  ledger.advance(id, count);
+  ledger.sequences().advance(id, count);
 }
 
 inline SeqId computed(Ledger& ledger, const Tokens& tokens, bool reuse = true) {
-  const SeqId id = ledger.open(tokens, reuse);
-  compute(ledger, id, static_cast<std::int32_t>(tokens.size()) - ledger.num_computed(id));
+  const SeqId id = ledger.sequences().open(tokens, reuse);
+  compute(ledger, id,
+          static_cast<std::int32_t>(tokens.size()) - ledger.sequences().num_computed(id));
   return id;
 }
 
 inline Ids block_ids(const Ledger& ledger, SeqId id) {
-  const RunView run = ledger.runs(id).back();
+  const RunView run = ledger.sequences().runs(id).back();
   Ids ids;
   for (const BlockId block : run.blocks) {
     ids.push_back(block.value);

@@ -60,6 +60,12 @@ struct SegmentId {
   friend auto operator<=>(SegmentId, SegmentId) = default;
 };
 
+// A moment of a ledger, for a caller that gives up half-way. Sequences and segments made since then
+// are closed and dropped again (Sequences::close_since, Segments::drop_since).
+struct LedgerMark {
+  std::uint64_t last_id = 0;
+};
+
 // The order in which attention merges the sealed runs of a row: ascending. So requests share a read
 // whatever their order of segments, and no bit depends on where blocks lie.
 struct MergeRank {

@@ -69,11 +69,12 @@ class FakeEngine {
   // `kept` tokens: like a fork, it may begin in the middle of a block that others hold.
   [[nodiscard]] Status submit_fork(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
                                    std::int32_t kept) {
-    const SeqId sequence = ledger.open(prompt, true);
-    kept = std::min(kept, ledger.num_computed(sequence));
-    if (ledger.rollback(sequence, kept).ok()) {  // else the window has freed what it needs
+    const SeqId sequence = ledger.sequences().open(prompt, true);
+    kept = std::min(kept, ledger.sequences().num_computed(sequence));
+    // Else the window has freed what it needs.
+    if (ledger.sequences().rollback(sequence, kept).ok()) {
       for (const TokenId token : std::span(prompt).subspan(static_cast<std::size_t>(kept))) {
-        ledger.append(sequence, token);
+        ledger.sequences().append(sequence, token);
       }
     }
     const Status status =
@@ -81,7 +82,7 @@ class FakeEngine {
     if (status.ok()) {
       running[id] = {.max_new_tokens = max_new_tokens, .prompt = std::move(prompt)};
     } else {
-      ledger.close(sequence);
+      ledger.sequences().close(sequence);
     }
     return status;
   }
@@ -151,7 +152,7 @@ class FakeEngine {
   void launch(std::span<const ScheduledRun> runs) {
     launched_.assign(runs.begin(), runs.end());
     for (const ScheduledRun& run : runs) {
-      const kv::RunView view = ledger.runs(run.sequence).back();
+      const kv::RunView view = ledger.sequences().runs(run.sequence).back();
       for (std::int32_t i = run.first; i < run.first + run.count; ++i) {
         slots_.push_back(&shelf(view, i) - shelves_.data());
       }
@@ -159,8 +160,8 @@ class FakeEngine {
   }
 
   void compute(const ScheduledRun& run) {
-    const kv::RunView view = ledger.runs(run.sequence).back();
-    const std::span<const TokenId> tokens = ledger.tokens(run.sequence);
+    const kv::RunView view = ledger.sequences().runs(run.sequence).back();
+    const std::span<const TokenId> tokens = ledger.sequences().tokens(run.sequence);
     const std::int32_t window = ledger.config().window_tokens;
     KV last = 0;
     for (std::int32_t i = run.first; i < run.first + run.count; ++i) {

@@ -12,7 +12,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::sched {
@@ -21,7 +21,8 @@ namespace {
 // Makes one plan. All counts are from the ledger as it is; nothing of it is changed.
 class Planner {
  public:
-  explicit Planner(const State& state) : state_(state), ledger_(*state.ledger) {}
+  explicit Planner(const State& state)
+      : state_(state), ledger_(*state.ledger), sequences_(ledger_.sequences()) {}
 
   void make(StepPlan& plan) {
     plan.clear();
@@ -45,7 +46,7 @@ class Planner {
   }
 
   [[nodiscard]] std::span<const TokenId> known_tokens(const Entry& entry) const {
-    return entry.sequence ? ledger_.tokens(*entry.sequence)
+    return entry.sequence ? sequences_.tokens(*entry.sequence)
                           : std::span<const TokenId>(entry.request.prompt);
   }
 
@@ -55,7 +56,7 @@ class Planner {
   }
 
   [[nodiscard]] std::int32_t pending_tokens(const Entry& entry) const {
-    return wanted_tokens(entry) - ledger_.num_computed(entry.running_sequence());
+    return wanted_tokens(entry) - sequences_.num_computed(entry.running_sequence());
   }
 
   [[nodiscard]] std::optional<RequestId> first_needy() const {
@@ -88,7 +89,7 @@ class Planner {
     rows_left_ = state_.config.max_batch_tokens;
     for (std::int32_t i = 0; i < keep; ++i) {
       const std::int32_t pending = pending_tokens(entry(i));
-      const std::int32_t first = ledger_.num_computed(entry(i).running_sequence());
+      const std::int32_t first = sequences_.num_computed(entry(i).running_sequence());
       runs.push_back(make_run(entry(i), first, pending));
       rows_left_ -= pending == 1 ? 1 : 0;
     }
@@ -105,7 +106,7 @@ class Planner {
   bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
                   std::vector<PlannedRun>& runs) {
     share_rows(keep, runs);
-    blocks_left_ = ledger_.blocks_available() + ledger_.blocks_freed_by_drop(dropped);
+    blocks_left_ = ledger_.blocks_available() + ledger_.preemption().blocks_freed_by_drop(dropped);
     for (std::int32_t i = 0; i < keep; ++i) {
       PlannedRun& run = runs[static_cast<std::size_t>(i)];
       const SeqId id = entry(i).running_sequence();
@@ -113,7 +114,7 @@ class Planner {
       if (run.count > 0 && count == 0) {
         return false;
       }
-      blocks_left_ -= ledger_.blocks_needed(id, count);
+      blocks_left_ -= sequences_.blocks_needed(id, count);
       run = make_run(entry(i), run.first, count);
     }
     std::erase_if(runs, [](const PlannedRun& run) { return run.count == 0; });
@@ -121,13 +122,13 @@ class Planner {
   }
 
   [[nodiscard]] std::int32_t rows_that_fit(SeqId id, std::int32_t wanted) const {
-    if (ledger_.blocks_needed(id, wanted) <= blocks_left_) {
+    if (sequences_.blocks_needed(id, wanted) <= blocks_left_) {
       return wanted;
     }
     std::int32_t fits = 0;
     for (std::int32_t too_many = wanted; too_many - fits > 1;) {
       const std::int32_t middle = fits + (too_many - fits) / 2;
-      (ledger_.blocks_needed(id, middle) <= blocks_left_ ? fits : too_many) = middle;
+      (sequences_.blocks_needed(id, middle) <= blocks_left_ ? fits : too_many) = middle;
     }
     return fits;
   }
@@ -161,12 +162,12 @@ class Planner {
     std::vector<RequestId> requests;
     for (auto i = static_cast<std::size_t>(state_.num_running); i < state_.line.size(); ++i) {
       const std::optional<SeqId> id = state_.line[i]->sequence;
-      if (id && ledger_.num_computed(*id) > 0) {
+      if (id && sequences_.num_computed(*id) > 0) {
         sequences.push_back(*id);
         requests.push_back(state_.line[i]->request.id);
       }
     }
-    if (ledger_.blocks_freed_by_drop(sequences) > 0) {
+    if (ledger_.preemption().blocks_freed_by_drop(sequences) > 0) {
       plan.stuck.reset();
       plan.drop = std::move(requests);
     }
@@ -174,13 +175,13 @@ class Planner {
 
   // The cached prefix that it would find. A composition holds its segments already.
   [[nodiscard]] kv::PrefixMatch known_kv(const Entry& waiting) const {
-    const bool plain = !waiting.sequence || ledger_.is_plain(*waiting.sequence);
+    const bool plain = !waiting.sequence || sequences_.is_plain(*waiting.sequence);
     if (!plain || !waiting.request.reuse) {
       return {};
     }
     const std::string& salt =
-        waiting.sequence ? ledger_.salt(*waiting.sequence) : waiting.request.salt;
-    return ledger_.probe(known_tokens(waiting), salt);
+        waiting.sequence ? sequences_.salt(*waiting.sequence) : waiting.request.salt;
+    return ledger_.cache().probe(known_tokens(waiting), salt);
   }
 
   // All known tokens must fit, not only those of this step: a prompt takes all rows until it is
@@ -188,7 +189,7 @@ class Planner {
   // blocks that it attaches are no longer evictable, so they count as taken. Two that attach the
   // same ones pay twice here; at worst the second waits for the next step.
   bool admit_one(const Entry& waiting, StepPlan& plan) {
-    if (waiting.sequence && ledger_.num_computed(*waiting.sequence) > 0) {
+    if (waiting.sequence && sequences_.num_computed(*waiting.sequence) > 0) {
       return admit_fork(waiting, *waiting.sequence, plan);
     }
     const kv::PrefixMatch match = known_kv(waiting);
@@ -210,14 +211,14 @@ class Planner {
   bool admit_fork(const Entry& waiting, SeqId id, StepPlan& plan) {
     const std::int32_t pending = pending_tokens(waiting);
     const std::int64_t missing =
-        std::min(std::int64_t{ledger_.blocks_needed(id, pending)},
+        std::min(std::int64_t{sequences_.blocks_needed(id, pending)},
                  ledger_.min_blocks(wanted_tokens(waiting)) + std::int64_t{1});
     if (missing > blocks_left_) {
       return false;
     }
     const std::int32_t count = rows_that_fit(id, std::min(pending, rows_left_));
-    blocks_left_ -= ledger_.blocks_needed(id, count);
-    admit_rows(waiting, ledger_.num_computed(id), count, plan);
+    blocks_left_ -= sequences_.blocks_needed(id, count);
+    admit_rows(waiting, sequences_.num_computed(id), count, plan);
     return true;
   }
 
@@ -231,6 +232,7 @@ class Planner {
 
   const State& state_;
   const kv::Ledger& ledger_;
+  const kv::Sequences& sequences_;
   std::int32_t rows_left_ = 0;  // of the step
   std::int64_t blocks_left_ = 0;
 };

@@ -9,7 +9,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
-#include "quire/sched/scheduler.h"
+#include "quire/sched/types.h"
 
 namespace quire::sched {
 

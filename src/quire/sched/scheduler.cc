@@ -17,6 +17,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/result.h"
 #include "quire/sched/planner.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::sched {
@@ -73,7 +74,7 @@ Entry* Scheduler::Impl::find(RequestId id) const {
 }
 
 std::int64_t Scheduler::Impl::prompt_tokens(const Request& request) const {
-  return request.sequence ? std::ssize(state.ledger->tokens(*request.sequence))
+  return request.sequence ? std::ssize(state.ledger->sequences().tokens(*request.sequence))
                           : std::ssize(request.prompt);
 }
 
@@ -86,7 +87,8 @@ Status Scheduler::Impl::check_fits(const Request& request) const {
   const std::int64_t tokens = total_tokens(request);
   const kv::Ledger& ledger = *state.ledger;
   const std::int64_t needed =
-      ledger.min_blocks(tokens) + (request.sequence ? ledger.segment_blocks(*request.sequence) : 0);
+      ledger.min_blocks(tokens) +
+      (request.sequence ? ledger.segments().blocks_before(*request.sequence) : 0);
   const std::int64_t all = ledger.config().num_blocks;
   if (needed <= all && tokens <= kMaxTokens) {
     return {};
@@ -105,7 +107,7 @@ Status Scheduler::Impl::check_fits(const Request& request) const {
 void Scheduler::Impl::preempt(RequestId id) {
   Entry& youngest = *state.line[static_cast<std::size_t>(state.num_running - 1)];
   QUIRE_CHECK(youngest.request.id == id, "only the youngest running request may be preempted");
-  state.ledger->drop_kv(youngest.running_sequence());
+  state.ledger->preemption().drop_kv(youngest.running_sequence());
   ++youngest.progress.preemptions;
   --state.num_running;
 }
@@ -114,14 +116,14 @@ void Scheduler::Impl::admit(RequestId id) {
   Entry& head = *state.line[static_cast<std::size_t>(state.num_running)];
   QUIRE_CHECK(head.request.id == id, "only the head of the queue may be admitted");
   if (head.sequence) {
-    state.ledger->reattach(*head.sequence);
+    state.ledger->preemption().reattach(*head.sequence);
   } else {
-    head.sequence = state.ledger->open(head.request.prompt, head.request.reuse,
-                                       head.request.session, head.request.salt);
+    head.sequence = state.ledger->sequences().open(head.request.prompt, head.request.reuse,
+                                                   head.request.session, head.request.salt);
     head.request.prompt = {};
-    head.progress.cached_tokens = state.ledger->num_computed(*head.sequence);
+    head.progress.cached_tokens = state.ledger->sequences().num_computed(*head.sequence);
   }
-  state.ledger->reserve(*head.sequence, head.total_tokens + std::int64_t{1});
+  state.ledger->sequences().reserve(*head.sequence, head.total_tokens + std::int64_t{1});
   ++state.num_running;
 }
 
@@ -129,12 +131,12 @@ Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
   scheduled.clear();
   for (const PlannedRun& run : runs) {
     const SeqId sequence = find(run.request)->running_sequence();
-    if (state.ledger->num_computed(sequence) != run.first) {
+    if (state.ledger->sequences().num_computed(sequence) != run.first) {
       return {ErrorCode::kInternal,
               base::str_cat("request ", run.request.value, " was planned from token ", run.first,
-                            " but has KV of ", state.ledger->num_computed(sequence))};
+                            " but has KV of ", state.ledger->sequences().num_computed(sequence))};
     }
-    QUIRE_TRY_STATUS(state.ledger->extend(sequence, run.count));
+    QUIRE_TRY_STATUS(state.ledger->sequences().extend(sequence, run.count));
     scheduled.push_back({.request = run.request,
                          .sequence = sequence,
                          .first = run.first,
@@ -152,10 +154,11 @@ bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
   std::int64_t blocks = 0;
   for (const ScheduledRun& run : runs) {
     const Entry* entry = find(run.request);
-    const std::int32_t needed = entry == nullptr ? 0 : ledger.blocks_needed(run.sequence, 2);
+    const std::int32_t needed =
+        entry == nullptr ? 0 : ledger.sequences().blocks_needed(run.sequence, 2);
     // A block that is being written cannot be copied, and two may want others to make way.
     if (entry == nullptr || run.count != 1 || !run.samples || run.first + 2 > entry->total_tokens ||
-        ledger.shares_open_block(run.sequence) || needed > 1) {
+        ledger.sequences().shares_open_block(run.sequence) || needed > 1) {
       return false;
     }
     blocks += needed;
@@ -173,7 +176,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
 Scheduler::~Scheduler() {
   for (const auto& entry : impl_->state.line) {
     if (const auto& sequence = entry->sequence) {
-      impl_->state.ledger->close(*sequence);
+      impl_->state.ledger->sequences().close(*sequence);
     }
   }
 }
@@ -198,8 +201,8 @@ Status Scheduler::submit(Request request) {
   entry->sequence = request.sequence;
   if (request.sequence) {
     const kv::Ledger& ledger = *impl_->state.ledger;
-    entry->progress.cached_tokens =
-        ledger.segment_tokens(*request.sequence) + ledger.num_computed(*request.sequence);
+    entry->progress.cached_tokens = ledger.segments().tokens_before(*request.sequence) +
+                                    ledger.sequences().num_computed(*request.sequence);
   }
   entry->request = std::move(request);
   entry->arrival = ++impl_->last_arrival;
@@ -226,7 +229,7 @@ bool Scheduler::finish(RequestId id) {
     --state.num_running;
   }
   if (entry->sequence) {
-    state.ledger->close(*entry->sequence);
+    state.ledger->sequences().close(*entry->sequence);
   }
   impl_->by_id.erase(id.value);
   state.line.erase(place);
@@ -250,7 +253,7 @@ Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
     impl_->preempt(id);
   }
   for (const RequestId id : plan.drop) {
-    state.ledger->drop_kv(impl_->find(id)->running_sequence());
+    state.ledger->preemption().drop_kv(impl_->find(id)->running_sequence());
   }
   for (const RequestId id : plan.admit) {
     impl_->admit(id);
@@ -266,7 +269,7 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
   ++impl_->state.version;
   next.assign(runs.begin(), runs.end());
   for (ScheduledRun& run : next) {
-    const Status room = impl_->state.ledger->extend(run.sequence, 2);
+    const Status room = impl_->state.ledger->sequences().extend(run.sequence, 2);
     QUIRE_CHECK(room.ok(), "blocks that were counted could not be had");
     ++run.first;
   }
@@ -277,9 +280,9 @@ void Scheduler::complete(const ScheduledRun& run, std::optional<TokenId> sampled
   if (impl_->find(run.request) == nullptr) {
     return;
   }
-  impl_->state.ledger->advance(run.sequence, run.count);
+  impl_->state.ledger->sequences().advance(run.sequence, run.count);
   if (run.samples && sampled) {
-    impl_->state.ledger->append(run.sequence, *sampled);
+    impl_->state.ledger->sequences().append(run.sequence, *sampled);
   }
   ++impl_->state.version;
 }

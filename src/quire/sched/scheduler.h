@@ -13,79 +13,15 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::sched {
-
-// Limits of a step.
-struct SchedulerConfig {
-  std::int32_t max_batch_tokens = 2048;  // rows of one step; long prompts are cut to fit
-  std::int32_t max_running = 256;        // sequences of one step; also at most max_batch_tokens
-  std::int64_t block_bytes = 0;          // of one KV block, for errors in bytes; 0: not known
-  // Returns kInvalidArgument that names the first bad field.
-  [[nodiscard]] Status validate() const;
-};
-
-// A request as the scheduler sees it. Only finish() ends it.
-struct Request {
-  RequestId id;
-  std::vector<TokenId> prompt;      // not empty; empty with `sequence`
-  std::optional<SeqId> sequence;    // instead of a prompt: a composition or a fork with at least
-                                    // one own token without KV. The caller opens it, the scheduler
-                                    // closes it once it is accepted. Preempted, it keeps segments
-  std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
-  bool reuse = true;                // attach cached prefixes
-  kv::SessionRef session;           // passed to the ledger
-  std::string salt;                 // of a prompt: the tenant whose cached prefixes it shares
-};
-
-// The work of one sequence in one step: the KV of `count` tokens from `first` on.
-struct PlannedRun {
-  RequestId request;
-  std::int32_t first = 0;  // index into the sequence's own tokens; equals num_computed
-  std::int32_t count = 0;
-  bool samples = false;  // the run reaches the last known token, whose logits give the next one.
-                         // Never for max_new_tokens == 0
-};
-
-// The work of the next step, in order: preempt, admit, run.
-struct StepPlan {
-  std::vector<RequestId> preempt;  // youngest first; each loses its KV and waits at the front
-  std::vector<RequestId> admit;    // from the waiting queue, in order
-  std::vector<PlannedRun> runs;
-  std::vector<RequestId> drop;     // waiting requests that lose the KV that they brought along,
-                                   // because no request can run. The plan has nothing else then
-  std::optional<RequestId> stuck;  // names the oldest request when no request fits, even after all
-                                   // others were preempted: blocks are held outside of the
-                                   // scheduler. `runs` is empty then
-  std::uint64_t version = 0;       // of the state that the plan was made from
-  [[nodiscard]] bool empty() const { return runs.empty(); }
-  // Empties the plan and keeps its memory.
-  void clear();
-};
-
-// A committed run: the ledger has room for it.
-struct ScheduledRun {
-  RequestId request;
-  SeqId sequence;
-  std::int32_t first = 0;
-  std::int32_t count = 0;
-  bool samples = false;
-};
-
-// Counters of one request.
-struct RequestProgress {
-  std::int32_t cached_tokens = 0;  // prompt tokens with KV at first admission: from the prefix
-                                   // cache, or brought along by a sequence
-  std::int32_t preemptions = 0;
-};
 
 class Scheduler {
  public:

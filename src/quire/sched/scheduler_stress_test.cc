@@ -127,7 +127,7 @@ class RandomLoad {
     }
     const kv::LedgerCounts counts = engine_.ledger.counts();
     ASSERT_EQ(counts.blocks_in_use, 0);
-    (void)engine_.ledger.clear_cache();
+    (void)engine_.ledger.cache().clear();
     ASSERT_EQ(engine_.ledger.counts().blocks_free, counts.blocks_total);
   }
 

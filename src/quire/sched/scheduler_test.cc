@@ -67,8 +67,9 @@ std::string digest(const FakeEngine& engine) {
     const RequestProgress progress = engine.scheduler.progress({id});
     text += base::str_cat(" | ", id, " ", progress.cached_tokens, " ", progress.preemptions);
     if (const std::optional<SeqId> sequence = engine.scheduler.sequence({id})) {
-      text += base::str_cat(" s", sequence->value, " ", engine.ledger.num_computed(*sequence));
-      const kv::RunView run = engine.ledger.runs(*sequence).back();
+      text += base::str_cat(" s", sequence->value, " ",
+                            engine.ledger.sequences().num_computed(*sequence));
+      const kv::RunView run = engine.ledger.sequences().runs(*sequence).back();
       for (const BlockId block : run.blocks) {
         text += base::str_cat(" b", block.value);
       }
@@ -313,13 +314,13 @@ TEST(Scheduler, ConfigOutOfRangeIsRefused) {
 
 TEST(Scheduler, BlocksHeldOutsideMakeTheHeadStuckUntilTheyReturn) {
   FakeEngine engine({.num_blocks = 4, .block_tokens = 2}, {});
-  const SeqId held = engine.ledger.open(prompt_of(4, 70), false);
-  ASSERT_TRUE(engine.ledger.extend(held, 4).ok());
+  const SeqId held = engine.ledger.sequences().open(prompt_of(4, 70), false);
+  ASSERT_TRUE(engine.ledger.sequences().extend(held, 4).ok());
   ASSERT_TRUE(engine.submit(1, prompt_of(6), 1).ok());
   const StepPlan plan = engine.scheduler.plan();
   EXPECT_EQ(show(plan), "stuck 1");
   EXPECT_TRUE(plan.empty());
-  engine.ledger.close(held);
+  engine.ledger.sequences().close(held);
   EXPECT_EQ(step(engine), "admit 1 1:0+6!");
 }
 
@@ -328,17 +329,17 @@ TEST(Scheduler, ARunningRequestIsStuckOnlyWhenDroppingAllOthersWouldNotHelp) {
   ASSERT_TRUE(engine.submit(1, prompt_of(4), 3).ok());
   ASSERT_TRUE(engine.submit(2, prompt_of(2, 50), 3).ok());
   EXPECT_EQ(step(engine), "admit 1 admit 2 1:0+4! 2:0+2!");
-  const SeqId held = engine.ledger.open(prompt_of(6, 70), false);
-  ASSERT_TRUE(engine.ledger.extend(held, 6).ok());
+  const SeqId held = engine.ledger.sequences().open(prompt_of(6, 70), false);
+  ASSERT_TRUE(engine.ledger.sequences().extend(held, 6).ok());
   EXPECT_EQ(step(engine), "preempt 2 1:4+1!");
-  engine.ledger.close(held);
+  engine.ledger.sequences().close(held);
   EXPECT_EQ(step(engine), "admit 2 1:5+1! 2:0+3!");
 
   FakeEngine alone({.num_blocks = 3, .block_tokens = 2, .prefix_cache = false}, {});
   ASSERT_TRUE(alone.submit(1, prompt_of(4), 3).ok());
   EXPECT_EQ(step(alone), "admit 1 1:0+4!");
-  const SeqId pinned = alone.ledger.open(prompt_of(2, 70), false);
-  ASSERT_TRUE(alone.ledger.extend(pinned, 2).ok());
+  const SeqId pinned = alone.ledger.sequences().open(prompt_of(2, 70), false);
+  ASSERT_TRUE(alone.ledger.sequences().extend(pinned, 2).ok());
   EXPECT_EQ(show(alone.scheduler.plan()), "stuck 1");
   alone.abort(1);
   EXPECT_EQ(alone.ledger.counts().blocks_free, 2);
@@ -356,14 +357,14 @@ TEST(Scheduler, WindowedSequenceLongerThanThePoolRuns) {
 
 // A sequence of `tail` tokens behind a segment of 3.
 SeqId composed(kv::Ledger& ledger, std::int32_t tail) {
-  const SeqId source = ledger.open(prompt_of(3, 40), false);
-  EXPECT_TRUE(ledger.extend(source, 3).ok());
-  ledger.advance(source, 3);
-  const Result<kv::SegmentId> segment = ledger.seal(source);
-  ledger.close(source);
+  const SeqId source = ledger.sequences().open(prompt_of(3, 40), false);
+  EXPECT_TRUE(ledger.sequences().extend(source, 3).ok());
+  ledger.sequences().advance(source, 3);
+  const Result<kv::SegmentId> segment = ledger.segments().seal(source);
+  ledger.sequences().close(source);
   const kv::SegmentUse use = {*segment, 0, 0};
-  const Result<SeqId> id = ledger.compose({&use, 1}, {.tokens = prompt_of(tail)});
-  EXPECT_TRUE(ledger.drop_segment(*segment)) << "the sequence holds its blocks";
+  const Result<SeqId> id = ledger.segments().compose({&use, 1}, {.tokens = prompt_of(tail)});
+  EXPECT_TRUE(ledger.segments().drop(*segment)) << "the sequence holds its blocks";
   return *id;
 }
 
@@ -386,8 +387,8 @@ TEST(Scheduler, ACompositionOfNoSegmentTakesNothingFromThePrefixCache) {
   FakeEngine engine({.num_blocks = 8, .block_tokens = 2}, {});
   ASSERT_TRUE(engine.submit(1, prompt_of(5), 1).ok());
   EXPECT_EQ(step(engine), "admit 1 1:0+5!");
-  ASSERT_EQ(engine.ledger.match(prompt_of(5), ""), 4);
-  const Result<SeqId> id = engine.ledger.compose({}, {.tokens = prompt_of(5)});
+  ASSERT_EQ(engine.ledger.cache().match(prompt_of(5), ""), 4);
+  const Result<SeqId> id = engine.ledger.segments().compose({}, {.tokens = prompt_of(5)});
   ASSERT_TRUE(engine.scheduler.submit({.id = {2}, .sequence = *id, .max_new_tokens = 1}).ok());
   const StepPlan plan = engine.scheduler.plan();
   EXPECT_EQ(show(plan), "admit 2 2:0+5!");
@@ -404,8 +405,8 @@ TEST(Scheduler, ACompositionThatCannotFitOrHasNothingToComputeIsRefusedAndLeftTo
   EXPECT_EQ(
       engine.scheduler.submit({.id = {1}, .sequence = empty, .max_new_tokens = 1}).error().code,
       ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(engine.ledger.contains(long_one));
-  EXPECT_TRUE(engine.ledger.contains(empty));
+  EXPECT_TRUE(engine.ledger.sequences().contains(long_one));
+  EXPECT_TRUE(engine.ledger.sequences().contains(empty));
 }
 
 TEST(Scheduler, APreemptedCompositionComesBackToItsSegments) {

@@ -18,9 +18,9 @@
 #include "quire/chunks/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
-#include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/kv/segment.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"
@@ -80,7 +80,7 @@ Result<SegmentUses> BlockRuns::segments_of(const BlockRun& run, SegmentUses& nam
   if (state == nullptr) {
     return stale("where they come from has changed or was closed");
   }
-  QUIRE_TRY(auto segments, engine_.core().ledger.seal_runs(state->sequence));
+  QUIRE_TRY(auto segments, engine_.core().ledger.segments().seal_runs(state->sequence));
   named.insert(named.end(), segments.begin(), segments.end());
   return segments;
 }
@@ -103,9 +103,9 @@ BlockRun run_of(const tiers::HeldRef& segment) {
 
 namespace {
 
-BlockRun run_of_chunk(const std::weak_ptr<engine::Engine>& engine, const kv::Ledger& ledger,
+BlockRun run_of_chunk(const std::weak_ptr<engine::Engine>& engine, const kv::Segments& segments,
                       const kv::Chunk& chunk, kv::SegmentId variant) {
-  const kv::Segment& segment = *ledger.segment(variant);
+  const kv::Segment& segment = *segments.find(variant);
   BlockRun run{.engine = engine,
                .salt = chunk.salt,
                .chunk_id = chunk.id,
@@ -135,7 +135,7 @@ Result<BlockRun> BlockRuns::chunk_run(const std::string& chunk_id, const std::st
                                    chunk_type_name(chunk->type), " is computed where it is used"),
           .chunk_id = chunk_id};
     }
-    return run_of_chunk(engine_.self(), engine_.core().ledger, *chunk, variant->second);
+    return run_of_chunk(engine_.self(), engine_.core().ledger.segments(), *chunk, variant->second);
   });
 }
 
@@ -144,7 +144,8 @@ std::vector<BlockRun> BlockRuns::known_runs(const std::string& salt) const {
   std::vector<BlockRun> runs;
   for (const kv::Chunk* chunk : chunks_.registry().list(salt)) {
     for (const auto& [key, variant] : chunk->variants) {
-      runs.push_back(run_of_chunk(engine_.self(), engine_.core().ledger, *chunk, variant));
+      runs.push_back(
+          run_of_chunk(engine_.self(), engine_.core().ledger.segments(), *chunk, variant));
     }
   }
   states_.visit([&](const StateRef& state) {

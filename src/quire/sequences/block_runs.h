@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
+#include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"
 #include "quire/sequences/known_states.h"

@@ -53,8 +53,9 @@ const kv_store::PagedStore& SavedSequences::pool() const { return tiers_.shelves
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
-  QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>(
-                                 [&]() -> Result<Runs> { return ledger().runs(state->sequence); }));
+  QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
+    return ledger().sequences().runs(state->sequence);
+  }));
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   if (!state->tokens.empty()) {
@@ -160,20 +161,21 @@ Status SavedSequences::make_room(Restored& restored) {
   restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
-    restored.sequence = ledger().open(restored.own, true, {}, restored.salt);
+    restored.sequence = ledger().sequences().open(restored.own, true, {}, restored.salt);
   } else {
-    QUIRE_TRY(restored.sequence, ledger().compose(restored.uses, {.tokens = restored.own,
-                                                                  .position = restored.position}));
+    QUIRE_TRY(restored.sequence,
+              ledger().segments().compose(restored.uses,
+                                          {.tokens = restored.own, .position = restored.position}));
   }
-  ledger().begin_behind_window(restored.sequence, restored.num_kv);
-  const std::int32_t there = ledger().num_computed(restored.sequence);
+  ledger().restored_kv().begin_behind_window(restored.sequence, restored.num_kv);
+  const std::int32_t there = ledger().sequences().num_computed(restored.sequence);
   restored.missing = restored.num_kv - there;
-  Status made = ledger().extend(restored.sequence, restored.missing);
+  Status made = ledger().sequences().extend(restored.sequence, restored.missing);
   if (made.ok()) {
     made = engine_.copy_blocks_now();
   }
   if (!made.ok()) {
-    ledger().close(restored.sequence);
+    ledger().sequences().close(restored.sequence);
     return made;
   }
   plan_reads(restored, there);
@@ -186,7 +188,8 @@ void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
     restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
   }
   const auto run = static_cast<int>(restored.parts.size());
-  const std::span<const BlockId> blocks = ledger().runs(restored.sequence).back().blocks;
+  const std::span<const BlockId> blocks =
+      ledger().sequences().runs(restored.sequence).back().blocks;
   auto first = static_cast<std::int32_t>(blocks.size());
   if (restored.missing > 0) {
     first = there / pool().geometry().block_tokens;
@@ -207,7 +210,7 @@ Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> run
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   // A window gives up blocks while they are still being filled.
   const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
-  task.front() = [this, sequence = restored.sequence] { ledger().close(sequence); };
+  task.front() = [this, sequence = restored.sequence] { ledger().sequences().close(sequence); };
   try {
     auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
     if (!state.ok() && !restored.loading) {
@@ -233,7 +236,7 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
     QUIRE_TRY_STATUS(tiers_.fill(part.to, read));
   }
   return engine_.thread().ask<StateRef>([&] {
-    ledger().advance(restored.sequence, restored.missing);
+    ledger().sequences().advance(restored.sequence, restored.missing);
     return sequences_.adopt(restored.sequence, restored.sampled, restored.grade, restored.salt);
   });
 }
@@ -276,11 +279,11 @@ Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const
       .done = [this, sequence = restored.sequence, held = std::move(restored.before)](
                   tiers::BackgroundLoads::Load& load, double) {
         const bool last_is_right =
-            tiers_.background_loads().check(ledger().runs(sequence).back().blocks).ok();
+            tiers_.background_loads().check(ledger().sequences().runs(sequence).back().blocks).ok();
         if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
-          ledger().publish(sequence);
+          ledger().restored_kv().publish(sequence);
         }
-        ledger().close(sequence);
+        ledger().sequences().close(sequence);
       }};
   for (const kv_store::RunPart& part : restored.parts) {
     QUIRE_TRY(auto files, open(part, Purpose::kRead));
@@ -288,9 +291,9 @@ Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const
   }
   orders.push_back(std::move(others));
   return engine_.thread().ask<StateRef>([&] {
-    ledger().advance_unpublished(restored.sequence, restored.missing);
-    StateRef state = sequences_.adopt(ledger().fork(restored.sequence), restored.sampled,
-                                      restored.grade, restored.salt);
+    ledger().restored_kv().advance_unpublished(restored.sequence, restored.missing);
+    StateRef state = sequences_.adopt(ledger().sequences().fork(restored.sequence),
+                                      restored.sampled, restored.grade, restored.salt);
     tiers_.background_loads().start(std::move(orders));
     restored.loading = true;
     return state;

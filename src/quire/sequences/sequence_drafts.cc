@@ -20,6 +20,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -65,35 +66,36 @@ StateRef SequenceDrafts::keep(const SequenceDraft& draft) {
   try {
     return make_state(draft);
   } catch (const std::bad_alloc&) {
-    engine_.core().ledger.close(draft.sequence);
+    engine_.core().ledger.sequences().close(draft.sequence);
     throw;
   }
 }
 
 StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
   kv::Ledger& ledger = engine_.core().ledger;
+  kv::Sequences& sequences = ledger.sequences();
   const SeqId id = draft.sequence;
-  ledger.assign(id, {});  // a state is nobody's request
+  ledger.cache().assign(id, {});  // a state is nobody's request
   if (draft.last) {
-    ledger.append(id, *draft.last);
+    sequences.append(id, *draft.last);
   }
-  const std::span<const TokenId> own = ledger.tokens(id);
-  if (!own.empty() && ledger.num_computed(id) == std::ssize(own)) {
+  const std::span<const TokenId> own = sequences.tokens(id);
+  if (!own.empty() && sequences.num_computed(id) == std::ssize(own)) {
     const TokenId last = own.back();
-    const Status cut = ledger.rollback(id, ledger.num_computed(id) - 1);
+    const Status cut = sequences.rollback(id, sequences.num_computed(id) - 1);
     QUIRE_CHECK(cut.ok(), "the last token of a sequence is in its window");
-    ledger.append(id, last);
+    sequences.append(id, last);
   }
   auto state = std::make_shared<SequenceState>();
-  state->tokens = ledger.joined_tokens(id);
-  state->segment_tokens = ledger.segment_tokens(id);
+  state->tokens = ledger.segments().joined_tokens(id);
+  state->segment_tokens = ledger.segments().tokens_before(id);
   state->sampled = draft.sampled;
   state->grade = draft.grade;
   state->salt = draft.salt;
   state->computed_tokens = draft.computed_tokens;
   state->same_bits = engine_.same_bits();
   state->sequence = id;
-  for (const kv::RunView& run : ledger.runs(id)) {
+  for (const kv::RunView& run : sequences.runs(id)) {
     for (const BlockId block : run.blocks) {
       state->blocks.push_back(block.value);
     }
@@ -106,12 +108,12 @@ StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
 SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
                                     const RequestOptions& options) {
   SequenceDraft draft{.salt = engine_.salt_of(options.salt)};
-  draft.sequence = engine_.core().ledger.open(
+  draft.sequence = engine_.core().ledger.sequences().open(
       tokens, true, engine_.sessions().named(options.session, draft.salt), draft.salt);
   if (!tokens.empty()) {
     draft.last = tokens.back();
-    const Status cut =
-        engine_.core().ledger.rollback(draft.sequence, static_cast<int>(tokens.size()) - 1);
+    const Status cut = engine_.core().ledger.sequences().rollback(
+        draft.sequence, static_cast<int>(tokens.size()) - 1);
     QUIRE_CHECK(cut.ok(), "a cached prefix never has the last token");
   }
   return draft;
@@ -122,26 +124,27 @@ SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
 SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const TokenId> tokens,
                                    const RequestOptions& options) {
   kv::Ledger& ledger = engine_.core().ledger;
-  if (ledger.is_plain(state.sequence)) {
+  kv::Sequences& sequences = ledger.sequences();
+  if (sequences.is_plain(state.sequence)) {
     std::vector<TokenId> all = state.tokens;
     all.insert(all.end(), tokens.begin(), tokens.end());
-    if (ledger.match(all, state.salt) > ledger.num_computed(state.sequence)) {
+    if (ledger.cache().match(all, state.salt) > sequences.num_computed(state.sequence)) {
       return plain(all, {.session = options.session, .salt = state.salt});
     }
   }
-  SequenceDraft draft{.sequence = ledger.fork(state.sequence),
+  SequenceDraft draft{.sequence = sequences.fork(state.sequence),
                       .last = tokens.back(),
                       .grade = state.grade,
                       .salt = state.salt};
   for (const TokenId token : tokens.first(tokens.size() - 1)) {
-    ledger.append(draft.sequence, token);
+    sequences.append(draft.sequence, token);
   }
   return draft;
 }
 
 // The state's first `length` tokens, of which there is at least one.
 Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t length) {
-  kv::Ledger& ledger = engine_.core().ledger;
+  kv::Sequences& sequences = engine_.core().ledger.sequences();
   const SequenceState& state = *from;
   const auto tokens = std::span(state.tokens).first(static_cast<std::size_t>(length));
   const std::int64_t own = length - state.segment_tokens;
@@ -155,18 +158,18 @@ Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t len
     draft.salt = state.salt;
     return draft;
   }
-  SequenceDraft draft{.sequence = ledger.fork(state.sequence),
+  SequenceDraft draft{.sequence = sequences.fork(state.sequence),
                       .last = tokens.back(),
                       .sampled = static_cast<std::int32_t>(std::max<std::int64_t>(
                           0, state.sampled - (std::ssize(state.tokens) - length))),
                       .grade = state.grade,
                       .salt = state.salt};
-  const Status cut = ledger.rollback(draft.sequence, static_cast<std::int32_t>(own) - 1);
+  const Status cut = sequences.rollback(draft.sequence, static_cast<std::int32_t>(own) - 1);
   if (cut.ok()) {
     return draft;
   }
-  ledger.close(draft.sequence);
-  if (!ledger.is_plain(state.sequence)) {
+  sequences.close(draft.sequence);
+  if (!sequences.is_plain(state.sequence)) {
     return cut.error();
   }
   SequenceDraft anew = plain(tokens, {.salt = state.salt});  // the window has freed what is needed
@@ -181,8 +184,8 @@ Result<SegmentUses> SequenceDrafts::place(const BlockRun& run, std::int64_t posi
   SegmentUses uses;
   std::int64_t left = run.tokens;
   for (const kv::SegmentUse& part : segments) {
-    const auto tokens = static_cast<std::int32_t>(
-        std::min<std::int64_t>(left, engine_.core().ledger.segment(part.segment)->num_tokens()));
+    const auto tokens = static_cast<std::int32_t>(std::min<std::int64_t>(
+        left, engine_.core().ledger.segments().find(part.segment)->num_tokens()));
     if (tokens == 0) {
       break;
     }
@@ -215,7 +218,7 @@ Result<SequenceDraft> SequenceDrafts::behind(std::span<const BlockRun> runs,
   SequenceDraft draft{.last = tail.back(), .grade = ReuseGrade::kApproximate};
   tail.pop_back();
   QUIRE_TRY(draft.sequence,
-            engine_.core().ledger.compose(
+            engine_.core().ledger.segments().compose(
                 uses, {.tokens = tail, .position = static_cast<std::int32_t>(position)}));
   return draft;
 }
@@ -225,7 +228,7 @@ Result<SequenceDraft> SequenceDrafts::behind(std::span<const BlockRun> runs,
   SegmentUses named;
   auto draft = behind(runs, std::move(tail), named);
   for (const kv::SegmentUse& use : named) {
-    engine_.core().ledger.drop_segment(use.segment);  // the sequence has it
+    engine_.core().ledger.segments().drop(use.segment);  // the sequence has it
   }
   return draft;
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/kv/ledger.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -111,16 +111,16 @@ Result<StateRef> SequenceService::compute(const std::function<Result<SequenceDra
   const auto begin = [&]() -> Result<std::shared_ptr<engine::Channel>> {
     QUIRE_TRY(SequenceDraft draft, make());
     kv::Ledger& ledger = engine_.core().ledger;
-    draft.computed_tokens =
-        std::ssize(ledger.tokens(draft.sequence)) - ledger.num_computed(draft.sequence);
+    draft.computed_tokens = std::ssize(ledger.sequences().tokens(draft.sequence)) -
+                            ledger.sequences().num_computed(draft.sequence);
     if (draft.computed_tokens == 0) {
-      ledger.assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
+      ledger.cache().assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
       *state = drafts_.keep(draft);
       return std::shared_ptr<engine::Channel>();
     }
     const auto keep_fork = [this, draft](SeqId computed) {
       SequenceDraft next = draft;
-      next.sequence = engine_.core().ledger.fork(computed);
+      next.sequence = engine_.core().ledger.sequences().fork(computed);
       return drafts_.keep(next);
     };
     engine::NewRequest request{
@@ -158,8 +158,9 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
   }
   const auto state = std::make_shared<StateRef>();
   const auto keep_fork = [this, grade = info.grade, salt = own.salt](SeqId computed) {
-    return drafts_.keep(
-        {.sequence = engine_.core().ledger.fork(computed), .grade = grade, .salt = salt});
+    return drafts_.keep({.sequence = engine_.core().ledger.sequences().fork(computed),
+                         .grade = grade,
+                         .salt = salt});
   };
   run.observer = std::make_shared<Next>(
       keep_fork, [state](StateRef computed) { *state = std::move(computed); });
@@ -230,7 +231,7 @@ Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interr
   // Whatever follows the last token makes its KV necessary.
   QUIRE_TRY(const StateRef followed, append(state, std::array<TokenId, 1>{}, interrupted));
   return engine_.thread().ask<tiers::HeldRef>([&]() -> Result<tiers::HeldRef> {
-    auto id = engine_.core().ledger.seal(followed->sequence);
+    auto id = engine_.core().ledger.segments().seal(followed->sequence);
     if (!id.ok()) {  // a window has passed over the first tokens
       Error error = std::move(id).error();
       error.message += "; use mode exact, which keeps no KV of items";
@@ -251,7 +252,7 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
   QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
     Parts found;
     std::int64_t begin = 0;
-    for (const kv::RunView& run : engine_.core().ledger.runs(state->sequence)) {
+    for (const kv::RunView& run : engine_.core().ledger.sequences().runs(state->sequence)) {
       const auto from = static_cast<std::int32_t>(std::max<std::int64_t>(first - begin, 0));
       const auto to =
           static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
@@ -349,7 +350,7 @@ engine::NewRequest SequenceService::request_for(engine::RequestKind kind,
   const std::int64_t cached = std::ssize(state->tokens) - 1;
   engine::NewRequest request{.kind = kind, .salt = state->salt, .sampled_before = state->sampled};
   request.composed = engine::ComposedPrompt{
-      .sequence = engine_.core().ledger.fork(state->sequence),
+      .sequence = engine_.core().ledger.sequences().fork(state->sequence),
       .pieces = {std::shared_ptr<const std::vector<TokenId>>(state, &state->tokens)},
       .cached_tokens = cached,
       .reuse = {.grade = state->grade}};
@@ -365,8 +366,8 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
   }
   return engine_.thread().ask<std::shared_ptr<engine::Channel>>(
       [&]() -> Result<std::shared_ptr<engine::Channel>> {
-        const kv::RunView own = engine_.core().ledger.runs(state->sequence).back();
-        const auto known = std::ssize(engine_.core().ledger.tokens(state->sequence));
+        const kv::RunView own = engine_.core().ledger.sequences().runs(state->sequence).back();
+        const auto known = std::ssize(engine_.core().ledger.sequences().tokens(state->sequence));
         // The KV of the last sampled token is never needed, so one more token than positions fits.
         const std::int64_t room =
             engine_.model_config().max_positions - (own.start_position + known) + std::int64_t{1};
@@ -384,14 +385,15 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
         prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
         prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
         const auto keep_fork = [this, state, known, before](SeqId computed) {
-          const auto sampled = std::ssize(engine_.core().ledger.tokens(computed)) - known;
+          const auto sampled =
+              std::ssize(engine_.core().ledger.sequences().tokens(computed)) - known;
           // Where no token was added the run has computed the last one, whose window may be gone by
           // now.
-          return drafts_.keep(
-              {.sequence = engine_.core().ledger.fork(sampled == 0 ? state->sequence : computed),
-               .sampled = before + static_cast<std::int32_t>(sampled),
-               .grade = state->grade,
-               .salt = state->salt});
+          return drafts_.keep({.sequence = engine_.core().ledger.sequences().fork(
+                                   sampled == 0 ? state->sequence : computed),
+                               .sampled = before + static_cast<std::int32_t>(sampled),
+                               .grade = state->grade,
+                               .salt = state->salt});
         };
         request.observer = std::make_shared<Next>(keep_fork, std::move(done));
         return start(std::move(request));

@@ -21,8 +21,6 @@
 #include "quire/chunks.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
-#include "quire/kv/chunk_registry.h"
-#include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/llm.h"
 #include "quire/output.h"

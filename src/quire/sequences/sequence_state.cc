@@ -3,14 +3,13 @@
 #include <utility>
 
 #include "quire/engine/engine.h"  // IWYU pragma: keep (its thread gets a task)
-#include "quire/kv/ledger.h"
 
 namespace quire::sequences {
 
 // Any thread, the engine's too; does not wait.
 SequenceState::~SequenceState() {
   if (const auto owner = engine.lock()) {
-    task.front() = [raw = owner.get(), id = sequence] { raw->core().ledger.close(id); };
+    task.front() = [raw = owner.get(), id = sequence] { raw->core().ledger.sequences().close(id); };
     owner->thread().post(std::move(task));
   }
 }

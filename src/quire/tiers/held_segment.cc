@@ -3,14 +3,15 @@
 #include <utility>
 
 #include "quire/engine/engine.h"  // IWYU pragma: keep (its thread gets a task)
-#include "quire/kv/ledger.h"
 
 namespace quire::tiers {
 
 // Any thread, the engine's too; does not wait.
 HeldSegment::~HeldSegment() {
   if (const auto owner = engine.lock()) {
-    task.front() = [raw = owner.get(), segment = id] { raw->core().ledger.drop_segment(segment); };
+    task.front() = [raw = owner.get(), segment = id] {
+      raw->core().ledger.segments().drop(segment);
+    };
     owner->thread().post(std::move(task));
   }
 }

@@ -123,7 +123,7 @@ Status TierService::await_arrival(std::span<const BlockId> blocks) {
 
 // The segment is the caller's from now on.
 HeldRef TierService::keep(kv::SegmentId id) {
-  const kv::Segment* segment = ledger().segment(id);
+  const kv::Segment* segment = ledger().segments().find(id);
   QUIRE_CHECK(segment != nullptr, "no such segment");
   auto held = std::make_shared<HeldSegment>();
   held->id = id;
@@ -143,9 +143,9 @@ Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::in
 // Engine thread. Nobody waits for blocks that must be moved for these: they are written at once.
 Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
                                                   std::int32_t stored_from) {
-  QUIRE_TRY(const kv::SegmentId id, ledger().reserve_segment(std::move(tokens), stored_from));
+  QUIRE_TRY(const kv::SegmentId id, ledger().segments().reserve(std::move(tokens), stored_from));
   if (Status copied = engine_.copy_blocks_now(); !copied.ok()) {
-    ledger().drop_segment(id);
+    ledger().segments().drop(id);
     return copied.error();
   }
   return id;
@@ -273,9 +273,9 @@ Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
 Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run) {
   QUIRE_TRY(auto tokens, tokens_of_run(file, run));
   QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
-  const Status read = read_run(file, run, ledger().segment(id)->blocks().ids());
+  const Status read = read_run(file, run, ledger().segments().find(id)->blocks().ids());
   if (!read.ok()) {
-    ledger().drop_segment(id);
+    ledger().segments().drop(id);
     return read.error();
   }
   return id;
@@ -286,9 +286,9 @@ Result<kv::SegmentId> TierService::add_to(JointRead& read,
   QUIRE_TRY(auto tokens, tokens_of_run(*file, run));
   const std::int64_t count = std::ssize(tokens);
   QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
-  const auto alias = ledger().derive(id, {});
+  const auto alias = ledger().segments().derive(id, {});
   if (!alias.ok()) {
-    ledger().drop_segment(id);
+    ledger().segments().drop(id);
     return alias.error();
   }
   read.held.push_back(keep(*alias));

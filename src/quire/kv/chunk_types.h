@@ -1,0 +1,118 @@
+// Plain structs that the chunk registry takes and returns.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/chunks.h"
+#include "quire/kv/types.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+using WallClock = std::chrono::system_clock;
+
+// Limits of a registry.
+struct RegistryConfig {
+  std::int32_t max_chunks = 1000;  // of each tenant
+  std::int32_t max_blocks = 0;     // that chunks of all tenants may hold together
+  std::int64_t block_bytes = 0;    // for errors in bytes
+  std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
+  // Returns what a store knows of a chunk that was never here, or "", for fate().
+  std::function<std::string(std::string_view id, std::string_view salt)> known_elsewhere;
+};
+
+// Names the KV of a chunk: the thing that stood before it when it was computed, and the positions
+// between the end of that thing and the chunk's first token.
+struct VariantKey {
+  std::string before;  // "" nothing, "bos" a BOS token, else the id of a system chunk
+  std::int32_t gap = 0;
+  friend auto operator<=>(const VariantKey&, const VariantKey&) = default;
+};
+inline constexpr std::string_view kBosVariant = "bos";
+using VariantName = std::pair<std::string, VariantKey>;  // with the id of its chunk
+
+// A chunk to register.
+struct NewChunk {
+  std::string id;    // chunk_id(...), of which the salt is a part
+  std::string salt;  // its tenant
+  ChunkType type = ChunkType::kContext;
+  std::string content;
+  std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
+  std::string metadata_json = "{}";                    // an object
+  std::optional<double> ttl_seconds;
+  bool pinned = false;
+  std::int32_t priority = 0;
+  std::string anchor;                     // id of a system chunk, or ""
+  bool temporary = false;                 // goes with its last hold, unless it is registered to
+                                          // stay, composed or changed meanwhile
+  std::string text_id;                    // chunk_text_id of a chunk given as text; else ""
+  std::optional<bool> retokenizes_alike;  // encoding its text gives its ids; nullopt: not known
+  std::optional<WallClock::time_point> created_before;  // by another process; nothing: now
+};
+// Returns the key of the KV that a chunk is registered with.
+[[nodiscard]] inline VariantKey registered_key(const NewChunk& chunk) {
+  return {.before = chunk.anchor};
+}
+
+// A chunk of the registry.
+struct Chunk : NewChunk {
+  WallClock::time_point created, accessed;
+  std::int64_t accesses = 0;
+  std::uint64_t registration = 0;              // grows with every registration of any chunk
+  std::uint64_t use = 0;                       // grows with every use of any chunk
+  TimePoint used_at;                           // of its last use, by the ledger's clock
+  std::vector<SessionRef> users;               // open sessions that have composed it
+  bool others = false;                         // a request without a session has composed it too
+  bool closed = false;                         // every session that composed it was closed
+  std::int32_t holders = 0;                    // requests that use it
+  std::map<VariantKey, SegmentId> variants;    // with KV
+  std::map<VariantKey, std::int32_t> pending;  // being computed: blocks set aside
+  bool listed = false;                         // registration has ended well
+  std::uint64_t rank = 0;                      // of its id: MergeRank::chunk
+};
+
+// Why a chunk is no longer there.
+enum class Removal : std::uint8_t {
+  kDeleted,
+  kCleared,
+  kEvictedForCount,   // max_chunks
+  kEvictedForBlocks,  // max_blocks
+  kExpired,
+  kUnused,
+};
+
+struct RegistryCounts {  // of one tenant
+  std::int64_t hits = 0, misses = 0, evictions = 0;
+  std::int32_t blocks = 0;  // held and set aside
+};
+
+// Ids of chunks that must stay.
+using SparedChunks = std::span<const std::string_view>;
+
+// States how much room a tenant wants, and which chunks must stay.
+struct WantedRoom {
+  std::string_view salt;
+  std::int32_t chunks = 0;
+  std::int32_t blocks = 0;
+  SparedChunks spared = {};
+  std::int64_t lacking = 0;  // blocks that the pool must have more than it has
+};
+
+// Keeps a chunk from eviction until it is released, once.
+struct ChunkHold {
+  std::string id;
+  std::uint64_t registration = 0;
+};
+
+}  // namespace quire::kv

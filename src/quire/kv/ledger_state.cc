@@ -1,0 +1,88 @@
+#include "quire/kv/ledger_state.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/types.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+SeqId LedgerState::add(Sequence sequence) {
+  sequences.emplace(++last_id, std::move(sequence));
+  return {last_id};
+}
+
+// The session's claim is there before its blocks may go.
+void LedgerState::close(SeqId id) {
+  const auto found = sequences.find(id.value);
+  if (found == sequences.end()) {
+    return;
+  }
+  assign(id, {});
+  sequences.erase(found);
+}
+
+void LedgerState::assign(SeqId id, SessionRef session) {
+  Sequence& sequence = this->sequence(id);
+  if (sequence.session() == session) {
+    return;
+  }
+  shared.order().end(sequence.session(), sequence.last_cached().id.value);
+  shared.order().begin(session);
+  sequence.assign(session);
+}
+
+std::int32_t LedgerState::reattach(SeqId id) {
+  Sequence& sequence = this->sequence(id);
+  if (!sequence.adopts() || sequence.num_computed() > 0) {
+    return 0;
+  }
+  const std::vector<BlockRef> chain = cached_chain(sequence.tokens(), sequence.salt());
+  if (!chain.empty()) {
+    sequence.attach(chain);
+  }
+  tokens_reused += sequence.num_computed();
+  return sequence.num_computed();
+}
+
+SegmentId LedgerState::name(std::shared_ptr<const Segment> segment) {
+  segments.emplace(++last_id, std::move(segment));
+  return {last_id};
+}
+
+// The last token is always computed: its logits are wanted.
+std::vector<BlockRef> LedgerState::cached_chain(std::span<const TokenId> tokens,
+                                                std::string_view salt) const {
+  if (!shared.config().prefix_cache || tokens.empty()) {
+    return {};
+  }
+  return shared.index().match(tokens.first(tokens.size() - 1), salt);
+}
+
+LedgerCounts LedgerState::counts() const {
+  const BlockPool& pool = shared.pool();
+  LedgerCounts counts;
+  counts.blocks_total = pool.num_blocks();
+  counts.blocks_free = pool.num_free();
+  counts.blocks_cached = shared.index().num_unused();
+  counts.blocks_in_use = counts.blocks_total - counts.blocks_free - counts.blocks_cached;
+  counts.evictions = shared.num_evictions();
+  counts.evictions_closed = shared.num_evictions(PrefixMiss::Why::kClosed);
+  counts.evictions_expired = shared.num_evictions(PrefixMiss::Why::kExpired);
+  counts.evictions_later = shared.num_evictions(PrefixMiss::Why::kReturnsLater);
+  counts.blocks_moved = shared.num_moved();
+  counts.sessions = shared.index().order().num_sessions();
+  counts.tokens_reused = tokens_reused;
+  return counts;
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,53 @@
+// LedgerState: all that a ledger consists of. Ledger owns it, and the views of the ledger share it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+struct LedgerState {
+  explicit LedgerState(const LedgerConfig& config) : shared(config) {}
+
+  // Returns a sequence. Precondition (QUIRE_CHECK): the id is known.
+  [[nodiscard]] Sequence& sequence(SeqId id) {
+    const auto found = sequences.find(id.value);
+    QUIRE_CHECK(found != sequences.end(), "no such sequence in the ledger");
+    return found->second;
+  }
+  SeqId add(Sequence sequence);
+  // Closes the sequence. No effect for an unknown id.
+  void close(SeqId id);
+  // Makes the sequence a request of `session`, and of no other session.
+  void assign(SeqId id, SessionRef session);
+  // Attaches the longest cached prefix to a sequence without KV. Returns its number of tokens.
+  std::int32_t reattach(SeqId id);
+
+  SegmentId name(std::shared_ptr<const Segment> segment);
+
+  // Returns the blocks of the longest cached prefix of `tokens`, without the last token.
+  [[nodiscard]] std::vector<BlockRef> cached_chain(std::span<const TokenId> tokens,
+                                                   std::string_view salt) const;
+  [[nodiscard]] LedgerCounts counts() const;
+
+  SharedBlocks shared;  // before everything that holds its blocks
+  std::unordered_map<std::uint64_t, Sequence> sequences;
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
+  std::uint64_t last_id = 0;  // of sequences and segments
+  std::int64_t tokens_reused = 0;
+};
+
+}  // namespace quire::kv

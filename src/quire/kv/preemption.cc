@@ -1,0 +1,34 @@
+#include "quire/kv/preemption.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/ledger_state.h"
+
+namespace quire::kv {
+
+std::int32_t Preemption::blocks_freed_by_drop(std::span<const SeqId> ids) const {
+  std::vector<BlockRef> held;
+  for (const SeqId id : ids) {
+    const std::span<const BlockRef> live = state_->sequence(id).open().blocks.live();
+    held.insert(held.end(), live.begin(), live.end());
+  }
+  std::ranges::sort(held, {}, &BlockRef::id);
+  std::int32_t freed = 0;
+  for (auto first = held.begin(); first != held.end();) {
+    const auto next = std::find_if(first, held.end(), [&](BlockRef b) { return b != *first; });
+    freed += next - first == state_->shared.num_users(*first) ? 1 : 0;
+    first = next;
+  }
+  return freed;
+}
+
+void Preemption::drop_kv(SeqId id) { state_->sequence(id).drop_kv(); }
+
+std::int32_t Preemption::reattach(SeqId id) { return state_->reattach(id); }
+
+}  // namespace quire::kv

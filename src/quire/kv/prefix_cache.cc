@@ -1,0 +1,103 @@
+#include "quire/kv/prefix_cache.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/ledger_state.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/types.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+std::int32_t PrefixCache::match(std::span<const TokenId> tokens, std::string_view salt) const {
+  return probe(tokens, salt).tokens;
+}
+
+PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view salt) const {
+  const std::vector<BlockRef> chain = state_->cached_chain(tokens, salt);
+  const LedgerConfig& config = state_->shared.config();
+  PrefixMatch result;
+  result.tokens = static_cast<std::int32_t>(chain.size()) * config.block_tokens;
+  const auto behind = static_cast<std::size_t>(blocks_behind_window(config, result.tokens));
+  for (const BlockRef block : std::span(chain).subspan(behind)) {
+    ++result.blocks;
+    result.evictable_blocks += state_->shared.index().is_unused(block) ? 1 : 0;
+  }
+  return result;
+}
+
+PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_view salt) const {
+  if (!state_->shared.config().prefix_cache) {
+    return {.why = PrefixMiss::Why::kCacheOff};
+  }
+  return state_->shared.index().explain(tokens.first(tokens.empty() ? 0 : tokens.size() - 1), salt);
+}
+
+std::string to_text(const PrefixMiss& miss) {
+  const auto ago = [&] {
+    return base::str_cat(" ", static_cast<std::int64_t>(miss.seconds), " s ago");
+  };
+  switch (miss.why) {
+    case PrefixMiss::Why::kCacheOff:
+      return "the prefix cache is off";
+    case PrefixMiss::Why::kNeverSeen:
+      return "never seen";
+    case PrefixMiss::Why::kDiffers:
+      return base::str_cat("differs from what is cached at token ", miss.token);
+    case PrefixMiss::Why::kEvicted:
+      return base::str_cat("evicted to make room", ago());
+    case PrefixMiss::Why::kClosed:
+      return base::str_cat("evicted to make room", ago(), ": its session was closed");
+    case PrefixMiss::Why::kExpired:
+      return base::str_cat("evicted to make room", ago(), ": its session's ttl was over");
+    case PrefixMiss::Why::kReturnsLater:
+      return base::str_cat("evicted to make room", ago(),
+                           ": its session was expected back later than others");
+    case PrefixMiss::Why::kCleared:
+      return base::str_cat("the cache was cleared", ago());
+    case PrefixMiss::Why::kTail:
+      return "less than a block is left, and the last token is always computed";
+  }
+  return "";
+}
+
+std::int32_t PrefixCache::clear() { return state_->shared.clear_cache(); }
+
+void PrefixCache::set_time(TimePoint now) { state_->shared.order().set_time(now); }
+
+TimePoint PrefixCache::now() const { return state_->shared.order().now(); }
+
+SessionRef PrefixCache::open_session() { return state_->shared.order().open_session(); }
+
+Retention PrefixCache::retention(SessionRef session) const {
+  return state_->shared.order().retention(session);
+}
+
+void PrefixCache::set_retention(SessionRef session, const Retention& retention) {
+  state_->shared.order().set_retention(session, retention);
+}
+
+void PrefixCache::close_session(SessionRef session) {
+  state_->shared.order().close_session(session);
+}
+
+void PrefixCache::forget_session(SessionRef session) {
+  state_->shared.order().forget_session(session);
+}
+
+void PrefixCache::assign(SeqId id, SessionRef session) { state_->assign(id, session); }
+
+Standing PrefixCache::standing(std::span<const SessionRef> users, bool others,
+                               TimePoint last_use) const {
+  return state_->shared.order().standing(users, others, last_use);
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,232 @@
+#include "quire/kv/segments.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <new>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/ledger_state.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+Status check_position(std::int32_t position, std::int64_t num_tokens, std::string_view what) {
+  constexpr std::int64_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
+  if (position >= 0 && position <= kMaxPosition - num_tokens) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(what, " of ", num_tokens, " tokens cannot be used at ", position,
+                        "; give 0 to ", kMaxPosition - num_tokens)};
+}
+
+// The first `num_tokens` tokens of a segment, which share its blocks.
+Result<std::shared_ptr<const Segment>> first_part(const LedgerConfig& config,
+                                                  const std::shared_ptr<const Segment>& segment,
+                                                  std::int32_t num_tokens) {
+  if (num_tokens == segment->num_tokens()) {
+    return segment;
+  }
+  if (num_tokens < 1 || num_tokens > segment->num_tokens()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot use ", num_tokens, " tokens of a segment of ",
+                          segment->num_tokens(), "; give 1 to ", segment->num_tokens())};
+  }
+  const std::span<const TokenId> tokens = segment->tokens();
+  return std::make_shared<const Segment>(
+      segment->blocks().clone(blocks_for_tokens(config, num_tokens)),
+      std::vector<TokenId>(tokens.begin(), tokens.begin() + num_tokens), segment->stored_from());
+}
+
+}  // namespace
+
+Result<SegmentId> Segments::seal(SeqId id) {
+  QUIRE_TRY(Segment segment, state_->sequence(id).seal());
+  return state_->name(std::make_shared<const Segment>(std::move(segment)));
+}
+
+Result<std::vector<SegmentUse>> Segments::seal_runs(SeqId id) {
+  const Sequence& sequence = state_->sequence(id);
+  const auto give_up = [this, before = LedgerMark{state_->last_id}] {
+    drop_since(before, [](SegmentId) { return false; });
+  };
+  try {
+    std::vector<SegmentUse> uses;
+    uses.reserve(sequence.sealed().size() + 1);
+    for (const SealedRun& run : sequence.sealed()) {
+      uses.push_back(
+          {.segment = state_->name(run.segment), .position = run.start_position, .rank = run.rank});
+    }
+    if (sequence.num_computed() > 0) {
+      auto own = seal(id);
+      if (!own.ok()) {
+        give_up();
+        return std::move(own).error();
+      }
+      uses.push_back({.segment = *own, .position = sequence.open().start_position});
+    }
+    return uses;
+  } catch (const std::bad_alloc&) {
+    give_up();
+    throw;
+  }
+}
+
+Result<SegmentId> Segments::reserve(std::vector<TokenId> tokens, std::int32_t stored_from) {
+  const std::int32_t needed = blocks_for_tokens(state_->shared.config(), std::ssize(tokens));
+  if (needed == 0) {
+    return {ErrorCode::kInvalidArgument, "a segment has at least one token"};
+  }
+  if (needed > state_->shared.num_available()) {
+    return {ErrorCode::kOutOfBlocks,
+            base::str_cat("a segment of ", tokens.size(), " tokens needs ", needed, " blocks, ",
+                          state_->shared.num_available(), " of ", state_->counts().blocks_total,
+                          " can be had")};
+  }
+  BlockTable blocks(state_->shared);
+  blocks.reserve(needed);
+  for (const BlockRef block : state_->shared.acquire(needed, BlockId{})) {
+    blocks.push(block);
+  }
+  return state_->name(
+      std::make_shared<const Segment>(std::move(blocks), std::move(tokens), stored_from));
+}
+
+Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> tokens) {
+  const auto found = state_->segments.find(id.value);
+  if (found == state_->segments.end()) {
+    return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
+  }
+  const Segment& base = *found->second;
+  const std::int32_t block_tokens = state_->shared.config().block_tokens;
+  std::vector<std::int32_t> touched;  // blocks
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= base.num_tokens()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("no token ", token, " in a segment of ", base.num_tokens())};
+    }
+    if (touched.empty() || touched.back() != token / block_tokens) {
+      touched.push_back(token / block_tokens);
+    }
+  }
+  const auto needed = static_cast<std::int32_t>(touched.size());
+  if (needed > state_->shared.num_available()) {
+    return {ErrorCode::kOutOfBlocks,
+            base::str_cat("recomputing tokens of a segment needs ", needed, " blocks, ",
+                          state_->shared.num_available(), " of ", state_->counts().blocks_total,
+                          " can be had")};
+  }
+  // Copies are ordered last: what is refused memory before has ordered none.
+  state_->shared.reserve_copies(needed);
+  BlockTable blocks = base.blocks().clone(base.blocks().size());
+  std::vector<BlockRef> fresh;
+  fresh.reserve(static_cast<std::size_t>(needed));
+  for (const BlockRef block : state_->shared.acquire(needed, BlockId{})) {
+    blocks.replace(touched[fresh.size()], block);
+    fresh.push_back(block);
+  }
+  const SegmentId derived = state_->name(std::make_shared<const Segment>(
+      std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end()),
+      base.stored_from()));
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const std::int32_t first = touched[i] * block_tokens;
+    state_->shared.order_copy({.from = base.blocks().ref(touched[i]).id,
+                               .to = fresh[i].id,
+                               .tokens = std::min(block_tokens, base.num_tokens() - first)});
+  }
+  return derived;
+}
+
+bool Segments::drop(SegmentId id) { return state_->segments.erase(id.value) > 0; }
+
+void Segments::drop_since(LedgerMark mark, const std::function<bool(SegmentId)>& keeps) {
+  std::erase_if(state_->segments, [&](const auto& segment) {
+    return segment.first > mark.last_id && !keeps({segment.first});
+  });
+}
+
+bool Segments::forget(SegmentId id) {
+  const auto found = state_->segments.extract(id.value);
+  if (found.empty()) {
+    return false;
+  }
+  const auto own = static_cast<std::size_t>(found.mapped()->found_blocks());
+  const std::span<const BlockRef> live = found.mapped()->blocks().live();
+  std::vector<BlockRef> blocks;
+  try {
+    blocks.assign(live.begin() + static_cast<std::ptrdiff_t>(own), live.end());
+  } catch (const std::bad_alloc&) {
+    return true;  // as drop(): what is cached goes when its turn comes
+  }
+  found.mapped() = nullptr;
+  state_->shared.forget(blocks);
+  return true;
+}
+
+const Segment* Segments::find(SegmentId id) const {
+  const auto found = state_->segments.find(id.value);
+  return found == state_->segments.end() ? nullptr : found->second.get();
+}
+
+std::int32_t Segments::num_blocks(SegmentId id) const {
+  const auto found = state_->segments.find(id.value);
+  return found == state_->segments.end() ? 0 : found->second->blocks().size();
+}
+
+Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail tail) {
+  std::vector<SealedRun> sealed;
+  sealed.reserve(uses.size());
+  std::int32_t end = 0;
+  for (const SegmentUse use : uses) {
+    const auto found = state_->segments.find(use.segment.value);
+    if (found == state_->segments.end()) {
+      return {ErrorCode::kNotFound, base::str_cat("no segment ", use.segment.value)};
+    }
+    const std::int32_t num_tokens = use.tokens.value_or(found->second->num_tokens());
+    QUIRE_TRY_STATUS(check_position(use.position, num_tokens, "a segment"));
+    QUIRE_TRY(auto segment, first_part(state_->shared.config(), found->second, num_tokens));
+    sealed.push_back(
+        {.segment = std::move(segment), .start_position = use.position, .rank = use.rank});
+    end = std::max(end, use.position + num_tokens);
+  }
+  const std::int32_t position = tail.position.value_or(end);
+  QUIRE_TRY_STATUS(check_position(position, std::ssize(tail.tokens), "an open run"));
+  return state_->add(Sequence(state_->shared, tail.tokens, std::move(sealed), position));
+}
+
+std::int32_t Segments::tokens_before(SeqId id) const {
+  return tokens_of(state_->sequence(id).sealed());
+}
+
+std::int32_t Segments::blocks_before(SeqId id) const {
+  return blocks_of(state_->sequence(id).sealed());
+}
+
+std::vector<TokenId> Segments::joined_tokens(SeqId id) const {
+  const Sequence& sequence = state_->sequence(id);
+  std::vector<TokenId> joined;
+  joined.reserve(static_cast<std::size_t>(tokens_of(sequence.sealed())) + sequence.tokens().size());
+  for (const SealedRun& run : sequence.sealed()) {
+    joined.insert(joined.end(), run.segment->tokens().begin(), run.segment->tokens().end());
+  }
+  joined.insert(joined.end(), sequence.tokens().begin(), sequence.tokens().end());
+  return joined;
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,74 @@
+// Segments: makes runs of tokens with KV immutable, names them, and composes sequences of them. A
+// view: Ledger::segments() lends it.
+//
+// An unknown sequence id is a broken invariant of the caller (QUIRE_CHECK). An unknown segment is a
+// typed error or no effect.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+struct LedgerState;
+
+class Segments {
+ public:
+  // Borrows `state`.
+  explicit Segments(LedgerState& state) : state_(&state) {}
+
+  // Makes a segment of the KV of the open run. The segment stands at positions from 0 and lives
+  // until drop(). Fails with kInvalidArgument without KV, or when the window has freed a part.
+  [[nodiscard]] Result<SegmentId> seal(SeqId id);
+  // Makes a segment of every run that has KV, also of those that the sequence was composed of, at
+  // their places. The caller passes them to compose() and drop(). Fails as seal() does.
+  [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
+  // Makes a segment whose KV the caller stores into its blocks, after Ledger::take_copies and
+  // before any use. `stored_from` is the position that the key of its first token is rotated to.
+  // Fails with kInvalidArgument for no tokens, and with kOutOfBlocks.
+  [[nodiscard]] Result<SegmentId> reserve(std::vector<TokenId> tokens,
+                                          std::int32_t stored_from = 0);
+  // Makes a segment with the same tokens in which the KV of `tokens` (ascending indices) may be
+  // written once more. Blocks that hold one of them are copies of its own; the others are shared.
+  // Fails with kNotFound, kInvalidArgument for an index outside, or kOutOfBlocks, and changes
+  // nothing then.
+  [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
+
+  // Forgets the segment's name. Its blocks return when no sequence uses them. False if unknown.
+  bool drop(SegmentId id);
+  // Drops every segment made since `mark` that `keeps` does not spare. Allocates nothing.
+  void drop_since(LedgerMark mark, const std::function<bool(SegmentId)>& keeps);
+  // Drops the segment and, from its end on, uncaches the blocks that its sequence computed. Stops
+  // at a block that is in use or has another cached block behind it. False if unknown.
+  bool forget(SegmentId id);
+
+  // Returns nullptr if unknown. The segment is valid until it is dropped.
+  [[nodiscard]] const Segment* find(SegmentId id) const;
+  // Returns the number of blocks that a segment covers; 0 if unknown.
+  [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
+
+  // Opens a sequence behind these segments at these positions. It shares them; its own tokens are
+  // those of `tail` and appended ones. Its blocks are never published, since their KV does not
+  // follow from the token ids alone. Fails with kNotFound for an unknown segment. Fails with
+  // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
+  // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
+  [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
+  // Return the tokens of the segments before the sequence's own, and the blocks that they cover.
+  [[nodiscard]] std::int32_t tokens_before(SeqId id) const;
+  [[nodiscard]] std::int32_t blocks_before(SeqId id) const;
+  // Returns the tokens of the sequence's segments and its own, in order. Cost: O(tokens).
+  [[nodiscard]] std::vector<TokenId> joined_tokens(SeqId id) const;
+
+ private:
+  LedgerState* state_;
+};
+
+}  // namespace quire::kv

@@ -1,0 +1,114 @@
+#include "quire/kv/sequences.h"
+
+#include <cstdint>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/ledger_state.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+SeqId Sequences::open(std::span<const TokenId> tokens, bool reuse, SessionRef session,
+                      std::string_view salt) {
+  const SeqId id = state_->add(Sequence(state_->shared, tokens, reuse, session, salt));
+  state_->shared.order().begin(session);
+  try {
+    state_->reattach(id);
+  } catch (const std::bad_alloc&) {
+    close(id);
+    throw;
+  }
+  return id;
+}
+
+void Sequences::close(SeqId id) { state_->close(id); }
+
+std::span<const TokenId> Sequences::tokens(SeqId id) const { return state_->sequence(id).tokens(); }
+
+std::int32_t Sequences::num_computed(SeqId id) const { return state_->sequence(id).num_computed(); }
+
+std::vector<RunView> Sequences::runs(SeqId id) const {
+  std::vector<RunView> views;
+  append_runs(id, views);
+  return views;
+}
+
+void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
+  const Sequence& sequence = state_->sequence(id);
+  for (const SealedRun& run : sequence.sealed()) {
+    views.push_back({.blocks = run.segment->blocks().ids(),
+                     .num_tokens = run.segment->num_tokens(),
+                     .start_position = run.start_position,
+                     .stored_from = run.segment->stored_from(),
+                     .rank = run.rank});
+  }
+  const OpenRun& open = sequence.open();
+  views.push_back({.blocks = open.blocks.ids(),
+                   .num_tokens = open.num_tokens,
+                   .start_position = open.start_position});
+}
+
+void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }
+
+std::int32_t Sequences::blocks_needed(SeqId id, std::int32_t count) const {
+  return state_->sequence(id).blocks_needed(count);
+}
+
+Status Sequences::extend(SeqId id, std::int32_t count) {
+  Sequence& sequence = state_->sequence(id);
+  const std::int32_t needed = sequence.blocks_needed(count);
+  if (needed > state_->shared.num_available()) {
+    const LedgerCounts now = state_->counts();
+    return {ErrorCode::kOutOfBlocks,
+            base::str_cat("cannot make room for ", count, " tokens: needs ", needed, " blocks, ",
+                          now.blocks_free, " free and ", now.blocks_cached, " evictable of ",
+                          now.blocks_total, "; close sequences or raise kv_budget")};
+  }
+  sequence.extend(count);
+  return {};
+}
+
+void Sequences::advance(SeqId id, std::int32_t count) { state_->sequence(id).advance(count); }
+
+void Sequences::append(SeqId id, TokenId token) { state_->sequence(id).append(token); }
+
+SeqId Sequences::fork(SeqId id) { return state_->add(state_->sequence(id).fork()); }
+
+Status Sequences::rollback(SeqId id, std::int32_t length) {
+  return state_->sequence(id).rollback(length);
+}
+
+void Sequences::close_since(LedgerMark mark) {
+  for (auto next = state_->sequences.begin(); next != state_->sequences.end();) {
+    const SeqId id{(next++)->first};
+    if (id.value > mark.last_id) {
+      close(id);
+    }
+  }
+}
+
+bool Sequences::contains(SeqId id) const { return state_->sequences.contains(id.value); }
+
+bool Sequences::is_plain(SeqId id) const { return state_->sequence(id).is_plain(); }
+
+const std::string& Sequences::salt(SeqId id) const { return state_->sequence(id).salt(); }
+
+std::int32_t Sequences::num_blocks_held(SeqId id) const {
+  const Sequence& sequence = state_->sequence(id);
+  return sequence.open().blocks.num_live() + blocks_of(sequence.sealed());
+}
+
+bool Sequences::shares_open_block(SeqId id) const {
+  return state_->sequence(id).must_copy_open_block();
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,89 @@
+// Sequences: the sequences of a ledger, from open() to close(). A view: Ledger::sequences() lends
+// it.
+//
+// A plain request needs the methods from open() to append() alone. Its step is extend(),
+// append_runs() for attention, then advance() and append().
+//
+// An unknown id is a broken invariant of the caller (QUIRE_CHECK), except in contains() and
+// close().
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+
+struct LedgerState;
+
+class Sequences {
+ public:
+  // Borrows `state`.
+  explicit Sequences(LedgerState& state) : state_(&state) {}
+
+  // Opens a sequence over `tokens`, without new blocks. With `reuse` its KV begins with the longest
+  // cached prefix: whole blocks of equal tokens, at most tokens.size() - 1, so that the last token
+  // is computed. Without `reuse` it never uses a block that another sequence computed, not even
+  // after Preemption::reattach. It is a request of `session` until it is closed; a stale handle
+  // counts as none. Sequences of one `salt` find each other's KV, and no other's.
+  [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {},
+                           std::string_view salt = {});
+  // Closes the sequence. Its full blocks stay findable until they are evicted. No effect for an
+  // unknown id.
+  void close(SeqId id);
+
+  // Returns its own tokens, computed or not. Tokens of segments do not count.
+  [[nodiscard]] std::span<const TokenId> tokens(SeqId id) const;
+  // Returns its length: the number of its own tokens with KV.
+  [[nodiscard]] std::int32_t num_computed(SeqId id) const;
+  // Returns its runs in order; the last one is the open run.
+  [[nodiscard]] std::vector<RunView> runs(SeqId id) const;
+  // Appends its runs to `views`.
+  void append_runs(SeqId id, std::vector<RunView>& views) const;
+
+  // Reserves memory for `tokens` tokens in all, so that appending up to there allocates nothing.
+  void reserve(SeqId id, std::int64_t tokens);
+  // Returns how many new blocks the KV of the next `count` tokens needs, copies on write included.
+  [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
+  // Makes room for the KV of the next `count` tokens. Takes free blocks, evicts cached ones
+  // (EvictionOrder) and copies a shared open block. Copies cached blocks out of the way where the
+  // new ones would not lie in extents. Fails with kOutOfBlocks and changes nothing then.
+  [[nodiscard]] Status extend(SeqId id, std::int32_t count);
+  // Books that the KV of the next `count` tokens is stored: the length grows, and blocks behind the
+  // window are freed. Full blocks are published, or exchanged for cached ones with the same KV.
+  // Precondition: extend() made the room, and the tokens exist.
+  void advance(SeqId id, std::int32_t count);
+  // Appends a sampled token, which has no KV yet.
+  void append(SeqId id, TokenId token);
+
+  // Opens another sequence with the same tokens, KV and salt. It shares every block, the open tail
+  // too. Room made by extend and the session stay with the original.
+  [[nodiscard]] SeqId fork(SeqId id);
+  // Cuts tokens and KV to `length` tokens; the blocks behind return. Fails with kInvalidArgument
+  // outside [0, tokens], or when the window has freed a block that is needed.
+  [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
+  // Closes every sequence opened since `mark`. Allocates nothing.
+  void close_since(LedgerMark mark);
+
+  [[nodiscard]] bool contains(SeqId id) const;
+  // Returns true if it was not composed, so that its KV follows from its tokens alone.
+  [[nodiscard]] bool is_plain(SeqId id) const;
+  // Returns the salt of a plain sequence.
+  [[nodiscard]] const std::string& salt(SeqId id) const;
+  [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
+  // Returns true if the block of the last token with KV has room and another holder: extend() then
+  // copies it.
+  [[nodiscard]] bool shares_open_block(SeqId id) const;
+
+ private:
+  LedgerState* state_;
+};
+
+}  // namespace quire::kv
