@@ -1,6 +1,7 @@
 // Plan: the work items of one step on the CPU. PlanMaker makes it of entries.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -72,6 +73,13 @@ struct Plan {
 
   void clear();  // keeps its memory
 };
+
+// Returns row `row` of an item.
+[[nodiscard]] inline const EntryRow& entry_row(std::span<const Entry> entries, const WorkItem& item,
+                                               int row) {
+  return entries[static_cast<std::size_t>(item.entry)]
+      .rows[static_cast<std::size_t>(item.first_row) + static_cast<std::size_t>(row)];
+}
 
 // Returns the tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides
 // token j unless j > query_position - window_tokens; 0 = no window.
