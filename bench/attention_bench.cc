@@ -13,6 +13,7 @@
 
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
+#include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
 #include "quire/device/cpu/isa.h"

@@ -23,6 +23,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
+#include "quire/attention/device_plan_maker.h"
 #include "quire/attention/entry.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cuda/copy.h"

@@ -1,4 +1,4 @@
-// DevicePlan: what a GPU does for the entries of one step, made on the host in plain C++. Two
+// DevicePlan: the work of a GPU for the entries of one step. make_device_plan makes it. Two
 // families of kernels share it: items of few query columns, where reading KV is the cost (decode),
 // and items of many, where the arithmetic is (prefill, chunks that many requests use). Each item
 // gives every one of its rows a part, (max, sum, values) over a range of the run's tokens; the
@@ -11,19 +11,18 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
-#include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 
 namespace quire::attention {
 
-inline constexpr int kFewColumns = 16;  // (row, head) pairs of one KV head in an item at most
-// The same where one kind of kernel computes both families to the same bits.
+// Columns of an item, which are (row, head) pairs of one KV head, at most: of few, of few where one
+// kind of kernel computes both families to equal bits, and of many.
+inline constexpr int kFewColumns = 16;
 inline constexpr int kFewColumnsOfOneKernel = 32;
-inline constexpr int kManyColumns = 128;  // the same of the other family
-inline constexpr int kStepTokens = 128;   // that a kernel takes at once at most
+inline constexpr int kManyColumns = 128;
+inline constexpr int kStepTokens = 128;  // that a kernel takes at once at most
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
@@ -49,26 +48,26 @@ struct DevicePlan {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
-  // Where one kernel computes both families: the CTAs that share the items.
-  struct Crew {
+  // The CTAs that share the items, where one kernel computes both families.
+  struct CtaGroup {
     std::int32_t few_workers = 0, many_workers = 0;
-    // CTAs of many columns are pairs with one queue, whose items are pairs too, neighbours over the
-    // same tokens, one for each CTA: what is read is brought once for both.
+    // 1: CTAs of many columns are pairs with one queue, whose items are pairs too, neighbours over
+    // the same tokens, one for each CTA. Tokens are brought once for both.
     std::int32_t pairs = 0;
   };
-  // What one of them takes. A unit is an item for one KV head, number item * KV heads + head: the
-  // first is `first`, each other lies steps[0] and steps[1] in turn behind the one before. All that
-  // a CTA needs to begin is in one place: where a kernel begins, each load that waits for another
-  // takes a microsecond. Uploaded as it is.
+  // The work of one CTA, or of one of its halves. A queued item is an item for one KV head, number
+  // item * KV heads + head. Round i takes number first + i / 2 * (steps[0] + steps[1]) + i % 2 *
+  // steps[0]. All that a CTA needs to begin is in one place: where a kernel begins, each load that
+  // waits for another costs time. Uploaded as it is.
   struct alignas(16) Queue {
-    // The same of both halves. A word, as kernels read it.
+    // The kind of a CTA: both halves have it. A word, as kernels read it.
     enum class Kind : std::int32_t { kNone, kFew, kMany, kPair };  // NOLINT(performance-enum-size)
     std::int32_t first = 0;
     std::int32_t steps[2] = {};
     std::int32_t count = 0;
-    Kind kind = Kind::kNone;      // kPair: of many columns, crew.pairs
+    Kind kind = Kind::kNone;      // kPair: of many columns, cta_group.pairs
     std::int32_t workers = 0;     // CTAs of the family
-    Item item;                    // of the first unit
+    Item item;                    // of the first round
     std::int32_t unused[4] = {};  // a CTA's two are a line of the cache
   };
   std::vector<Item> few, many;
@@ -81,7 +80,7 @@ struct DevicePlan {
   std::int32_t num_merged = 0;                // rows of the batch that are not written by an item
   std::int32_t widest_few = 0;                // columns of an item of few
   bool like_many = false;                     // items of few give the bits of items of many
-  Crew crew;
+  CtaGroup cta_group;
   // [many_workers of the options, to an even number][2]: of each CTA; its halves have one each of
   // few columns, and of many both the same.
   std::vector<Queue> queues;
@@ -98,12 +97,5 @@ struct DevicePlanOptions {
                             // is instead two for few
   std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens
 };
-
-// Preconditions (QUIRE_CHECK) as for PlanMaker::make. Cost: O(entry rows * ranges + blocks). Items
-// are sorted, the longest first. `memory`: of an earlier plan, to be used again; what it holds does
-// not matter.
-[[nodiscard]] DevicePlan make_device_plan(const AttentionShape& shape,
-                                          std::span<const Entry> entries, std::int32_t num_rows,
-                                          const DevicePlanOptions& options, DevicePlan memory = {});
 
 }  // namespace quire::attention

@@ -1,8 +1,8 @@
-// The planner: entries to work items, in plain C++ without a device. Pure: same entries, same plan.
+// Plan: the work items of one step on the CPU. PlanMaker makes it of entries.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -74,36 +74,16 @@ struct Plan {
   void clear();  // keeps its memory
 };
 
-// Tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides token j
-// unless j > query_position - window_tokens; 0 = no window.
+// Returns row `row` of an item.
+[[nodiscard]] inline const EntryRow& entry_row(std::span<const Entry> entries, const WorkItem& item,
+                                               int row) {
+  return entries[static_cast<std::size_t>(item.entry)]
+      .rows[static_cast<std::size_t>(item.first_row) + static_cast<std::size_t>(row)];
+}
+
+// Returns the tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides
+// token j unless j > query_position - window_tokens; 0 = no window.
 [[nodiscard]] TokenRange visible_tokens(const Entry& entry, const EntryRow& row,
                                         std::int32_t window_tokens);
-
-// Makes plans one after the other. Its memory is used again, so that a step like the one before
-// allocates nothing. One thread at a time.
-class PlanMaker {
- public:
-  PlanMaker();
-  ~PlanMaker();
-  PlanMaker(const PlanMaker&) = delete;
-  PlanMaker& operator=(const PlanMaker&) = delete;
-
-  // Replaces what `plan` holds. `window_tokens` 0 = none. Plans differ per window, so a model with
-  // two windows makes two; one plan serves all layers with that window. Preconditions
-  // (QUIRE_CHECK): heads a multiple of kv_heads, block_tokens 1..256, rows of an entry strictly
-  // ascending, every visible token in a block with an id >= 0. Cost: about 10 ns per (tile, visible
-  // block) and KV head.
-  void make(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
-            std::int32_t window_tokens, int threads, Plan& plan);
-
-  struct Memory;
-
- private:
-  std::unique_ptr<Memory> memory_;
-};
-
-// The same with memory of its own.
-[[nodiscard]] Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
-                             std::int32_t block_tokens, std::int32_t window_tokens, int threads);
 
 }  // namespace quire::attention

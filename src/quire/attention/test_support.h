@@ -21,6 +21,7 @@
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
+#include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/attention/self_check.h"  // IWYU pragma: export (tolerances)
 #include "quire/device/cpu/isa.h"

@@ -13,7 +13,7 @@
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/parallel.h"
-#include "quire/kernels/stretches.h"
+#include "quire/kernels/work_ranges.h"
 
 namespace quire::kernels {
 namespace {
@@ -272,14 +272,14 @@ void check_input(const Context& context, const PackedWeights& weights, const Pac
 }
 
 // Calls fn(piece, thread) for the tasks of a grid over `panels` panels. With few rows the weights'
-// stream is all the work: threads walk through stretches of it.
+// stream is all the work: threads walk through ranges of it.
 template <class Fn>
 void for_each_piece(const Context& context, const Grid& grid, std::int64_t rows,
                     std::int64_t panels, LinearScratch& scratch, Fn fn) {
   if (rows <= kStreamRows && grid.panel_tasks > 1) {
     const std::int64_t most = rows <= kSingleTileRows ? grid.panels_per_task : kPanelsPerTurn;
-    for_each_range(*context.pool, scratch.stretches(context.pool->threads()), panels, most,
-                   [&](Stretch::Range range, std::int64_t next, int thread) {
+    for_each_range(*context.pool, scratch.work_ranges(context.pool->threads()), panels, most,
+                   [&](WorkRange::Items range, std::int64_t next, int thread) {
                      fn(Piece{.rows = rows,
                               .first_panel = range.first,
                               .panels = range.size(),
@@ -314,12 +314,12 @@ void LinearScratch::reserve(int threads, std::size_t bytes) {
   }
 }
 
-std::span<Stretch> LinearScratch::stretches(int threads) {
-  if (num_stretches_ < threads) {
-    stretches_ = std::make_unique<Stretch[]>(static_cast<std::size_t>(threads));
-    num_stretches_ = threads;
+std::span<WorkRange> LinearScratch::work_ranges(int threads) {
+  if (num_work_ranges_ < threads) {
+    work_ranges_ = std::make_unique<WorkRange[]>(static_cast<std::size_t>(threads));
+    num_work_ranges_ = threads;
   }
-  return {stretches_.get(), static_cast<std::size_t>(threads)};
+  return {work_ranges_.get(), static_cast<std::size_t>(threads)};
 }
 
 void pack_rows(const Context& context, WeightFormat format, const InputRows& x,

@@ -15,7 +15,7 @@
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
-#include "quire/kernels/stretches.h"
+#include "quire/kernels/work_ranges.h"
 
 namespace quire::kernels {
 
@@ -28,12 +28,12 @@ class LinearScratch {
     return buffers_[static_cast<std::size_t>(thread)].data();
   }
   // One for each of so many threads.
-  [[nodiscard]] std::span<Stretch> stretches(int threads);
+  [[nodiscard]] std::span<WorkRange> work_ranges(int threads);
 
  private:
   std::vector<device::AlignedBuffer<std::byte>> buffers_;  // [threads]
-  std::unique_ptr<Stretch[]> stretches_;
-  int num_stretches_ = 0;
+  std::unique_ptr<WorkRange[]> work_ranges_;
+  int num_work_ranges_ = 0;
 };
 
 // fp32 rows to multiply: row r begins at values[r * stride] and has `depth` values.

@@ -12,6 +12,7 @@
 #include "quire/attention/entry.h"
 #include "quire/attention/mass.h"
 #include "quire/attention/plan.h"
+#include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"

@@ -61,9 +61,9 @@ inline const std::byte* block_of(const AttentionTask& t, int token) {
   return id < 0 ? nullptr : t.kv + id * t.block_stride;
 }
 
-// Calls fn(block, slot, token, count) for stretches of [begin, end) that lie in one block.
+// Calls fn(block, slot, token, count) for each range of [begin, end) that lies in one block.
 template <class Fn>
-void for_each_stretch(const AttentionTask& t, int begin, int end, Fn fn) {
+void for_each_block_range(const AttentionTask& t, int begin, int end, Fn fn) {
   for (int token = begin; token < end;) {
     const int slot = token % t.block_tokens;
     const int count = min_int(t.block_tokens - slot, end - token);
@@ -85,16 +85,16 @@ inline void copy_words(Word* __restrict to, const Word* __restrict from, std::pt
 template <class E>
 void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
   const int stored_slots = (t.block_tokens + 1) / 2 * 2;
-  for_each_stretch(t, tokens.begin, tokens.end,
-                   [&](const std::byte* block, int slot, int token, int count) {
-                     const Word* from = reinterpret_cast<const Word*>(block) + slot;
-                     Word* to = out + (token - first);
-                     for (int step = 0; step < t.padded_dim / E::kPack; ++step) {
-                       copy_words(to, from, count);
-                       to += kUnitTokens;
-                       from += stored_slots;
-                     }
-                   });
+  for_each_block_range(t, tokens.begin, tokens.end,
+                       [&](const std::byte* block, int slot, int token, int count) {
+                         const Word* from = reinterpret_cast<const Word*>(block) + slot;
+                         Word* to = out + (token - first);
+                         for (int step = 0; step < t.padded_dim / E::kPack; ++step) {
+                           copy_words(to, from, count);
+                           to += kUnitTokens;
+                           from += stored_slots;
+                         }
+                       });
 }
 
 // One token of a pair of bf16 rows, which holds zeros there so far.
@@ -132,11 +132,11 @@ void gather_values(const AttentionTask& t, int first, TokenRange tokens, Word* o
   for (int i = 0; i < kUnitTokens / E::kPack * t.padded_dim; ++i) {
     out[i] = 0;
   }
-  for_each_stretch(t, tokens.begin, tokens.end,
-                   [&](const std::byte* block, int slot, int token, int count) {
-                     const Word* v = reinterpret_cast<const Word*>(block + t.v_offset);
-                     copy_values<E>(t, v, slot, out, token - first, count);
-                   });
+  for_each_block_range(t, tokens.begin, tokens.end,
+                       [&](const std::byte* block, int slot, int token, int count) {
+                         const Word* v = reinterpret_cast<const Word*>(block + t.v_offset);
+                         copy_values<E>(t, v, slot, out, token - first, count);
+                       });
 }
 
 // Points v at copies of the units that hold tokens `seen` of the piece and zeros elsewhere.
@@ -172,8 +172,8 @@ void gather_piece(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   gather_all_values<E>(t, piece, seen, view);
 }
 
-// What is asked for with each unit of V. Only units that are blocks of their own lie in one
-// stretch, as they are asked for.
+// Sets what is asked for with each unit of V. Only units that are blocks of their own lie in one
+// row of memory, as they are asked for.
 inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
   const NextPiece next =
       piece + 1 < t.last_piece ? NextPiece{t.kv, t.blocks, t.num_blocks, piece + 1} : t.next;

@@ -20,7 +20,7 @@ struct VectorProducts {
   static constexpr int kLineWords = 16;       // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
   // Values of few rows where registers are many: x 4, so that there are chains enough to hide the
-  // latency of an addition, and a row of V is read in a whole stretch of four lines.
+  // latency of an addition, and a row of V is read four lines at a time.
   static constexpr bool kManyRegisters = V::kLanes == 16;
   static constexpr int kMostFewRows = 8;
   // From so many rows on softmax and values take turns.
@@ -30,7 +30,7 @@ struct VectorProducts {
   static constexpr int kFewRegisters = 4;
   static constexpr int kFewColumns = kFewRegisters * V::kLanes;
   // Where registers are few and words are widened: the first tile of rows keeps the columns that it
-  // has widened, in one stretch, and the others take them from there.
+  // has widened, side by side, and the others take them from there.
   static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
   static_assert(!kKeepsColumns || kColumns <= kKeptColumns);
   // Rows of a tile where there are several, about: x 2 registers are as many chains as hide the
@@ -216,7 +216,7 @@ struct VectorProducts {
     values_from(t, view, b, 0, out);
   }
 
-  // Columns outside: a stretch of V comes from memory once, for later tiles from the first cache.
+  // Columns outside: a range of V comes from memory once, for later tiles from the first cache.
   static void values_from(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                           int first_dim, float* out) {
     for (int dim = first_dim; dim < t.padded_dim; dim += kColumns) {

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #endif
 }
 
-// Enough CTAs for any crew of one kernel.
+// Counts CTAs: enough for any CTA group of one kernel.
 inline cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {

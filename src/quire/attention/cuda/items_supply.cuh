@@ -92,7 +92,7 @@ class Queue {
     if (many()) {
       items_ = args.work.many + (paired() ? blockIdx.x % 2 : 0);
     }
-    unit_ = told_.first;
+    queued_ = told_.first;
   }
   // Its items are of many columns.
   [[nodiscard]] __device__ bool many() const { return told_.kind >= Kind::kMany; }
@@ -101,7 +101,7 @@ class Queue {
   [[nodiscard]] __device__ int workers() const { return told_.workers; }
   [[nodiscard]] __device__ bool empty() const { return round_ >= told_.count; }
   __device__ void pop() {
-    unit_ += round_ % 2 == 0 ? told_.steps[0] : told_.steps[1];
+    queued_ += round_ % 2 == 0 ? told_.steps[0] : told_.steps[1];
     ++round_;
   }
   [[nodiscard]] __device__ int round() const { return round_; }
@@ -112,16 +112,16 @@ class Queue {
   // Of the first round, without a load.
   [[nodiscard]] __device__ const DevicePlan::Item& first_item() const { return told_.item; }
   [[nodiscard]] __device__ const DevicePlan::Item& item() const {
-    return items_[unit_ / kv_heads_ * (paired() ? 2 : 1)];
+    return items_[queued_ / kv_heads_ * (paired() ? 2 : 1)];
   }
-  [[nodiscard]] __device__ int kv_head() const { return unit_ % kv_heads_; }
+  [[nodiscard]] __device__ int kv_head() const { return queued_ % kv_heads_; }
   // The CTA's other warpgroup has no items of its own.
   [[nodiscard]] __device__ bool alone() const { return alone_; }
 
  private:
   const DevicePlan::Queue told_;
   const DevicePlan::Item* items_;
-  int unit_, kv_heads_;
+  int queued_, kv_heads_;
   int round_ = 0;
   bool alone_;
 };

@@ -10,6 +10,7 @@
 
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
+#include "quire/attention/device_plan_maker.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 #include "quire/device/cuda/copy.h"

@@ -1,5 +1,5 @@
 // The planner of the GPU kernels, without a GPU. Oracle: what each row sees, by visible_tokens.
-#include "quire/attention/device_plan.h"
+#include "quire/attention/device_plan_maker.h"
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
@@ -80,12 +81,12 @@ Coverage coverage_of(const DevicePlan& plan) {
   return coverage;
 }
 
-// How often each unit of an item, for one KV head, is taken: [many, few][unit].
-std::array<std::vector<int>, 2> taken_units(const DevicePlan& plan, std::int32_t kv_heads) {
-  const std::int32_t width = 1 + plan.crew.pairs;
-  const auto units = [&](const auto& items) { return items.size() * std::size_t(kv_heads); };
-  std::array<std::vector<int>, 2> taken{std::vector<int>(units(plan.many)),
-                                        std::vector<int>(units(plan.few))};
+// How often each queued item, an item for one KV head, is taken: [many, few][number].
+std::array<std::vector<int>, 2> taken_items(const DevicePlan& plan, std::int32_t kv_heads) {
+  const std::int32_t width = 1 + plan.cta_group.pairs;
+  const auto queued = [&](const auto& items) { return items.size() * std::size_t(kv_heads); };
+  std::array<std::vector<int>, 2> taken{std::vector<int>(queued(plan.many)),
+                                        std::vector<int>(queued(plan.few))};
   for (std::size_t i = 0; i < plan.queues.size(); ++i) {
     const auto cta = static_cast<std::int32_t>(i / 2);
     const DevicePlan::Queue& queue = plan.queues[i];
@@ -93,14 +94,14 @@ std::array<std::vector<int>, 2> taken_units(const DevicePlan& plan, std::int32_t
     if (many && i % 2 == 1) {
       continue;  // the same again
     }
-    std::int32_t unit = queue.first;
+    std::int32_t number = queue.first;
     for (std::int32_t round = 0; round < queue.count; ++round) {
-      const std::int32_t item = many ? unit / kv_heads * width + cta % width : unit / kv_heads;
+      const std::int32_t item = many ? number / kv_heads * width + cta % width : number / kv_heads;
       const auto& items = many ? plan.many : plan.few;
       EXPECT_TRUE(round > 0 ||
                   queue.item.first_row == items.at(static_cast<std::size_t>(item)).first_row);
-      ++taken[many ? 0 : 1].at(static_cast<std::size_t>(item * kv_heads + unit % kv_heads));
-      unit += queue.steps[round % 2];
+      ++taken[many ? 0 : 1].at(static_cast<std::size_t>(item * kv_heads + number % kv_heads));
+      number += queue.steps[round % 2];
     }
   }
   return taken;
@@ -114,12 +115,12 @@ TEST(DevicePlan, WhereOneKernelComputesBothFamiliesEachThatHasItemsHasCtasAndAll
       const auto plan = make_device_plan(
           {.heads = 8, .kv_heads = 2, .head_dim = 64}, scene.entries, scene.num_rows,
           {.block_tokens = 16, .many_workers = workers, .one_kernel = true});
-      const DevicePlan::Crew& crew = plan.crew;
-      ASSERT_EQ(crew.few_workers > 0, !plan.few.empty());
-      ASSERT_EQ(crew.many_workers > 0, !plan.many.empty());
-      ASSERT_LE(crew.few_workers + crew.many_workers, workers);
-      for (const auto& units : taken_units(plan, 2)) {
-        ASSERT_TRUE(std::ranges::all_of(units, [](int times) { return times == 1; })) << seed;
+      const DevicePlan::CtaGroup& group = plan.cta_group;
+      ASSERT_EQ(group.few_workers > 0, !plan.few.empty());
+      ASSERT_EQ(group.many_workers > 0, !plan.many.empty());
+      ASSERT_LE(group.few_workers + group.many_workers, workers);
+      for (const auto& times : taken_items(plan, 2)) {
+        ASSERT_TRUE(std::ranges::all_of(times, [](int count) { return count == 1; })) << seed;
       }
     }
   }
@@ -144,19 +145,19 @@ DevicePlan plan_of_two_levels(std::int32_t rows, std::int32_t common, std::int32
 
 // Steps of kStepTokens tokens of each CTA for many columns.
 std::vector<std::int32_t> steps_of_ctas(const DevicePlan& plan, std::int32_t kv_heads) {
-  const std::int32_t width = 1 + plan.crew.pairs;
+  const std::int32_t width = 1 + plan.cta_group.pairs;
   std::vector<std::int32_t> steps;
   for (std::int32_t cta = 0; cta < std::ssize(plan.queues) / 2; ++cta) {
     const DevicePlan::Queue& queue = plan.queues[static_cast<std::size_t>(2 * cta)];
     if (queue.kind < DevicePlan::Queue::Kind::kMany) {
       continue;
     }
-    std::int32_t unit = queue.first, sum = 0;
+    std::int32_t number = queue.first, sum = 0;
     for (std::int32_t round = 0; round < queue.count; ++round) {
       const DevicePlan::Item& item =
-          plan.many[static_cast<std::size_t>(unit / kv_heads * width + cta % width)];
+          plan.many[static_cast<std::size_t>(number / kv_heads * width + cta % width)];
       sum += (item.last_token - item.first_token + kStepTokens - 1) / kStepTokens;
-      unit += queue.steps[round % 2];
+      number += queue.steps[round % 2];
     }
     steps.push_back(sum);
   }
@@ -167,8 +168,8 @@ std::vector<std::int32_t> steps_of_ctas(const DevicePlan& plan, std::int32_t kv_
 TEST(DevicePlan, WhereEqualPiecesLeaveARoundHalfEmptyTilesAreCutIntoListsThatEndTogether) {
   for (const auto& [rows, common, own] : {std::tuple{256, 8192, 128}, {128, 8192, 256}}) {
     const DevicePlan plan = plan_of_two_levels(rows, common, own);
-    for (const auto& units : taken_units(plan, 8)) {
-      EXPECT_TRUE(std::ranges::all_of(units, [](int times) { return times == 1; }));
+    for (const auto& times : taken_items(plan, 8)) {
+      EXPECT_TRUE(std::ranges::all_of(times, [](int count) { return count == 1; }));
     }
     const std::vector<std::int32_t> steps = steps_of_ctas(plan, 8);
     const double mean =
@@ -181,8 +182,8 @@ TEST(DevicePlan, WhereEqualPiecesLeaveARoundHalfEmptyTilesAreCutIntoListsThatEnd
 TEST(DevicePlan, TilesThatSeeTheSameArePairsOverTheSameTokens) {
   for (const std::int32_t rows : {64, 256}) {
     const DevicePlan plan = plan_of_two_levels(rows, 8192, 128);
-    ASSERT_EQ(plan.crew.pairs, 1) << rows;
-    ASSERT_EQ(plan.crew.many_workers % 2, 0);
+    ASSERT_EQ(plan.cta_group.pairs, 1) << rows;
+    ASSERT_EQ(plan.cta_group.many_workers % 2, 0);
     for (std::size_t i = 0; i < plan.many.size(); i += 2) {
       EXPECT_EQ(plan.many[i].first_token, plan.many[i + 1].first_token);
       EXPECT_EQ(plan.many[i].last_token, plan.many[i + 1].last_token);
@@ -190,15 +191,15 @@ TEST(DevicePlan, TilesThatSeeTheSameArePairsOverTheSameTokens) {
       EXPECT_NE(plan.many[i].first_row, plan.many[i + 1].first_row);
     }
   }
-  EXPECT_EQ(plan_of_two_levels(32, 8192, 128).crew.pairs, 0);
+  EXPECT_EQ(plan_of_two_levels(32, 8192, 128).cta_group.pairs, 0);
 }
 
 // Neighbours share a road to the second-level cache.
 TEST(DevicePlan, WhereCtasOfFewColumnsAreManyTheyAreSpreadOverTheOthers) {
   const DevicePlan plan = plan_of_two_levels(64, 8192, 512);
-  ASSERT_LE(plan.crew.many_workers, 2 * plan.crew.few_workers);
-  for (const auto& units : taken_units(plan, 8)) {
-    EXPECT_TRUE(std::ranges::all_of(units, [](int times) { return times == 1; }));
+  ASSERT_LE(plan.cta_group.many_workers, 2 * plan.cta_group.few_workers);
+  for (const auto& times : taken_items(plan, 8)) {
+    EXPECT_TRUE(std::ranges::all_of(times, [](int count) { return count == 1; }));
   }
   const auto few_of = [&](std::size_t first, std::size_t last) {
     return std::count_if(
@@ -207,7 +208,7 @@ TEST(DevicePlan, WhereCtasOfFewColumnsAreManyTheyAreSpreadOverTheOthers) {
   };
   EXPECT_NEAR(few_of(0, 66), few_of(66, 132), 4);
   EXPECT_NEAR(few_of(0, 16), few_of(16, 32), 4);
-  EXPECT_EQ(few_of(0, 132), 2 * plan.crew.few_workers);
+  EXPECT_EQ(few_of(0, 132), 2 * plan.cta_group.few_workers);
 }
 
 // Half as many items leave half as many parts; but not where some workers would have nothing to do.
@@ -250,11 +251,11 @@ DevicePlan plan_of_many_chunks(std::int32_t range_tokens) {
       {.block_tokens = 32, .many_workers = 132, .one_kernel = true, .range_tokens = range_tokens});
 }
 
-// Two tiles in four pieces are 64 units: one to each of 64 multiprocessors, and on 79 still.
+// Two tiles in four pieces are 64 queued items: one to each of 64 multiprocessors, and on 79 still.
 TEST(DevicePlan, NoMoreMultiprocessorsTakeItemsOfManyColumnsThanEndEarlier) {
   const DevicePlan plan = plan_of_two_levels(64, 8192, 512);
   ASSERT_EQ(plan.many.size(), 8u);
-  EXPECT_EQ(plan.crew.many_workers, 64);
+  EXPECT_EQ(plan.cta_group.many_workers, 64);
 }
 
 TEST(DevicePlan, WithFixedRangesRowsThatAreFewHaveTheBitsThatTheyHaveAmongMany) {

@@ -1,5 +1,5 @@
 // The planner: tiles, waves, pieces and counters, all exact.
-#include "quire/attention/plan.h"
+#include "quire/attention/plan_maker.h"
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/attention/entry.h"
+#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 
 namespace quire::attention {

@@ -1,0 +1,42 @@
+// Lists of items of many columns that end together. Each tile fills lists of its own as long as it
+// can. The rests of the tiles fill further lists one after the other, cut where one is full. A list
+// is for as many workers (CTAs or pairs of them) as there are KV heads, one each. The last list, if
+// it is a single item, is for fewer workers that take several heads each. No device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/attention/device_lengths.h"
+#include "quire/attention/device_plan.h"
+
+namespace quire::attention {
+
+// Steps of kStepTokens tokens that an item of many columns takes beside its own, in lists.
+inline constexpr std::int64_t kItemSteps = kItemTokens / kStepTokens;
+inline constexpr std::int64_t kLeastSteps = 2;  // of an item that begins in the middle of a list
+
+struct ListPiece {
+  std::size_t tile = 0;
+  std::int64_t first = 0, steps = 0;  // of the tile
+  std::int64_t list = 0;              // those of one tile's own before the others
+};
+
+// Who computes the lists.
+struct ListWorkers {
+  std::int64_t workers = 0;
+  std::int64_t heads_of_last = 1;  // KV heads that one of the last list's takes
+};
+
+// Returns who computes lists of `capacity` steps, with all that items cost. `tile_steps`: the steps
+// of each tile.
+[[nodiscard]] ListWorkers measure_lists(std::span<const std::int64_t> tile_steps,
+                                        std::int64_t kv_heads, std::int64_t capacity);
+
+// Returns the pieces of these lists, tile by tile, first to last.
+[[nodiscard]] std::vector<ListPiece> cut_lists(std::span<const std::int64_t> tile_steps,
+                                               std::int64_t capacity);
+
+}  // namespace quire::attention
