@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"

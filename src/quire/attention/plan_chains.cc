@@ -1,7 +1,6 @@
 #include "quire/attention/plan_chains.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <tuple>

@@ -172,8 +172,8 @@ void gather_piece(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   gather_all_values<E>(t, piece, seen, view);
 }
 
-// Sets what is asked for with each unit of V. Only units that are blocks of their own lie in one
-// row of memory, as they are asked for.
+// Sets what is asked for with each unit of V. Only units that are blocks of their own are
+// contiguous, as they are asked for.
 inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
   const NextPiece next =
       piece + 1 < t.last_piece ? NextPiece{t.kv, t.blocks, t.num_blocks, piece + 1} : t.next;
