@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
 namespace quire::chunks {
@@ -91,12 +91,12 @@ DenseModel::DenseModel(const std::filesystem::path& folder) {
   head_dim_ = number(config, "head_dim", number(config, "hidden_size", std::size_t{0}) / heads_);
   epsilon_ = number(config, "rms_norm_eps", 0.0);
   read_rotary(folder, config);
-  const auto checkpoint = weights::Checkpoint::open(folder);
-  if (!checkpoint.ok()) {
-    ADD_FAILURE() << checkpoint.error().message;
+  const auto model_files = weights::ModelFiles::open(folder);
+  if (!model_files.ok()) {
+    ADD_FAILURE() << model_files.error().message;
     return;
   }
-  for (const weights::TensorInfo& tensor : checkpoint->tensors()) {
+  for (const weights::TensorInfo& tensor : model_files->tensors()) {
     std::vector<float> values(static_cast<std::size_t>(tensor.num_values()));
     weights::read_rows(tensor, 0, tensor.rows(), values);
     weights_[tensor.name] = {.rows = static_cast<std::size_t>(tensor.rows()),

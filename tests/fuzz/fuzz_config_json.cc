@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "quire/model/config.h"
+#include "quire/model/decoder_weights.h"
 #include "quire/tensor/dtype.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT
@@ -14,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
   const auto config = quire::model::config_from_hf(text.substr(0, end), generation);
   if (config.ok()) {
-    static_cast<void>(config.value().parameters());
+    static_cast<void>(quire::model::num_parameters(config.value()));
     static_cast<void>(
         config.value().kv_geometry(quire::tensor::DType::kBFloat16, 32).block_bytes());
   }

@@ -1,4 +1,4 @@
-// The decoder against transformers, on a tiny random checkpoint of every family variant. Oracle and
+// The decoder against transformers, on a tiny random model of every family variant. Oracle and
 // its versions: tests/golden/model/make_goldens.py.
 #include <gtest/gtest.h>
 

@@ -41,15 +41,15 @@ inline std::string read_text(const std::filesystem::path& path) {
 // The decoder of a model folder or .gguf file.
 inline Result<Decoder> load_decoder(const std::filesystem::path& path,
                                     const kernels::Context& context, const LoadOptions& options) {
-  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
-  auto config = checkpoint.gguf() != nullptr
-                    ? config_from_gguf(*checkpoint.gguf())
+  QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
+  auto config = model_files.gguf() != nullptr
+                    ? config_from_gguf(*model_files.gguf())
                     : config_from_hf(read_text(path / "config.json"),
                                      read_text(path / "generation_config.json"));
   if (!config.ok()) {
     return config.error();
   }
-  return Decoder::load(context, *config, checkpoint, options);
+  return Decoder::load(context, *config, model_files, options);
 }
 inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
                                     const LoadOptions& options) {

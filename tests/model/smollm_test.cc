@@ -24,7 +24,7 @@
 #include "quire/model/loader.h"
 #include "quire/tensor/dtype.h"
 #include "quire/types.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 #include "runner.h"
 
@@ -107,15 +107,15 @@ class SmolLM2InItsOwnCodes : public SmolLM2 {
 };
 
 TEST_F(SmolLM2InItsOwnCodes, ThePackedNumbersAreTheFiles) {
-  const auto checkpoint = weights::Checkpoint::open(*find_gguf()).value();
-  const auto config = config_from_gguf(*checkpoint.gguf()).value();
+  const auto model_files = weights::ModelFiles::open(*find_gguf()).value();
+  const auto config = config_from_gguf(*model_files.gguf()).value();
   LoadReport report;
-  const auto weights = load_weights(context_, config, checkpoint, options_, report);
+  const auto weights = load_weights(context_, config, model_files, options_, report);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   EXPECT_EQ(report.main_format, kernels::WeightFormat::kQ4m32);
   const auto expect_row = [&](const kernels::PackedWeights& packed, std::int64_t row,
                               const char* name, std::int64_t file_row) {
-    const weights::TensorInfo& tensor = *checkpoint.find(name);
+    const weights::TensorInfo& tensor = *model_files.find(name);
     std::vector<float> expected(static_cast<std::size_t>(tensor.columns())), seen(expected.size());
     weights::read_rows(tensor, file_row, 1, expected);
     packed.unpack_row(row, seen);

@@ -14,8 +14,8 @@
 
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
-#include "quire/weights/checkpoint.h"
 #include "quire/weights/gguf.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::weights {
 namespace {
@@ -70,24 +70,24 @@ class SmolLM2 : public ::testing::Test {
 };
 
 TEST_F(SmolLM2, MetadataEqualsGgufPy) {
-  const auto checkpoint = Checkpoint::open(kModel);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const auto model_files = ModelFiles::open(kModel);
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
   const json::object metadata = expected("metadata");
-  EXPECT_EQ(checkpoint->gguf()->keys().size(), metadata.size());
+  EXPECT_EQ(model_files->gguf()->keys().size(), metadata.size());
   for (const auto& [key, value] : metadata) {
-    const GgufValue* found = checkpoint->gguf()->find({key.data(), key.size()});
+    const GgufValue* found = model_files->gguf()->find({key.data(), key.size()});
     ASSERT_NE(found, nullptr) << key;
     EXPECT_EQ(stated(*found), value) << key;
   }
 }
 
 TEST_F(SmolLM2, EveryValueOfEveryTensorEqualsGgufPy) {
-  const auto checkpoint = Checkpoint::open(kModel);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const auto model_files = ModelFiles::open(kModel);
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
   const json::object tensors = expected("tensors");
-  EXPECT_EQ(checkpoint->tensors().size(), tensors.size());
-  EXPECT_TRUE(checkpoint->unsupported().empty());
-  for (const TensorInfo& tensor : checkpoint->tensors()) {
+  EXPECT_EQ(model_files->tensors().size(), tensors.size());
+  EXPECT_TRUE(model_files->unsupported().empty());
+  for (const TensorInfo& tensor : model_files->tensors()) {
     const json::array& entry = tensors.at(tensor.name).as_array();
     EXPECT_EQ(encoding_name(tensor.encoding), entry[0].as_string()) << tensor.name;
     EXPECT_EQ(json::value_from(tensor.shape), entry[1]) << tensor.name;

@@ -6,6 +6,7 @@
 #include "quire/chunks.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/text/chunk_format.h"
+#include "quire/text/template_cutter.h"
 
 namespace quire::chunks {
 namespace {

@@ -13,12 +13,13 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/decoder_weights.h"
 #include "quire/model/loader.h"
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tools.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
 namespace quire {
@@ -41,18 +42,18 @@ Json shape_of(const model::ModelConfig& config) {
 
 // What is computed in where nothing is asked for, on the CPU.
 WeightFormat computed_format(const model::ModelConfig& config) {
-  const bool is_f32 = config.checkpoint_dtype == tensor::DType::kFloat32;
+  const bool is_f32 = config.stored_dtype == tensor::DType::kFloat32;
   return is_f32 ? WeightFormat::kF32 : WeightFormat::kBf16;
 }
 
-// Returns the bytes of packed weights by format. Codes of a checkpoint whose types are all known
+// Returns the bytes of packed weights by format. Codes of model files whose types are all known
 // stay codes where nothing is asked for.
 Json weight_bytes_of(const model::ModelConfig& config,
-                     const std::optional<weights::Checkpoint>& checkpoint) {
+                     const std::optional<weights::ModelFiles>& model_files) {
   const WeightFormat chosen = computed_format(config);
   std::int64_t chosen_bytes = model::packed_weight_bytes(config, chosen);
-  if (checkpoint && checkpoint->unsupported().empty()) {
-    const auto own = model::own_weight_bytes(config, *checkpoint, chosen);
+  if (model_files && model_files->unsupported().empty()) {
+    const auto own = model::own_weight_bytes(config, *model_files, chosen);
     chosen_bytes = own.ok() ? *own : chosen_bytes;
   }
   Json bytes = Json::object({{"auto", chosen_bytes}});
@@ -73,20 +74,20 @@ Json kv_bytes_of(const model::ModelConfig& config) {
 }
 
 void add_config(const model::ModelConfig& config,
-                const std::optional<weights::Checkpoint>& checkpoint, Json& report) {
+                const std::optional<weights::ModelFiles>& model_files, Json& report) {
   report.set("family", config.family);
   report.set("shape", shape_of(config));
-  report.set("parameters", config.parameters());
-  report.set("dtype", tensor::dtype_name(config.checkpoint_dtype));
-  report.set("weight_bytes", weight_bytes_of(config, checkpoint));
+  report.set("parameters", model::num_parameters(config));
+  report.set("dtype", tensor::dtype_name(config.stored_dtype));
+  report.set("weight_bytes", weight_bytes_of(config, model_files));
   report.set("kv_bytes_per_token", kv_bytes_of(config));
   report.set("remarks", Json::list(config.remarks));
 }
 
 // A model without a tokenizer runs on ids: nothing is missing there.
-void add_text(const std::string& path, const weights::Checkpoint& checkpoint, Json& report,
+void add_text(const std::string& path, const weights::ModelFiles& model_files, Json& report,
               Json& unsupported) {
-  const auto text = engine::text_of(path, checkpoint);
+  const auto text = engine::text_of(path, model_files);
   report.set("tokenizer", nullptr);
   report.set("chat_template", false);
   if (!text.ok()) {
@@ -106,14 +107,14 @@ void add_text(const std::string& path, const weights::Checkpoint& checkpoint, Js
 }
 
 // How many tensors are in which encoding, and of the quantised ones how many are computed how.
-Json encodings_of(const weights::Checkpoint& checkpoint,
+Json encodings_of(const weights::ModelFiles& model_files,
                   const std::map<std::string, std::string>& computed) {
   struct Kind {
     int tensors = 0;
     std::map<std::string, int> computed_as;
   };
   std::map<weights::Encoding, Kind> kinds;
-  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+  for (const weights::TensorInfo& tensor : model_files.tensors()) {
     Kind& kind = kinds[tensor.encoding];
     ++kind.tensors;
     if (const auto found = computed.find(tensor.name); found != computed.end()) {
@@ -136,20 +137,20 @@ Json encodings_of(const weights::Checkpoint& checkpoint,
 }
 
 // Tensors of unknown types, and the first that is missing, superfluous or has another shape.
-void add_checkpoint(const weights::Checkpoint& checkpoint, const Result<model::ModelConfig>& config,
-                    Json& report, Json& unsupported) {
-  report.set("tensors", checkpoint.tensors().size());
-  report.set("file_bytes", checkpoint.total_bytes());
-  const auto computed = config.ok() ? model::computed_as(*config, checkpoint)
+void add_model_files(const weights::ModelFiles& model_files,
+                     const Result<model::ModelConfig>& config, Json& report, Json& unsupported) {
+  report.set("tensors", model_files.tensors().size());
+  report.set("file_bytes", model_files.total_bytes());
+  const auto computed = config.ok() ? model::computed_as(*config, model_files)
                                     : std::map<std::string, std::string>();  // nobody knows
   report.set(
       "encodings",
-      encodings_of(checkpoint, computed.ok() ? *computed : std::map<std::string, std::string>()));
-  for (const auto& tensor : checkpoint.unsupported()) {
+      encodings_of(model_files, computed.ok() ? *computed : std::map<std::string, std::string>()));
+  for (const auto& tensor : model_files.unsupported()) {
     unsupported.push("tensor " + tensor.name + " of type " + tensor.type);
   }
-  if (config.ok() && checkpoint.unsupported().empty()) {
-    const Status fits = model::TensorMap(*config, checkpoint).check_all();
+  if (config.ok() && model_files.unsupported().empty()) {
+    const Status fits = model::TensorMap(*config, model_files).check_all();
     if (!fits.ok()) {
       unsupported.push(fits.error().message);
     }
@@ -171,24 +172,24 @@ Result<std::string> inspect_json(const std::string& model) try {
   }
   const bool is_preset = model.starts_with("preset:");
   std::string path;
-  std::optional<weights::Checkpoint> checkpoint;
+  std::optional<weights::ModelFiles> model_files;
   if (!is_preset) {
     QUIRE_TRY(path, engine::locate(model));
-    QUIRE_TRY(checkpoint, weights::Checkpoint::open(path));
+    QUIRE_TRY(model_files, weights::ModelFiles::open(path));
   }
   if (!config.ok()) {
     for (const std::string& what : engine::refused_by_config(model)) {
       unsupported.push(what);
     }
   } else {
-    if (checkpoint) {
-      model::take_dtype(*checkpoint, *config);
+    if (model_files) {
+      model::take_dtype(*model_files, *config);
     }
-    add_config(*config, checkpoint, report);
+    add_config(*config, model_files, report);
   }
-  if (checkpoint) {
-    add_checkpoint(*checkpoint, config, report, unsupported);
-    add_text(path, *checkpoint, report, unsupported);
+  if (model_files) {
+    add_model_files(*model_files, config, report, unsupported);
+    add_text(path, *model_files, report, unsupported);
   }
   report.set("unsupported", std::move(unsupported));
   return base::write_json(report);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quire/base/check.h"
+#include "quire/base/folder_names.h"
 #include "quire/base/home_path.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
@@ -30,7 +31,7 @@
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
 #include "quire/types.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::engine {
 namespace {
@@ -217,16 +218,18 @@ void set_padded_size(const fs::path& folder, text::Tokenizer& tokenizer) {
   }
 }
 
-// The templates beside the main one, by the names of their files.
-void name_additional(const fs::path& folder, TemplateSources& sources) {
-  std::error_code failure;
-  for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
-       it.increment(failure)) {
-    if (it->path().extension() == ".jinja") {
-      sources.named.push_back(it->path().stem().string());
+// Adds the templates beside the main one, by the names of their files. A folder that cannot be
+// listed has none.
+Status name_additional(const fs::path& folder, TemplateSources& sources) {
+  const Status listed = base::for_each_name(folder, [&](const std::string& name) {
+    const fs::path file = name;
+    if (file.extension() == ".jinja") {
+      sources.named.push_back(file.stem().string());
     }
-  }
+  });
   std::ranges::sort(sources.named);
+  const bool lacks_memory = !listed.ok() && listed.error().code == ErrorCode::kOutOfBlocks;
+  return lacks_memory ? listed : Status();
 }
 
 Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
@@ -239,7 +242,7 @@ Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder)
   QUIRE_TRY(sources.main, read_optional(folder / "chat_template.jinja"));
   const fs::path additional = folder / "additional_chat_templates";
   QUIRE_TRY(sources.tool_use, read_optional(additional / "tool_use.jinja"));
-  name_additional(additional, sources);
+  QUIRE_TRY_STATUS(name_additional(additional, sources));
   sources.place = "chat_template.jinja";
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
     QUIRE_TRY(const auto json, read_optional(folder / name));
@@ -259,7 +262,7 @@ struct ConfigTexts {
 Result<ConfigTexts> config_texts(const fs::path& folder) {
   ConfigTexts texts;
   if (std::error_code failure; !fs::exists(folder / "config.json", failure)) {
-    QUIRE_TRY_STATUS(weights::Checkpoint::open(folder));  // several .gguf files: says so
+    QUIRE_TRY_STATUS(weights::ModelFiles::open(folder));  // several .gguf files: says so
   }
   QUIRE_TRY(texts.config, base::read_file(folder / "config.json"));
   QUIRE_TRY(texts.generation, read_optional(folder / "generation_config.json"));
@@ -286,10 +289,10 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
 }
 
 // The names below were checked by LLMOptions::validate.
-tensor::DType compute_dtype(const std::string& name, tensor::DType checkpoint) {
-  if (name == "auto") {  // the CPU has no fp16 arithmetic: fp16 checkpoints compute in bf16
-    return checkpoint == tensor::DType::kFloat32 ? tensor::DType::kFloat32
-                                                 : tensor::DType::kBFloat16;
+tensor::DType compute_dtype(const std::string& name, tensor::DType model_files) {
+  if (name == "auto") {  // the CPU has no fp16 arithmetic: fp16 models compute in bf16
+    return model_files == tensor::DType::kFloat32 ? tensor::DType::kFloat32
+                                                  : tensor::DType::kBFloat16;
   }
   if (name == "float16") {
     return tensor::DType::kFloat16;
@@ -311,8 +314,8 @@ struct Formats {
   tensor::DType kv;
 };
 
-Result<Formats> choose_formats(const BundleOptions& options, tensor::DType checkpoint) {
-  const tensor::DType dtype = compute_dtype(options.dtype, checkpoint);
+Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model_files) {
+  const tensor::DType dtype = compute_dtype(options.dtype, model_files);
   // "auto": as the weights are, also where those are fp16.
   const tensor::DType kv =
       options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
@@ -335,7 +338,7 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
-  QUIRE_TRY(const Formats formats, choose_formats(options, config.checkpoint_dtype));
+  QUIRE_TRY(const Formats formats, choose_formats(options, config.stored_dtype));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
                                                  options.placement));
   ModelBundle bundle;
@@ -347,20 +350,20 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
 
 // What the weights of a model on disk come from.
 struct Source {
-  weights::Checkpoint checkpoint;
+  weights::ModelFiles model_files;
   model::ModelConfig config;
 };
 
 Result<Source> open_source(const std::string& model) {
   if (is_gguf(model)) {
-    QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
-    QUIRE_TRY(auto config, model::config_from_gguf(*checkpoint.gguf()));
-    return Source{std::move(checkpoint), std::move(config)};
+    QUIRE_TRY(auto model_files, weights::ModelFiles::open(model));
+    QUIRE_TRY(auto config, model::config_from_gguf(*model_files.gguf()));
+    return Source{std::move(model_files), std::move(config)};
   }
   QUIRE_TRY(auto config, config_of_folder(model));
-  QUIRE_TRY(auto checkpoint, weights::Checkpoint::open(model));
-  model::take_dtype(checkpoint, config);
-  return Source{std::move(checkpoint), std::move(config)};
+  QUIRE_TRY(auto model_files, weights::ModelFiles::open(model));
+  model::take_dtype(model_files, config);
+  return Source{std::move(model_files), std::move(config)};
 }
 
 // The tokens that end an answer: all that a source calls the end of a text, a turn or a message.
@@ -403,20 +406,20 @@ Result<std::string> locate(const std::string& model) {
     return path;
   }
   if (!fs::exists(fs::path(path) / "config.json", failure)) {
-    const auto checkpoint = weights::Checkpoint::open(path);
-    if (checkpoint.ok() && checkpoint->gguf() != nullptr) {
-      return checkpoint->files().front().path;
+    const auto model_files = weights::ModelFiles::open(path);
+    if (model_files.ok() && model_files->gguf() != nullptr) {
+      return model_files->files().front().path;
     }
   }
   return path;
 }
 
 Result<std::shared_ptr<const TextBundle>> text_of(const std::string& path,
-                                                  const weights::Checkpoint& checkpoint) {
+                                                  const weights::ModelFiles& model_files) {
   if (is_gguf(path)) {
-    return checkpoint.gguf()->find("tokenizer.ggml.tokens") == nullptr
+    return model_files.gguf()->find("tokenizer.ggml.tokens") == nullptr
                ? std::shared_ptr<const TextBundle>()
-               : text_of_gguf(*checkpoint.gguf());
+               : text_of_gguf(*model_files.gguf());
   }
   std::error_code failure;
   if (!fs::exists(fs::path(path) / "tokenizer.json", failure) &&
@@ -434,8 +437,8 @@ Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
   if (!is_gguf(path)) {
     return text_of_folder(path);
   }
-  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
-  return text_of_gguf(*checkpoint.gguf());
+  QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
+  return text_of_gguf(*model_files.gguf());
 }
 
 Result<model::ModelConfig> load_config(const std::string& model) {
@@ -446,8 +449,8 @@ Result<model::ModelConfig> load_config(const std::string& model) {
   if (!is_gguf(path)) {
     return config_of_folder(path);
   }
-  QUIRE_TRY(const auto checkpoint, weights::Checkpoint::open(path));
-  return model::config_from_gguf(*checkpoint.gguf());
+  QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
+  return model::config_from_gguf(*model_files.gguf());
 }
 
 std::vector<std::string> refused_by_config(const std::string& model) {
@@ -498,22 +501,22 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   }
   QUIRE_TRY(const std::string path, locate(model));
   QUIRE_TRY(const auto source, open_source(path));
-  QUIRE_TRY(const Formats formats, choose_formats(options, source.config.checkpoint_dtype));
+  QUIRE_TRY(const Formats formats, choose_formats(options, source.config.stored_dtype));
   const model::LoadOptions load{.format = formats.weights,
                                 .keep_codes = options.quantize.empty() && options.dtype == "auto",
                                 .progress = options.progress};
   ModelBundle bundle;
   // Meanwhile, for it takes as long as verifying the weights of a small model.
-  auto text = std::async([&] { return text_of(path, source.checkpoint); });
+  auto text = std::async([&] { return text_of(path, source.model_files); });
   std::optional<WeightsCache> cache;
   if (!options.weights_store.empty()) {
     QUIRE_TRY(cache, WeightsCache::open(options.weights_store,
-                                        {path, source.checkpoint, source.config, load}));
+                                        {path, source.model_files, source.config, load}));
     bundle.decoder = cache->find(context, source.config);
   }
   QUIRE_TRY(bundle.text, text.get());
   if (!bundle.decoder) {
-    QUIRE_TRY(bundle.decoder, model::Decoder::load(context, source.config, source.checkpoint, load,
+    QUIRE_TRY(bundle.decoder, model::Decoder::load(context, source.config, source.model_files, load,
                                                    options.placement));
     if (cache) {
       cache->keep(context, *bundle.decoder);

@@ -14,7 +14,7 @@
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::engine {
 
@@ -35,9 +35,9 @@ struct TextBundle {
 
 // Tokenizer and template of a folder or GGUF file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
-// The same for a path that locate gave and its checkpoint; null where it has none.
+// The same for a path that locate gave and its model files; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> text_of(
-    const std::string& path, const weights::Checkpoint& checkpoint);
+    const std::string& path, const weights::ModelFiles& model_files);
 
 struct BundleOptions {
   std::string dtype = "auto";  // as LLMOptions, validated

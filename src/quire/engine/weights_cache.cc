@@ -23,7 +23,7 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::engine {
 namespace {
@@ -47,12 +47,12 @@ std::string key_of(const WeightsCache::Model& model) {
   model::add_config(hasher, model.config);
   hasher.add_int(static_cast<std::int64_t>(model.options.format));
   hasher.add_int(std::int64_t{model.options.keep_codes});
-  for (const weights::CheckpointFile& file : model.checkpoint.files()) {
+  for (const weights::ModelFile& file : model.model_files.files()) {
     hasher.add(std::filesystem::path(file.path).filename().string())
         .add_int(file.bytes)
         .add_int(file.modified_ns);
   }
-  for (const weights::TensorInfo& tensor : model.checkpoint.tensors()) {
+  for (const weights::TensorInfo& tensor : model.model_files.tensors()) {
     hasher.add(tensor.name).add_int(static_cast<std::int64_t>(tensor.encoding));
     for (const std::int64_t size : tensor.shape) {
       hasher.add_int(size);
@@ -72,7 +72,7 @@ bool is_refused_by_system(const Error& error) {
 Result<WeightsCache> WeightsCache::open(const std::string& store, const Model& model) {
   WeightsCache cache;
   cache.content_ = {.key = key_of(model), .model = absolute_path(model.path)};
-  for (const weights::CheckpointFile& file : model.checkpoint.files()) {
+  for (const weights::ModelFile& file : model.model_files.files()) {
     cache.content_.sources.push_back(
         {.path = absolute_path(file.path), .bytes = file.bytes, .modified_ns = file.modified_ns});
   }

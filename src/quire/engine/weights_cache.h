@@ -13,7 +13,7 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::engine {
 
@@ -22,7 +22,7 @@ class WeightsCache {
  public:
   struct Model {
     const std::string& path;
-    const weights::Checkpoint& checkpoint;
+    const weights::ModelFiles& model_files;
     const model::ModelConfig& config;
     const model::LoadOptions& options;
   };

@@ -1,6 +1,5 @@
 #include "quire/kv_store/file_io.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
@@ -16,8 +15,6 @@
 #include <cstdio>  // renameat
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -134,27 +131,6 @@ Result<Folder> Folder::open_in(const std::string& name, bool create) const {
     return io_error(folder.path, "open folder", errno);
   }
   return folder;
-}
-
-Status for_each_name(const std::filesystem::path& folder,
-                     const std::function<void(const std::string&)>& visit) {
-  // std::filesystem::directory_iterator of libstdc++ 12 ends the process where memory is refused.
-  const auto close = [](DIR* listed) { ::closedir(listed); };
-  const std::unique_ptr<DIR, decltype(close)> listed(::opendir(folder.c_str()), close);
-  if (listed == nullptr) {
-    return io_error(folder, "list", errno);
-  }
-  while (true) {
-    errno = 0;
-    const dirent* const entry = ::readdir(listed.get());
-    if (entry == nullptr) {
-      return errno == 0 ? Status() : Status(io_error(folder, "list", errno));
-    }
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") {
-      visit(std::string(name));
-    }
-  }
 }
 
 Result<Descriptor> open_file(const Folder& folder, const std::string& name) {

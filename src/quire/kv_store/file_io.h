@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "quire/base/folder_names.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -57,10 +57,7 @@ struct Folder {
 // kIo: "cannot <doing> <path>: <reason of errno>"; kNotFound for a file that is not there.
 [[nodiscard]] Error io_error(const std::filesystem::path& path, std::string_view doing, int reason);
 
-// Calls visit(name) for everything in the folder, in no order; what `visit` removes or adds there
-// may be visited or not. kIo for what the system refuses, kNotFound for a folder that is not there.
-[[nodiscard]] Status for_each_name(const std::filesystem::path& folder,
-                                   const std::function<void(const std::string&)>& visit);
+using base::for_each_name;
 
 // A regular file of `folder` for reading; a link, folder, pipe or device in its place is kIo.
 [[nodiscard]] Result<Descriptor> open_file(const Folder& folder, const std::string& name);

@@ -12,16 +12,14 @@
 
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
-#include "quire/kernels/packed_weights.h"
 #include "quire/model/config_internal.h"
-#include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
 #include "quire/model/rope.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::model {
 namespace {
@@ -79,37 +77,6 @@ Status check_windows(const ModelConfig& config) {
   return {};
 }
 
-// Sums what visit_weights shows.
-struct ParameterCounter {
-  std::int64_t total = 0;
-  Status matrix(const WeightId& /*id*/, const kernels::PackedWeights& /*weights*/,
-                std::int64_t columns, std::int64_t depth) {
-    total += columns * depth;
-    return {};
-  }
-  Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
-    total += size;
-    return {};
-  }
-};
-
-// Sums the bytes that they take once packed.
-struct PackedByteCounter {
-  const ModelConfig& config;
-  kernels::WeightFormat format;
-  std::int64_t total = 0;
-  Status matrix(const WeightId& id, const kernels::PackedWeights& /*weights*/, std::int64_t columns,
-                std::int64_t depth) {
-    const auto packed = weight_format(config, id.part, format);
-    total += kernels::packed_bytes(packed, columns, depth).value_or(0);
-    return {};
-  }
-  Status vector(const WeightId& /*id*/, const std::vector<float>& /*values*/, std::int64_t size) {
-    total += size * static_cast<std::int64_t>(sizeof(float));
-    return {};
-  }
-};
-
 void add_double(base::FieldHasher& hasher, double value) {
   hasher.add_int(std::bit_cast<std::int64_t>(value));
 }
@@ -137,14 +104,6 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
   }
 }
 
-std::int64_t packed_weight_bytes(const ModelConfig& config, kernels::WeightFormat format) {
-  DecoderWeights shape;
-  shape.layers.resize(static_cast<std::size_t>(config.layers));
-  PackedByteCounter counter{config, format};
-  (void)visit_weights(config, shape, counter);  // the counter never fails
-  return counter.total;
-}
-
 tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype,
                                             std::int32_t block_tokens) const {
   return {.layers = layers,
@@ -153,14 +112,6 @@ tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype,
           .dtype = kv_dtype,
           .block_tokens = block_tokens,
           .window_tokens = {window_tokens.begin(), window_tokens.end()}};
-}
-
-std::int64_t ModelConfig::parameters() const {
-  DecoderWeights shape;
-  shape.layers.resize(static_cast<std::size_t>(layers));
-  ParameterCounter counter;
-  (void)visit_weights(*this, shape, counter);  // the counter never fails
-  return counter.total;
 }
 
 Status ModelConfig::validate(const FieldNames& names) const {
@@ -196,10 +147,10 @@ std::string ModelConfig::context_text() const {
                        longrope_positions, " are served)");
 }
 
-void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config) {
+void take_dtype(const weights::ModelFiles& model_files, ModelConfig& config) {
   using weights::Encoding;
   std::set<Encoding> encodings;
-  for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
+  for (const weights::TensorInfo& tensor : model_files.tensors()) {
     if (tensor.shape.size() == 2) {
       encodings.insert(tensor.encoding);
     }
@@ -208,9 +159,9 @@ void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config) {
     return;
   }
   if (*encodings.begin() == Encoding::kF16) {
-    config.checkpoint_dtype = tensor::DType::kFloat16;
+    config.stored_dtype = tensor::DType::kFloat16;
   } else if (*encodings.begin() == Encoding::kBF16) {
-    config.checkpoint_dtype = tensor::DType::kBFloat16;
+    config.stored_dtype = tensor::DType::kBFloat16;
   }
 }
 

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "quire/base/sha256.h"
-#include "quire/kernels/packed_weights.h"
 #include "quire/kernels/rotary.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
-#include "quire/weights/checkpoint.h"
 #include "quire/weights/gguf.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::model {
 
@@ -54,7 +53,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;                     // per head, before rotation
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
-  tensor::DType checkpoint_dtype = tensor::DType::kFloat32;
+  tensor::DType stored_dtype = tensor::DType::kFloat32;
   bool dtype_is_given = true;           // false: config.json does not say it
   std::vector<TokenId> eos_token_ids;   // from every source that names an end of text or turn
   std::optional<TokenId> bos_token_id;  // if the config names one of the vocabulary
@@ -70,7 +69,6 @@ struct ModelConfig {
 
   [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
                                                std::int32_t block_tokens) const;
-  [[nodiscard]] std::int64_t parameters() const;
 };
 
 // Parses a config.json. Fails with kUnsupported, by name, for a field that changes the result and
@@ -81,8 +79,8 @@ struct ModelConfig {
 // Returns one message for each field that config_from_hf refuses.
 [[nodiscard]] std::vector<std::string> refused_by_hf(std::string_view config_json,
                                                      std::string_view generation_config_json);
-// Sets a dtype that the config does not say to that of the checkpoint's matrices, if all have one.
-void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config);
+// Sets a dtype that the config does not say to that of the files' matrices, if all have one.
+void take_dtype(const weights::ModelFiles& model_files, ModelConfig& config);
 // Parses the metadata of a GGUF file. Fails as config_from_hf does, for keys below the
 // architecture's name. The tensors of the file decide biases and tied embeddings. Tensors of rope
 // factors go into `rotary`.
@@ -94,9 +92,5 @@ void take_dtype(const weights::Checkpoint& checkpoint, ModelConfig& config);
 
 // Hashes every field that decides a result. Names and ids do not.
 void add_config(base::FieldHasher& hasher, const ModelConfig& config);
-
-// Returns the bytes of the weights of `config` packed in `format`, which a decoder of it holds.
-[[nodiscard]] std::int64_t packed_weight_bytes(const ModelConfig& config,
-                                               kernels::WeightFormat format);
 
 }  // namespace quire::model

@@ -294,10 +294,9 @@ void read_switches(const GgufFile& file, const Family& family, ModelConfig& conf
   const TensorInfo* down =
       find_tensor(file, base::str_cat(family.gguf.layer, 0, ".", family.gguf.down, ".weight"));
   if (down != nullptr) {
-    config.checkpoint_dtype = down->encoding == weights::Encoding::kF32 ? tensor::DType::kFloat32
-                              : down->encoding == weights::Encoding::kF16
-                                  ? tensor::DType::kFloat16
-                                  : tensor::DType::kBFloat16;
+    config.stored_dtype = down->encoding == weights::Encoding::kF32   ? tensor::DType::kFloat32
+                          : down->encoding == weights::Encoding::kF16 ? tensor::DType::kFloat16
+                                                                      : tensor::DType::kBFloat16;
   }
 }
 

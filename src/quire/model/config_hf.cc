@@ -125,7 +125,7 @@ Status read_switches(JsonView json, const FieldDefaults& defaults, ModelConfig& 
   for (const auto known :
        {tensor::DType::kFloat32, tensor::DType::kBFloat16, tensor::DType::kFloat16}) {
     if (dtype == tensor::dtype_name(known)) {
-      config.checkpoint_dtype = known;
+      config.stored_dtype = known;
       return {};
     }
   }

@@ -11,6 +11,7 @@
 
 #include "quire/base/sha256.h"
 #include "quire/model/config.h"
+#include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -56,7 +57,7 @@ TEST(ConfigFromHf, AbsentFieldsMeanWhatTransformersAssumes) {
   EXPECT_THAT(llama.window_tokens, ElementsAre(0, 0, 0));
   EXPECT_EQ(llama.rotary.rotary_dim(), 16);
   EXPECT_DOUBLE_EQ(llama.rotary.inverse_frequencies[0], 1.0);
-  EXPECT_EQ(llama.checkpoint_dtype, tensor::DType::kFloat32);
+  EXPECT_EQ(llama.stored_dtype, tensor::DType::kFloat32);
   EXPECT_THAT(llama.remarks, IsEmpty());
 
   EXPECT_THAT(parse("mistral", R"("num_key_value_heads": 2)").window_tokens, Each(4096));
@@ -156,9 +157,8 @@ TEST(ConfigFromHf, TheBeginningOfTextIsAnIdOfTheVocabularyOrNone) {
 }
 
 TEST(ConfigFromHf, TellsTheDtypeUnderBothNames) {
-  EXPECT_EQ(parse("llama", R"("torch_dtype": "bfloat16")").checkpoint_dtype,
-            tensor::DType::kBFloat16);
-  EXPECT_EQ(parse("llama", R"("dtype": "float16")").checkpoint_dtype, tensor::DType::kFloat16);
+  EXPECT_EQ(parse("llama", R"("torch_dtype": "bfloat16")").stored_dtype, tensor::DType::kBFloat16);
+  EXPECT_EQ(parse("llama", R"("dtype": "float16")").stored_dtype, tensor::DType::kFloat16);
 }
 
 // Real files of the families, with the bookkeeping that they carry.
@@ -415,7 +415,7 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
   for (const auto& [name, parameters] : published) {
     const auto config = config_from_preset(name);
     ASSERT_TRUE(config.ok()) << config.error().message;
-    EXPECT_EQ(config->parameters(), parameters) << name;
+    EXPECT_EQ(num_parameters(*config), parameters) << name;
   }
 }
 

@@ -30,7 +30,7 @@
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::model {
 namespace {
@@ -193,12 +193,12 @@ std::span<const kernels::TokenLogprob> Decoder::last_logprobs(std::size_t row) c
 }
 
 Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
-                              const weights::Checkpoint& checkpoint, const LoadOptions& options,
+                              const weights::ModelFiles& model_files, const LoadOptions& options,
                               const Placement& placement) {
   return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
     LoadOptions with_sink = options;
     with_sink.sink = sink;
-    return load_weights(context, config, checkpoint, with_sink, report);
+    return load_weights(context, config, model_files, with_sink, report);
   });
 }
 

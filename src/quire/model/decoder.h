@@ -23,9 +23,10 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/load_options.h"  // IWYU pragma: export
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::model {
 
@@ -37,29 +38,6 @@ struct Placement {
   std::function<std::unique_ptr<DecoderBackend>(std::unique_ptr<DecoderBackend>)> instead;
 };
 
-struct LoadOptions {
-  kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
-  // Computes matrices that the checkpoint has quantised from their own codes (loader.h).
-  bool keep_codes = false;
-  std::function<void(double share)> progress;  // called with 0..1 in the loading thread
-  // Receives the weights instead of the result.
-  WeightSink* sink = nullptr;
-};
-
-struct LoadReport {
-  std::int64_t bytes_read = 0;  // of the checkpoint; 0 for random or mapped weights
-  double seconds = 0;
-  std::int64_t packed_bytes = 0;  // of all weights
-  std::int64_t mapped_bytes = 0;  // the part of those that lies in a mapped file
-  std::int64_t layer_bytes = 0;   // matrices of the layers, which every step reads
-  std::int64_t head_bytes = 0;
-  // The format that most bytes of the layers' matrices have.
-  kernels::WeightFormat main_format = kernels::WeightFormat::kBf16;
-  [[nodiscard]] double gigabytes_per_second() const {
-    return seconds > 0 ? static_cast<double>(bytes_read) / seconds * 1e-9 : 0.0;
-  }
-};
-
 // Weights that an earlier start has packed.
 struct MappedWeights {
   base::MappedFile file;                   // holds the bytes of the parts
@@ -69,13 +47,13 @@ struct MappedWeights {
 
 class Decoder {
  public:
-  // Packs every tensor of the checkpoint, which is not needed afterwards. An unknown, missing or
+  // Packs every tensor of the model files, which are not needed afterwards. An unknown, missing or
   // wrongly shaped tensor is an error that names it (loader.h). Weights go to an accelerator matrix
   // by matrix, so the host never holds them all; the call then fails as make_device_upload does
   // too.
   [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
                                             const ModelConfig& config,
-                                            const weights::Checkpoint& checkpoint,
+                                            const weights::ModelFiles& model_files,
                                             const LoadOptions& options,
                                             const Placement& placement = {});
   // Makes a decoder on the CPU whose matrices stay where they lie in the file. Packs nothing, and

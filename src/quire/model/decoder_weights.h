@@ -69,6 +69,12 @@ class WeightSink {
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, Part part,
                                                   kernels::WeightFormat format);
 
+// Returns the bytes of the weights of `config` packed in `format`, which a decoder of it holds.
+[[nodiscard]] std::int64_t packed_weight_bytes(const ModelConfig& config,
+                                               kernels::WeightFormat format);
+// Returns the number of values of all weights of `config`.
+[[nodiscard]] std::int64_t num_parameters(const ModelConfig& config);
+
 template <class Linear, class Visitor>
 Status visit_linear(Linear& linear, const WeightId& id, bool has_bias, std::int64_t columns,
                     std::int64_t depth, Visitor& visitor) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "quire/base/json.h"
-#include "quire/model/config.h"
 #include "quire/result.h"
 
 #define QUIRE_MODEL_FAMILIES(FAMILY) \
@@ -20,6 +19,8 @@
   FAMILY(qwen3)
 
 namespace quire::model {
+
+struct ModelConfig;
 
 // Names of tensors without ".weight" or ".bias"; those of a layer follow `layer` and its number.
 // qkv and gate_up list the tensors whose rows, one after the other, make the fused matrix: queries,
@@ -71,12 +72,5 @@ struct Family {
 [[nodiscard]] const Family* find_gguf_family(std::string_view architecture);
 [[nodiscard]] std::vector<std::string_view> family_names();
 [[nodiscard]] std::vector<std::string_view> gguf_family_names();
-
-// The same window in all layers: `json[key]` tokens, none when it is null, `absent` when it is not
-// there (0: none).
-[[nodiscard]] Status set_window(base::JsonView json, std::string_view key, std::int32_t absent,
-                                ModelConfig& config);
-// Qwen: "use_sliding_window", "sliding_window", "max_window_layers", "layer_types".
-[[nodiscard]] Status set_windows_by_layer(base::JsonView json, ModelConfig& config);
 
 }  // namespace quire::model

@@ -19,12 +19,12 @@
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
-#include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/load_options.h"
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
 namespace quire::model {
@@ -217,18 +217,18 @@ struct Sizer {
   }
 };
 
-// Visitor that fills weights from the tensors of a checkpoint.
+// Visitor that fills weights from the tensors of model files.
 class Packer {
  public:
   Packer(const kernels::Context& context, const ModelConfig& config,
-         const weights::Checkpoint& checkpoint, const LoadOptions& options, LoadReport& report)
+         const weights::ModelFiles& model_files, const LoadOptions& options, LoadReport& report)
       : context_(context),
         config_(config),
-        checkpoint_(checkpoint),
+        model_files_(model_files),
         options_(options),
         report_(report),
         tally_(report, options.sink),
-        map_(config, checkpoint),
+        map_(config, model_files),
         storage_(storage_for(options.sink)) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
@@ -255,7 +255,7 @@ class Packer {
       weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
     }
     QUIRE_TRY_STATUS(check_memory(weights));
-    QUIRE_TRY_STATUS(checkpoint_.check_whole());
+    QUIRE_TRY_STATUS(model_files_.check_whole());
     if (!all_fit) {
       return misfit(parts, format);
     }
@@ -266,7 +266,7 @@ class Packer {
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     QUIRE_TRY(const auto parts, map_.find(id, size, 0));
     values = read_vectors(parts);
-    QUIRE_TRY_STATUS(checkpoint_.check_whole());
+    QUIRE_TRY_STATUS(model_files_.check_whole());
     finish(parts);
     return tally_.vector(id, values);
   }
@@ -280,13 +280,13 @@ class Packer {
     }
     if (options_.progress) {
       options_.progress(static_cast<double>(report_.bytes_read) /
-                        static_cast<double>(checkpoint_.total_bytes()));
+                        static_cast<double>(model_files_.total_bytes()));
     }
   }
 
   const kernels::Context& context_;
   const ModelConfig& config_;
-  const weights::Checkpoint& checkpoint_;
+  const weights::ModelFiles& model_files_;
   const LoadOptions& options_;
   LoadReport& report_;
   Tally tally_;
@@ -432,46 +432,35 @@ class Randomizer {
 
 }  // namespace
 
-WeightFormat weight_format(const ModelConfig& config, Part part, WeightFormat format) {
-  const bool quantised = format == WeightFormat::kQ8g32 || format == WeightFormat::kQ4g32;
-  if (part == Part::kEmbedding && quantised) {
-    return WeightFormat::kBf16;
-  }
-  if (part == Part::kHead && config.tied_embeddings && quantised) {
-    return WeightFormat::kQ8g32;
-  }
-  return format;
-}
-
 Result<std::map<std::string, std::string>> computed_as(const ModelConfig& config,
-                                                       const weights::Checkpoint& checkpoint) {
+                                                       const weights::ModelFiles& model_files) {
   DecoderWeights none;
   none.layers.resize(static_cast<std::size_t>(config.layers));
   std::map<std::string, std::string> computed;
-  const TensorMap map(config, checkpoint);
+  const TensorMap map(config, model_files);
   Describer describer(map, computed);
   QUIRE_TRY_STATUS(visit_weights(config, none, describer));
   return computed;
 }
 
 Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
-                                      const weights::Checkpoint& checkpoint, WeightFormat format) {
+                                      const weights::ModelFiles& model_files, WeightFormat format) {
   DecoderWeights none;
   none.layers.resize(static_cast<std::size_t>(config.layers));
-  const TensorMap map(config, checkpoint);
+  const TensorMap map(config, model_files);
   Sizer sizer{config, map, format};
   QUIRE_TRY_STATUS(visit_weights(config, none, sizer));
   return sizer.total;
 }
 
 Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,
-                                    const weights::Checkpoint& checkpoint,
+                                    const weights::ModelFiles& model_files,
                                     const LoadOptions& options, LoadReport& report) {
-  QUIRE_TRY_STATUS(TensorMap(config, checkpoint).check_all());
+  QUIRE_TRY_STATUS(TensorMap(config, model_files).check_all());
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   report = {};
-  Packer packer(context, config, checkpoint, options, report);
+  Packer packer(context, config, model_files, options, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, packer));
   packer.finish();
   return weights;

@@ -1,4 +1,4 @@
-// Packs the weights of a decoder out of a checkpoint, or out of random numbers.
+// Packs the weights of a decoder out of model files, or out of random numbers.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 #include "quire/kernels/context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/model/config.h"
-#include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/load_options.h"
 #include "quire/result.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::model {
 
@@ -22,25 +22,25 @@ namespace quire::model {
 // the bytes; the caller times. Errors:
 //   kCorrupt      a tensor is missing or has another shape than the config wants (both are named),
 //                 or a head differs from the embedding that it is said to be tied to
-//   kUnsupported  the checkpoint holds a tensor that this model does not use. Not counted are
-//                 buffers that old checkpoints carry although they follow from the config:
+//   kUnsupported  a file holds a tensor that this model does not use. Not counted are
+//                 buffers that old files carry although they follow from the config:
 //                 *.rotary_emb.inv_freq, and GGUF's rope_freqs and rope_factors, which the config
 //                 has read
 //   kOutOfBlocks  no memory for a matrix
 [[nodiscard]] Result<DecoderWeights> load_weights(const kernels::Context& context,
                                                   const ModelConfig& config,
-                                                  const weights::Checkpoint& checkpoint,
+                                                  const weights::ModelFiles& model_files,
                                                   const LoadOptions& options, LoadReport& report);
 
 // What LoadOptions::keep_codes does with each quantised tensor, by name: the packed format of the
 // matrix that it is or is a part of, and how near the numbers come. Errors of TensorMap::find.
 [[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
-    const ModelConfig& config, const weights::Checkpoint& checkpoint);
+    const ModelConfig& config, const weights::ModelFiles& model_files);
 
 // Bytes that all weights take packed with LoadOptions::keep_codes; `format` is of what is not
 // quantised. Errors of TensorMap::find.
 [[nodiscard]] Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
-                                                    const weights::Checkpoint& checkpoint,
+                                                    const weights::ModelFiles& model_files,
                                                     kernels::WeightFormat format);
 
 // Weights that view what is packed elsewhere and outlives them, but for vectors, which are small

@@ -22,7 +22,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/loader.h"
 #include "quire/tensor/dtype.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 #include "quire/weights/test_files.h"
 
@@ -117,7 +117,7 @@ class LoaderGgufTest : public ::testing::Test {
     return data;
   }
 
-  weights::Checkpoint write(const std::map<std::string, Stored>& tensors) {
+  weights::ModelFiles write(const std::map<std::string, Stored>& tensors) {
     weights::testing::GgufBuilder file;
     constexpr std::uint32_t kString = 8;
     file.key("general.architecture", kString, weights::testing::counted("llama"));
@@ -131,7 +131,7 @@ class LoaderGgufTest : public ::testing::Test {
       file.data.resize((file.data.size() + 31) / 32 * 32);
     }
     folder_.write("model.gguf", file.build());
-    return weights::Checkpoint::open(folder_.path() / "model.gguf").value();
+    return weights::ModelFiles::open(folder_.path() / "model.gguf").value();
   }
 
   static std::vector<float> packed_row(const kernels::PackedWeights& matrix, std::int64_t row) {
@@ -139,9 +139,9 @@ class LoaderGgufTest : public ::testing::Test {
     matrix.unpack_row(row, values);
     return values;
   }
-  static std::vector<float> file_row(const weights::Checkpoint& checkpoint, const char* name,
+  static std::vector<float> file_row(const weights::ModelFiles& model_files, const char* name,
                                      std::int64_t row) {
-    const weights::TensorInfo& tensor = *checkpoint.find(name);
+    const weights::TensorInfo& tensor = *model_files.find(name);
     std::vector<float> values(static_cast<std::size_t>(tensor.columns()));
     weights::read_rows(tensor, row, 1, values);
     return values;
@@ -155,18 +155,18 @@ class LoaderGgufTest : public ::testing::Test {
 };
 
 TEST_F(LoaderGgufTest, EveryMatrixTakesTheFormatOfItsOwnCodes) {
-  const auto checkpoint = write(llama());
-  const auto weights = load_weights(context_, config(), checkpoint, {.keep_codes = true}, report_);
+  const auto model_files = write(llama());
+  const auto weights = load_weights(context_, config(), model_files, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const LayerWeights& layer = weights->layers[0];
   EXPECT_EQ(weights->embedding.format(), WeightFormat::kQ8g32);
-  EXPECT_EQ(packed_row(weights->embedding, 7), file_row(checkpoint, "token_embd.weight", 7));
+  EXPECT_EQ(packed_row(weights->embedding, 7), file_row(model_files, "token_embd.weight", 7));
   EXPECT_EQ(layer.output.weights.format(), WeightFormat::kQ4g32);
   EXPECT_EQ(packed_row(layer.output.weights, 9),
-            file_row(checkpoint, "blk.0.attn_output.weight", 9));
+            file_row(model_files, "blk.0.attn_output.weight", 9));
   EXPECT_EQ(layer.down.weights.format(), WeightFormat::kQ8g32);
   EXPECT_EQ(packed_row(layer.down.weights, 255),
-            file_row(checkpoint, "blk.0.ffn_down.weight", 255));
+            file_row(model_files, "blk.0.ffn_down.weight", 255));
   EXPECT_EQ(layer.gate_up.weights.format(), WeightFormat::kQ4m32);
   EXPECT_EQ(report_.main_format, WeightFormat::kQ8g32);    // most bytes of the layer
   EXPECT_EQ(weights->head.format(), WeightFormat::kBf16);  // not quantised: what was asked for
@@ -178,10 +178,10 @@ ModelConfig of_family(ModelConfig config, const char* family) {
 }
 
 TEST_F(LoaderGgufTest, AFolderOfMistralReadsTheOrderOfRowsThatItsFileHas) {
-  const auto checkpoint = write(llama());
-  const auto llama = load_weights(context_, config(), checkpoint, {}, report_);
+  const auto model_files = write(llama());
+  const auto llama = load_weights(context_, config(), model_files, {}, report_);
   const auto mistral =
-      load_weights(context_, of_family(config(), "mistral"), checkpoint, {}, report_);
+      load_weights(context_, of_family(config(), "mistral"), model_files, {}, report_);
   ASSERT_TRUE(llama.ok() && mistral.ok());
   for (const std::int64_t row : {1, 40, 257}) {  // of the queries and the keys
     EXPECT_EQ(packed_row(mistral->layers[0].qkv.weights, row),
@@ -190,9 +190,9 @@ TEST_F(LoaderGgufTest, AFolderOfMistralReadsTheOrderOfRowsThatItsFileHas) {
 }
 
 TEST_F(LoaderGgufTest, AFileOfAnotherArchitectureThanTheConfigsIsRefused) {
-  const auto checkpoint = write(llama());
+  const auto model_files = write(llama());
   const auto weights =
-      load_weights(context_, of_family(config(), "qwen2"), checkpoint, {}, report_);
+      load_weights(context_, of_family(config(), "qwen2"), model_files, {}, report_);
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(weights.error().message, HasSubstr("architecture \"llama\""));
@@ -201,24 +201,24 @@ TEST_F(LoaderGgufTest, AFileOfAnotherArchitectureThanTheConfigsIsRefused) {
 
 // Q4_K: scale and minimum of a group are products that are rounded to fp16, 2^-11 of each.
 TEST_F(LoaderGgufTest, Q4KIsWithinARoundingOfItsScales) {
-  const auto checkpoint = write(llama());
-  const auto weights = load_weights(context_, config(), checkpoint, {.keep_codes = true}, report_);
+  const auto model_files = write(llama());
+  const auto weights = load_weights(context_, config(), model_files, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   constexpr float kLargestScale = 63 * kLargestHalf;
   EXPECT_THAT(packed_row(weights->layers[0].gate_up.weights, 512 + 3),
               Pointwise(FloatNear(16 * kLargestScale / 2048),
-                        file_row(checkpoint, "blk.0.ffn_up.weight", 3)));
+                        file_row(model_files, "blk.0.ffn_up.weight", 3)));
 }
 
 // Queries and keys are Q4_K, values Q6_K: one matrix, quantised again.
 TEST_F(LoaderGgufTest, TensorsThatDifferAreQuantisedAgainToEightBits) {
-  const auto checkpoint = write(llama());
-  const auto weights = load_weights(context_, config(), checkpoint, {.keep_codes = true}, report_);
+  const auto model_files = write(llama());
+  const auto weights = load_weights(context_, config(), model_files, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const kernels::PackedWeights& qkv = weights->layers[0].qkv.weights;
   EXPECT_EQ(qkv.format(), WeightFormat::kQ8g32);
   const auto seen = packed_row(qkv, 256 + 128 + 5);
-  const auto expected = file_row(checkpoint, "blk.0.attn_v.weight", 5);
+  const auto expected = file_row(model_files, "blk.0.attn_v.weight", 5);
   for (std::size_t group = 0; group < seen.size(); group += 32) {
     const auto wanted = std::span(expected).subspan(group, 32);
     const float largest =
@@ -229,13 +229,13 @@ TEST_F(LoaderGgufTest, TensorsThatDifferAreQuantisedAgainToEightBits) {
 }
 
 TEST_F(LoaderGgufTest, ADtypeOrQuantizeOfTheUserExpandsThem) {
-  const auto checkpoint = write(llama());
+  const auto model_files = write(llama());
   const auto weights =
-      load_weights(context_, config(), checkpoint, {.format = WeightFormat::kF32}, report_);
+      load_weights(context_, config(), model_files, {.format = WeightFormat::kF32}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const kernels::PackedWeights& up = weights->layers[0].gate_up.weights;
   EXPECT_EQ(up.format(), WeightFormat::kF32);
-  EXPECT_EQ(packed_row(up, 512 + 3), file_row(checkpoint, "blk.0.ffn_up.weight", 3));
+  EXPECT_EQ(packed_row(up, 512 + 3), file_row(model_files, "blk.0.ffn_up.weight", 3));
 }
 
 // Q4_K twice: alone its codes stay, beside Q6_K they do not.
@@ -256,11 +256,11 @@ TEST_F(LoaderGgufTest, BytesThatAreForetoldAreThoseThatLoadingTakes) {
   auto beside_floats = llama();
   beside_floats["blk.0.attn_v.weight"].type = kF16;
   for (const auto& tensors : {llama(), beside_floats}) {
-    const auto checkpoint = write(tensors);
+    const auto model_files = write(tensors);
     for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
       const LoadOptions options{.format = format, .keep_codes = true};
-      ASSERT_TRUE(load_weights(context_, config(), checkpoint, options, report_).ok());
-      EXPECT_EQ(own_weight_bytes(config(), checkpoint, format).value(), report_.packed_bytes);
+      ASSERT_TRUE(load_weights(context_, config(), model_files, options, report_).ok());
+      EXPECT_EQ(own_weight_bytes(config(), model_files, format).value(), report_.packed_bytes);
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a checkpoint must hold, and what a decoder made of it is.
+// What model files must hold, and what a decoder made of them is.
 #include "quire/model/loader.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/test_files.h"
 
 namespace quire::model {
@@ -71,7 +71,7 @@ class LoaderTest : public ::testing::Test {
         .value();
   }
 
-  weights::Checkpoint write(const Tensors& tensors) {
+  weights::ModelFiles write(const Tensors& tensors) {
     std::string header = "{";
     std::string data;
     for (const auto& [name, values] : tensors) {
@@ -91,7 +91,7 @@ class LoaderTest : public ::testing::Test {
     }
     header += "}";
     folder_.write("model.safetensors", weights::testing::safetensors(header) + data);
-    return weights::Checkpoint::open(folder_.path()).value();
+    return weights::ModelFiles::open(folder_.path()).value();
   }
 
   Result<DecoderWeights> load(const ModelConfig& config, const Tensors& tensors) {
@@ -161,8 +161,8 @@ TEST_F(LoaderTest, ADtypeThatTheConfigDoesNotSayIsThatOfTheMatrices) {
                                                       stated, "}"),
                                         "")
                              .value();
-    take_dtype(weights::Checkpoint::open(folder_.path()).value(), config);
-    return std::string(tensor::dtype_name(config.checkpoint_dtype));
+    take_dtype(weights::ModelFiles::open(folder_.path()).value(), config);
+    return std::string(tensor::dtype_name(config.stored_dtype));
   };
   EXPECT_EQ(dtype_of("BF16", "BF16", ""), "bfloat16");
   EXPECT_EQ(dtype_of("F16", "F16", ""), "float16");

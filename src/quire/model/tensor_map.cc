@@ -18,8 +18,8 @@
 #include "quire/model/family.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
-#include "quire/weights/checkpoint.h"
 #include "quire/weights/gguf.h"
+#include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
 namespace quire::model {
@@ -123,10 +123,10 @@ struct Finder {
   }
 };
 
-TensorNames names_for(const ModelConfig& config, const weights::Checkpoint& checkpoint) {
+TensorNames names_for(const ModelConfig& config, const weights::ModelFiles& model_files) {
   const Family* family = find_family(config.family);
   QUIRE_CHECK(family != nullptr, "the config was validated");
-  return checkpoint.gguf() == nullptr ? family->hf : family->gguf;
+  return model_files.gguf() == nullptr ? family->hf : family->gguf;
 }
 
 }  // namespace
@@ -165,8 +165,8 @@ std::vector<float> read_vectors(std::span<const TensorPart> parts) {
   return all;
 }
 
-TensorMap::TensorMap(const ModelConfig& config, const weights::Checkpoint& checkpoint)
-    : config_(config), checkpoint_(checkpoint), names_(names_for(config, checkpoint)) {}
+TensorMap::TensorMap(const ModelConfig& config, const weights::ModelFiles& model_files)
+    : config_(config), model_files_(model_files), names_(names_for(config, model_files)) {}
 
 std::vector<std::string> TensorMap::names(const WeightId& id) const {
   std::vector<std::string_view> stems;
@@ -221,7 +221,7 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
   std::vector<TensorPart> parts;
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    QUIRE_TRY(const TensorInfo* tensor, checkpoint_.require(tensors[i]));
+    QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
     QUIRE_TRY_STATUS(check_shape(*tensor, shares[i], depth));
     const bool rotated = id.part == Part::kQkv && i < 2 && names_.interleaved;
     parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
@@ -231,7 +231,7 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
 
 Status TensorMap::check_tied_head(const TensorInfo& head) const {
   QUIRE_TRY(const TensorInfo* embedding,
-            checkpoint_.require(base::str_cat(names_.embedding, ".weight")));
+            model_files_.require(base::str_cat(names_.embedding, ".weight")));
   if (weights::is_same(head, *embedding)) {
     return {};
   }
@@ -243,7 +243,7 @@ Status TensorMap::check_tied_head(const TensorInfo& head) const {
 
 Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
   const std::string head = base::str_cat(names_.head, ".weight");
-  for (const TensorInfo& tensor : checkpoint_.tensors()) {
+  for (const TensorInfo& tensor : model_files_.tensors()) {
     if (used.contains(&tensor) || is_derived(tensor.name)) {
       continue;
     }
@@ -254,7 +254,7 @@ Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
     }
     QUIRE_TRY_STATUS(check_tied_head(tensor));
   }
-  for (const weights::UnsupportedTensor& tensor : checkpoint_.unsupported()) {
+  for (const weights::UnsupportedTensor& tensor : model_files_.unsupported()) {
     if (!is_derived(tensor.name)) {
       return {ErrorCode::kUnsupported,
               base::str_cat("tensor ", base::quoted(tensor.name), " has type ", tensor.type,
@@ -266,10 +266,10 @@ Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
 
 Status TensorMap::check_architecture() const {
   const Family* family = find_family(config_.family);
-  if (checkpoint_.gguf() == nullptr || family == nullptr) {
+  if (model_files_.gguf() == nullptr || family == nullptr) {
     return {};
   }
-  QUIRE_TRY(const auto architecture, checkpoint_.gguf()->get_string("general.architecture", ""));
+  QUIRE_TRY(const auto architecture, model_files_.gguf()->get_string("general.architecture", ""));
   if (architecture != family->gguf_architecture) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF architecture ", base::quoted(architecture),

@@ -1,4 +1,4 @@
-// TensorMap: which rows of which tensors of a checkpoint make each weight of a decoder.
+// TensorMap: which rows of which tensors of model files make each weight of a decoder.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include "quire/model/family.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 namespace quire::model {
 
@@ -39,12 +39,12 @@ void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
 // Borrows its arguments.
 class TensorMap {
  public:
-  TensorMap(const ModelConfig& config, const weights::Checkpoint& checkpoint);
+  TensorMap(const ModelConfig& config, const weights::ModelFiles& model_files);
 
   // The tensors of a matrix (depth > 0) or vector (depth 0), their shapes checked.
   [[nodiscard]] Result<std::vector<TensorPart>> find(const WeightId& id, std::int64_t columns,
                                                      std::int64_t depth) const;
-  // Finds every weight of the config and then asks of every tensor in the checkpoint that it was
+  // Finds every weight of the config and then asks of every tensor in the files that it was
   // among them. A GGUF file must be of the config's family: others order rows otherwise.
   [[nodiscard]] Status check_all() const;
 
@@ -55,7 +55,7 @@ class TensorMap {
   [[nodiscard]] Status check_unused(const std::set<const weights::TensorInfo*>& used) const;
 
   const ModelConfig& config_;
-  const weights::Checkpoint& checkpoint_;
+  const weights::ModelFiles& model_files_;
   TensorNames names_;
 };
 

@@ -257,6 +257,20 @@ TEST(ChatTemplate, WhatIsNotSupportedAndNotReachedIsNoError) {
   EXPECT_THAT(spans_of("{{ (1 | urlize) if false else 'x' }}"), ElementsAre(Pair("x", -1)));
 }
 
+TEST(ChatTemplate, AnUnknownFilterInALoopThatAnIfSkipsIsNoErrorThoughJinja2RefusesIt) {
+  EXPECT_THAT(spans_of("{% if false %}{% for x in [1] %}{{ x | urlize }}{% endfor %}{% endif %}x"),
+              ElementsAre(Pair("x", -1)));
+}
+
+// jinja2: TypeError, macro 'm' takes no keyword argument 'caller'.
+TEST(ChatTemplate, ACallBlockOfAMacroThatNeverLooksItsCallerUpIsAnError) {
+  EXPECT_THAT(message_of("{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}"),
+              HasSubstr("no keyword argument 'caller'"));
+  EXPECT_THAT(spans_of("{% macro m() %}{% if false %}{{ caller() }}{% endif %}x{% endmacro %}"
+                       "{% call m() %}y{% endcall %}"),
+              ElementsAre(Pair("x", -1)));
+}
+
 TEST(ChatTemplate, ARefusedRenderingLeavesTheTemplateAsItWas) {
   const auto parsed = ChatTemplate::parse("{% if bad %}{{ 1 | urlize }}{% endif %}x");
   ASSERT_TRUE(parsed.ok());

@@ -1,26 +1,23 @@
-// Chunk formats: what stands before and behind the text of a system, a context and a query chunk,
-// cut once out of a chat template, so that chunks are token segments that join to a prompt.
+// Chunk formats: the affixes around the text of a system, a context and a query chunk, so that
+// chunks are token segments that join to a prompt.
 //
 //   prompt = system chunk, context chunks in any order and number, query chunk
 //
 // Thread rule: free functions of immutable arguments; any number of threads may call.
 #pragma once
 
-#include <chrono>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
-#include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
 namespace quire::text {
 
-// What stands before and behind the text of a chunk. Text of the model's own: special tokens
+// Holds the text before and behind that of a chunk. It is text of the model's own: special tokens
 // written in it count.
 struct Affixes {
   std::string prefix, suffix;
@@ -40,33 +37,15 @@ struct ChunkFormat {
   bool starts_special = false;
 };
 
-// Cuts the template by rendering it for marked texts. Tried in this order, the first that holds is
-// taken:
-//   1. the template's own way for documents: a role that it treats unlike any unknown one
-//      ("context", "document", "documents"), then the argument `documents` ({"text": ...});
-//   2. contexts as user turns before the user's question;
-//   3. contexts at the start of the one user message, each followed by a blank line; then the
-//      system text there, too, for templates without a system role.
-//
-// What holds afterwards is tested here on texts short and long, equal, blank at their ends, of
-// several lines, and spelling special tokens, for 0 to 3 contexts: affixes and texts joined equal
-// the rendering with generation prompt byte for byte. It is not claimed for texts that are nothing
-// but white space, nor where a template looks for words in a text ("/no_think").
-//
-// `bos_token` and `eos_token` are what the template sees under these names, "" for what the
-// tokenizer names so, if anything; they count as its own text. `now` is the time that the template
-// sees, the local time when not given: a date in a system prefix stays that of the day of cutting.
-// kUnsupported with the reason of each try. Cost: some hundred renderings of a few kilobytes.
-[[nodiscard]] Result<ChunkFormat> cut_chat_template(
-    const ChatTemplate& chat, const Tokenizer& tokenizer, std::string_view bos_token,
-    std::string_view eos_token, std::optional<std::chrono::local_seconds> now = {});
+// Returns `text` without the white space that `around` says the template drops.
+[[nodiscard]] std::string_view trimmed(std::string_view text, const Affixes& around);
 
-// For models without a template: BOS if the tokenizer puts one before a text, the system text and a
-// blank line; each context and a blank line; the query.
+// Returns the format of models without a template: BOS if the tokenizer puts one before a text, the
+// system text and a blank line; each context and a blank line; the query.
 [[nodiscard]] ChunkFormat plain_format(const Tokenizer& tokenizer);
 
-// Token ids of a chunk. The content can never become a special token. No BOS or EOS is added beyond
-// what the affixes hold. Errors as Tokenizer::encode_spans.
+// Returns the token ids of a chunk. The content can never become a special token. No BOS or EOS is
+// added beyond what the affixes hold. Errors as Tokenizer::encode_spans.
 [[nodiscard]] Result<std::vector<TokenId>> encode_chunk(const Tokenizer& tokenizer,
                                                         const Affixes& around,
                                                         std::string_view content,

@@ -6,19 +6,19 @@
 
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
-#include "quire/text/decoder.h"
+#include "quire/text/decode_stream.h"
 #include "quire/text/tokenizer.h"
-#include "quire/text/tokenizer_impl.h"
+#include "quire/text/tokenizer_pipeline.h"
 #include "quire/text/work_limits.h"
 #include "quire/types.h"
 
 namespace quire::text {
 
 struct Detokenizer::Impl {
-  explicit Impl(const Tokenizer::Impl* from, bool skip)
-      : tokenizer(from), skip_special_tokens(skip), stream(from->decoder, meter) {}
+  explicit Impl(const TokenizerPipeline* from, bool skip)
+      : pipeline(from), skip_special_tokens(skip), stream(from->decoder, meter) {}
 
-  const Tokenizer::Impl* tokenizer;
+  const TokenizerPipeline* pipeline;
   bool skip_special_tokens;
   base::WorkMeter meter{kWorkOfCall};
   DecodeStream stream;
@@ -26,7 +26,7 @@ struct Detokenizer::Impl {
 };
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
-    : impl_(std::make_unique<Impl>(&tokenizer.impl(), skip_special_tokens)) {}
+    : impl_(std::make_unique<Impl>(&tokenizer.pipeline(), skip_special_tokens)) {}
 
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
@@ -35,7 +35,7 @@ Detokenizer& Detokenizer::operator=(Detokenizer&&) noexcept = default;
 std::string_view Detokenizer::push(TokenId id) {
   impl_->text.clear();
   impl_->meter.grant(work_for_bytes(kInputBytesPerToken));
-  impl_->tokenizer->decode(id, impl_->skip_special_tokens, impl_->stream, impl_->text);
+  impl_->pipeline->decode(id, impl_->skip_special_tokens, impl_->stream, impl_->text);
   return impl_->text;
 }
 

@@ -13,6 +13,7 @@
 
 #include "quire/base/work_meter.h"
 #include "quire/result.h"
+#include "quire/text/named_token.h"  // IWYU pragma: export
 #include "quire/text/normal_text.h"
 #include "quire/text/vocab_spec.h"
 #include "quire/types.h"
@@ -32,11 +33,7 @@ struct TextSpan {
   Author author = Author::kTemplate;
 };
 
-// A special token under the name that chat templates know it by.
-struct NamedToken {
-  std::string name;  // "bos_token"
-  std::string text;
-};
+struct TokenizerPipeline;
 
 class Tokenizer {
  public:
@@ -101,12 +98,12 @@ class Tokenizer {
   // Digest of everything that decides encode; equal for equal tokenizers in every process.
   [[nodiscard]] std::string fingerprint() const;
 
-  struct Impl;  // opaque: what the loaders fill in (tokenizer_impl.h)
-  [[nodiscard]] const Impl& impl() const { return *impl_; }
+  // Returns the steps that the tokenizer consists of.
+  [[nodiscard]] const TokenizerPipeline& pipeline() const { return *pipeline_; }
 
  private:
-  explicit Tokenizer(std::unique_ptr<const Impl> impl);
-  std::unique_ptr<const Impl> impl_;
+  explicit Tokenizer(std::unique_ptr<const TokenizerPipeline> pipeline);
+  std::unique_ptr<const TokenizerPipeline> pipeline_;
   std::int32_t padded_size_ = 0;
 };
 

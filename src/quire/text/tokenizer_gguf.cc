@@ -21,15 +21,15 @@
 #include "quire/text/added_tokens.h"
 #include "quire/text/bpe_model.h"
 #include "quire/text/charsmap.h"
-#include "quire/text/decoder.h"
 #include "quire/text/gguf_pre.h"
 #include "quire/text/normalizer.h"
 #include "quire/text/pattern.h"
 #include "quire/text/post_processor.h"
 #include "quire/text/pre_tokenizer.h"
 #include "quire/text/regex.h"
+#include "quire/text/spelling_decoder.h"
 #include "quire/text/tokenizer.h"
-#include "quire/text/tokenizer_impl.h"
+#include "quire/text/tokenizer_pipeline.h"
 #include "quire/text/unigram_model.h"
 #include "quire/text/utf8.h"
 #include "quire/text/vocab_spec.h"
@@ -200,8 +200,8 @@ std::unique_ptr<const Normalizer> escape_spaces() {
 }
 
 // Text of models that write spaces as U+2581; a space that encoding put in front is dropped.
-Decoder metaspace_decoder(bool drops_leading_space) {
-  Decoder decoder;
+SpellingDecoder metaspace_decoder(bool drops_leading_space) {
+  SpellingDecoder decoder;
   decoder.emplace_back(
       decode::Replace{.pattern = Pattern::literal(std::string(kMetaspace)), .content = " "});
   decoder.emplace_back(decode::ByteFallback{});
@@ -226,7 +226,7 @@ PostProcessor bos_and_eos(const VocabSpec& spec, bool add_bos, bool add_eos) {
 
 bool stated_or(int stated, bool fallback) { return stated >= 0 ? stated != 0 : fallback; }
 
-Status build_bpe(const VocabSpec& spec, Tokenizer::Impl& impl) {
+Status build_bpe(const VocabSpec& spec, TokenizerPipeline& pipeline) {
   const std::string_view name = spec.model == "gemma4" ? std::string_view("gemma4") : spec.pre;
   const GgufPre* pre = find_gguf_pre(name);
   if (pre == nullptr) {
@@ -236,84 +236,85 @@ Status build_bpe(const VocabSpec& spec, Tokenizer::Impl& impl) {
   for (const std::string_view pattern : pre->patterns) {
     if (!pattern.empty()) {
       QUIRE_TRY(Regex regex, Regex::compile(pattern));
-      impl.pre_tokenizers.push_back(
+      pipeline.pre_tokenizers.push_back(
           make_split(Pattern::regex(std::move(regex)), SplitBehavior::kIsolated, false));
     }
   }
   if (pre->metaspace) {
-    impl.normalizers.push_back(escape_spaces());
-    impl.decoder = metaspace_decoder(false);
+    pipeline.normalizers.push_back(escape_spaces());
+    pipeline.decoder = metaspace_decoder(false);
   } else {
-    impl.decoder.emplace_back(decode::ByteLevel{});
+    pipeline.decoder.emplace_back(decode::ByteLevel{});
   }
   QUIRE_TRY(const std::vector<BpeMerge> merges, parse_merges(spec.merges));
-  QUIRE_TRY(auto model, BpeModel::create(impl.vocabulary,
+  QUIRE_TRY(auto model, BpeModel::create(pipeline.vocabulary,
                                          {.byte_level = !pre->metaspace,
                                           .byte_fallback = pre->metaspace,
                                           .ignore_merges = pre->ignore_merges,
                                           .keep_newline_runs = pre->keep_newline_runs},
                                          merges, true));
   if (model->never_merges_into_metaspace()) {
-    impl.pre_tokenizers.push_back(make_metaspace_cut());
+    pipeline.pre_tokenizers.push_back(make_metaspace_cut());
   }
-  impl.model = std::move(model);
+  pipeline.model = std::move(model);
   // Gemma 4 files that say otherwise are wrong (llama.cpp overrides them too).
   const bool add_bos = pre->keep_newline_runs || stated_or(spec.add_bos, pre->add_bos);
-  impl.post_processor = bos_and_eos(spec, add_bos, stated_or(spec.add_eos, false));
+  pipeline.post_processor = bos_and_eos(spec, add_bos, stated_or(spec.add_eos, false));
   return {};
 }
 
-Status build_spm(const VocabSpec& spec, Tokenizer::Impl& impl) {
+Status build_spm(const VocabSpec& spec, TokenizerPipeline& pipeline) {
   if (spec.scores.empty()) {
     return {ErrorCode::kInvalidArgument, "vocabulary: a llama vocabulary needs scores"};
   }
   const bool add_space_prefix = stated_or(spec.add_space_prefix, true);
   if (add_space_prefix) {
-    impl.normalizers.push_back(make_prepend(" "));
+    pipeline.normalizers.push_back(make_prepend(" "));
   }
-  impl.normalizers.push_back(escape_spaces());
+  pipeline.normalizers.push_back(escape_spaces());
   std::vector<bool> mergeable;
-  for (TokenId id = 0; id < impl.vocabulary.end_id(); ++id) {
+  for (TokenId id = 0; id < pipeline.vocabulary.end_id(); ++id) {
     const std::int32_t type = type_of(spec, id);
-    mergeable.push_back(!impl.vocabulary.is_special(id) &&
+    mergeable.push_back(!pipeline.vocabulary.is_special(id) &&
                         (type == kNormal || type == kUserDefined || type == kUnused));
   }
-  QUIRE_TRY(auto model,
-            BpeModel::create(impl.vocabulary, {.byte_fallback = true, .unk = optional_id(spec.unk)},
-                             merges_from_scores(impl.vocabulary, spec.scores, mergeable), true));
+  QUIRE_TRY(
+      auto model,
+      BpeModel::create(pipeline.vocabulary, {.byte_fallback = true, .unk = optional_id(spec.unk)},
+                       merges_from_scores(pipeline.vocabulary, spec.scores, mergeable), true));
   if (model->never_merges_into_metaspace()) {
-    impl.pre_tokenizers.push_back(make_metaspace_cut());
+    pipeline.pre_tokenizers.push_back(make_metaspace_cut());
   }
-  impl.model = std::move(model);
-  impl.decoder = metaspace_decoder(add_space_prefix);
-  impl.post_processor =
+  pipeline.model = std::move(model);
+  pipeline.decoder = metaspace_decoder(add_space_prefix);
+  pipeline.post_processor =
       bos_and_eos(spec, stated_or(spec.add_bos, true), stated_or(spec.add_eos, false));
   return {};
 }
 
-Status build_wpm(const VocabSpec& spec, Tokenizer::Impl& impl) {
+Status build_wpm(const VocabSpec& spec, TokenizerPipeline& pipeline) {
   if (spec.cls < 0 || spec.sep < 0 || spec.unk < 0) {
     return {ErrorCode::kInvalidArgument,
             "vocabulary: a bert vocabulary needs cls, separator and unknown tokens"};
   }
   const bool lowercase = stated_or(spec.normalizer_lowercase, true);
-  impl.normalizers.push_back(
+  pipeline.normalizers.push_back(
       make_bert_normalizer({.keep_control_spaces = true,
                             .strip_accents = stated_or(spec.normalizer_strip_accents, lowercase),
                             .lowercase = lowercase}));
-  impl.pre_tokenizers.push_back(make_bert_pre_tokenizer());
-  impl.pre_tokenizers.push_back(make_piece_prefix(std::string(kMetaspace)));
-  impl.model = std::make_unique<WordPieceModel>(
-      impl.vocabulary,
+  pipeline.pre_tokenizers.push_back(make_bert_pre_tokenizer());
+  pipeline.pre_tokenizers.push_back(make_piece_prefix(std::string(kMetaspace)));
+  pipeline.model = std::make_unique<WordPieceModel>(
+      pipeline.vocabulary,
       WordPieceOptions{.unk = spec.unk,
                        .continuing_prefix = "",
                        .max_chars_per_word = std::numeric_limits<std::size_t>::max()});
-  impl.decoder = metaspace_decoder(true);
-  impl.post_processor = PostProcessor(PostTemplate{spec.cls, std::nullopt, spec.sep});
+  pipeline.decoder = metaspace_decoder(true);
+  pipeline.post_processor = PostProcessor(PostTemplate{spec.cls, std::nullopt, spec.sep});
   return {};
 }
 
-Status build_ugm(const VocabSpec& spec, Tokenizer::Impl& impl) {
+Status build_ugm(const VocabSpec& spec, TokenizerPipeline& pipeline) {
   if (spec.scores.empty() || spec.unk < 0) {
     return {ErrorCode::kInvalidArgument,
             "vocabulary: a t5 vocabulary needs scores and an unknown token"};
@@ -328,7 +329,7 @@ Status build_ugm(const VocabSpec& spec, Tokenizer::Impl& impl) {
   }
   std::vector<double> scores;
   double min_score = std::numeric_limits<double>::max();
-  for (TokenId id = 0; id < impl.vocabulary.end_id(); ++id) {
+  for (TokenId id = 0; id < pipeline.vocabulary.end_id(); ++id) {
     const std::int32_t type = type_of(spec, id);
     const double score = static_cast<double>(spec.scores[static_cast<std::size_t>(id)]);
     scores.push_back(-std::numeric_limits<double>::infinity());
@@ -340,14 +341,14 @@ Status build_ugm(const VocabSpec& spec, Tokenizer::Impl& impl) {
     }
     if (type == kUserDefined) {
       scores.back() = 0.0;
-      normalization.kept.emplace_back(impl.vocabulary.token(id));
+      normalization.kept.emplace_back(pipeline.vocabulary.token(id));
     }
   }
-  impl.normalizers.push_back(make_sentencepiece_normalizer(std::move(normalization)));
-  impl.model = std::make_unique<UnigramModel>(impl.vocabulary, std::move(scores), min_score,
-                                              UnigramOptions{.unk = spec.unk});
-  impl.decoder = metaspace_decoder(add_space_prefix);
-  impl.post_processor =
+  pipeline.normalizers.push_back(make_sentencepiece_normalizer(std::move(normalization)));
+  pipeline.model = std::make_unique<UnigramModel>(pipeline.vocabulary, std::move(scores), min_score,
+                                                  UnigramOptions{.unk = spec.unk});
+  pipeline.decoder = metaspace_decoder(add_space_prefix);
+  pipeline.post_processor =
       bos_and_eos(spec, stated_or(spec.add_bos, false), stated_or(spec.add_eos, true));
   return {};
 }
@@ -377,7 +378,7 @@ std::string fingerprint_of(const VocabSpec& spec) {
 }  // namespace
 
 Result<Tokenizer> Tokenizer::from_vocab(VocabSpec spec) {
-  using Build = Status (*)(const VocabSpec&, Impl&);
+  using Build = Status (*)(const VocabSpec&, TokenizerPipeline&);
   constexpr std::pair<std::string_view, Build> kModels[] = {{"gpt2", build_bpe},
                                                             {"gemma4", build_bpe},
                                                             {"llama", build_spm},
@@ -390,23 +391,23 @@ Result<Tokenizer> Tokenizer::from_vocab(VocabSpec spec) {
             base::str_cat("tokenizer.ggml.model ", base::quoted(spec.model), " is not supported")};
   }
   QUIRE_TRY_STATUS(check(spec));
-  auto impl = std::make_unique<Impl>();
-  impl->fingerprint = fingerprint_of(spec);
+  auto pipeline = std::make_unique<TokenizerPipeline>();
+  pipeline->fingerprint = fingerprint_of(spec);
   set_default_ids(spec);
-  QUIRE_TRY_STATUS(add_tokens(spec, impl->vocabulary));
-  for (TokenId id = 0; id < impl->vocabulary.end_id(); ++id) {
-    if (impl->vocabulary.is_special(id) && ends_turn(impl->vocabulary.token(id))) {
-      impl->turn_end_ids.push_back(id);
+  QUIRE_TRY_STATUS(add_tokens(spec, pipeline->vocabulary));
+  for (TokenId id = 0; id < pipeline->vocabulary.end_id(); ++id) {
+    if (pipeline->vocabulary.is_special(id) && ends_turn(pipeline->vocabulary.token(id))) {
+      pipeline->turn_end_ids.push_back(id);
     }
   }
-  QUIRE_TRY_STATUS(impl->set_added_tokens(added_tokens(spec, impl->vocabulary)));
-  QUIRE_TRY_STATUS(found->second(spec, *impl));
-  impl->ids = {.bos = optional_id(spec.bos),
-               .eos = optional_id(spec.eos),
-               .pad = optional_id(spec.pad),
-               .unk = optional_id(spec.unk)};
-  impl->name_tokens();
-  return Tokenizer(std::move(impl));
+  QUIRE_TRY_STATUS(pipeline->set_added_tokens(added_tokens(spec, pipeline->vocabulary)));
+  QUIRE_TRY_STATUS(found->second(spec, *pipeline));
+  pipeline->ids = {.bos = optional_id(spec.bos),
+                   .eos = optional_id(spec.eos),
+                   .pad = optional_id(spec.pad),
+                   .unk = optional_id(spec.unk)};
+  pipeline->name_tokens();
+  return Tokenizer(std::move(pipeline));
 }
 
 }  // namespace quire::text

@@ -18,14 +18,14 @@
 #include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/added_tokens.h"
-#include "quire/text/decoder.h"
 #include "quire/text/model_json.h"
 #include "quire/text/normalizer.h"
 #include "quire/text/post_processor.h"
 #include "quire/text/pre_tokenizer.h"
+#include "quire/text/spelling_decoder.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
-#include "quire/text/tokenizer_impl.h"
+#include "quire/text/tokenizer_pipeline.h"
 #include "quire/text/vocabulary.h"
 #include "quire/types.h"
 
@@ -188,9 +188,9 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
   QUIRE_TRY(const TokenizerConfig config,
             parse_tokenizer_config(config_json, special_tokens_map_json));
 
-  auto impl = std::make_unique<Impl>();
-  QUIRE_TRY(ModelSource source, read_model(root.find("model"), impl->vocabulary));
-  AddedTokenList added(impl->vocabulary);
+  auto pipeline = std::make_unique<TokenizerPipeline>();
+  QUIRE_TRY(ModelSource source, read_model(root.find("model"), pipeline->vocabulary));
+  AddedTokenList added(pipeline->vocabulary);
   QUIRE_TRY_STATUS(add_from_json(root, added));
   base::FieldHasher hasher;
   hasher.add("tokenizer.json").add(tokenizer_json);
@@ -200,27 +200,27 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
     hasher.add("split_special_tokens");
   }
 
-  QUIRE_TRY(impl->normalizers, normalizers_from_json(root.find("normalizer")));
-  QUIRE_TRY_STATUS(impl->set_added_tokens(std::move(added_tokens)));
-  impl->split_special_tokens = config.split_special_tokens;
+  QUIRE_TRY(pipeline->normalizers, normalizers_from_json(root.find("normalizer")));
+  QUIRE_TRY_STATUS(pipeline->set_added_tokens(std::move(added_tokens)));
+  pipeline->split_special_tokens = config.split_special_tokens;
   QUIRE_TRY(PreTokenizerSet pre_tokenizers,
             pre_tokenizers_from_json(root.find("pre_tokenizer"), source.takes_bytes()));
-  impl->pre_tokenizers = std::move(pre_tokenizers.steps);
+  pipeline->pre_tokenizers = std::move(pre_tokenizers.steps);
   QUIRE_TRY(BuiltModel built,
-            build_model(std::move(source), impl->vocabulary, pre_tokenizers.spells_bytes));
-  impl->model = std::move(built.model);
+            build_model(std::move(source), pipeline->vocabulary, pre_tokenizers.spells_bytes));
+  pipeline->model = std::move(built.model);
   if (built.cuts_at_metaspace) {
-    impl->pre_tokenizers.push_back(make_metaspace_cut());
+    pipeline->pre_tokenizers.push_back(make_metaspace_cut());
   }
-  QUIRE_TRY(impl->post_processor,
-            PostProcessor::from_json(root.find("post_processor"), impl->vocabulary));
-  QUIRE_TRY(impl->decoder, decoder_from_json(root.find("decoder")));
-  impl->ids = special_ids(config, impl->vocabulary, built.unk);
+  QUIRE_TRY(pipeline->post_processor,
+            PostProcessor::from_json(root.find("post_processor"), pipeline->vocabulary));
+  QUIRE_TRY(pipeline->decoder, spelling_decoder_from_json(root.find("decoder")));
+  pipeline->ids = special_ids(config, pipeline->vocabulary, built.unk);
   for (const NamedSpecial& named : config.named) {
-    impl->named_tokens.push_back({.name = named.name, .text = named.token.content});
+    pipeline->named_tokens.push_back({.name = named.name, .text = named.token.content});
   }
-  impl->fingerprint = base::to_hex(hasher.finish());
-  return Tokenizer(std::move(impl));
+  pipeline->fingerprint = base::to_hex(hasher.finish());
+  return Tokenizer(std::move(pipeline));
 }
 
 }  // namespace quire::text

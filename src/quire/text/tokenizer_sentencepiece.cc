@@ -18,12 +18,12 @@
 #include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/text/added_tokens.h"
-#include "quire/text/decoder.h"
 #include "quire/text/model.h"
 #include "quire/text/post_processor.h"
+#include "quire/text/spelling_decoder.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
-#include "quire/text/tokenizer_impl.h"
+#include "quire/text/tokenizer_pipeline.h"
 #include "quire/text/utf8.h"
 #include "quire/text/vocabulary.h"
 #include "quire/types.h"
@@ -168,34 +168,34 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(const std::string& path,
             base::str_cat(base::quoted(path, 200),
                           " is not a sentencepiece model: ", status.ToString())};
   }
-  auto impl = std::make_unique<Impl>();
-  QUIRE_TRY(std::vector<AddedToken> added, add_pieces(*processor, impl->vocabulary));
-  QUIRE_TRY_STATUS(add_from_config(config, impl->vocabulary, added));
-  QUIRE_TRY_STATUS(impl->set_added_tokens(std::move(added)));
-  impl->split_special_tokens = config.split_special_tokens;
-  impl->ids = special_ids(config, *processor, impl->vocabulary);
-  impl->name_tokens();
-  impl->decoder.emplace_back(leading_space(*processor, impl->vocabulary));
-  impl->decoder.emplace_back(decode::ByteFallback{});
-  impl->decoded_as[processor->unk_id()] =
+  auto pipeline = std::make_unique<TokenizerPipeline>();
+  QUIRE_TRY(std::vector<AddedToken> added, add_pieces(*processor, pipeline->vocabulary));
+  QUIRE_TRY_STATUS(add_from_config(config, pipeline->vocabulary, added));
+  QUIRE_TRY_STATUS(pipeline->set_added_tokens(std::move(added)));
+  pipeline->split_special_tokens = config.split_special_tokens;
+  pipeline->ids = special_ids(config, *processor, pipeline->vocabulary);
+  pipeline->name_tokens();
+  pipeline->decoder.emplace_back(leading_space(*processor, pipeline->vocabulary));
+  pipeline->decoder.emplace_back(decode::ByteFallback{});
+  pipeline->decoded_as[processor->unk_id()] =
       processor->DecodeIds(std::vector<int>{processor->unk_id()});
   PostTemplate around;
-  if (config.add_bos_token.value_or(true) && impl->ids.bos) {
-    around.emplace_back(impl->ids.bos);
+  if (config.add_bos_token.value_or(true) && pipeline->ids.bos) {
+    around.emplace_back(pipeline->ids.bos);
   }
   around.emplace_back(std::nullopt);
-  if (config.add_eos_token.value_or(false) && impl->ids.eos) {
-    around.emplace_back(impl->ids.eos);
+  if (config.add_eos_token.value_or(false) && pipeline->ids.eos) {
+    around.emplace_back(pipeline->ids.eos);
   }
-  impl->post_processor = PostProcessor(std::move(around));
-  impl->model = std::make_unique<SentencePieceModel>(std::move(processor));
+  pipeline->post_processor = PostProcessor(std::move(around));
+  pipeline->model = std::make_unique<SentencePieceModel>(std::move(processor));
   base::FieldHasher hasher;
   hasher.add("sentencepiece").add(bytes).add(config_json);
   if (!special_tokens_map_json.empty() || !added_tokens_json.empty()) {
     hasher.add(special_tokens_map_json).add(added_tokens_json);
   }
-  impl->fingerprint = base::to_hex(hasher.finish());
-  return Tokenizer(std::move(impl));
+  pipeline->fingerprint = base::to_hex(hasher.finish());
+  return Tokenizer(std::move(pipeline));
 }
 
 }  // namespace quire::text

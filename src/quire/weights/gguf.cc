@@ -19,6 +19,7 @@
 #include "quire/weights/byte_reader.h"
 #include "quire/weights/gguf_metadata.h"
 #include "quire/weights/gguf_types.h"
+#include "quire/weights/gguf_value.h"
 #include "quire/weights/layout.h"
 #include "quire/weights/tensor_info.h"
 
@@ -160,7 +161,7 @@ Result<std::uint64_t> alignment_of(const GgufValue* value, std::string_view file
 // Checks the places of all entries in `data` and fills the table, in data order.
 Result<TensorTable> place(std::vector<Entry> entries, std::span<const std::byte> data,
                           std::uint64_t alignment, std::string_view file) {
-  std::vector<Extent> extents;
+  std::vector<ByteRange> ranges;
   for (const Entry& entry : entries) {
     std::uint64_t end = 0;
     if (entry.offset % alignment != 0 || __builtin_add_overflow(entry.offset, entry.bytes, &end)) {
@@ -168,11 +169,11 @@ Result<TensorTable> place(std::vector<Entry> entries, std::span<const std::byte>
               str_cat(file, ": tensor ", base::quoted(entry.name), ": offset ", entry.offset,
                       " is not a multiple of the alignment, ", alignment, ", or beyond 2^64")};
     }
-    extents.push_back({.name = entry.name, .begin = entry.offset, .end = end});
+    ranges.push_back({.name = entry.name, .begin = entry.offset, .end = end});
   }
   // Downloads are padded, and tools leave more behind the last tensor: nobody reads it.
-  QUIRE_TRY_STATUS(check_extents(
-      std::move(extents), {.bytes = data.size(), .alignment = alignment, .open_end = true}, file));
+  QUIRE_TRY_STATUS(check_byte_ranges(
+      std::move(ranges), {.bytes = data.size(), .alignment = alignment, .open_end = true}, file));
 
   std::ranges::sort(entries, {}, &Entry::offset);
   TensorTable table;
@@ -196,7 +197,7 @@ Result<TensorTable> place(std::vector<Entry> entries, std::span<const std::byte>
 Result<GgufFile> GgufFile::parse(std::span<const std::byte> bytes, std::string_view name) {
   ByteReader reader(bytes);
   QUIRE_TRY(const Header header, read_header(reader, name));
-  QUIRE_TRY(Metadata metadata, read_gguf_metadata(reader, header.key_count, name));
+  QUIRE_TRY(GgufMetadata metadata, read_gguf_metadata(reader, header.key_count, name));
   QUIRE_TRY(std::vector<Entry> entries, read_directory(reader, header.tensor_count, name));
   const auto stated = metadata.find("general.alignment");
   QUIRE_TRY(const std::uint64_t alignment,

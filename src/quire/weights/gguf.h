@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,19 +12,10 @@
 #include <vector>
 
 #include "quire/result.h"
+#include "quire/weights/gguf_value.h"  // IWYU pragma: export
 #include "quire/weights/tensor_info.h"
 
 namespace quire::weights {
-
-// A value that the format allows and that is not kept: whoever asks for its key gets an error.
-struct GgufUnkept {
-  const char* what;  // "an array of arrays", "an integer above 2^63 - 1"
-};
-
-// A metadata value. Integers of every width are kept as int64, floats as double; arrays are
-// homogeneous, truth values in arrays are 0 and 1.
-using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
-                               std::vector<double>, std::vector<std::string>, GgufUnkept>;
 
 // Immutable after parsing; any thread may read it.
 class GgufFile {
@@ -67,15 +57,13 @@ class GgufFile {
   [[nodiscard]] std::vector<std::string> keys() const;  // sorted
 
  private:
-  using Metadata = std::map<std::string, GgufValue, std::less<>>;
-
-  GgufFile(std::string name, Metadata metadata, TensorTable table)
+  GgufFile(std::string name, GgufMetadata metadata, TensorTable table)
       : name_(std::move(name)), metadata_(std::move(metadata)), table_(std::move(table)) {}
 
   [[nodiscard]] Error wrong_type(std::string_view key, const GgufValue& value) const;
 
   std::string name_;
-  Metadata metadata_;
+  GgufMetadata metadata_;
   TensorTable table_;
 };
 

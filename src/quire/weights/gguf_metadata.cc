@@ -2,9 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <map>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -14,7 +12,7 @@
 #include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/weights/byte_reader.h"
-#include "quire/weights/gguf.h"
+#include "quire/weights/gguf_value.h"
 
 namespace quire::weights {
 namespace {
@@ -252,14 +250,13 @@ class ValueReader {
 
 }  // namespace
 
-Result<std::map<std::string, GgufValue, std::less<>>> read_gguf_metadata(ByteReader& reader,
-                                                                         std::uint64_t count,
-                                                                         std::string_view file) {
+Result<GgufMetadata> read_gguf_metadata(ByteReader& reader, std::uint64_t count,
+                                        std::string_view file) {
   if (count > reader.left() / kLeastEntryBytes) {
     return {ErrorCode::kCorrupt, str_cat(file, ": ", count, " metadata keys announced, but only ",
                                          reader.left(), " bytes follow")};
   }
-  std::map<std::string, GgufValue, std::less<>> metadata;
+  GgufMetadata metadata;
   for (std::uint64_t i = 0; i < count; ++i) {
     std::string_view key;
     if (!reader.read_string(key)) {

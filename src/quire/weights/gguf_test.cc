@@ -104,8 +104,8 @@ TEST(Gguf, DecodedTypesAgreeWithTheEncodingTable) {
     const GgmlType* type = find_ggml_type(number);
     if (type != nullptr && type->encoding) {
       EXPECT_STREQ(type->name, encoding_name(*type->encoding));
-      EXPECT_EQ(type->block_values, encoding_block_values(*type->encoding));
-      EXPECT_EQ(type->block_bytes, encoding_block_bytes(*type->encoding));
+      EXPECT_EQ(type->block_values, code_block_values(*type->encoding));
+      EXPECT_EQ(type->block_bytes, code_block_bytes(*type->encoding));
     }
   }
 }

@@ -17,10 +17,10 @@ namespace {
 
 using base::str_cat;
 
-Status check_names(std::vector<Extent> extents, std::string_view file) {
-  std::ranges::sort(extents, {}, &Extent::name);
-  const auto twice = std::ranges::adjacent_find(extents, {}, &Extent::name);
-  if (twice != extents.end()) {
+Status check_names(std::vector<ByteRange> ranges, std::string_view file) {
+  std::ranges::sort(ranges, {}, &ByteRange::name);
+  const auto twice = std::ranges::adjacent_find(ranges, {}, &ByteRange::name);
+  if (twice != ranges.end()) {
     return {ErrorCode::kCorrupt,
             str_cat(file, ": tensor ", base::quoted(twice->name), " occurs twice")};
   }
@@ -48,29 +48,29 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-Status check_extents(std::vector<Extent> extents, const SectionRules& section,
-                     std::string_view file) {
-  QUIRE_TRY_STATUS(check_names(extents, file));
-  std::ranges::sort(extents, {}, [](const Extent& e) { return std::pair(e.begin, e.end); });
-  Extent before = {.name = "start of the data", .begin = 0, .end = 0};
-  for (const Extent& extent : extents) {
-    if (extent.end > section.bytes) {
+Status check_byte_ranges(std::vector<ByteRange> ranges, const SectionRules& section,
+                         std::string_view file) {
+  QUIRE_TRY_STATUS(check_names(ranges, file));
+  std::ranges::sort(ranges, {}, [](const ByteRange& e) { return std::pair(e.begin, e.end); });
+  ByteRange before = {.name = "start of the data", .begin = 0, .end = 0};
+  for (const ByteRange& range : ranges) {
+    if (range.end > section.bytes) {
       return {ErrorCode::kCorrupt,
-              str_cat(file, ": tensor ", base::quoted(extent.name), " ends at byte ", extent.end,
+              str_cat(file, ": tensor ", base::quoted(range.name), " ends at byte ", range.end,
                       " of the data, which has ", section.bytes, "; is the file truncated?")};
     }
-    if (extent.begin < before.end) {
+    if (range.begin < before.end) {
       return {
           ErrorCode::kCorrupt,
-          str_cat(file, ": tensor ", base::quoted(extent.name), " begins at byte ", extent.begin,
+          str_cat(file, ": tensor ", base::quoted(range.name), " begins at byte ", range.begin,
                   " inside tensor ", base::quoted(before.name), ", which ends at ", before.end)};
     }
-    if (extent.begin - before.end >= section.alignment) {
+    if (range.begin - before.end >= section.alignment) {
       return {ErrorCode::kCorrupt,
-              str_cat(file, ": bytes ", before.end, " to ", extent.begin, " before tensor ",
-                      base::quoted(extent.name), " belong to no tensor")};
+              str_cat(file, ": bytes ", before.end, " to ", range.begin, " before tensor ",
+                      base::quoted(range.name), " belong to no tensor")};
     }
-    before = extent;
+    before = range;
   }
   if (!section.open_end && section.bytes - before.end >= section.alignment) {
     return {ErrorCode::kCorrupt, str_cat(file, ": bytes ", before.end, " to ", section.bytes,

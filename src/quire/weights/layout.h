@@ -19,7 +19,7 @@ namespace quire::weights {
 [[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);
 
 // Bytes [begin, end) of the data section that one tensor claims. Precondition: begin <= end.
-struct Extent {
+struct ByteRange {
   std::string_view name;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -32,9 +32,10 @@ struct SectionRules {
   bool open_end = false;        // bytes behind the last tensor may belong to none
 };
 
-// kCorrupt, naming file and tensors, when two extents share a byte, one leaves the section, a name
-// occurs twice, or bytes before, between or behind them belong to none and must not. O(n log n).
-[[nodiscard]] Status check_extents(std::vector<Extent> extents, const SectionRules& section,
-                                   std::string_view file);
+// kCorrupt, naming file and tensors, when two byte ranges share a byte, one leaves the section, a
+// name occurs twice, or bytes before, between or behind them belong to none and must not. O(n log
+// n).
+[[nodiscard]] Status check_byte_ranges(std::vector<ByteRange> ranges, const SectionRules& section,
+                                       std::string_view file);
 
 }  // namespace quire::weights

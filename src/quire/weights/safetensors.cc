@@ -65,7 +65,7 @@ Status check_size(const SafetensorsEntry& entry, const Dtype& dtype, std::string
   return {};
 }
 
-// Adds the entry, whose extent lies inside `data`, to the table.
+// Adds the entry, whose byte range lies inside `data`, to the table.
 Status add_entry(SafetensorsEntry entry, std::span<const std::byte> data, std::string_view file,
                  TensorTable& table) {
   const auto* dtype = std::ranges::find(kDtypes, entry.dtype, &Dtype::name);
@@ -113,18 +113,19 @@ Result<TensorTable> parse_safetensors(std::span<const std::byte> bytes, std::str
   QUIRE_TRY(auto entries, parse_safetensors_header(header, file));
   const auto data = bytes.subspan(sizeof(std::uint64_t) + header.size());
 
-  std::vector<Extent> extents;
+  std::vector<ByteRange> ranges;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.data_offsets[0] > entry.data_offsets[1]) {
       return {ErrorCode::kCorrupt,
               str_cat(file, ": tensor ", base::quoted(entry.name), ": data_offsets ",
                       shape_text(entry.data_offsets), " run backwards")};
     }
-    extents.push_back({.name = entry.name,
-                       .begin = static_cast<std::uint64_t>(entry.data_offsets[0]),
-                       .end = static_cast<std::uint64_t>(entry.data_offsets[1])});
+    ranges.push_back({.name = entry.name,
+                      .begin = static_cast<std::uint64_t>(entry.data_offsets[0]),
+                      .end = static_cast<std::uint64_t>(entry.data_offsets[1])});
   }
-  QUIRE_TRY_STATUS(check_extents(std::move(extents), {.bytes = data.size(), .alignment = 1}, file));
+  QUIRE_TRY_STATUS(
+      check_byte_ranges(std::move(ranges), {.bytes = data.size(), .alignment = 1}, file));
 
   std::ranges::sort(entries, {}, &SafetensorsEntry::data_offsets);
   TensorTable table;

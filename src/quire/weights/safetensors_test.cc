@@ -136,7 +136,7 @@ TEST(Safetensors, RefusesHeadersThatLie) {
        R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
        R"("u":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
        8, "inside tensor"},
-      {"equal extents",
+      {"equal byte ranges",
        R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
        R"("u":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
        4, "inside tensor"},

@@ -12,34 +12,13 @@
 #include "quire/base/check.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
-#include "quire/weights/block_codec.h"
+#include "quire/weights/code_block.h"
+#include "quire/weights/encoding.h"
 
 namespace quire::weights {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
-
-struct EncodingTraits {
-  const char* name;
-  int block_values;
-  int block_bytes;
-};
-
-constexpr std::array<EncodingTraits, 11> kTraits = {{{"F32", 1, 4},
-                                                     {"F16", 1, 2},
-                                                     {"BF16", 1, 2},
-                                                     {"Q8_0", 32, 34},
-                                                     {"Q4_0", 32, 18},
-                                                     {"Q4_1", 32, 20},
-                                                     {"Q5_0", 32, 22},
-                                                     {"Q5_1", 32, 24},
-                                                     {"Q4_K", 256, 144},
-                                                     {"Q5_K", 256, 176},
-                                                     {"Q6_K", 256, 210}}};
-
-const EncodingTraits& traits(Encoding encoding) {
-  return kTraits[static_cast<std::size_t>(encoding)];
-}
 
 // The decoders of floats below turn kGroup values at a time from a local copy: constant trip counts
 // and no possible aliasing, so that compilers vectorise them for the baseline instruction set even
@@ -86,8 +65,8 @@ struct RowBytes {
 RowBytes row_bytes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows) {
   QUIRE_CHECK(first_row >= 0 && num_rows >= 0 && num_rows <= tensor.rows() - first_row,
               "rows outside the tensor");
-  const EncodingTraits& of = traits(tensor.encoding);
-  const auto bytes = static_cast<std::size_t>(tensor.columns() / of.block_values * of.block_bytes);
+  const auto bytes = static_cast<std::size_t>(
+      tensor.columns() / code_block_values(tensor.encoding) * code_block_bytes(tensor.encoding));
   return {.first = static_cast<std::size_t>(first_row) * bytes,
           .count = static_cast<std::size_t>(num_rows) * bytes};
 }
@@ -112,10 +91,6 @@ class EncodedBytes {
 };
 
 }  // namespace
-
-const char* encoding_name(Encoding encoding) { return traits(encoding).name; }
-int encoding_block_values(Encoding encoding) { return traits(encoding).block_values; }
-int encoding_block_bytes(Encoding encoding) { return traits(encoding).block_bytes; }
 
 std::int64_t TensorInfo::num_values() const { return rows() * columns(); }
 
@@ -163,11 +138,11 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
     default:
       break;
   }
-  const BlockCodec& codec = *block_codec(tensor.encoding);
-  const auto values = static_cast<std::size_t>(traits(tensor.encoding).block_values);
-  const auto bytes = static_cast<std::size_t>(traits(tensor.encoding).block_bytes);
+  const CodeBlockReader& reader = *code_block_reader(tensor.encoding);
+  const auto values = static_cast<std::size_t>(code_block_values(tensor.encoding));
+  const auto bytes = static_cast<std::size_t>(code_block_bytes(tensor.encoding));
   for (std::size_t block = 0; block * bytes < in.size(); ++block) {
-    codec.decode(in.data() + block * bytes, out.data() + block * values);
+    reader.decode(in.data() + block * bytes, out.data() + block * values);
   }
 }
 
@@ -185,11 +160,6 @@ bool is_same(const TensorInfo& a, const TensorInfo& b) {
   return true;
 }
 
-CodeKind code_kind(Encoding encoding) {
-  const BlockCodec* codec = block_codec(encoding);
-  return codec == nullptr ? CodeKind::kNone : codec->kind;
-}
-
 void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                 const tensor::CodeRows& out) {
   const auto codes = static_cast<std::size_t>(num_rows * tensor.columns());
@@ -200,13 +170,13 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
       "output size is not rows * columns");
   const EncodedBytes encoded(tensor, row_bytes(tensor, first_row, num_rows));
   const std::span<const std::byte> in = encoded.get();
-  const BlockCodec& codec = *block_codec(tensor.encoding);
-  const auto values = static_cast<std::size_t>(traits(tensor.encoding).block_values);
-  const auto bytes = static_cast<std::size_t>(traits(tensor.encoding).block_bytes);
+  const CodeBlockReader& reader = *code_block_reader(tensor.encoding);
+  const auto values = static_cast<std::size_t>(code_block_values(tensor.encoding));
+  const auto bytes = static_cast<std::size_t>(code_block_bytes(tensor.encoding));
   for (std::size_t block = 0; block * bytes < in.size(); ++block) {
     const std::size_t group = block * values / tensor::kCodeGroup;
-    codec.codes(in.data() + block * bytes, out.codes.data() + block * values,
-                out.scales.data() + group, out.minimums.data() + group);
+    reader.codes(in.data() + block * bytes, out.codes.data() + block * values,
+                 out.scales.data() + group, out.minimums.data() + group);
   }
 }
 

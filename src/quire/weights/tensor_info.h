@@ -11,29 +11,9 @@
 
 #include "quire/base/mapped_file.h"
 #include "quire/tensor/code_rows.h"
+#include "quire/weights/encoding.h"  // IWYU pragma: export
 
 namespace quire::weights {
-
-// How a tensor's values are encoded in its file. The Q encodings are ggml's blocks (block_codec.h).
-// NOLINTBEGIN(readability-identifier-naming): ggml's names hold underscores
-enum class Encoding : std::uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kQ8_0,
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-};
-// NOLINTEND(readability-identifier-naming)
-[[nodiscard]] const char* encoding_name(Encoding encoding);
-// Values of one encoded block (1, 32 or 256) and its bytes.
-[[nodiscard]] int encoding_block_values(Encoding encoding);
-[[nodiscard]] int encoding_block_bytes(Encoding encoding);
 
 // A file whose tensors are read into memory, not through a mapping: one that another process cuts
 // meanwhile gives zeros and is remembered as cut, where a mapping would end the process by SIGBUS.
@@ -53,8 +33,8 @@ class TensorFile {
 
 // One tensor; `bytes` borrows from the mapping and may be unaligned. Row-major; shape
 // [rows, columns] for matrices (GGUF's reversed order is already turned round). The readers
-// guarantee: no dimension is negative, their product fits in int64, columns are whole blocks, and
-// `bytes` has exactly the size that shape and encoding imply.
+// guarantee: no dimension is negative, their product fits in int64, columns are whole code blocks,
+// and `bytes` has exactly the size that shape and encoding imply.
 struct TensorInfo {
   std::string name;
   Encoding encoding = Encoding::kF32;
@@ -89,15 +69,6 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
                std::span<float> out);
 // Returns whether two tensors have the same encoding, shape and bytes.
 [[nodiscard]] bool is_same(const TensorInfo& a, const TensorInfo& b);
-
-// What the codes of an encoding are when they are taken out as they lie.
-enum class CodeKind : std::uint8_t {
-  kNone,         // read_codes does not apply
-  kEight,        // weight = scale * (code - 128)
-  kFour,         // weight = scale * (code - 8)
-  kFourMinimum,  // weight = scale * code + minimum
-};
-[[nodiscard]] CodeKind code_kind(Encoding encoding);
 
 // The codes of rows [first_row, first_row + num_rows), unchanged. Scales and minimums are the
 // file's own, but for Q4_K, whose products of two scales are rounded to fp16 (2^-11 of each, or

@@ -34,11 +34,11 @@ TensorInfo tensor_over(std::span<const std::byte> bytes, Encoding encoding,
 
 TEST(TensorInfo, EncodingsNameTheirBlocks) {
   EXPECT_STREQ(encoding_name(Encoding::kBF16), "BF16");
-  EXPECT_EQ(encoding_block_values(Encoding::kF16), 1);
-  EXPECT_EQ(encoding_block_bytes(Encoding::kF16), 2);
+  EXPECT_EQ(code_block_values(Encoding::kF16), 1);
+  EXPECT_EQ(code_block_bytes(Encoding::kF16), 2);
   EXPECT_STREQ(encoding_name(Encoding::kQ4_1), "Q4_1");
-  EXPECT_EQ(encoding_block_values(Encoding::kQ4_1), 32);
-  EXPECT_EQ(encoding_block_bytes(Encoding::kQ4_1), 20);
+  EXPECT_EQ(code_block_values(Encoding::kQ4_1), 32);
+  EXPECT_EQ(code_block_bytes(Encoding::kQ4_1), 20);
 }
 
 TEST(TensorInfo, RowsAndColumnsOfEveryRank) {
@@ -118,7 +118,7 @@ TEST(TensorInfo, QuantisedBlocksDecodeAsGgmlDefinesThem) {
 
 // A block of random bytes whose fp16 numbers are ordinary ones.
 std::string random_block(Encoding encoding, std::mt19937& random) {
-  std::string block(static_cast<std::size_t>(encoding_block_bytes(encoding)), '\0');
+  std::string block(static_cast<std::size_t>(code_block_bytes(encoding)), '\0');
   std::ranges::generate(block, [&] { return static_cast<char>(random()); });
   for (const std::size_t at : {std::size_t{0}, std::size_t{2}}) {
     const auto half = tensor::float_to_fp16(1e-3f * static_cast<float>(random() % 1000 + 100));
@@ -135,7 +135,7 @@ TEST(TensorInfo, CodesWithTheirScalesAreTheValues) {
   std::mt19937 random(11);
   for (const Encoding encoding :
        {Encoding::kQ8_0, Encoding::kQ4_0, Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ4_K}) {
-    const std::int64_t width = std::int64_t{encoding_block_values(encoding)} * 2;
+    const std::int64_t width = std::int64_t{code_block_values(encoding)} * 2;
     std::string bytes;
     for (int i = 0; i < 6; ++i) {
       bytes += random_block(encoding, random);

@@ -2,6 +2,7 @@
 #include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
+#include "quire/model/layer_windows.h"
 #include "quire/result.h"
 
 namespace quire::model {

@@ -88,6 +88,7 @@ struct Stmt {
   std::vector<Parameter> parameters = {};
   Body body = {};
   Body orelse = {};
+  bool takes_caller = false;  // of a macro or call block whose body looks `caller` up
 };
 
 struct Template {

@@ -45,6 +45,7 @@ struct ExpressionParser::Infix {
 };
 
 void NameTracker::look_up(const std::string& name) {
+  num_caller_lookups_ += name == "caller" ? 1 : 0;
   if (!set_.contains(name) && find_function(name) == nullptr) {
     read_.insert(name);
   }

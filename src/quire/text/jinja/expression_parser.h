@@ -22,12 +22,15 @@ class NameTracker {
   // Counts names that were assigned since mark() as not set again: the end of a body.
   [[nodiscard]] std::size_t mark() const { return assigned_.size(); }
   void forget(std::size_t mark);
+  // Returns how often `caller`, the body of a call block, was looked up so far.
+  [[nodiscard]] int num_caller_lookups() const { return num_caller_lookups_; }
   [[nodiscard]] std::vector<std::string> looked_up() const { return {read_.begin(), read_.end()}; }
 
  private:
   std::set<std::string> set_;
   std::set<std::string> read_;
   std::vector<std::string> assigned_;
+  int num_caller_lookups_ = 0;
 };
 
 class ExpressionParser {

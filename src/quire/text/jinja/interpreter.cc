@@ -408,7 +408,7 @@ class Interpreter {
     const auto run = [this, &macro, scope](Runtime&, const Arguments& given) -> Result<Value> {
       meter_.step(kScopeSteps);
       const ScopePtr inner = inner_scope(scope);
-      QUIRE_TRY_STATUS(bind_parameters(macro.parameters, given, inner));
+      QUIRE_TRY_STATUS(bind_parameters(macro, given, inner));
       return capture(macro.body, inner);
     };
     const std::string name = macro.targets.empty() ? "caller" : macro.targets.front().name;
@@ -417,8 +417,8 @@ class Interpreter {
   }
 
   // By position, then by name, then defaults.
-  Status bind_parameters(const std::vector<Parameter>& parameters, const Arguments& given,
-                         const ScopePtr& scope) {
+  Status bind_parameters(const Stmt& macro, const Arguments& given, const ScopePtr& scope) {
+    const std::vector<Parameter>& parameters = macro.parameters;
     const std::size_t positional = given.positional.size();
     if (positional > parameters.size()) {
       return invalid("a macro takes not more than ", parameters.size(), " arguments");
@@ -427,7 +427,7 @@ class Interpreter {
       const auto known = std::ranges::find(parameters, name, &Parameter::name);
       const bool free = known != parameters.end() &&
                         static_cast<std::size_t>(known - parameters.begin()) >= positional;
-      if (!free && name != "caller") {
+      if (!free && !(macro.takes_caller && name == "caller")) {
         return invalid("a macro takes no keyword argument '", name, "' here");
       }
       scope->set(free ? std::string_view(known->name) : "caller", value);

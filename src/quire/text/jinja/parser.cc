@@ -24,10 +24,85 @@ constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
 using EndNames = std::initializer_list<std::string_view>;
 
+// Names that tags set: targets of loops and of `set`, names of macros, parameters.
+class AssignedNames {
+ public:
+  AssignedNames(TokenStream& tokens, NameTracker& names, ExpressionParser& expressions)
+      : tokens_(tokens), names_(names), expressions_(expressions) {}
+
+  // Takes a name that may be set.
+  Result<std::string> name() {
+    constexpr std::array<std::string_view, 6> kConstants = {"true",  "True", "false",
+                                                            "False", "none", "None"};
+    if (tokens_.is_op("(")) {
+      return tokens_.refuse("a tuple in parentheses to assign to");
+    }
+    const std::string name = tokens_.current().text;
+    QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "a name"));
+    if (std::ranges::find(kConstants, name) != kConstants.end()) {
+      return tokens_.fail("cannot assign to ", name);
+    }
+    return name;
+  }
+
+  // Takes names with commas between them; with `attributes`, also those of namespaces.
+  Result<std::vector<Target>> targets(bool attributes) {
+    std::vector<Target> out;
+    do {
+      Target target;
+      QUIRE_TRY(target.name, name());
+      if (attributes && tokens_.skip_op(".")) {
+        names_.look_up(target.name);
+        target.attribute = tokens_.current().text;
+        QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "the name of an attribute"));
+      }
+      out.push_back(std::move(target));
+    } while (tokens_.skip_op(","));
+    return out;
+  }
+
+  // Takes the parameters of a macro or call block, which count as set from here on.
+  Result<std::vector<Parameter>> signature() {
+    std::vector<Parameter> out;
+    QUIRE_TRY_STATUS(tokens_.expect_op("("));
+    while (!tokens_.skip_op(")")) {
+      if (!out.empty()) {
+        QUIRE_TRY_STATUS(tokens_.expect_op(","));
+      }
+      Parameter parameter;
+      QUIRE_TRY(parameter.name, name());
+      if (tokens_.skip_op("=")) {
+        QUIRE_TRY(parameter.fallback, expressions_.expression());
+      } else if (!out.empty() && out.back().fallback != nullptr) {
+        return tokens_.fail("a parameter without a default follows one with a default");
+      }
+      names_.assign(parameter.name);
+      out.push_back(std::move(parameter));
+    }
+    return out;
+  }
+
+  // Counts the names of `targets` as set.
+  void assign(const std::vector<Target>& targets) {
+    for (const Target& target : targets) {
+      if (target.attribute.empty()) {
+        names_.assign(target.name);
+      }
+    }
+  }
+
+ private:
+  TokenStream& tokens_;
+  NameTracker& names_;
+  ExpressionParser& expressions_;
+};
+
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), expressions_(tokens_, names_) {}
+      : tokens_(std::move(tokens)),
+        expressions_(tokens_, names_),
+        assigned_(tokens_, names_, expressions_) {}
 
   Result<Template> run() {
     Template out;
@@ -147,7 +222,7 @@ class Parser {
   }
 
   Status for_tag(Stmt& out) {
-    QUIRE_TRY(out.targets, targets(false));
+    QUIRE_TRY(out.targets, assigned_.targets(false));
     if (std::ranges::any_of(out.targets, [](auto& target) { return target.name == "loop"; })) {
       return tokens_.fail("cannot assign to the special variable 'loop' in a for loop");
     }
@@ -156,7 +231,7 @@ class Parser {
     }
     QUIRE_TRY(out.expr, expressions_.tuple(false));
     const std::size_t mark = names_.mark();
-    assign(out.targets);
+    assigned_.assign(out.targets);
     if (tokens_.skip_name("if")) {
       QUIRE_TRY(out.condition, expressions_.expression());
     }
@@ -177,7 +252,7 @@ class Parser {
   }
 
   Status set_tag(Stmt& out) {
-    QUIRE_TRY(out.targets, targets(true));
+    QUIRE_TRY(out.targets, assigned_.targets(true));
     if (tokens_.skip_op("=")) {
       QUIRE_TRY(out.expr, expressions_.tuple());
     } else if (tokens_.is_op("|")) {
@@ -186,54 +261,41 @@ class Parser {
       out.kind = StmtKind::kSetBlock;
       QUIRE_TRY(out.body, closed_body("endset"));
     }
-    assign(out.targets);
+    assigned_.assign(out.targets);
     return {};
   }
 
   Status macro_tag(Stmt& out) {
-    QUIRE_TRY(auto name, name_to_assign());
+    QUIRE_TRY(auto name, assigned_.name());
     names_.assign(name);
     out.targets.push_back({.name = std::move(name), .attribute = {}});
     const std::size_t mark = names_.mark();
     names_.assign("caller");
-    QUIRE_TRY(out.parameters, signature());
-    QUIRE_TRY(out.body, closed_body("endmacro"));
+    QUIRE_TRY(out.parameters, assigned_.signature());
+    QUIRE_TRY_STATUS(macro_body(out, "endmacro"));
     names_.forget(mark);
+    return {};
+  }
+
+  Status macro_body(Stmt& out, std::string_view end) {
+    const int lookups = names_.num_caller_lookups();
+    QUIRE_TRY(out.body, closed_body(end));
+    out.takes_caller = names_.num_caller_lookups() != lookups;
     return {};
   }
 
   Status call_tag(Stmt& out) {
     const std::size_t mark = names_.mark();
     if (tokens_.is_op("(")) {
-      QUIRE_TRY(out.parameters, signature());
+      QUIRE_TRY(out.parameters, assigned_.signature());
     }
     QUIRE_TRY(out.expr, expressions_.expression());
     if (out.expr->kind != ExprKind::kCall) {
       return tokens_.fail("a call block needs a call");
     }
-    QUIRE_TRY(out.body, closed_body("endcall"));
+    QUIRE_TRY_STATUS(macro_body(out, "endcall"));
     names_.forget(mark);
     return {};
-  }
-
-  Result<std::vector<Parameter>> signature() {
-    std::vector<Parameter> out;
-    QUIRE_TRY_STATUS(tokens_.expect_op("("));
-    while (!tokens_.skip_op(")")) {
-      if (!out.empty()) {
-        QUIRE_TRY_STATUS(tokens_.expect_op(","));
-      }
-      Parameter parameter;
-      QUIRE_TRY(parameter.name, name_to_assign());
-      if (tokens_.skip_op("=")) {
-        QUIRE_TRY(parameter.fallback, expressions_.expression());
-      } else if (!out.empty() && out.back().fallback != nullptr) {
-        return tokens_.fail("a parameter without a default follows one with a default");
-      }
-      names_.assign(parameter.name);
-      out.push_back(std::move(parameter));
-    }
-    return out;
   }
 
   Status filter_tag(Stmt& out) {
@@ -248,47 +310,10 @@ class Parser {
     return {};
   }
 
-  Result<std::string> name_to_assign() {
-    constexpr std::array<std::string_view, 6> kConstants = {"true",  "True", "false",
-                                                            "False", "none", "None"};
-    if (tokens_.is_op("(")) {
-      return tokens_.refuse("a tuple in parentheses to assign to");
-    }
-    const std::string name = tokens_.current().text;
-    QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "a name"));
-    if (std::ranges::find(kConstants, name) != kConstants.end()) {
-      return tokens_.fail("cannot assign to ", name);
-    }
-    return name;
-  }
-
-  // Names with commas between them; with `attributes`, also those of namespaces.
-  Result<std::vector<Target>> targets(bool attributes) {
-    std::vector<Target> out;
-    do {
-      Target target;
-      QUIRE_TRY(target.name, name_to_assign());
-      if (attributes && tokens_.skip_op(".")) {
-        names_.look_up(target.name);
-        target.attribute = tokens_.current().text;
-        QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kName, "the name of an attribute"));
-      }
-      out.push_back(std::move(target));
-    } while (tokens_.skip_op(","));
-    return out;
-  }
-
-  void assign(const std::vector<Target>& targets) {
-    for (const Target& target : targets) {
-      if (target.attribute.empty()) {
-        names_.assign(target.name);
-      }
-    }
-  }
-
   NameTracker names_;
   TokenStream tokens_;
   ExpressionParser expressions_;
+  AssignedNames assigned_;
   int loops_ = 0;  // around the current tag, within its macro
 };
 

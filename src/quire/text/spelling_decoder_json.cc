@@ -1,4 +1,4 @@
-// decoder_from_json: the "decoder" section of tokenizer.json.
+// spelling_decoder_from_json: the "decoder" section of tokenizer.json.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -7,10 +7,10 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
-#include "quire/text/decoder.h"
 #include "quire/text/json_section.h"
 #include "quire/text/pattern.h"
 #include "quire/text/pre_tokenizer.h"
+#include "quire/text/spelling_decoder.h"
 #include "quire/text/utf8.h"
 
 namespace quire::text {
@@ -99,8 +99,8 @@ MadeStep make_step(const TypedSection& section) {
 
 }  // namespace
 
-Result<Decoder> decoder_from_json(base::JsonView section) {
-  Decoder steps;
+Result<SpellingDecoder> spelling_decoder_from_json(base::JsonView section) {
+  SpellingDecoder steps;
   QUIRE_TRY_STATUS(for_each_section(section, "decoder", "decoders", [&](const TypedSection& each) {
     auto step = make_step(each);
     if (!step.ok()) {

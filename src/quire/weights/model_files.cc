@@ -1,4 +1,4 @@
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 #include <algorithm>
 #include <cctype>
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/folder_names.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/str.h"
@@ -89,15 +90,14 @@ Status check_shard(const TensorTable& table, std::vector<std::string> listed,
 }
 
 // The GGUF files of a folder, sorted: by name or, for blobs and other names, by content.
-std::vector<fs::path> gguf_files(const fs::path& folder) {
+Result<std::vector<fs::path>> gguf_files(const fs::path& folder) {
   std::vector<fs::path> files;
-  std::error_code failure;
-  for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
-       it.increment(failure)) {
-    if (std::error_code unknown; !it->is_directory(unknown) && is_gguf_file(it->path())) {
-      files.push_back(it->path());
+  QUIRE_TRY_STATUS(base::for_each_name(folder, [&](const std::string& name) {
+    const fs::path file = folder / name;
+    if (std::error_code unknown; !fs::is_directory(file, unknown) && is_gguf_file(file)) {
+      files.push_back(file);
     }
-  }
+  }));
   std::ranges::sort(files);
   return files;
 }
@@ -129,7 +129,7 @@ bool is_gguf_file(const std::string& path) {
   return extension == ".gguf" || base::file_begins_with(path, "GGUF");
 }
 
-struct Checkpoint::Impl {
+struct ModelFiles::Impl {
   std::string path;
   std::vector<base::MappedFile> files;  // their headers are read through the mapping
   std::vector<std::unique_ptr<TensorFile>> tensor_files;  // each beside its own in `files`
@@ -149,7 +149,7 @@ struct Checkpoint::Impl {
   void index_tensors();
 };
 
-Status Checkpoint::Impl::map(const fs::path& file) {
+Status ModelFiles::Impl::map(const fs::path& file) {
   QUIRE_TRY(base::OpenFile opened, base::OpenFile::open(file));
   QUIRE_TRY(base::MappedFile mapped,
             base::MappedFile::map(opened.get(), file, base::MappedUse::kOnce));
@@ -158,26 +158,26 @@ Status Checkpoint::Impl::map(const fs::path& file) {
   return {};
 }
 
-void Checkpoint::Impl::attach(TensorTable& of_last) const {
+void ModelFiles::Impl::attach(TensorTable& of_last) const {
   for (TensorInfo& tensor : of_last.tensors) {
     tensor.file = tensor_files.back().get();
     tensor.offset = static_cast<std::uint64_t>(tensor.bytes.data() - files.back().bytes().data());
   }
 }
 
-Result<TensorTable> Checkpoint::Impl::map_safetensors(const fs::path& file) {
+Result<TensorTable> ModelFiles::Impl::map_safetensors(const fs::path& file) {
   QUIRE_TRY_STATUS(map(file));
   QUIRE_TRY(TensorTable parsed, parse_safetensors(files.back().bytes(), file.string()));
   attach(parsed);
   return parsed;
 }
 
-Status Checkpoint::Impl::open_safetensors(const fs::path& file) {
+Status ModelFiles::Impl::open_safetensors(const fs::path& file) {
   QUIRE_TRY(table, map_safetensors(file));
   return {};
 }
 
-Status Checkpoint::Impl::open_shards(const fs::path& folder) {
+Status ModelFiles::Impl::open_shards(const fs::path& folder) {
   QUIRE_TRY(const ShardMap shards, read_index(folder / kIndexFile));
   for (const auto& [name, listed] : shards) {
     QUIRE_TRY(TensorTable shard, map_safetensors(folder / name));
@@ -188,7 +188,7 @@ Status Checkpoint::Impl::open_shards(const fs::path& folder) {
   return {};
 }
 
-Status Checkpoint::Impl::open_gguf(const fs::path& file) {
+Status ModelFiles::Impl::open_gguf(const fs::path& file) {
   QUIRE_TRY_STATUS(map(file));
   QUIRE_TRY(GgufFile parsed, GgufFile::parse(files.back().bytes(), file.string()));
   gguf = std::make_unique<GgufFile>(std::move(parsed));
@@ -203,14 +203,14 @@ Status Checkpoint::Impl::open_gguf(const fs::path& file) {
   return {};
 }
 
-Status Checkpoint::Impl::open_folder(const fs::path& folder) {
+Status ModelFiles::Impl::open_folder(const fs::path& folder) {
   if (is_there(folder / kSingleFile)) {
     return open_safetensors(folder / kSingleFile);
   }
   if (is_there(folder / kIndexFile)) {
     return open_shards(folder);
   }
-  const std::vector<fs::path> ggufs = gguf_files(folder);
+  QUIRE_TRY(const std::vector<fs::path> ggufs, gguf_files(folder));
   if (ggufs.size() == 1) {
     return open_gguf(ggufs.front());
   }
@@ -225,14 +225,14 @@ Status Checkpoint::Impl::open_folder(const fs::path& folder) {
           str_cat(folder.string(), ": holds ", ggufs.size(), " GGUF files, name one: ", names)};
 }
 
-void Checkpoint::Impl::index_tensors() {
+void ModelFiles::Impl::index_tensors() {
   for (const TensorInfo& tensor : table.tensors) {
     by_name.emplace(tensor.name, &tensor);
     total_bytes += static_cast<std::int64_t>(tensor.bytes.size());
   }
 }
 
-Result<Checkpoint> Checkpoint::open(const std::string& name) {
+Result<ModelFiles> ModelFiles::open(const std::string& name) {
   const fs::path path = name;
   auto impl = std::make_unique<Impl>();
   impl->path = name;
@@ -248,20 +248,20 @@ Result<Checkpoint> Checkpoint::open(const std::string& name) {
     QUIRE_TRY_STATUS(impl->open_gguf(path));
   }
   impl->index_tensors();
-  return Checkpoint(std::move(impl));
+  return ModelFiles(std::move(impl));
 }
 
-Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
-Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
-Checkpoint::~Checkpoint() = default;
+ModelFiles::ModelFiles(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ModelFiles::ModelFiles(ModelFiles&&) noexcept = default;
+ModelFiles& ModelFiles::operator=(ModelFiles&&) noexcept = default;
+ModelFiles::~ModelFiles() = default;
 
-const TensorInfo* Checkpoint::find(std::string_view name) const {
+const TensorInfo* ModelFiles::find(std::string_view name) const {
   const auto found = impl_->by_name.find(name);
   return found == impl_->by_name.end() ? nullptr : found->second;
 }
 
-Result<const TensorInfo*> Checkpoint::require(std::string_view name) const {
+Result<const TensorInfo*> ModelFiles::require(std::string_view name) const {
   if (const TensorInfo* tensor = find(name)) {
     return tensor;
   }
@@ -277,16 +277,16 @@ Result<const TensorInfo*> Checkpoint::require(std::string_view name) const {
           str_cat(impl_->path, ": tensor ", base::quoted(name), " is missing")};
 }
 
-std::span<const TensorInfo> Checkpoint::tensors() const { return impl_->table.tensors; }
+std::span<const TensorInfo> ModelFiles::tensors() const { return impl_->table.tensors; }
 
-std::span<const UnsupportedTensor> Checkpoint::unsupported() const {
+std::span<const UnsupportedTensor> ModelFiles::unsupported() const {
   return impl_->table.unsupported;
 }
 
-std::int64_t Checkpoint::total_bytes() const { return impl_->total_bytes; }
+std::int64_t ModelFiles::total_bytes() const { return impl_->total_bytes; }
 
-std::vector<CheckpointFile> Checkpoint::files() const {
-  std::vector<CheckpointFile> files;
+std::vector<ModelFile> ModelFiles::files() const {
+  std::vector<ModelFile> files;
   for (const base::MappedFile& file : impl_->files) {
     files.push_back({.path = file.path(),
                      .bytes = std::ssize(file.bytes()),
@@ -295,7 +295,7 @@ std::vector<CheckpointFile> Checkpoint::files() const {
   return files;
 }
 
-Status Checkpoint::check_whole() const {
+Status ModelFiles::check_whole() const {
   for (std::size_t i = 0; i < impl_->files.size(); ++i) {
     if (impl_->tensor_files[i]->was_cut()) {
       return {ErrorCode::kIo, str_cat(impl_->files[i].path(),
@@ -306,6 +306,6 @@ Status Checkpoint::check_whole() const {
   return {};
 }
 
-const GgufFile* Checkpoint::gguf() const { return impl_->gguf.get(); }
+const GgufFile* ModelFiles::gguf() const { return impl_->gguf.get(); }
 
 }  // namespace quire::weights

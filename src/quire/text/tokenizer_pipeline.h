@@ -1,8 +1,8 @@
-// Tokenizer::Impl: the pipeline that the loaders (tokenizer_json.cc, tokenizer_gguf.cc,
-// tokenizer_sentencepiece.cc) fill in and tokenizer.cc runs.
+// TokenizerPipeline: the steps of a tokenizer, which the loaders (tokenizer_json.cc,
+// tokenizer_gguf.cc, tokenizer_sentencepiece.cc) fill in.
 //
 // text -> added tokens (raw) -> normalizers -> added tokens (normalized) -> pre-tokenizers -> model
-// -> post-processor; and ids -> spellings -> decoder.
+// -> post-processor; and ids -> spellings -> spelling decoder.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,18 @@
 #include <vector>
 
 #include "quire/base/work_meter.h"
+#include "quire/result.h"
 #include "quire/text/added_tokens.h"
-#include "quire/text/decoder.h"
+#include "quire/text/decode_stream.h"
 #include "quire/text/model.h"
+#include "quire/text/named_token.h"
 #include "quire/text/normal_text.h"
 #include "quire/text/normalizer.h"
 #include "quire/text/post_processor.h"
 #include "quire/text/pre_tokenizer.h"
-#include "quire/text/tokenizer.h"
+#include "quire/text/spelling_decoder.h"
 #include "quire/text/vocabulary.h"
+#include "quire/types.h"
 
 namespace quire::text {
 
@@ -33,7 +36,7 @@ struct SpecialIds {
   std::optional<TokenId> unk;
 };
 
-struct Tokenizer::Impl {
+struct TokenizerPipeline {
   Vocabulary vocabulary;
   AddedTokenMatcher raw_added;
   AddedTokenMatcher normalized_added;
@@ -43,7 +46,7 @@ struct Tokenizer::Impl {
   PreTokenizers pre_tokenizers;
   std::unique_ptr<const Model> model;
   PostProcessor post_processor;
-  Decoder decoder;
+  SpellingDecoder decoder;
   // Tokens that the decoder is shown under another name than the vocabulary's.
   std::unordered_map<TokenId, std::string> decoded_as;
   SpecialIds ids;
@@ -55,7 +58,7 @@ struct Tokenizer::Impl {
   // error of the meter when they make a token's spelling grow without bounds.
   [[nodiscard]] Status set_added_tokens(std::vector<AddedToken> tokens);
 
-  // Of a file without names: those of `ids`.
+  // Names the tokens of `ids`, for a file without names.
   void name_tokens();
 
   // Appends the ids of well-formed `text`, without special tokens around it. Cut short when `meter`

@@ -1,4 +1,4 @@
-#include "quire/weights/block_codec.h"
+#include "quire/weights/code_block.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "quire/tensor/dtype.h"
-#include "quire/weights/tensor_info.h"
+#include "quire/weights/encoding.h"
 
 namespace quire::weights {
 namespace {
@@ -197,19 +197,18 @@ void decode_q6_k(const std::byte* block, float* out) {
 
 }  // namespace
 
-const BlockCodec* block_codec(Encoding encoding) {
-  static constexpr std::array<BlockCodec, 8> kCodecs = {
-      {{decode_q8_0, CodeKind::kEight, codes_q8_0},
-       {decode_q4_0, CodeKind::kFour, codes_q4_0},
-       {decode_q4_1, CodeKind::kFourMinimum, codes_q4_1},
-       {decode_q5_0, CodeKind::kEight, codes_q5_0},
-       {decode_q5_1, CodeKind::kNone, nullptr},
-       {decode_q4_k, CodeKind::kFourMinimum, codes_q4_k},
-       {decode_q5_k, CodeKind::kNone, nullptr},
-       {decode_q6_k, CodeKind::kNone, nullptr}}};
+const CodeBlockReader* code_block_reader(Encoding encoding) {
+  static constexpr std::array<CodeBlockReader, 8> kReaders = {{{decode_q8_0, codes_q8_0},
+                                                               {decode_q4_0, codes_q4_0},
+                                                               {decode_q4_1, codes_q4_1},
+                                                               {decode_q5_0, codes_q5_0},
+                                                               {decode_q5_1, nullptr},
+                                                               {decode_q4_k, codes_q4_k},
+                                                               {decode_q5_k, nullptr},
+                                                               {decode_q6_k, nullptr}}};
   return encoding < Encoding::kQ8_0 ? nullptr
-                                    : &kCodecs[static_cast<std::size_t>(encoding) -
-                                               static_cast<std::size_t>(Encoding::kQ8_0)];
+                                    : &kReaders[static_cast<std::size_t>(encoding) -
+                                                static_cast<std::size_t>(Encoding::kQ8_0)];
 }
 
 }  // namespace quire::weights

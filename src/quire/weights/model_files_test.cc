@@ -1,5 +1,5 @@
 // Oracle of the golden files: the original libraries (tests/golden/weights/make_goldens.py).
-#include "quire/weights/checkpoint.h"
+#include "quire/weights/model_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,11 +34,11 @@ boost::json::object expected(std::string_view file) {
 }
 
 // Every tensor with its encoding, shape and values, and no other.
-void expect_golden(const Checkpoint& checkpoint, std::string_view file) {
+void expect_golden(const ModelFiles& model_files, std::string_view file) {
   const boost::json::object golden = expected(file);
-  EXPECT_EQ(checkpoint.tensors().size(), golden.size());
+  EXPECT_EQ(model_files.tensors().size(), golden.size());
   for (const auto& [name, entry] : golden) {
-    const TensorInfo* tensor = checkpoint.find({name.data(), name.size()});
+    const TensorInfo* tensor = model_files.find({name.data(), name.size()});
     ASSERT_NE(tensor, nullptr) << name;
     EXPECT_EQ(encoding_name(tensor->encoding), entry.at("encoding").as_string()) << name;
     EXPECT_EQ(boost::json::value_from(tensor->shape), entry.at("shape")) << name;
@@ -54,45 +54,45 @@ void expect_golden(const Checkpoint& checkpoint, std::string_view file) {
 }
 
 Error open_error(const std::filesystem::path& path) {
-  auto checkpoint = Checkpoint::open(path);
-  EXPECT_FALSE(checkpoint.ok()) << path;
-  return checkpoint.ok() ? Error{} : std::move(checkpoint).error();
+  auto model_files = ModelFiles::open(path);
+  EXPECT_FALSE(model_files.ok()) << path;
+  return model_files.ok() ? Error{} : std::move(model_files).error();
 }
 
-TEST(Checkpoint, SingleSafetensorsFileEqualsTheOriginalLibrary) {
-  const auto checkpoint = Checkpoint::open(kGolden / "single.safetensors");
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  expect_golden(*checkpoint, "single.safetensors");
-  EXPECT_EQ(checkpoint->gguf(), nullptr);
-  ASSERT_EQ(checkpoint->unsupported().size(), 1u);
-  EXPECT_EQ(checkpoint->unsupported()[0].name, "position_ids");
-  EXPECT_EQ(checkpoint->unsupported()[0].type, "I64");
+TEST(ModelFiles, SingleSafetensorsFileEqualsTheOriginalLibrary) {
+  const auto model_files = ModelFiles::open(kGolden / "single.safetensors");
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+  expect_golden(*model_files, "single.safetensors");
+  EXPECT_EQ(model_files->gguf(), nullptr);
+  ASSERT_EQ(model_files->unsupported().size(), 1u);
+  EXPECT_EQ(model_files->unsupported()[0].name, "position_ids");
+  EXPECT_EQ(model_files->unsupported()[0].type, "I64");
 }
 
-TEST(Checkpoint, ShardedFolderEqualsTheOriginalLibrary) {
-  const auto checkpoint = Checkpoint::open(kGolden / "sharded");
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  expect_golden(*checkpoint, "sharded");
-  for (const CheckpointFile& file : checkpoint->files()) {
+TEST(ModelFiles, ShardedFolderEqualsTheOriginalLibrary) {
+  const auto model_files = ModelFiles::open(kGolden / "sharded");
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+  expect_golden(*model_files, "sharded");
+  for (const ModelFile& file : model_files->files()) {
     EXPECT_EQ(file.bytes, static_cast<std::int64_t>(std::filesystem::file_size(file.path)));
     EXPECT_GT(file.modified_ns, 0);
   }
-  EXPECT_EQ(checkpoint->files().size(), 2u);
-  EXPECT_EQ(checkpoint->total_bytes(), 4 * 40 * 2 + 40 * 4 + 3 * 64 * 2);
+  EXPECT_EQ(model_files->files().size(), 2u);
+  EXPECT_EQ(model_files->total_bytes(), 4 * 40 * 2 + 40 * 4 + 3 * 64 * 2);
 }
 
-TEST(Checkpoint, GgufTensorsEqualTheOriginalLibrary) {
-  const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  expect_golden(*checkpoint, "tiny.gguf");
-  ASSERT_EQ(checkpoint->unsupported().size(), 1u);
-  EXPECT_EQ(checkpoint->unsupported()[0].type, "Q3_K");
+TEST(ModelFiles, GgufTensorsEqualTheOriginalLibrary) {
+  const auto model_files = ModelFiles::open(kGolden / "tiny.gguf");
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+  expect_golden(*model_files, "tiny.gguf");
+  ASSERT_EQ(model_files->unsupported().size(), 1u);
+  EXPECT_EQ(model_files->unsupported()[0].type, "Q3_K");
 }
 
-TEST(Checkpoint, GgufMetadataOfEveryTypeEqualsWhatWasWritten) {
-  const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  const GgufFile& gguf = *checkpoint->gguf();
+TEST(ModelFiles, GgufMetadataOfEveryTypeEqualsWhatWasWritten) {
+  const auto model_files = ModelFiles::open(kGolden / "tiny.gguf");
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+  const GgufFile& gguf = *model_files->gguf();
   EXPECT_EQ(gguf.get_string("general.architecture", "").value(), "llama");
   EXPECT_EQ(gguf.get_int("int.u8", 0).value(), 250);
   EXPECT_EQ(gguf.get_int("int.i8", 0).value(), -5);
@@ -117,56 +117,56 @@ TEST(Checkpoint, GgufMetadataOfEveryTypeEqualsWhatWasWritten) {
 }
 
 // Through a mapping the first byte behind the cut would end the process by SIGBUS.
-TEST(Checkpoint, AFileThatIsCutWhileItIsReadIsNamedAndEndsNoProcess) {
+TEST(ModelFiles, AFileThatIsCutWhileItIsReadIsNamedAndEndsNoProcess) {
   const TempFolder folder;
   const std::string header =
       R"({"t":{"dtype":"F16","shape":[512,1024],"data_offsets":[0,1048576]},)"
       R"("u":{"dtype":"F32","shape":[4],"data_offsets":[1048576,1048592]}})";
   folder.write("model.safetensors", safetensors(header) + std::string(1048592, '\x3c'));
-  const auto checkpoint = Checkpoint::open(folder.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  const TensorInfo& tensor = *checkpoint->find("t");
+  const auto model_files = ModelFiles::open(folder.path());
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+  const TensorInfo& tensor = *model_files->find("t");
   std::vector<float> before(512 * 1024);
   read_rows(tensor, 0, 512, before);
-  EXPECT_TRUE(checkpoint->check_whole().ok());
+  EXPECT_TRUE(model_files->check_whole().ok());
   EXPECT_TRUE(is_same(tensor, tensor));
-  EXPECT_FALSE(is_same(tensor, *checkpoint->find("u")));
+  EXPECT_FALSE(is_same(tensor, *model_files->find("u")));
   std::filesystem::resize_file(folder.path() / "model.safetensors", 1 << 16);
   std::vector<float> first(1024);
   read_rows(tensor, 0, 1, first);
-  EXPECT_TRUE(checkpoint->check_whole().ok());
+  EXPECT_TRUE(model_files->check_whole().ok());
   EXPECT_EQ(first.front(), before.front());
   std::vector<float> after(512 * 1024);
   read_rows(tensor, 0, 512, after);
-  const Status cut = checkpoint->check_whole();
+  const Status cut = model_files->check_whole();
   ASSERT_FALSE(cut.ok());
   EXPECT_EQ(cut.error().code, ErrorCode::kIo);
   EXPECT_EQ(cut.error().message, (folder.path() / "model.safetensors").string() +
                                      " was cut while it was read; load it again when it is whole");
 }
 
-TEST(Checkpoint, RequireTellsMissingFromUnsupported) {
-  const auto checkpoint = Checkpoint::open(kGolden / "tiny.gguf");
-  ASSERT_TRUE(checkpoint.ok());
-  EXPECT_TRUE(checkpoint->require("q8_0").ok());
-  const auto unsupported = checkpoint->require("q3_k");
+TEST(ModelFiles, RequireTellsMissingFromUnsupported) {
+  const auto model_files = ModelFiles::open(kGolden / "tiny.gguf");
+  ASSERT_TRUE(model_files.ok());
+  EXPECT_TRUE(model_files->require("q8_0").ok());
+  const auto unsupported = model_files->require("q3_k");
   ASSERT_FALSE(unsupported.ok());
   EXPECT_EQ(unsupported.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(unsupported.error().message, HasSubstr("\"q3_k\" has type \"Q3_K\""));
   for (const char* type : {"F16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}) {
     EXPECT_THAT(unsupported.error().message, HasSubstr(type));
   }
-  const auto missing = checkpoint->require("nothing");
+  const auto missing = model_files->require("nothing");
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(missing.error().message, HasSubstr("tiny.gguf: tensor \"nothing\" is missing"));
 }
 
-TEST(Checkpoint, FolderWithOneGgufOpensItAndWithSeveralNamesThem) {
+TEST(ModelFiles, FolderWithOneGgufOpensItAndWithSeveralNamesThem) {
   const TempFolder folder;
   const std::string gguf = base::read_file(kGolden / "tiny.gguf").value();
   folder.write("b.gguf", gguf);
-  EXPECT_TRUE(Checkpoint::open(folder.path()).ok());
+  EXPECT_TRUE(ModelFiles::open(folder.path()).ok());
   folder.write("a.gguf", gguf);
   const Error error = open_error(folder.path());
   EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
@@ -174,15 +174,15 @@ TEST(Checkpoint, FolderWithOneGgufOpensItAndWithSeveralNamesThem) {
 }
 
 // Blobs of Ollama and of caches have no extension; other systems write it in capitals.
-TEST(Checkpoint, AGgufFileIsKnownByItsContentOrItsExtensionInAnyCase) {
+TEST(ModelFiles, AGgufFileIsKnownByItsContentOrItsExtensionInAnyCase) {
   const TempFolder folder;
   const std::string gguf = base::read_file(kGolden / "tiny.gguf").value();
   for (const char* name : {"sha256-0123abcd", "X.GGUF", "model.Gguf", "a.bin"}) {
     folder.write(name, gguf);
     EXPECT_TRUE(is_gguf_file(folder.path() / name)) << name;
-    const auto checkpoint = Checkpoint::open(folder.path() / name);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-    EXPECT_NE(checkpoint->gguf(), nullptr) << name;
+    const auto model_files = ModelFiles::open(folder.path() / name);
+    ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+    EXPECT_NE(model_files->gguf(), nullptr) << name;
   }
   folder.write("page.gguf", "<!DOCTYPE html>");
   EXPECT_THAT(open_error(folder.path() / "page.gguf").message, HasSubstr("is this a GGUF file?"));
@@ -191,17 +191,17 @@ TEST(Checkpoint, AGgufFileIsKnownByItsContentOrItsExtensionInAnyCase) {
   EXPECT_FALSE(is_gguf_file(folder.path() / "absent"));
 }
 
-TEST(Checkpoint, AFolderWithOneBlobOpensIt) {
+TEST(ModelFiles, AFolderWithOneBlobOpensIt) {
   const TempFolder folder;
   folder.write("sha256-0123abcd", base::read_file(kGolden / "tiny.gguf").value());
   folder.write("sha256-params", R"({"stop": ["x"]})");
   std::filesystem::create_directory(folder.path() / "cache.gguf");
-  const auto checkpoint = Checkpoint::open(folder.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  EXPECT_EQ(checkpoint->files().front().path, (folder.path() / "sha256-0123abcd").string());
+  const auto model_files = ModelFiles::open(folder.path());
+  ASSERT_TRUE(model_files.ok()) << model_files.error().message;
+  EXPECT_EQ(model_files->files().front().path, (folder.path() / "sha256-0123abcd").string());
 }
 
-TEST(Checkpoint, FoldersWithoutWeightsSayWhatIsMissing) {
+TEST(ModelFiles, FoldersWithoutWeightsSayWhatIsMissing) {
   const TempFolder folder;
   EXPECT_EQ(open_error(folder.path() / "absent").code, ErrorCode::kIo);
   EXPECT_EQ(open_error(folder.path()).code, ErrorCode::kIo);
@@ -211,7 +211,7 @@ TEST(Checkpoint, FoldersWithoutWeightsSayWhatIsMissing) {
   EXPECT_THAT(error.message, HasSubstr("convert them to safetensors"));
 }
 
-TEST(Checkpoint, SplitGgufIsRefusedWithTheWayOut) {
+TEST(ModelFiles, SplitGgufIsRefusedWithTheWayOut) {
   const TempFolder folder;
   testing::GgufBuilder gguf;
   gguf.key("split.count", 2, testing::raw<std::uint16_t>(3));
@@ -235,7 +235,7 @@ Error sharded_error(const std::string& index) {
   return open_error(folder.path());
 }
 
-TEST(Checkpoint, IndexesThatLieAreRefused) {
+TEST(ModelFiles, IndexesThatLieAreRefused) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "index.json"},
       {"{", "not valid JSON"},
@@ -263,7 +263,7 @@ TEST(Checkpoint, IndexesThatLieAreRefused) {
   }
 }
 
-TEST(Checkpoint, ErrorsNameFileAndTensor) {
+TEST(ModelFiles, ErrorsNameFileAndTensor) {
   const TempFolder folder;
   folder.write("model.safetensors",
                safetensors(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4));
@@ -273,7 +273,7 @@ TEST(Checkpoint, ErrorsNameFileAndTensor) {
   EXPECT_THAT(error.message, HasSubstr("truncated"));
 }
 
-TEST(Checkpoint, EmptyFilesAndFoldersInPlaceOfFilesAreRefused) {
+TEST(ModelFiles, EmptyFilesAndFoldersInPlaceOfFilesAreRefused) {
   const TempFolder folder;
   folder.write("empty.gguf", "");
   EXPECT_THAT(open_error(folder.path() / "empty.gguf").message, HasSubstr("empty.gguf"));

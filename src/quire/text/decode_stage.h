@@ -1,4 +1,4 @@
-// The parts of a DecodeStream; for decoder*.cc only.
+// The parts of a DecodeStream; for decode_*.cc only.
 //
 // Thread rule: one thread per stream.
 #pragma once
@@ -8,11 +8,11 @@
 #include <string_view>
 
 #include "quire/base/work_meter.h"
-#include "quire/text/decoder.h"
+#include "quire/text/spelling_decoder.h"
 
 namespace quire::text {
 
-// One step at work. A token may arrive in fragments once a Fuse has run: only the first of them
+// Runs one step. A token may arrive in fragments once a Fuse has run: only the first of them
 // `starts_token`.
 class DecodeStage {
  public:
@@ -24,7 +24,7 @@ class DecodeStage {
   virtual void push(std::string_view text, bool starts_token) = 0;
   // Passes on what was held back, and resets this stage and the ones behind it.
   virtual void flush() { next().flush(); }
-  // Whether fragments of a token are as good as the token.
+  // Returns true if fragments of a token are as good as the token.
   [[nodiscard]] virtual bool takes_fragments() const { return false; }
   [[nodiscard]] base::WorkMeter& meter() const { return *meter_; }
 
@@ -40,7 +40,7 @@ class DecodeStage {
 [[nodiscard]] std::string replaced(std::string_view text, std::string_view what,
                                    std::string_view by, base::WorkMeter& meter);
 
-// Steps that see tokens as words. `step` and `next` are borrowed.
+// Make the stages of steps that see tokens as words. `step` and `next` are borrowed.
 [[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::WordPiece& step,
                                                       DecodeStage* next);
 [[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::Bpe& step, DecodeStage* next);

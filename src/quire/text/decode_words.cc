@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "quire/base/work_meter.h"
-#include "quire/text/decoder.h"
-#include "quire/text/decoder_stage.h"
+#include "quire/text/decode_stage.h"
 #include "quire/text/pattern.h"
+#include "quire/text/spelling_decoder.h"
 
 namespace quire::text {
 

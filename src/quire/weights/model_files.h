@@ -1,4 +1,4 @@
-// Checkpoint: named tensors of a model file or folder, whatever the container. Safetensors and GGUF
+// ModelFiles: named tensors of a model file or folder, whatever the container. Safetensors and GGUF
 // readers fill it; the model's loader reads it.
 #pragma once
 
@@ -19,26 +19,26 @@ class GgufFile;
 // Returns whether a path names a GGUF file: by its extension in any case, or by its first bytes.
 [[nodiscard]] bool is_gguf_file(const std::string& path);
 
-// A file that a checkpoint consists of, as it was when it was opened.
-struct CheckpointFile {
+// One of a model's files, as it was when it was opened.
+struct ModelFile {
   std::string path;
   std::int64_t bytes = 0;
   std::int64_t modified_ns = 0;  // nanoseconds since 1970
 };
 
 // Immutable after open; any thread may read it. Move only.
-class Checkpoint {
+class ModelFiles {
  public:
   // A folder with model.safetensors, or model.safetensors.index.json, or one GGUF file (looked for
   // in this order), or a .safetensors or GGUF file itself. Every offset, shape, overlap and header
   // bound is checked before it returns; no tensor data is read. Errors name file and tensor: kIo
   // when something is missing, kCorrupt when it contradicts itself, kUnsupported for folders with
   // only pickled weights and for split GGUF files.
-  [[nodiscard]] static Result<Checkpoint> open(const std::string& path);
+  [[nodiscard]] static Result<ModelFiles> open(const std::string& path);
 
-  Checkpoint(Checkpoint&&) noexcept;
-  Checkpoint& operator=(Checkpoint&&) noexcept;
-  ~Checkpoint();
+  ModelFiles(ModelFiles&&) noexcept;
+  ModelFiles& operator=(ModelFiles&&) noexcept;
+  ~ModelFiles();
 
   [[nodiscard]] const TensorInfo* find(std::string_view name) const;  // nullptr when absent
   // As find, but absent is kCorrupt and a tensor that is only in unsupported() is kUnsupported.
@@ -47,15 +47,15 @@ class Checkpoint {
   // Tensors whose element type is not decoded here; the loader refuses those that it would need.
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
   [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
-  [[nodiscard]] std::vector<CheckpointFile> files() const;
+  [[nodiscard]] std::vector<ModelFile> files() const;
   // Returns kIo naming the first file that was cut while its tensors were read.
   [[nodiscard]] Status check_whole() const;
-  // Metadata when it is a GGUF file, else nullptr; lives as long as the Checkpoint.
+  // Metadata when it is a GGUF file, else nullptr; lives as long as the ModelFiles.
   [[nodiscard]] const GgufFile* gguf() const;
 
  private:
   struct Impl;
-  explicit Checkpoint(std::unique_ptr<Impl> impl);
+  explicit ModelFiles(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

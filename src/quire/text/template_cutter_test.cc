@@ -1,6 +1,6 @@
 // Chat templates cut into chunks. Oracle: the rendering of the template itself, and the goldens of
 // the demo model.
-#include "quire/text/chunk_format.h"
+#include "quire/text/template_cutter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,6 +23,7 @@
 #include "quire/base/mapped_file.h"
 #include "quire/result.h"
 #include "quire/text/chat_template.h"
+#include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/vocab_spec.h"
 #include "quire/types.h"

@@ -1,4 +1,4 @@
-#include "quire/text/chunk_seams.h"
+#include "quire/text/template_separators.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -23,36 +23,36 @@ using base::str_cat;
 namespace {
 
 // Templates come from strangers; sharing out costs the product of both.
-constexpr std::size_t kMaxSeamBytes = 4096;
+constexpr std::size_t kMaxSeparatorBytes = 4096;
 constexpr std::size_t kMaxTokenBytes = 256;
 
 }  // namespace
 
-Result<Seams> seams_of(std::span<const std::vector<std::string>> renderings) {
-  Seams seams{.before_system = renderings[0][0],
-              .system_context = renderings[1][1],
-              .context_context = renderings[2][2],
-              .context_query = renderings[1][2],
-              .system_query = renderings[0][1],
-              .behind_query = renderings[0][2]};
+Result<Separators> separators_of(std::span<const std::vector<std::string>> renderings) {
+  Separators separators{.before_system = renderings[0][0],
+                        .system_context = renderings[1][1],
+                        .context_context = renderings[2][2],
+                        .context_query = renderings[1][2],
+                        .system_query = renderings[0][1],
+                        .behind_query = renderings[0][2]};
   for (std::size_t num_contexts = 0; num_contexts < renderings.size(); ++num_contexts) {
-    const auto& gaps = renderings[num_contexts];
-    for (std::size_t i = 0; i < gaps.size(); ++i) {
-      const std::string& seam = i == 0                  ? seams.before_system
-                                : i + 1 == gaps.size()  ? seams.behind_query
-                                : num_contexts == 0     ? seams.system_query
-                                : i == 1                ? seams.system_context
-                                : i == num_contexts + 1 ? seams.context_query
-                                                        : seams.context_context;
-      if (seam != gaps[i]) {
-        return {
-            ErrorCode::kUnsupported,
-            str_cat("what stands around the texts changes with the number of contexts: ",
-                    base::quoted(seam), " and ", base::quoted(gaps[i]), " with ", num_contexts)};
+    const auto& between = renderings[num_contexts];
+    for (std::size_t i = 0; i < between.size(); ++i) {
+      const std::string& separator = i == 0                    ? separators.before_system
+                                     : i + 1 == between.size() ? separators.behind_query
+                                     : num_contexts == 0       ? separators.system_query
+                                     : i == 1                  ? separators.system_context
+                                     : i == num_contexts + 1   ? separators.context_query
+                                                               : separators.context_context;
+      if (separator != between[i]) {
+        return {ErrorCode::kUnsupported,
+                str_cat("what stands around the texts changes with the number of contexts: ",
+                        base::quoted(separator), " and ", base::quoted(between[i]), " with ",
+                        num_contexts)};
       }
     }
   }
-  return seams;
+  return separators;
 }
 
 std::string without(const RenderedPrompt& prompt, bool own) {
@@ -68,7 +68,7 @@ Result<std::vector<std::string>> split_at(const RenderedPrompt& prompt,
                                           std::span<const std::string_view> texts) {
   const std::string foreign = without(prompt, true);
   const std::string all = prompt.text();
-  std::vector<std::string> gaps;
+  std::vector<std::string> between;
   std::size_t end = 0;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::size_t at = foreign.find(texts[i]);
@@ -82,11 +82,11 @@ Result<std::vector<std::string>> split_at(const RenderedPrompt& prompt,
                                                   : "a context ";
       return {ErrorCode::kUnsupported, str_cat(which, wrong)};
     }
-    gaps.push_back(all.substr(end, at - end));
+    between.push_back(all.substr(end, at - end));
     end = at + texts[i].size();
   }
-  gaps.push_back(all.substr(end));
-  return gaps;
+  between.push_back(all.substr(end));
+  return between;
 }
 
 bool begins_special(const Tokenizer& tokenizer, std::string_view text) {
@@ -104,11 +104,12 @@ std::size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<std::size_t>(ends.first - a.begin());
 }
 
-Result<ChunkFormat> share_out(const Seams& seams, std::size_t hint, const Tokenizer& tokenizer) {
-  const std::string& between = seams.context_context;
-  if (between.size() > kMaxSeamBytes) {
+Result<ChunkFormat> share_out(const Separators& separators, std::size_t hint,
+                              const Tokenizer& tokenizer) {
+  const std::string& between = separators.context_context;
+  if (between.size() > kMaxSeparatorBytes) {
     return {ErrorCode::kUnsupported, str_cat(between.size(), " bytes stand between two contexts, ",
-                                             kMaxSeamBytes, " can be searched")};
+                                             kMaxSeparatorBytes, " can be searched")};
   }
   std::vector<std::tuple<bool, std::size_t, std::size_t>> places;  // ordinary, distance, position
   for (std::size_t at = 0; at <= between.size(); ++at) {
@@ -122,17 +123,18 @@ Result<ChunkFormat> share_out(const Seams& seams, std::size_t hint, const Tokeni
   for (const auto& [ordinary, distance, at] : places) {
     const std::string suffix = between.substr(0, at);
     const std::string prefix = between.substr(at);
-    if (!seams.system_context.ends_with(prefix) || !seams.context_query.starts_with(suffix)) {
+    if (!separators.system_context.ends_with(prefix) ||
+        !separators.context_query.starts_with(suffix)) {
       continue;
     }
     const std::string system_suffix =
-        seams.system_context.substr(0, seams.system_context.size() - prefix.size());
-    const std::string query_prefix = seams.context_query.substr(suffix.size());
-    if (seams.system_query == system_suffix + query_prefix) {
+        separators.system_context.substr(0, separators.system_context.size() - prefix.size());
+    const std::string query_prefix = separators.context_query.substr(suffix.size());
+    if (separators.system_query == system_suffix + query_prefix) {
       ChunkFormat format;
-      format.system = {.prefix = seams.before_system, .suffix = system_suffix};
+      format.system = {.prefix = separators.before_system, .suffix = system_suffix};
       format.context = {.prefix = prefix, .suffix = suffix};
-      format.query = {.prefix = query_prefix, .suffix = seams.behind_query};
+      format.query = {.prefix = query_prefix, .suffix = separators.behind_query};
       return format;
     }
   }

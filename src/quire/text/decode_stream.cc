@@ -1,4 +1,4 @@
-#include "quire/text/decoder.h"
+#include "quire/text/decode_stream.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 #include "quire/base/work_meter.h"
 #include "quire/text/byte_alphabet.h"
-#include "quire/text/decoder_stage.h"
+#include "quire/text/decode_stage.h"
+#include "quire/text/spelling_decoder.h"
 #include "quire/text/utf8.h"
 #include "quire/text/vocabulary.h"
 
@@ -330,7 +331,7 @@ bool makes_one_token(const decode::Step& step) {
 
 }  // namespace
 
-DecodeStream::DecodeStream(const Decoder& decoder, base::WorkMeter& meter)
+DecodeStream::DecodeStream(const SpellingDecoder& decoder, base::WorkMeter& meter)
     : text_(std::make_unique<std::string>()) {
   stages_.push_back(std::make_unique<OutputStage>(text_.get(), meter));
   for (std::size_t i = decoder.size(); i-- > 0;) {

@@ -1,4 +1,4 @@
-// The quantised blocks of ggml: how one block becomes fp32 values, or codes with scales.
+// Code blocks: the quantised blocks of ggml, and how one becomes fp32 values, or codes with scales.
 // Source of all layouts: ggml-common.h and ggml-quants.c of llama.cpp (commit 0c1e57098); test
 // oracle: gguf-py.
 #pragma once
@@ -8,21 +8,22 @@
 #include <cstdint>
 #include <cstring>
 
-#include "quire/weights/tensor_info.h"
+#include "quire/weights/encoding.h"
 
 namespace quire::weights {
 
-struct BlockCodec {
-  // A block's values.
+// Reads the code blocks of one encoding.
+struct CodeBlockReader {
+  // Gives a block's values.
   void (*decode)(const std::byte* block, float* out) = nullptr;
-  CodeKind kind = CodeKind::kNone;
-  // A block's codes, and a scale and a minimum (kFourMinimum) for every 32 of them; null for kNone.
+  // Gives a block's codes, and a scale and a minimum (kFourMinimum) for every 32 of them; null for
+  // encodings of CodeKind::kNone.
   void (*codes)(const std::byte* block, std::uint8_t* codes, std::uint16_t* scales,
                 std::uint16_t* minimums) = nullptr;
 };
 
-// nullptr for floats.
-[[nodiscard]] const BlockCodec* block_codec(Encoding encoding);
+// Returns nullptr for floats.
+[[nodiscard]] const CodeBlockReader* code_block_reader(Encoding encoding);
 
 // Files are unaligned.
 template <class T>
@@ -32,9 +33,9 @@ T load(const std::byte* bytes) {
   return value;
 }
 
-// As tensor::fp16_to_float, but free of branches and calls, so that it vectorises. Subnormals:
-// 0.5 + fraction * 2^-24 is built from bits and 0.5 taken off, which is exact and, unlike scaling
-// a subnormal float, right in threads that flush those to zero.
+// Equals tensor::fp16_to_float, but is free of branches and calls, so that it vectorises.
+// Subnormals: 0.5 + fraction * 2^-24 is built from bits and 0.5 taken off, which is exact and,
+// unlike scaling a subnormal float, right in threads that flush those to zero.
 inline float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;

@@ -1,0 +1,39 @@
+#include "quire/weights/encoding.h"
+
+#include <array>
+#include <cstddef>
+
+namespace quire::weights {
+namespace {
+
+struct EncodingTraits {
+  const char* name;
+  int block_values;
+  int block_bytes;
+  CodeKind kind;
+};
+
+constexpr std::array<EncodingTraits, 11> kTraits = {{{"F32", 1, 4, CodeKind::kNone},
+                                                     {"F16", 1, 2, CodeKind::kNone},
+                                                     {"BF16", 1, 2, CodeKind::kNone},
+                                                     {"Q8_0", 32, 34, CodeKind::kEight},
+                                                     {"Q4_0", 32, 18, CodeKind::kFour},
+                                                     {"Q4_1", 32, 20, CodeKind::kFourMinimum},
+                                                     {"Q5_0", 32, 22, CodeKind::kEight},
+                                                     {"Q5_1", 32, 24, CodeKind::kNone},
+                                                     {"Q4_K", 256, 144, CodeKind::kFourMinimum},
+                                                     {"Q5_K", 256, 176, CodeKind::kNone},
+                                                     {"Q6_K", 256, 210, CodeKind::kNone}}};
+
+const EncodingTraits& traits(Encoding encoding) {
+  return kTraits[static_cast<std::size_t>(encoding)];
+}
+
+}  // namespace
+
+const char* encoding_name(Encoding encoding) { return traits(encoding).name; }
+int code_block_values(Encoding encoding) { return traits(encoding).block_values; }
+int code_block_bytes(Encoding encoding) { return traits(encoding).block_bytes; }
+CodeKind code_kind(Encoding encoding) { return traits(encoding).kind; }
+
+}  // namespace quire::weights

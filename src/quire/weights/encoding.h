@@ -1,0 +1,39 @@
+// Encoding: the form of a tensor's values in its file.
+#pragma once
+
+#include <cstdint>
+
+namespace quire::weights {
+
+// Names the form of values. The Q encodings are ggml's code blocks (code_block.h).
+// NOLINTBEGIN(readability-identifier-naming): ggml's names hold underscores
+enum class Encoding : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
+// NOLINTEND(readability-identifier-naming)
+[[nodiscard]] const char* encoding_name(Encoding encoding);
+// Returns the values of one code block (1, 32 or 256).
+[[nodiscard]] int code_block_values(Encoding encoding);
+// Returns the bytes of one code block.
+[[nodiscard]] int code_block_bytes(Encoding encoding);
+
+// Says how a code becomes a weight when codes are taken out as they lie.
+enum class CodeKind : std::uint8_t {
+  kNone,         // read_codes does not apply
+  kEight,        // weight = scale * (code - 128)
+  kFour,         // weight = scale * (code - 8)
+  kFourMinimum,  // weight = scale * code + minimum
+};
+[[nodiscard]] CodeKind code_kind(Encoding encoding);
+
+}  // namespace quire::weights
