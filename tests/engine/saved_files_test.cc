@@ -20,7 +20,7 @@
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -43,28 +43,28 @@ class SavedFiles : public testing::Test {
   void rewrite(const std::function<void(boost::json::object&)>& edit, bool spoil = false) const {
     kv_store::KVFileContent content;
     std::vector<std::vector<BlockId>> blocks(1);
-    std::optional<kv_store::PagedStore> shelves;
+    std::optional<kv_store::PagedPool> pool;
     {
       const auto saved = kv_store::KVFile::open(file()).value();
       content = saved.content();
       const auto count = content.runs[0].num_blocks(content.geometry.block_tokens);
-      shelves = kv_store::PagedStore::create(content.geometry, count).value();
+      pool = kv_store::PagedPool::create(content.geometry, count).value();
       for (std::int32_t i = 0; i < count; ++i) {
         blocks[0].push_back({i});
       }
       for (int layer = 0; layer < content.geometry.layers; ++layer) {
-        ASSERT_TRUE(saved.read_layer(0, layer, 0, blocks[0], *shelves).ok());
+        ASSERT_TRUE(saved.read_layer(0, layer, 0, blocks[0], *pool).ok());
       }
     }
     if (spoil) {
-      for (std::byte& byte : shelves->head_blocks(0, 0, {0})) {
+      for (std::byte& byte : pool->head_blocks(0, 0, {0})) {
         byte ^= std::byte{1};
       }
     }
     auto metadata = boost::json::parse(content.metadata_json).as_object();
     edit(metadata);
     content.metadata_json = boost::json::serialize(metadata);
-    ASSERT_TRUE(kv_store::write_kv_file(file(), content, *shelves, blocks).ok());
+    ASSERT_TRUE(kv_store::write_kv_file(file(), content, *pool, blocks).ok());
   }
 
   [[nodiscard]] std::vector<float> cold_logits() {

@@ -152,7 +152,7 @@ Result<kv_store::EntryPart> ChunkStore::write_object(const std::string& object,
   kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
   QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
   QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-            store_.put_object(object, std::move(content), from.shelves(), from.runs));
+            store_.put_object(object, std::move(content), from.pool(), from.runs));
   return kv_store::EntryPart{.object = object, .tokens = std::ssize(segment->tokens)};
 }
 

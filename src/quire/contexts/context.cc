@@ -294,7 +294,7 @@ Result<ContextItem> Context::show(const std::string& name) const {
 std::vector<ContextItem> Context::items() const {
   const auto runtime = runtime_.lock();
   const std::int64_t block_bytes =
-      runtime == nullptr ? 0 : runtime->tiers().shelves().geometry().block_bytes();
+      runtime == nullptr ? 0 : runtime->tiers().paged_pool().geometry().block_bytes();
   std::size_t followed = 0;  // tokens of active items so far, mode kExact
   std::vector<ContextItem> shown;
   for (const auto& item : items_) {

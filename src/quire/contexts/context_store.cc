@@ -139,13 +139,13 @@ Status Context::write_once(runtime::Runtime& runtime, Item& item) {
     kv_store::KVFileContent content = tiers.content_of({&item.device, 1}, blocks);
     QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->put_object(id, std::move(content), from.shelves(), from.runs));
+              store_->put_object(id, std::move(content), from.pool(), from.runs));
   } else if (item.host != nullptr) {
     kv_store::KVFileContent content = tiers.content_of({}, blocks);
     content.runs.push_back({.tokens = item.host->tokens});
-    QUIRE_TRY(const tiers::TierService::Shelved copy, tiers.shelve(*item.host));
+    QUIRE_TRY(const tiers::TierService::PoolCopy copy, tiers.copy_to_pool(*item.host));
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->put_object(id, std::move(content), copy.shelves, {&copy.blocks, 1}));
+              store_->put_object(id, std::move(content), copy.pool, {&copy.blocks, 1}));
   }
   QUIRE_TRY_STATUS(
       store_->put_entry({.key = id,

@@ -1,5 +1,5 @@
 // Ledger: owner of who uses which block for which tokens, and of what may be evicted. It knows
-// numbers (blocks, tokens), never a tensor. The shelves (kv_store) hold the bytes.
+// numbers (blocks, tokens), never a tensor. The paged pool (kv_store) holds the bytes.
 //
 // Thread rule: one thread, the engine's, owns it. An unknown sequence id is a broken invariant of
 // the caller (QUIRE_CHECK), except in contains() and close(). The README has the numbered

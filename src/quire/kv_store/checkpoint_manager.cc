@@ -22,7 +22,7 @@
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
@@ -163,9 +163,9 @@ std::vector<BlockId> blocks_of(const LiveRun& live, const SequencePiece& piece, 
 }
 
 // Of the one run that a piece has.
-Status read_layers(const KVFilePart& part, PagedStore& shelves) {
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
+Status read_layers(const KVFilePart& part, PagedPool& pool) {
+  for (int layer = 0; layer < pool.geometry().layers; ++layer) {
+    QUIRE_TRY_STATUS(part.read_layer(layer, pool));
   }
   return {};
 }
@@ -239,8 +239,8 @@ std::string CheckpointManager::key_of(std::string_view name) const {
 }
 
 Status CheckpointManager::put_pieces(const LiveSequence& sequence,
-                                     std::span<const SequencePiece> pieces,
-                                     const PagedStore& shelves, Checkpoint& checkpoint) {
+                                     std::span<const SequencePiece> pieces, const PagedPool& pool,
+                                     Checkpoint& checkpoint) {
   SavedSequence saved{.name = sequence.name,
                       .metadata_json = sequence.metadata_json,
                       .kernels = sequence.kernels,
@@ -249,11 +249,11 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
     saved.runs.push_back({.tokens = static_cast<std::int64_t>(live.run.tokens.size()),
                           .start_position = live.run.start_position});
   }
-  const int block_tokens = shelves.geometry().block_tokens;
+  const int block_tokens = pool.geometry().block_tokens;
   for (const SequencePiece& piece : pieces) {
     const LiveRun& live = sequence.runs[piece.run];
     const SavedRun& run = live.run;
-    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = shelves.geometry()};
+    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = pool.geometry()};
     content.runs = {
         {.tokens = {run.tokens.begin() + piece.begin, run.tokens.begin() + piece.end},
          .start_position = run.start_position + static_cast<std::int32_t>(piece.begin)}};
@@ -262,7 +262,7 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
       content.runs[0].lost_blocks = content.runs[0].num_blocks(block_tokens);
     }
     QUIRE_TRY(const std::int64_t bytes,
-              store_->put_object(piece.object, std::move(content), shelves, {&held, 1}));
+              store_->put_object(piece.object, std::move(content), pool, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
     checkpoint.written_bytes += bytes;
     saved.parts.push_back({.object = piece.object, .tokens = piece.end - piece.begin});
@@ -307,10 +307,10 @@ Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
 
 Result<Checkpoint> CheckpointManager::save(const std::string& name,
                                            std::span<const LiveSequence> sequences,
-                                           const PagedStore& shelves,
+                                           const PagedPool& pool,
                                            std::span<const std::string> only) {
   QUIRE_TRY(const auto chosen, choose(sequences, only));
-  QUIRE_TRY(Checkpoint stored, put_until_there([&] { return put(name, chosen, shelves); }));
+  QUIRE_TRY(Checkpoint stored, put_until_there([&] { return put(name, chosen, pool); }));
   saved_ms_ = store_->now_ms();
   if (options_.keep > 0) {
     QUIRE_TRY_STATUS(prune(options_.keep));
@@ -320,7 +320,7 @@ Result<Checkpoint> CheckpointManager::save(const std::string& name,
 
 Result<Checkpoint> CheckpointManager::put(const std::string& name,
                                           std::span<const LiveSequence* const> sequences,
-                                          const PagedStore& shelves) {
+                                          const PagedPool& pool) {
   QUIRE_TRY(const std::vector<Checkpoint> earlier, list());
   PieceCutter cutter(options_.tenant);
   for (const Checkpoint& known : earlier) {
@@ -331,8 +331,8 @@ Result<Checkpoint> CheckpointManager::put(const std::string& name,
   Checkpoint checkpoint{.name = name, .number = earlier.empty() ? 1 : earlier.front().number + 1};
   const auto cuts = common_cuts(sequences);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    QUIRE_TRY_STATUS(put_pieces(*sequences[i], cutter.cut(*sequences[i], shelves, cuts[i]), shelves,
-                                checkpoint));
+    QUIRE_TRY_STATUS(
+        put_pieces(*sequences[i], cutter.cut(*sequences[i], pool, cuts[i]), pool, checkpoint));
   }
   return put_checkpoint(std::move(checkpoint));
 }
@@ -401,19 +401,19 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
 
 Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
                                std::int32_t first_block, std::span<const BlockId> to,
-                               PagedStore& shelves) const {
+                               PagedPool& pool) const {
   QUIRE_TRY(const auto parts, open_part(saved,
                                         {.run = static_cast<int>(run),
                                          .first_block = first_block,
                                          .to = {to.begin(), to.end()}},
-                                        shelves.geometry().block_tokens));
+                                        pool.geometry().block_tokens));
   for (const KVFilePart& part : parts) {
-    QUIRE_TRY_STATUS(read_layers(part, shelves));
+    QUIRE_TRY_STATUS(read_layers(part, pool));
   }
   return {};
 }
 
-// With scratch shelves that hold this one sequence.
+// With a scratch pool that holds this one sequence.
 Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
                                            PieceCutter& cutter, std::span<const std::int64_t> cuts,
                                            Checkpoint& checkpoint) {
@@ -428,12 +428,12 @@ Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSeque
     checkpoint.sequences.push_back(saved);
     return {};
   }
-  QUIRE_TRY(PagedStore shelves, PagedStore::create(geometry, std::max(blocks, 1)));
+  QUIRE_TRY(PagedPool pool, PagedPool::create(geometry, std::max(blocks, 1)));
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
     const auto& [whole, held] = sequence.runs[run];
-    QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, shelves));
+    QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, pool));
   }
-  return put_pieces(sequence, cutter.cut(sequence, shelves, cuts), shelves, checkpoint);
+  return put_pieces(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint);
 }
 
 Result<Checkpoint> CheckpointManager::compact(std::string_view name) {

@@ -20,16 +20,15 @@ using Objects = std::vector<std::int32_t>;
 
 class StoreCrash : public ::testing::Test {
  protected:
-  StoreCrash()
-      : shelves_(random_shelves(small_geometry(), 16, 41)), path_(folder_.path() / "store") {}
+  StoreCrash() : pool_(random_pool(small_geometry(), 16, 41)), path_(folder_.path() / "store") {}
 
   bool put(Store& store, const std::string& name, const Objects& objects) {
     Entry entry{.key = test_hash(name), .name = name};
     for (const std::int32_t index : objects) {
       const KVFileContent content{.fingerprint = fingerprint_of(1),
-                                  .geometry = shelves_.geometry(),
+                                  .geometry = pool_.geometry(),
                                   .runs = {run_of(4, 0, 100 * index)}};
-      if (!store.put_object(object_hash(index), content, shelves_, {{ids({index})}}).ok()) {
+      if (!store.put_object(object_hash(index), content, pool_, {{ids({index})}}).ok()) {
         return false;
       }
       entry.parts.push_back({.object = object_hash(index), .tokens = 4});
@@ -45,7 +44,7 @@ class StoreCrash : public ::testing::Test {
     if (!entry.ok() || !entry->has_value()) {
       return objects;
     }
-    PagedStore to = random_shelves(small_geometry(), 1, 5);
+    PagedPool to = random_pool(small_geometry(), 1, 5);
     for (const EntryPart& part : (*entry)->parts) {
       const auto file = store.open_object(part.object);
       EXPECT_TRUE(file.ok()) << file.error().message;
@@ -54,7 +53,7 @@ class StoreCrash : public ::testing::Test {
       }
       objects.push_back(file->content().runs[0].tokens[0] / 100);
       EXPECT_TRUE(read_run(*file, 0, ids({0}), to).ok());
-      EXPECT_EQ(shelf_bytes(to, ids({0})), shelf_bytes(shelves_, ids({objects.back()})));
+      EXPECT_EQ(pool_bytes(to, ids({0})), pool_bytes(pool_, ids({objects.back()})));
     }
     return objects;
   }
@@ -68,7 +67,7 @@ class StoreCrash : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  PagedStore shelves_;
+  PagedPool pool_;
   std::filesystem::path path_;
 };
 

@@ -23,7 +23,7 @@
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
@@ -170,7 +170,7 @@ Result<bool> Store::has_object(const std::string& hash, const KVFileContent& con
 }
 
 Result<std::int64_t> Store::put_object(const std::string& hash, KVFileContent content,
-                                       const PagedStore& shelves,
+                                       const PagedPool& pool,
                                        std::span<const std::vector<BlockId>> blocks) {
   QUIRE_TRY_STATUS(check_writable());
   QUIRE_TRY(const Folder folder, object_folder(hash, true));
@@ -179,8 +179,8 @@ Result<std::int64_t> Store::put_object(const std::string& hash, KVFileContent co
     return std::int64_t{0};
   }
   content.object_hash = hash;
-  QUIRE_TRY(const std::int64_t bytes, write_kv_file(folder, object_file_name(hash), content,
-                                                    shelves, blocks, options_.write));
+  QUIRE_TRY(const std::int64_t bytes,
+            write_kv_file(folder, object_file_name(hash), content, pool, blocks, options_.write));
   QUIRE_TRY_STATUS(note_whole(folder, hash, content));
   if (room_) {
     *room_ -= bytes;

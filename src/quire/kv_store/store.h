@@ -37,7 +37,7 @@
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_salvage.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store_eviction.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/weights_folder.h"
@@ -109,7 +109,7 @@ class Store {
   // a damaged object is replaced. Cost: one pass over the payload; for an object that this Store
   // has written or verified before, one look at the file.
   [[nodiscard]] Result<std::int64_t> put_object(const std::string& hash, KVFileContent content,
-                                                const PagedStore& shelves,
+                                                const PagedPool& pool,
                                                 std::span<const std::vector<BlockId>> blocks);
   // Opens an object. Every error names it, and is a miss to a reader of KV. The caller compares the
   // tokens.

@@ -222,9 +222,9 @@ TEST_F(StoreCrash, AFullDiskIsAnErrorAndLosesNothing) {
 class CheckpointCrash : public ::testing::Test {
  protected:
   CheckpointCrash()
-      : shelves_(random_shelves(small_geometry(), 16, 61)), path_(folder_.path() / "store") {}
+      : pool_(random_pool(small_geometry(), 16, 61)), path_(folder_.path() / "store") {}
 
-  // The first `blocks` blocks of the shelves; of the last one, 2 tokens.
+  // The first `blocks` blocks of the pool; of the last one, 2 tokens.
   static LiveSequence sequence(std::int32_t blocks) {
     LiveSequence made{.name = "a", .fingerprint = fingerprint_of(1)};
     LiveRun& run = made.runs.emplace_back();
@@ -239,7 +239,7 @@ class CheckpointCrash : public ::testing::Test {
   Status save(Store& store, std::int32_t blocks) {
     QUIRE_TRY(CheckpointManager checkpoints, CheckpointManager::create(store, {.keep = 2}));
     const LiveSequence live = sequence(blocks);
-    const auto saved = checkpoints.save("", {&live, 1}, shelves_);
+    const auto saved = checkpoints.save("", {&live, 1}, pool_);
     return saved.ok() ? Status() : Status(saved.error());
   }
 
@@ -267,17 +267,17 @@ class CheckpointCrash : public ::testing::Test {
       const auto saved = checkpoints->tokens_of(checkpoint.sequences[0]);
       ASSERT_TRUE(saved.ok()) << saved.error().message;
       EXPECT_EQ(saved->runs[0].run.tokens, live.runs[0].run.tokens);
-      PagedStore to = random_shelves(small_geometry(), 16, 5);
+      PagedPool to = random_pool(small_geometry(), 16, 5);
       const auto& blocks = live.runs[0].blocks;
       ASSERT_TRUE(checkpoints->read(checkpoint.sequences[0], 0, 0, blocks, to).ok());
       const std::size_t tokens = live.runs[0].run.tokens.size();
-      EXPECT_EQ(kv_bytes(to, blocks, tokens), kv_bytes(shelves_, blocks, tokens));
+      EXPECT_EQ(kv_bytes(to, blocks, tokens), kv_bytes(pool_, blocks, tokens));
     }
     EXPECT_EQ(checkpoints->latest()->number, list->front().number);
   }
 
   TemporaryFolder folder_;
-  PagedStore shelves_;
+  PagedPool pool_;
   std::filesystem::path path_;
 };
 

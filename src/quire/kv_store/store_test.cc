@@ -56,10 +56,10 @@ TEST_F(StoreTest, EqualKVIsWrittenOnceAndOtherKVUnderItsNameIsRefused) {
   EXPECT_EQ(*put_object(store, 0), 0);
   Store other = open();
   EXPECT_EQ(*put_object(other, 0), 0) << "verified, for this one has not written it";
-  const auto clash = store.put_object(object_hash(0), content_of(4, 999), shelves_, {{ids({0})}});
+  const auto clash = store.put_object(object_hash(0), content_of(4, 999), pool_, {{ids({0})}});
   ASSERT_FALSE(clash.ok());
   EXPECT_THAT(clash.error().message, HasSubstr("holds other tokens"));
-  EXPECT_EQ(store.put_object("../../x", content_of(4), shelves_, {{ids({0})}}).error().code,
+  EXPECT_EQ(store.put_object("../../x", content_of(4), pool_, {{ids({0})}}).error().code,
             ErrorCode::kInvalidArgument);
 }
 
