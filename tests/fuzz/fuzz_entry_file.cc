@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "quire/base/check.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 
 namespace {
 

@@ -17,8 +17,8 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/home_process.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/weights_folder.h"
 #include "quire/result.h"
 #include "quire/tiers/tier_service.h"
@@ -43,7 +43,7 @@ class Ratios {
   explicit Ratios(const kv_store::Store& store) : store_(store) {}
 
   // Of all KV of the entry; 0: it has none, or a file cannot be read.
-  double of(const kv_store::Entry& entry) {
+  double of(const kv_store::StoreEntry& entry) {
     Sizes all;
     for (const std::string& hash : kv_store::objects_of(entry)) {
       const Sizes sizes = sizes_of(hash);
@@ -77,7 +77,7 @@ class Ratios {
   std::unordered_map<std::string, Sizes> known_;
 };
 
-StoreEntry to_public(const kv_store::Entry& entry, Ratios& ratios) {
+StoreEntry to_public(const kv_store::StoreEntry& entry, Ratios& ratios) {
   return {.key = entry.key,
           .kind = std::string(kv_store::entry_kind_name(entry.kind)),
           .name = entry.name,
@@ -126,21 +126,21 @@ struct Store::Impl {
   [[nodiscard]] Status check_home() const {
     return home.check("the store", "must not use its index: open the store again there");
   }
-  [[nodiscard]] Result<std::vector<kv_store::Entry>> list() const {
+  [[nodiscard]] Result<std::vector<kv_store::StoreEntry>> list() const {
     QUIRE_TRY_STATUS(check_home());
     return store->list({.tenant = tenant});
   }
-  [[nodiscard]] Result<kv_store::Entry> find(const std::string& name) const;
+  [[nodiscard]] Result<kv_store::StoreEntry> find(const std::string& name) const;
 
   const engine::HomeProcess home;
   std::unique_ptr<kv_store::Store> store;
   const std::optional<std::string> tenant;
 };
 
-Result<kv_store::Entry> Store::Impl::find(const std::string& name) const try {
-  QUIRE_TRY(std::vector<kv_store::Entry> entries, list());
-  std::vector<kv_store::Entry*> found;
-  for (kv_store::Entry& entry : entries) {
+Result<kv_store::StoreEntry> Store::Impl::find(const std::string& name) const try {
+  QUIRE_TRY(std::vector<kv_store::StoreEntry> entries, list());
+  std::vector<kv_store::StoreEntry*> found;
+  for (kv_store::StoreEntry& entry : entries) {
     const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
     if (begins || (!name.empty() && entry.name == name)) {
       found.push_back(&entry);
@@ -183,7 +183,7 @@ Result<std::vector<StoreEntry>> Store::list() const try {
   std::vector<StoreEntry> shown;
   shown.reserve(entries.size());
   Ratios ratios(*impl_->store);
-  for (const kv_store::Entry& entry : entries) {
+  for (const kv_store::StoreEntry& entry : entries) {
     shown.push_back(to_public(entry, ratios));
   }
   return shown;
@@ -192,7 +192,7 @@ Result<std::vector<StoreEntry>> Store::list() const try {
 }
 
 Result<StoreEntry> Store::find(const std::string& entry) const try {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
   Ratios ratios(*impl_->store);
   return to_public(found, ratios);
 } catch (const std::bad_alloc&) {
@@ -200,7 +200,7 @@ Result<StoreEntry> Store::find(const std::string& entry) const try {
 }
 
 Status Store::pin(const std::string& entry, bool pinned) try {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
   return impl_->store->pin(found.key, found.tenant, pinned);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -212,7 +212,7 @@ Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) t
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a ttl of ", *seconds, " s; give 0 to ", kMaxSeconds, ", or none")};
   }
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
   const auto ttl_ms = seconds ? std::optional(static_cast<std::int64_t>(*seconds * 1000))
                               : std::optional<std::int64_t>();
   return impl_->store->set_ttl(found.key, found.tenant, ttl_ms);
@@ -286,7 +286,7 @@ Result<std::vector<StoreWeights>> Store::weights(bool verify) const try {
 }
 
 Status Store::export_entry(const std::string& entry, const std::string& path) const try {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
   const Status done = impl_->store->export_entry(found.key, found.tenant, path);
   return done.ok() ? done : tiers::missing_file(done.error());
 } catch (const std::bad_alloc&) {

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/holds_text.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 

@@ -21,11 +21,11 @@
 #include "quire/checkpoints.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
@@ -216,7 +216,7 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
     if (only.empty() || std::ranges::find(only, saved.name) != only.end()) {
       QUIRE_TRY(sequences::StateRef state, load(runtime, saved, whole, wait));
       std::ranges::transform(saved.parts, std::inserter(whole, whole.end()),
-                             &kv_store::EntryPart::object);
+                             &kv_store::ObjectRange::object);
       loaded.push_back({.name = saved.name, .state = std::move(state)});
     }
   }

@@ -20,10 +20,10 @@
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"
 #include "quire/interrupt.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/sequences/block_run.h"
@@ -58,7 +58,7 @@ Result<std::vector<T>> list_of(base::JsonView object, std::string_view key) {
   return *std::move(values);
 }
 
-Result<Item> parse_item(const kv_store::Entry& entry) {
+Result<Item> parse_item(const kv_store::StoreEntry& entry) {
   QUIRE_TRY(const base::Json value, base::parse_json(entry.metadata_json, "a saved item"));
   const base::JsonView object = value;
   if (!object.is_object()) {
@@ -164,7 +164,7 @@ Status Context::write_once(runtime::Runtime& runtime, Item& item) {
 Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   if (store->read_only()) {  // which need not be told what it says already
-    QUIRE_TRY(const kv_store::Entry entry, store->get(id, options_.salt));
+    QUIRE_TRY(const kv_store::StoreEntry entry, store->get(id, options_.salt));
     if (entry.pinned == retention.pinned && entry.ttl_ms == ttl_ms(retention)) {
       return {};
     }
@@ -237,10 +237,10 @@ Result<bool> Context::end_reading(const Arriving& arriving, const Interrupt& int
 // An item that an earlier process has saved, by id, the beginning of it, or name.
 Result<Item*> Context::add_saved(runtime::Runtime& runtime, const std::string& name) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  QUIRE_TRY(const std::vector<kv_store::Entry> entries,
+  QUIRE_TRY(const std::vector<kv_store::StoreEntry> entries,
             store->list({.kind = kv_store::EntryKind::kContext, .tenant = options_.salt}));
-  std::vector<const kv_store::Entry*> found;
-  for (const kv_store::Entry& entry : entries) {
+  std::vector<const kv_store::StoreEntry*> found;
+  for (const kv_store::StoreEntry& entry : entries) {
     const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
     if (begins || entry.name == name) {
       found.push_back(&entry);

@@ -19,11 +19,11 @@
 #include "quire/base/str.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/corrupt.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -63,7 +63,7 @@ Result<SavedSequence::Run> read_run(JsonView run) {
 }
 
 Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint) {
-  const Entry& entry = checkpoint.entry;
+  const StoreEntry& entry = checkpoint.entry;
   if (!object.is_object()) {
     return corrupt("a sequence is no object");
   }
@@ -81,7 +81,7 @@ Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint)
   QUIRE_TRY(saved.kernels, base::get_string(object, "kernels", ""));
   QUIRE_TRY(saved.follows_from_tokens, base::get_bool(object, "follows_from_tokens", false));
   std::int64_t tokens = 0;
-  for (const EntryPart& piece : saved.parts) {
+  for (const ObjectRange& piece : saved.parts) {
     tokens += piece.tokens;
   }
   const JsonView runs = object.find("runs");
@@ -120,7 +120,7 @@ Status take_metadata(Checkpoint& checkpoint) {
 }
 
 // What `describe` wrote.
-Result<Checkpoint> read_checkpoint(Entry entry) {
+Result<Checkpoint> read_checkpoint(StoreEntry entry) {
   Checkpoint checkpoint{.name = entry.name, .entry = std::move(entry)};
   if (const Status taken = take_metadata(checkpoint); !taken.ok()) {
     return corrupt(
@@ -172,7 +172,7 @@ Status read_layers(const KVFilePart& part, PagedPool& pool) {
 
 // Puts what an object has behind what there is of a run of `run_tokens` tokens; false when it does
 // not follow there. Only what comes first may be lost.
-bool add_piece(const KVFileContent& content, const EntryPart& part, std::int64_t run_tokens,
+bool add_piece(const KVFileContent& content, const ObjectRange& part, std::int64_t run_tokens,
                SavedRun& run) {
   if (content.runs.size() != 1) {
     return false;
@@ -192,13 +192,13 @@ bool add_piece(const KVFileContent& content, const EntryPart& part, std::int64_t
   return true;
 }
 
-Error not_a_piece(const EntryPart& part, const SavedSequence& saved) {
+Error not_a_piece(const ObjectRange& part, const SavedSequence& saved) {
   return {.code = ErrorCode::kCorrupt,
           .message = base::str_cat("object ", part.object, " is no piece of sequence ",
                                    base::quoted(saved.name))};
 }
 
-Status verify_parts(const Store& store, const Entry& entry) {
+Status verify_parts(const Store& store, const StoreEntry& entry) {
   for (const std::string& hash : objects_of(entry)) {
     QUIRE_TRY(const KVFile file, store.open_object(hash));
     QUIRE_TRY_STATUS(file.verify());
@@ -346,7 +346,7 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
     sequence.runs.push_back({.run = {.start_position = run.start_position}});
   }
   std::size_t run = 0;
-  for (const EntryPart& part : saved.parts) {
+  for (const ObjectRange& part : saved.parts) {
     QUIRE_TRY(const KVFile file, store_->open_object(part.object));
     const KVFileContent& content = file.content();
     if (run == sequence.runs.size()) {
@@ -379,7 +379,7 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
   for (std::size_t before = 0; before < run; ++before) {
     at -= saved.runs[before].tokens;
   }
-  for (const EntryPart& piece : saved.parts) {
+  for (const ObjectRange& piece : saved.parts) {
     const std::int64_t start = std::exchange(at, at + piece.tokens);
     if (start < 0 || start >= saved.runs[run].tokens) {
       continue;  // of another run
@@ -459,10 +459,10 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
 }
 
 Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malformed) const {
-  QUIRE_TRY(std::vector<Entry> entries,
+  QUIRE_TRY(std::vector<StoreEntry> entries,
             store_->list({.kind = EntryKind::kCheckpoint, .tenant = options_.tenant}));
   std::vector<Checkpoint> checkpoints;
-  for (Entry& entry : entries) {
+  for (StoreEntry& entry : entries) {
     if (entry.key != key_of(entry.name)) {
       continue;  // of another series
     }
@@ -479,7 +479,7 @@ Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malf
 }
 
 Result<Checkpoint> CheckpointManager::find(std::string_view name) const {
-  QUIRE_TRY(std::optional<Entry> entry, store_->find(key_of(name), options_.tenant));
+  QUIRE_TRY(std::optional<StoreEntry> entry, store_->find(key_of(name), options_.tenant));
   if (!entry) {
     return {ErrorCode::kNotFound, base::str_cat("no checkpoint ", base::quoted(name), " in series ",
                                                 base::quoted(options_.series))};

@@ -14,9 +14,9 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -40,13 +40,13 @@ struct SavedSequence {
     std::int32_t start_position = 0;
   };
   std::vector<Run> runs;
-  std::vector<EntryPart> parts;  // its pieces, in order
+  std::vector<ObjectRange> parts;  // its pieces, in order
 };
 
 struct Checkpoint {
   std::string name;
   std::int64_t number = 0;  // grows within a series
-  Entry entry;              // of kind kCheckpoint
+  StoreEntry entry;         // of kind kCheckpoint
   std::vector<SavedSequence> sequences;
   // Of save() and compact() only:
   std::int64_t written_objects = 0;

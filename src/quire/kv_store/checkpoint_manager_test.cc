@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -107,7 +107,7 @@ class Checkpoints : public ::testing::Test {
     return objects;
   }
 
-  void damage(const EntryPart& part) {
+  void damage(const ObjectRange& part) {
     const auto path =
         folder_.path() / "store" / "objects" / part.object.substr(0, 2) / (part.object + ".qkv");
     auto bytes = file_bytes_of(path);
@@ -360,7 +360,7 @@ TEST_F(Checkpoints, AMalformedOneIsReportedAndBlocksNoOther) {
         R"({"sequences":[{"parts":0,"runs":[[0,0]]}]})",
         R"({"sequences":[{"parts":0,"runs":[["x",0]]}]})"}) {
     SCOPED_TRACE(metadata);
-    Entry entry = bad->entry;
+    StoreEntry entry = bad->entry;
     entry.metadata_json = metadata;
     ASSERT_TRUE(store_->put_entry(entry).ok());
     std::vector<Error> malformed;

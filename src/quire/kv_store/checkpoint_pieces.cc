@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "quire/base/sha256.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -110,9 +110,9 @@ std::string PieceNames::name(std::size_t run, std::int64_t begin, std::int64_t e
   return base::to_hex(hasher.finish());
 }
 
-void PieceCutter::learn(std::span<const EntryPart> parts) {
+void PieceCutter::learn(std::span<const ObjectRange> parts) {
   std::int64_t first = 0;
-  for (const EntryPart& part : parts) {
+  for (const ObjectRange& part : parts) {
     known_[first][part.tokens].insert(part.object);
     first += part.tokens;
   }

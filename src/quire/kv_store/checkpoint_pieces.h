@@ -20,9 +20,9 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -74,7 +74,7 @@ class PieceCutter {
   explicit PieceCutter(std::string tenant) : tenant_(std::move(tenant)) {}
 
   // The pieces of a sequence, in order, that some checkpoint names.
-  void learn(std::span<const EntryPart> parts);
+  void learn(std::span<const ObjectRange> parts);
   // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new pieces end if
   // a block does. What is cut is known from then on.
   [[nodiscard]] std::vector<SequencePiece> cut(const LiveSequence& sequence, const PagedPool& pool,

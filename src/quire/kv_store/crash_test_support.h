@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 
 namespace quire::kv_store {
@@ -23,7 +23,7 @@ class StoreCrash : public ::testing::Test {
   StoreCrash() : pool_(random_pool(small_geometry(), 16, 41)), path_(folder_.path() / "store") {}
 
   bool put(Store& store, const std::string& name, const Objects& objects) {
-    Entry entry{.key = test_hash(name), .name = name};
+    StoreEntry entry{.key = test_hash(name), .name = name};
     for (const std::int32_t index : objects) {
       const KVFileContent content{.fingerprint = fingerprint_of(1),
                                   .geometry = pool_.geometry(),
@@ -45,7 +45,7 @@ class StoreCrash : public ::testing::Test {
       return objects;
     }
     PagedPool to = random_pool(small_geometry(), 1, 5);
-    for (const EntryPart& part : (*entry)->parts) {
+    for (const ObjectRange& part : (*entry)->parts) {
       const auto file = store.open_object(part.object);
       EXPECT_TRUE(file.ok()) << file.error().message;
       if (!file.ok()) {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/test_support.h"
@@ -94,7 +94,7 @@ TEST_F(DamagedRows, ThatAClockBefore1970WroteAreMendedByRepair) {
   }
   EXPECT_EQ(Store::repair(path_).value(), 3);
   ahead_ms_ = -system_now_ms();
-  const Entry mended = open().get(test_hash("b"), "t").value();
+  const StoreEntry mended = open().get(test_hash("b"), "t").value();
   EXPECT_EQ(mended.accessed_ms, 1);
   EXPECT_EQ(mended.ttl_ms, 3'600'000);
 }
@@ -108,7 +108,7 @@ TEST_F(DamagedRows, AreWrittenByNoClock) {
     auto opened = Store::open(path_, {.write = {.sync = false}, .now_ms = [=] { return now; }});
     Store& store = *opened;
     put(store, "a", {0});
-    Entry kept = entry_of("b", {0});
+    StoreEntry kept = entry_of("b", {0});
     kept.ttl_ms = kMaxTtlMs;
     ASSERT_TRUE(store.put_entry(kept).ok());
     EXPECT_TRUE(store.touch(test_hash("a"), "t").ok());
@@ -124,12 +124,12 @@ TEST_F(DamagedRows, AreWrittenByNoClock) {
 TEST_F(DamagedRows, AreRefusedBeforeTheyAreWritten) {
   Store store = open();
   put(store, "a", {0});
-  std::vector<Entry> wrong(4, entry_of("w", {0}));
+  std::vector<StoreEntry> wrong(4, entry_of("w", {0}));
   wrong[0].created_ms = -1;
   wrong[1].accessed_ms = -1;
   wrong[2].accessed_ms = std::numeric_limits<std::int64_t>::max();
   wrong[3].ttl_ms = -1;
-  for (const Entry& entry : wrong) {
+  for (const StoreEntry& entry : wrong) {
     EXPECT_EQ(store.put_entry(entry).error().code, ErrorCode::kInvalidArgument);
   }
   EXPECT_EQ(names_of(*store.list()), "a ");

@@ -13,13 +13,13 @@
 
 #include "quire/base/str.h"
 #include "quire/kv_store/byte_codec.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/result.h"
 
@@ -27,7 +27,7 @@ namespace quire::kv_store {
 namespace {
 
 constexpr std::size_t kCopyPiece = std::size_t{1} << 20;
-constexpr std::size_t kEntryPartBytes = 4 + 8 + 8;
+constexpr std::size_t kRangeBytes = 4 + 8 + 8;
 constexpr std::size_t kObjectBytes = kHashDigits + 8;
 
 struct PackedObject {
@@ -37,12 +37,12 @@ struct PackedObject {
 
 // The header of an entry file.
 struct Manifest {
-  Entry entry;
+  StoreEntry entry;
   std::vector<PackedObject> objects;
 };
 
 std::vector<std::byte> encode(const Manifest& manifest) {
-  const Entry& entry = manifest.entry;
+  const StoreEntry& entry = manifest.entry;
   std::map<std::string_view, std::uint32_t> places;
   ByteWriter out(kHashDigits);
   out.put_text(entry.key);
@@ -59,7 +59,7 @@ std::vector<std::byte> encode(const Manifest& manifest) {
     out.put_text(object.hash);
     out.put(object.bytes);
   }
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     out.put(places.at(part.object));
     out.put(part.first_token);
     out.put(part.tokens);
@@ -92,7 +92,7 @@ Result<Manifest> decode(std::span<const std::byte> bytes) {
     }
     manifest.objects.push_back(std::move(object));
   }
-  if (!in.holds(num_parts, kEntryPartBytes)) {
+  if (!in.holds(num_parts, kRangeBytes)) {
     return damaged;
   }
   for (std::uint32_t i = 0; i < num_parts; ++i) {
@@ -243,10 +243,10 @@ Status check_entry_file(const std::filesystem::path& path) {
   return package.ok() ? Status() : Status(package.error());
 }
 
-Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string_view tenant) {
+Result<StoreEntry> Store::import_entry(const std::filesystem::path& path, std::string_view tenant) {
   QUIRE_TRY_STATUS(check_writable());
   QUIRE_TRY(Package package, open_package(path));
-  Entry& entry = package.manifest.entry;
+  StoreEntry& entry = package.manifest.entry;
   for (std::size_t i = 0; i < package.manifest.objects.size(); ++i) {
     const PackedObject& object = package.manifest.objects[i];
     const FilePart part{.offset = package.offsets[i], .bytes = object.bytes};

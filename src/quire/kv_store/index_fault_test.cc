@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "quire/base/test_length.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -36,7 +36,7 @@ bool is_typed(const Error& error) {
 }
 
 // What an entry is: without when it was used, and how long it is kept.
-bool same_entry(const Entry& a, const Entry& b) {
+bool same_entry(const StoreEntry& a, const StoreEntry& b) {
   return a.key == b.key && a.tenant == b.tenant && a.kind == b.kind && a.name == b.name &&
          a.metadata_json == b.metadata_json && a.parts == b.parts && a.tokens == b.tokens &&
          a.bytes == b.bytes && a.created_ms == b.created_ms;
@@ -115,7 +115,7 @@ class IndexFaults : public StoreTest {
     }
   }
 
-  void expect_saved(const Entry& entry) {
+  void expect_saved(const StoreEntry& entry) {
     const auto found = saved_.find(entry.name);
     ASSERT_NE(found, saved_.end()) << entry.name;
     EXPECT_TRUE(same_entry(entry, found->second)) << entry.name;
@@ -146,7 +146,7 @@ class IndexFaults : public StoreTest {
     const auto entries = store->list();
     ASSERT_TRUE(entries.ok()) << entries.error().message;
     EXPECT_EQ(std::ssize(*entries), *kept);
-    std::ranges::for_each(*entries, [&](const Entry& entry) { expect_saved(entry); });
+    std::ranges::for_each(*entries, [&](const StoreEntry& entry) { expect_saved(entry); });
     for (int i = 0; i < kObjects; ++i) {
       EXPECT_TRUE(store->is_there(object_hash(i))) << "repair took an object";
     }
@@ -156,7 +156,7 @@ class IndexFaults : public StoreTest {
   bool look_through(const Store& store) {
     int there = 0;
     if (const auto entries = store.list(); entries.ok()) {
-      std::ranges::for_each(*entries, [&](const Entry& entry) { expect_saved(entry); });
+      std::ranges::for_each(*entries, [&](const StoreEntry& entry) { expect_saved(entry); });
       there += static_cast<int>(std::ssize(*entries));
     } else {
       EXPECT_TRUE(is_typed(entries.error())) << entries.error().message;
@@ -180,7 +180,7 @@ class IndexFaults : public StoreTest {
     return bytes.begin() + static_cast<std::ptrdiff_t>(random_() % (bytes.size() / size) * size);
   }
 
-  std::map<std::string, Entry> saved_;  // by name
+  std::map<std::string, StoreEntry> saved_;  // by name
   std::map<std::string, Bytes> files_;
   std::map<std::string, int> injected_;
   int noticed_ = 0;

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "quire/base/test_length.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -43,7 +43,7 @@ class DamagedIndex : public StoreTest {
       Store store = open();
       for (int i = 0; i < kManyEntries; ++i) {
         EXPECT_TRUE(put_object(store, i % 8).ok() && put_object(store, (i + 3) % 8).ok());
-        Entry entry = entry_of(std::to_string(i), {i % 8, (i + 3) % 8, i % 8});
+        StoreEntry entry = entry_of(std::to_string(i), {i % 8, (i + 3) % 8, i % 8});
         const std::size_t said = i % 7 == 0 ? 9000 : static_cast<std::size_t>(i) * 5;
         entry.metadata_json = R"({"text":")" + std::string(said, 'x') + "\"}";
         if (i % 11 == 0) {
@@ -55,7 +55,7 @@ class DamagedIndex : public StoreTest {
           EXPECT_TRUE(store.remove(test_hash(std::to_string(i - 1)), "t").ok());
         }
       }
-      for (const Entry& entry : store.list().value()) {
+      for (const StoreEntry& entry : store.list().value()) {
         saved_.emplace(entry.key, entry);
       }
     }  // takes the log over
@@ -72,10 +72,10 @@ class DamagedIndex : public StoreTest {
     const auto salvage = salvage_index(folder, true);
     ASSERT_TRUE(salvage.ok()) << salvage.error().message;
     std::set<std::string> kept;
-    for (const Entry& entry : salvage->entries) {
+    for (const StoreEntry& entry : salvage->entries) {
       const auto saved = saved_.find(entry.key);
       ASSERT_NE(saved, saved_.end()) << entry.name;
-      const Entry& put = saved->second;
+      const StoreEntry& put = saved->second;
       EXPECT_EQ(entry_checksum(entry), entry_checksum(put)) << entry.name;
       kept.insert(entry.key);
     }
@@ -90,7 +90,7 @@ class DamagedIndex : public StoreTest {
     missed_ += static_cast<int>(saved_.size() - kept.size());
   }
 
-  std::map<std::string, Entry> saved_;  // by key
+  std::map<std::string, StoreEntry> saved_;  // by key
   std::vector<char> index_;
   int missed_ = 0;
 
@@ -252,7 +252,7 @@ TEST_F(DamagedIndex, CostsOnlyWhatIsCutOff) {
     const auto salvage = salvage_index(Folder::open(path_).value(), false);
     ASSERT_TRUE(salvage.ok());
     EXPECT_FALSE(salvage->complete) << pages;
-    for (const Entry& entry : salvage->entries) {
+    for (const StoreEntry& entry : salvage->entries) {
       EXPECT_TRUE(saved_.contains(entry.key));
     }
   }

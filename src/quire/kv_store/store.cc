@@ -19,12 +19,12 @@
 #include "quire/base/file_time.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
@@ -189,7 +189,7 @@ Result<std::int64_t> Store::put_object(const std::string& hash, KVFileContent co
 }
 
 // A damaged object is a miss to whoever reads it; what it has is not known.
-Status Store::check_parts(const Entry& entry, const std::string& hash,
+Status Store::check_parts(const StoreEntry& entry, const std::string& hash,
                           const FileIdentity& file) const {
   std::int64_t tokens = 0;
   if (const auto known = whole_.find(hash); known != whole_.end() && known->second.file == file) {
@@ -199,7 +199,7 @@ Status Store::check_parts(const Entry& entry, const std::string& hash,
   } else {
     return {};
   }
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     if (part.object == hash && part.first_token + part.tokens > tokens) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("store entry: ", part.tokens, " tokens from token ", part.first_token,
@@ -209,14 +209,14 @@ Status Store::check_parts(const Entry& entry, const std::string& hash,
   return {};
 }
 
-Status Store::put_entry(Entry entry) {
+Status Store::put_entry(StoreEntry entry) {
   QUIRE_TRY([[maybe_unused]] const bool put, put_entry(std::move(entry), true));
   return {};
 }
 
-Result<bool> Store::put_new_entry(Entry entry) { return put_entry(std::move(entry), false); }
+Result<bool> Store::put_new_entry(StoreEntry entry) { return put_entry(std::move(entry), false); }
 
-Result<bool> Store::put_entry(Entry entry, bool may_replace) {
+Result<bool> Store::put_entry(StoreEntry entry, bool may_replace) {
   QUIRE_TRY_STATUS(check_writable());
   entry.accessed_ms = entry.accessed_ms == 0 ? now_ms() : entry.accessed_ms;
   entry.created_ms = entry.created_ms == 0 ? now_ms() : entry.created_ms;
@@ -226,7 +226,7 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
   // Under the lock no gc can remove what is found here.
   QUIRE_TRY(Transaction transaction, index_.begin());
   if (!may_replace) {
-    QUIRE_TRY(const std::optional<Entry> there, index_.find(entry.key, entry.tenant));
+    QUIRE_TRY(const std::optional<StoreEntry> there, index_.find(entry.key, entry.tenant));
     if (there) {
       return false;
     }
@@ -243,12 +243,12 @@ Result<bool> Store::put_entry(Entry entry, bool may_replace) {
   return true;
 }
 
-bool Store::is_visible(const Entry& entry) const {
+bool Store::is_visible(const StoreEntry& entry) const {
   return !entry.ttl_ms || entry.pinned || expires_ms(entry) > now_ms();
 }
 
-Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view tenant) const {
-  QUIRE_TRY(std::optional<Entry> entry, index_.find(key, tenant));
+Result<std::optional<StoreEntry>> Store::find(std::string_view key, std::string_view tenant) const {
+  QUIRE_TRY(std::optional<StoreEntry> entry, index_.find(key, tenant));
   if (entry && !is_visible(*entry)) {
     entry.reset();
   }
@@ -256,13 +256,13 @@ Result<std::optional<Entry>> Store::find(std::string_view key, std::string_view 
 }
 
 Result<bool> Store::has(std::string_view key, std::string_view tenant) const {
-  QUIRE_TRY(const std::optional<Entry> entry, find(key, tenant));
+  QUIRE_TRY(const std::optional<StoreEntry> entry, find(key, tenant));
   return entry.has_value();
 }
 
-Result<std::vector<Entry>> Store::list(const EntryFilter& filter) const {
-  QUIRE_TRY(std::vector<Entry> entries, index_.list(filter));
-  std::erase_if(entries, [&](const Entry& entry) { return !is_visible(entry); });
+Result<std::vector<StoreEntry>> Store::list(const EntryFilter& filter) const {
+  QUIRE_TRY(std::vector<StoreEntry> entries, index_.list(filter));
+  std::erase_if(entries, [&](const StoreEntry& entry) { return !is_visible(entry); });
   return entries;
 }
 
@@ -272,9 +272,9 @@ Error Store::no_entry(std::string_view key, std::string_view tenant) const {
                                    base::quoted(key), " of tenant ", base::quoted(tenant))};
 }
 
-Result<Entry> Store::get(std::string_view key, std::string_view tenant) const {
-  QUIRE_TRY(std::optional<Entry> entry, find(key, tenant));
-  return entry ? Result<Entry>(std::move(*entry)) : Result<Entry>(no_entry(key, tenant));
+Result<StoreEntry> Store::get(std::string_view key, std::string_view tenant) const {
+  QUIRE_TRY(std::optional<StoreEntry> entry, find(key, tenant));
+  return entry ? Result<StoreEntry>(std::move(*entry)) : Result<StoreEntry>(no_entry(key, tenant));
 }
 
 Status Store::changed(const Result<bool>& found, std::string_view key,

@@ -32,12 +32,12 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_salvage.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_eviction.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/weights_folder.h"
@@ -121,18 +121,18 @@ class Store {
   // object that is not (or no longer) there: put it and try again. kInvalidArgument for a part of
   // an object beyond the tokens that it has. Above max_bytes others go as by gc, never this one;
   // what that fails to do the next put does.
-  [[nodiscard]] Status put_entry(Entry entry);
+  [[nodiscard]] Status put_entry(StoreEntry entry);
   // Puts an entry unless the tenant has one of that key already. Returns true if it was put.
-  [[nodiscard]] Result<bool> put_new_entry(Entry entry);
+  [[nodiscard]] Result<bool> put_new_entry(StoreEntry entry);
   // Returns the entry, or nullopt if it is absent, expired or damaged. Counts as no use (touch).
-  [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
-                                                  std::string_view tenant) const;
+  [[nodiscard]] Result<std::optional<StoreEntry>> find(std::string_view key,
+                                                       std::string_view tenant) const;
   // Returns the entry, or kNotFound that names key and tenant.
-  [[nodiscard]] Result<Entry> get(std::string_view key, std::string_view tenant) const;
+  [[nodiscard]] Result<StoreEntry> get(std::string_view key, std::string_view tenant) const;
   // Returns true if find() would return an entry.
   [[nodiscard]] Result<bool> has(std::string_view key, std::string_view tenant) const;
   // Returns entries, least recently used first, without expired and damaged ones.
-  [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter = {}) const;
+  [[nodiscard]] Result<std::vector<StoreEntry>> list(const EntryFilter& filter = {}) const;
   // Counts a use now. Fails with kNotFound if there is no such entry.
   [[nodiscard]] Status touch(std::string_view key, std::string_view tenant);
   // Counts uses at their times, together. Ignores entries that are not there. Waits for other
@@ -177,11 +177,11 @@ class Store {
   // Puts the objects and the entry of such a file under `tenant`; the entry as imported. Everything
   // is verified before anything is written. Whoever made the file is trusted for what its KV says.
   // kCorrupt, naming it, for a damaged file. Cost: two passes over it, the second copies.
-  [[nodiscard]] Result<Entry> import_entry(const std::filesystem::path& path,
-                                           std::string_view tenant);
+  [[nodiscard]] Result<StoreEntry> import_entry(const std::filesystem::path& path,
+                                                std::string_view tenant);
 
  private:
-  [[nodiscard]] Result<bool> put_entry(Entry entry, bool may_replace);
+  [[nodiscard]] Result<bool> put_entry(StoreEntry entry, bool may_replace);
   // Tells an object's file from another file under the same name.
   struct FileIdentity {
     std::uint64_t inode = 0;
@@ -205,13 +205,13 @@ class Store {
   };
   // The state that gc decides from.
   struct Standing {
-    std::vector<Entry> entries;  // least recently used first, expired ones too
-    std::string why_kept;        // why objects stay that no entry names; "": they do not
-    bool all_kept = false;       // and so do those of entries that go
+    std::vector<StoreEntry> entries;  // least recently used first, expired ones too
+    std::string why_kept;             // why objects stay that no entry names; "": they do not
+    bool all_kept = false;            // and so do those of entries that go
   };
   // Makes an index in `beside` of those that have all their objects in `folder`.
   [[nodiscard]] static Result<NewIndex> make_index(const Folder& folder, const Folder& beside,
-                                                   const std::vector<Entry>& entries);
+                                                   const std::vector<StoreEntry>& entries);
   // The same, but kCorrupt where it would be empty and was not, unless `force`.
   [[nodiscard]] static Result<NewIndex> make_index_of(const Salvage& salvage, const Folder& folder,
                                                       const Folder& beside, bool force);
@@ -220,11 +220,11 @@ class Store {
   [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash,
                                   const KVFileContent& content);
   // kInvalidArgument for a part that the object does not have.
-  [[nodiscard]] Status check_parts(const Entry& entry, const std::string& hash,
+  [[nodiscard]] Status check_parts(const StoreEntry& entry, const std::string& hash,
                                    const FileIdentity& file) const;
   // True when the object is there and whole and holds `content`; also renews its age.
   [[nodiscard]] Result<bool> has_object(const std::string& hash, const KVFileContent& content);
-  [[nodiscard]] bool is_visible(const Entry& entry) const;
+  [[nodiscard]] bool is_visible(const StoreEntry& entry) const;
   [[nodiscard]] Error no_entry(std::string_view key, std::string_view tenant) const;
   // kNotFound where an update changed nothing.
   [[nodiscard]] Status changed(const Result<bool>& found, std::string_view key,
@@ -254,13 +254,13 @@ class Store {
   // Returns true if this store's gc may remove entries of the tenant.
   [[nodiscard]] bool is_ours(const std::string& tenant) const;
   // `keep`: the entry that was put just now and stays whatever its size; null: none.
-  [[nodiscard]] Status expire_and_evict(const ObjectSizes& objects, const Entry* keep,
+  [[nodiscard]] Status expire_and_evict(const ObjectSizes& objects, const StoreEntry* keep,
                                         std::unordered_set<std::string>& freed, GcReport& report);
-  [[nodiscard]] Result<GcReport> collect(const Entry* keep);
+  [[nodiscard]] Result<GcReport> collect(const StoreEntry* keep);
   // Says in the report what is left.
   [[nodiscard]] Status count_left(GcReport& report) const;
   // Collects when there may be more than max_bytes.
-  void keep_below_limit(const Entry& entry);
+  void keep_below_limit(const StoreEntry& entry);
   [[nodiscard]] std::int64_t remove_temporaries() const;
   [[nodiscard]] Status export_object(const std::string& hash, const NewFile& to,
                                      std::int64_t offset, std::int64_t bytes) const;

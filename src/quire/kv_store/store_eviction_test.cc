@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -26,7 +26,7 @@ class SharedLimit : public StoreTest {
   // An entry of one object, 0 to 7.
   void put_of(Store& store, const std::string& tenant, std::int32_t object) {
     ASSERT_TRUE(put_object(store, object).ok());
-    Entry entry = entry_of(tenant + std::to_string(object), {object});
+    StoreEntry entry = entry_of(tenant + std::to_string(object), {object});
     entry.tenant = tenant;
     ASSERT_TRUE(store.put_entry(entry).ok());
     ahead_ms_ += 1000;
@@ -122,7 +122,7 @@ TEST_F(SharedLimit, AnOperatorsGcTakesFromWhoeverHoldsMost) {
 TEST(EvictionPlan, EndsBelowTheLimitOrWithNobodyWhoMustYield) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
-    std::vector<Entry> entries(random() % 30 + 1);
+    std::vector<StoreEntry> entries(random() % 30 + 1);
     ObjectSizes sizes;
     std::unordered_map<std::string, std::int64_t> references;
     std::int64_t total = 0;
@@ -140,19 +140,19 @@ TEST(EvictionPlan, EndsBelowTheLimitOrWithNobodyWhoMustYield) {
         ++references[hash];
       }
     }
-    std::vector<const Entry*> all;
-    for (const Entry& entry : entries) {
+    std::vector<const StoreEntry*> all;
+    for (const StoreEntry& entry : entries) {
       all.push_back(&entry);
     }
-    const Entry* written = random() % 2 == 0 ? &entries.back() : nullptr;
+    const StoreEntry* written = random() % 2 == 0 ? &entries.back() : nullptr;
     const EvictionLimit limit{.max_bytes = 1 + total * static_cast<std::int64_t>(random() % 5) / 4,
                               .written = written};
     const auto gone = entries_to_evict(all, sizes, references, limit);
-    const std::set<const Entry*> out(gone.begin(), gone.end());
+    const std::set<const StoreEntry*> out(gone.begin(), gone.end());
     std::map<std::string, std::set<std::string>> held;
     std::map<std::string, bool> can;
     std::set<std::string> left;
-    for (const Entry& entry : entries) {
+    for (const StoreEntry& entry : entries) {
       if (out.contains(&entry)) {
         EXPECT_FALSE(entry.pinned || entry.parts.empty() || &entry == written);
         continue;

@@ -67,10 +67,10 @@ class FaultyStore {
       }
     }
     std::set<std::string> earlier;
-    for (const EntryPart& part : saved_[0].entry.parts) {
+    for (const ObjectRange& part : saved_[0].entry.parts) {
       earlier.insert(part.object);
     }
-    for (const EntryPart& part : saved_[1].entry.parts) {
+    for (const ObjectRange& part : saved_[1].entry.parts) {
       if (earlier.insert(part.object).second) {
         targets_.push_back(object_path(part.object));
         whole_.push_back(file_bytes_of(targets_.back()));

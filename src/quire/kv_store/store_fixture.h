@@ -14,19 +14,19 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/sha256.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
 
-inline std::string names_of(const std::vector<Entry>& entries) {
+inline std::string names_of(const std::vector<StoreEntry>& entries) {
   std::string names;
-  for (const Entry& entry : entries) {
+  for (const StoreEntry& entry : entries) {
     names += entry.name + " ";
   }
   return names;
@@ -58,8 +58,8 @@ class StoreTest : public ::testing::Test {
                             {{{BlockId{index}}}});
   }
 
-  Entry entry_of(const std::string& name, std::initializer_list<std::int32_t> objects) const {
-    Entry entry{.key = test_hash(name), .tenant = "t", .name = name};
+  StoreEntry entry_of(const std::string& name, std::initializer_list<std::int32_t> objects) const {
+    StoreEntry entry{.key = test_hash(name), .tenant = "t", .name = name};
     for (const std::int32_t index : objects) {
       entry.parts.push_back({.object = object_hash(index), .tokens = 4});
     }
@@ -82,8 +82,8 @@ class StoreTest : public ::testing::Test {
   }
 
   // Everything that the entry names reads back as it is in the pool.
-  void expect_whole(const Store& store, const Entry& entry) {
-    for (const EntryPart& part : entry.parts) {
+  void expect_whole(const Store& store, const StoreEntry& entry) {
+    for (const ObjectRange& part : entry.parts) {
       const auto file = store.open_object(part.object);
       ASSERT_TRUE(file.ok()) << file.error().message;
       const std::int32_t index = file->content().runs[0].tokens[0] / 100;

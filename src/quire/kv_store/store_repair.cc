@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_aside.h"
 #include "quire/kv_store/index_salvage.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
@@ -44,13 +44,13 @@ Status remove_folder(const std::filesystem::path& path) {
 }  // namespace
 
 Result<Store::NewIndex> Store::make_index(const Folder& folder, const Folder& beside,
-                                          const std::vector<Entry>& entries) {
+                                          const std::vector<StoreEntry>& entries) {
   QUIRE_TRY(StoreIndex index, StoreIndex::open_writable(beside, true));
   QUIRE_TRY(Folder home, Folder::open(folder.path));
   QUIRE_TRY(Folder objects, home.open_in(kObjectsName, true));
   Store store(std::move(home), std::move(objects), std::move(index), {});
   NewIndex made;
-  for (const Entry& entry : entries) {
+  for (const StoreEntry& entry : entries) {
     const auto put = store.put_new_entry(entry);
     const bool lost = !put.ok() && (put.error().code == ErrorCode::kNotFound ||
                                     put.error().code == ErrorCode::kInvalidArgument);

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -26,7 +26,7 @@ TEST_F(StoreTest, ARestartFindsItsEntriesAndTheirKV) {
   {
     Store store = open();
     put(store, "a", {0, 1, 0});
-    Entry pinned = entry_of("b", {1});
+    StoreEntry pinned = entry_of("b", {1});
     pinned.kind = EntryKind::kChunk;
     pinned.pinned = true;
     pinned.metadata_json = R"({"é":[1]})";
@@ -131,7 +131,7 @@ TEST_F(StoreTest, APartBeyondItsObjectIsRefused) {
   put(store, "a", {0});
   for (const auto& [first, tokens] : {std::pair(0, 5), {4, 1}, {1, 4}}) {
     for (const bool fresh : {false, true}) {
-      Entry entry = entry_of("a", {0});
+      StoreEntry entry = entry_of("a", {0});
       entry.parts[0].first_token = first;
       entry.parts[0].tokens = tokens;
       Store other = open();
@@ -141,7 +141,7 @@ TEST_F(StoreTest, APartBeyondItsObjectIsRefused) {
       EXPECT_THAT(refused.error().message, HasSubstr("which has 4"));
     }
   }
-  Entry part = entry_of("b", {0});
+  StoreEntry part = entry_of("b", {0});
   part.parts[0].first_token = 1;
   part.parts[0].tokens = 3;
   EXPECT_TRUE(store.put_entry(part).ok());
@@ -154,7 +154,7 @@ TEST_F(StoreTest, TenantsDoNotSeeEachOther) {
   EXPECT_FALSE(store.find(test_hash("a"), "")->has_value());
   EXPECT_FALSE(*store.remove(test_hash("a"), "u"));
   EXPECT_EQ(store.pin(test_hash("a"), "u", true).error().code, ErrorCode::kNotFound);
-  Entry same = entry_of("a", {0});
+  StoreEntry same = entry_of("a", {0});
   same.tenant = "u";
   ASSERT_TRUE(store.put_entry(same).ok());
   EXPECT_EQ(names_of(*store.list({.tenant = "u"})), "a ");
@@ -208,19 +208,20 @@ TEST_F(StoreTest, ADamagedEntryFileChangesNothing) {
 TEST_F(StoreTest, EntriesThatCannotBeAreRefused) {
   Store store = open();
   ASSERT_TRUE(put_object(store, 0).ok());
-  const auto message = [&](const std::function<void(Entry&)>& change) {
-    Entry entry = entry_of("a", {0});
+  const auto message = [&](const std::function<void(StoreEntry&)>& change) {
+    StoreEntry entry = entry_of("a", {0});
     change(entry);
     const Status status = store.put_entry(entry);
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
     return status.error().message;
   };
-  EXPECT_THAT(message([](Entry& e) { e.key = "a"; }), HasSubstr("key \"a\""));
-  EXPECT_THAT(message([](Entry& e) { e.name.assign(2000, 'n'); }), HasSubstr("2000 bytes"));
-  EXPECT_THAT(message([](Entry& e) { e.tenant = std::string("a\0b", 3); }), HasSubstr("tenant"));
-  EXPECT_THAT(message([](Entry& e) { e.metadata_json = "1"; }), HasSubstr("json object"));
-  EXPECT_THAT(message([](Entry& e) { e.parts[0].object = "x"; }), HasSubstr("object \"x\""));
-  EXPECT_THAT(message([](Entry& e) { e.parts[0].tokens = -1; }), HasSubstr("-1 tokens"));
+  EXPECT_THAT(message([](StoreEntry& e) { e.key = "a"; }), HasSubstr("key \"a\""));
+  EXPECT_THAT(message([](StoreEntry& e) { e.name.assign(2000, 'n'); }), HasSubstr("2000 bytes"));
+  EXPECT_THAT(message([](StoreEntry& e) { e.tenant = std::string("a\0b", 3); }),
+              HasSubstr("tenant"));
+  EXPECT_THAT(message([](StoreEntry& e) { e.metadata_json = "1"; }), HasSubstr("json object"));
+  EXPECT_THAT(message([](StoreEntry& e) { e.parts[0].object = "x"; }), HasSubstr("object \"x\""));
+  EXPECT_THAT(message([](StoreEntry& e) { e.parts[0].tokens = -1; }), HasSubstr("-1 tokens"));
 }
 
 }  // namespace

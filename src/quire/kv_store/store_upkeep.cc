@@ -19,13 +19,13 @@
 #include "quire/base/file_time.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_aside.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_eviction.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
@@ -113,7 +113,7 @@ bool Store::is_ours(const std::string& tenant) const {
 
 Result<Store::Standing> Store::standing() const {
   std::vector<DamagedRow> damaged;
-  QUIRE_TRY(std::vector<Entry> entries, index_.list({}, &damaged));
+  QUIRE_TRY(std::vector<StoreEntry> entries, index_.list({}, &damaged));
   QUIRE_TRY(std::string unread, why_unread(folder_));
   const bool all = !unread.empty();
   if (!all && !damaged.empty()) {
@@ -125,13 +125,13 @@ Result<Store::Standing> Store::standing() const {
   return Standing{.entries = std::move(entries), .why_kept = std::move(unread), .all_kept = all};
 }
 
-Status Store::expire_and_evict(const ObjectSizes& objects, const Entry* keep,
+Status Store::expire_and_evict(const ObjectSizes& objects, const StoreEntry* keep,
                                std::unordered_set<std::string>& freed, GcReport& report) {
   QUIRE_TRY(Transaction transaction, index_.begin());
   QUIRE_TRY(auto references, index_.references());
   QUIRE_TRY(const Standing now, standing());
   ObjectSizes left = objects;
-  const auto forget = [&](const Entry& entry) {
+  const auto forget = [&](const StoreEntry& entry) {
     for (const std::string& hash : objects_of(entry)) {
       if (--references[hash] == 0) {
         freed.insert(hash);
@@ -141,8 +141,8 @@ Status Store::expire_and_evict(const ObjectSizes& objects, const Entry* keep,
     const auto removed = index_.remove(entry.key, entry.tenant);
     return removed.ok() ? Status() : Status(removed.error());
   };
-  std::vector<const Entry*> stay;
-  for (const Entry& entry : now.entries) {
+  std::vector<const StoreEntry*> stay;
+  for (const StoreEntry& entry : now.entries) {
     if (is_visible(entry) || !is_ours(entry.tenant)) {
       stay.push_back(&entry);
       continue;
@@ -154,7 +154,7 @@ Status Store::expire_and_evict(const ObjectSizes& objects, const Entry* keep,
   const EvictionLimit limit{.max_bytes = now.all_kept ? 0 : options_.max_bytes,
                             .tenant = options_.tenant,
                             .written = keep};
-  for (const Entry* entry : entries_to_evict(stay, left, references, limit)) {
+  for (const StoreEntry* entry : entries_to_evict(stay, left, references, limit)) {
     QUIRE_TRY_STATUS(forget(*entry));
     ++report.evicted_entries;
   }
@@ -174,7 +174,7 @@ Result<GcReport> Store::gc() {
   return report;
 }
 
-void Store::keep_below_limit(const Entry& entry) {
+void Store::keep_below_limit(const StoreEntry& entry) {
   if (options_.max_bytes == 0 || (room_ && *room_ > 0)) {
     return;
   }
@@ -194,7 +194,7 @@ void Store::keep_below_limit(const Entry& entry) {
   room_ = std::min(options_.max_bytes - bytes, options_.max_bytes / kLookShare);
 }
 
-Result<GcReport> Store::collect(const Entry* keep) {
+Result<GcReport> Store::collect(const StoreEntry* keep) {
   GcReport report;
   QUIRE_TRY(auto objects, scan_objects());
   // Nobody's objects go first: they make room that no entry needs to give up.
@@ -226,7 +226,7 @@ Status Store::count_left(GcReport& report) const {
   QUIRE_TRY(const auto references, index_.references());
   QUIRE_TRY(const Standing now, standing());
   std::unordered_set<std::string> own;
-  for (const Entry& entry : now.entries) {
+  for (const StoreEntry& entry : now.entries) {
     if (options_.tenant && is_ours(entry.tenant)) {
       const std::vector<std::string> named = objects_of(entry);
       own.insert(named.begin(), named.end());
@@ -328,7 +328,7 @@ Result<std::vector<ObjectReport>> Store::verify() const {
     }
   }
   std::vector<DamagedRow> damaged;
-  QUIRE_TRY([[maybe_unused]] const std::vector<Entry> entries, index_.list({}, &damaged));
+  QUIRE_TRY([[maybe_unused]] const std::vector<StoreEntry> entries, index_.list({}, &damaged));
   for (DamagedRow& row : damaged) {
     reports.push_back({.hash = std::move(row.key),
                        .state = ObjectReport::State::kDamaged,

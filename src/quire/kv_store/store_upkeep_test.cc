@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/holds_text.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/test_support.h"
@@ -71,7 +71,7 @@ class WipedStore : public StoreTest {
   // An entry that says more than fits into one page of the index.
   void put_secret(Store& store) {
     ASSERT_TRUE(put_object(store, 0).ok());
-    Entry entry = entry_of("named-secret", {0});
+    StoreEntry entry = entry_of("named-secret", {0});
     entry.metadata_json = R"({"text": ")";
     for (int i = 0; i < 1000; ++i) {
       entry.metadata_json += "told-secret ";
@@ -192,7 +192,7 @@ TEST_F(StoreTest, ExpiredEntriesAreGoneUnlessPinned) {
 TEST_F(StoreTest, AnEntryIsKeptAsLongAsItsLifetimeAfterItsLastUse) {
   Store store = open();
   put(store, "a", {0});
-  Entry entry = entry_of("b", {0});
+  StoreEntry entry = entry_of("b", {0});
   entry.ttl_ms = 5000;
   ASSERT_TRUE(store.put_entry(entry).ok());
   ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
@@ -202,7 +202,7 @@ TEST_F(StoreTest, AnEntryIsKeptAsLongAsItsLifetimeAfterItsLastUse) {
     ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
     ASSERT_TRUE(store.touch(test_hash("b"), "t").ok());
   }
-  const Entry used = store.get(test_hash("b"), "t").value();
+  const StoreEntry used = store.get(test_hash("b"), "t").value();
   EXPECT_EQ(used.ttl_ms, 5000);
   EXPECT_EQ(expires_ms(used), used.accessed_ms + 5000);
   ahead_ms_ += 4000;

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
@@ -162,7 +162,7 @@ Status Store::finish_wipes() {
 
 Result<bool> Store::remove_entry(std::string_view key, std::string_view tenant, bool wipe) {
   if (const Status writable = check_writable(); !writable.ok()) {
-    QUIRE_TRY(const std::optional<Entry> there, index_.find(key, tenant));
+    QUIRE_TRY(const std::optional<StoreEntry> there, index_.find(key, tenant));
     return there ? Result<bool>(writable.error()) : false;
   }
   std::vector<std::string> marked;
@@ -202,7 +202,7 @@ Result<std::optional<std::vector<std::string>>> Store::take_out(std::string_view
                                                                 std::vector<std::string>* marked) {
   using Objects = std::optional<std::vector<std::string>>;
   QUIRE_TRY(Transaction transaction, index_.begin());
-  QUIRE_TRY(const std::optional<Entry> entry, index_.find(key, tenant));
+  QUIRE_TRY(const std::optional<StoreEntry> entry, index_.find(key, tenant));
   if (!entry) {
     return Objects();
   }

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -62,7 +62,7 @@ TEST_F(Wipes, OnAFullDiskLeaveTheEntryWholeOrTakeItOut) {
     }
     if (const auto entry = store.find(test_hash("a"), "t").value()) {
       expect_whole(store, *entry);
-      for (const EntryPart& part : entry->parts) {
+      for (const ObjectRange& part : entry->parts) {
         EXPECT_TRUE(store.open_object(part.object)->verify().ok()) << "limit " << bytes;
       }
     }
