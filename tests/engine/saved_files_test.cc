@@ -146,11 +146,11 @@ TEST_F(SavedFiles, ChunksWhoseAnchorsLieAreRefusedOrComputedAndNobodyCrashes) {
   }
   const auto set_anchor = [&](const std::string& chunk, const std::string& anchor) {
     auto opened = kv_store::Store::open(store).value();
-    auto entry = opened.find(chunk, "").value().value();
+    auto entry = opened.entries().find(chunk, "").value().value();
     auto metadata = boost::json::parse(entry.metadata_json).as_object();
     metadata["anchor"] = anchor;
     entry.metadata_json = boost::json::serialize(metadata);
-    ASSERT_TRUE(opened.put_entry(entry).ok());
+    ASSERT_TRUE(opened.entries().put(entry).ok());
   };
   const CompositionSpec spec{
       .system_chunk_id = system, .context_chunk_ids = {first, second}, .query_chunk_id = query};

@@ -42,14 +42,14 @@ class PublicStore : public testing::Test {
                                           .geometry = pool_.geometry(),
                                           .runs = {kv_store::run_of(4, 0, 100 * object)}};
     const std::string hash = kv_store::object_hash(object);
-    ASSERT_TRUE(store.put_object(hash, content, pool_, {{kv_store::ids({object})}}).ok());
-    ASSERT_TRUE(store
-                    .put_entry({.key = test_hash(name),
-                                .tenant = tenant,
-                                .name = name,
-                                .metadata_json = R"({"a":1})",
-                                .parts = {{.object = hash, .tokens = 4}},
-                                .created_ms = created_ms})
+    ASSERT_TRUE(store.objects().put(hash, content, pool_, {{kv_store::ids({object})}}).ok());
+    ASSERT_TRUE(store.entries()
+                    .put({.key = test_hash(name),
+                          .tenant = tenant,
+                          .name = name,
+                          .metadata_json = R"({"a":1})",
+                          .parts = {{.object = hash, .tokens = 4}},
+                          .created_ms = created_ms})
                     .ok());
   }
 

@@ -152,7 +152,7 @@ Result<kv_store::ObjectRange> ChunkStore::write_object(const std::string& object
   kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
   QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
   QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-            store_.put_object(object, std::move(content), from.pool(), from.runs));
+            store_.objects().put(object, std::move(content), from.pool(), from.runs));
   return kv_store::ObjectRange{.object = object, .tokens = std::ssize(segment->tokens)};
 }
 
@@ -171,7 +171,7 @@ Status ChunkStore::put_once(const kv::NewChunk& chunk, const tiers::HeldRef& seg
     QUIRE_TRY(const kv_store::ObjectRange part, write_object(chunk.id, segment, tiers));
     entry.parts.insert(entry.parts.begin(), part);
   }
-  return store_.put_entry(std::move(entry));
+  return store_.entries().put(std::move(entry));
 }
 
 Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
@@ -188,7 +188,7 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
     return {};
   }
   entry->parts.push_back(part);
-  return store_.put_entry(*std::move(entry));
+  return store_.entries().put(*std::move(entry));
 }
 
 Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
@@ -204,7 +204,7 @@ Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned)
     return {};
   }
   entry.accessed_ms = known->accessed_ms;  // no use
-  return store_.put_entry(std::move(entry));
+  return store_.entries().put(std::move(entry));
 }
 
 std::optional<kv_store::StoreEntry> ChunkStore::find_entry(const std::string& id,
@@ -212,14 +212,14 @@ std::optional<kv_store::StoreEntry> ChunkStore::find_entry(const std::string& id
   if (!kv_store::is_hash(id)) {
     return std::nullopt;
   }
-  auto found = store_.find(id, tenant);
+  auto found = store_.entries().find(id, tenant);
   std::optional<kv_store::StoreEntry> entry = found.ok() ? std::move(found).value() : std::nullopt;
   return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
 bool ChunkStore::has(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
-  const auto known = store_.has(id, tenant);
+  const auto known = store_.entries().has(id, tenant);
   return known.ok() && *known;
 }
 
@@ -245,7 +245,7 @@ std::string ChunkStore::why_not_found(const std::string& id, const std::string& 
   }
   std::string differs;
   for (const std::string& object : kv_store::objects_of(*entry)) {
-    const auto file = store_.open_object(object);
+    const auto file = store_.objects().open(object);
     differs = file.ok() ? kv_store::geometry_difference(file->content().geometry, here) : differs;
   }
   return base::str_cat("in the store, but of another model or KV format",
@@ -255,7 +255,8 @@ std::string ChunkStore::why_not_found(const std::string& id, const std::string& 
 std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   std::vector<kv::Chunk> chunks;
-  const auto entries = store_.list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant});
+  const auto entries =
+      store_.entries().list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant});
   if (!entries.ok()) {
     return chunks;
   }
@@ -269,7 +270,7 @@ std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
 
 Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& object) {
   const std::lock_guard lock(mutex_);
-  return store_.open_object(object);
+  return store_.objects().open(object);
 }
 
 bool ChunkStore::has_kv(const std::string& id, const std::string& tenant,
@@ -285,7 +286,7 @@ Result<bool> ChunkStore::remove(const std::string& id, const std::string& tenant
     return false;
   }
   const std::lock_guard lock(mutex_);
-  return store_.remove(id, tenant, wipe);
+  return store_.remover().remove(id, tenant, wipe);
 }
 
 }  // namespace quire::chunks

@@ -221,7 +221,7 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
     }
   }
   // A folder that may only be read keeps no account of uses.
-  [[maybe_unused]] const Status used = store_.touch(checkpoint.entry.key, tenant_);
+  [[maybe_unused]] const Status used = store_.entries().touch(checkpoint.entry.key, tenant_);
   return loaded;
 }
 

@@ -299,7 +299,7 @@ std::vector<ContextItem> Context::items() const {
   std::vector<ContextItem> shown;
   for (const auto& item : items_) {
     ContextItem info = item->info;
-    info.saved = item->info.saved && store_->is_there(item->info.id);
+    info.saved = item->info.saved && store_->objects().is_there(item->info.id);
     const std::size_t end = followed + info.token_ids.size();
     if (options_.mode == ReuseMode::kExact && info.active && tip_ != nullptr) {
       const bool inside = end <= tip_->tokens.size() &&

@@ -200,7 +200,7 @@ Error not_a_piece(const ObjectRange& part, const SavedSequence& saved) {
 
 Status verify_parts(const Store& store, const StoreEntry& entry) {
   for (const std::string& hash : objects_of(entry)) {
-    QUIRE_TRY(const KVFile file, store.open_object(hash));
+    QUIRE_TRY(const KVFile file, store.objects().open(hash));
     QUIRE_TRY_STATUS(file.verify());
   }
   return {};
@@ -262,7 +262,7 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
       content.runs[0].lost_blocks = content.runs[0].num_blocks(block_tokens);
     }
     QUIRE_TRY(const std::int64_t bytes,
-              store_->put_object(piece.object, std::move(content), pool, {&held, 1}));
+              store_->objects().put(piece.object, std::move(content), pool, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
     checkpoint.written_bytes += bytes;
     saved.parts.push_back({.object = piece.object, .tokens = piece.end - piece.begin});
@@ -285,7 +285,7 @@ Status CheckpointManager::put_numbered(Checkpoint& checkpoint) {
   for (;; ++checkpoint.number) {
     checkpoint.name = base::str_cat("checkpoint-", checkpoint.number);
     QUIRE_TRY_STATUS(complete_entry(checkpoint));
-    QUIRE_TRY(const bool put, store_->put_new_entry(checkpoint.entry));
+    QUIRE_TRY(const bool put, store_->entries().put_new(checkpoint.entry));
     if (put) {
       return {};
     }
@@ -297,7 +297,7 @@ Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
     QUIRE_TRY_STATUS(put_numbered(checkpoint));
   } else {
     QUIRE_TRY_STATUS(complete_entry(checkpoint));
-    QUIRE_TRY_STATUS(store_->put_entry(checkpoint.entry));
+    QUIRE_TRY_STATUS(store_->entries().put(checkpoint.entry));
   }
   QUIRE_TRY(Checkpoint stored, find(checkpoint.name));
   stored.written_objects = checkpoint.written_objects;
@@ -347,7 +347,7 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
   }
   std::size_t run = 0;
   for (const ObjectRange& part : saved.parts) {
-    QUIRE_TRY(const KVFile file, store_->open_object(part.object));
+    QUIRE_TRY(const KVFile file, store_->objects().open(part.object));
     const KVFileContent& content = file.content();
     if (run == sequence.runs.size()) {
       return not_a_piece(part, saved);
@@ -388,7 +388,7 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
     const std::int64_t end = (at + block_tokens - 1) / block_tokens;
     const std::int64_t from = std::max(begin, first), until = std::min(end, last);
     if (from < until) {
-      QUIRE_TRY(KVFile file, store_->open_object(piece.object));
+      QUIRE_TRY(KVFile file, store_->objects().open(piece.object));
       const auto to = std::span(part.to).subspan(static_cast<std::size_t>(from - first),
                                                  static_cast<std::size_t>(until - from));
       opened.push_back({.file = std::make_shared<const KVFile>(std::move(file)),
@@ -460,7 +460,7 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
 
 Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malformed) const {
   QUIRE_TRY(std::vector<StoreEntry> entries,
-            store_->list({.kind = EntryKind::kCheckpoint, .tenant = options_.tenant}));
+            store_->entries().list({.kind = EntryKind::kCheckpoint, .tenant = options_.tenant}));
   std::vector<Checkpoint> checkpoints;
   for (StoreEntry& entry : entries) {
     if (entry.key != key_of(entry.name)) {
@@ -479,7 +479,7 @@ Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malf
 }
 
 Result<Checkpoint> CheckpointManager::find(std::string_view name) const {
-  QUIRE_TRY(std::optional<StoreEntry> entry, store_->find(key_of(name), options_.tenant));
+  QUIRE_TRY(std::optional<StoreEntry> entry, store_->entries().find(key_of(name), options_.tenant));
   if (!entry) {
     return {ErrorCode::kNotFound, base::str_cat("no checkpoint ", base::quoted(name), " in series ",
                                                 base::quoted(options_.series))};
@@ -509,7 +509,7 @@ Result<Checkpoint> CheckpointManager::latest() const {
 }
 
 Result<bool> CheckpointManager::remove(std::string_view name) {
-  return store_->remove(key_of(name), options_.tenant);
+  return store_->remover().remove(key_of(name), options_.tenant);
 }
 
 Result<std::int64_t> CheckpointManager::prune(std::int64_t keep) {
@@ -519,7 +519,7 @@ Result<std::int64_t> CheckpointManager::prune(std::int64_t keep) {
     if (checkpoint.entry.pinned || kept++ < keep) {
       continue;
     }
-    QUIRE_TRY(const bool there, store_->remove(checkpoint.entry.key, options_.tenant));
+    QUIRE_TRY(const bool there, store_->remover().remove(checkpoint.entry.key, options_.tenant));
     removed += there ? 1 : 0;
   }
   return removed;

@@ -253,7 +253,7 @@ TEST_F(Checkpoints, SaveChosenSequencesOnlyIfAsked) {
 TEST_F(Checkpoints, ExactlyTheNewestAreKeptAndPinnedOnesBeside) {
   CheckpointManager checkpoints = manager({.keep = 2});
   const auto first = checkpoints.save("first", {{sequence("a", 0, 1)}}, pool_);
-  ASSERT_TRUE(store_->pin(first->entry.key, "", true).ok());
+  ASSERT_TRUE(store_->entries().pin(first->entry.key, "", true).ok());
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 2 + i)}}, pool_).ok());
   }
@@ -362,7 +362,7 @@ TEST_F(Checkpoints, AMalformedOneIsReportedAndBlocksNoOther) {
     SCOPED_TRACE(metadata);
     StoreEntry entry = bad->entry;
     entry.metadata_json = metadata;
-    ASSERT_TRUE(store_->put_entry(entry).ok());
+    ASSERT_TRUE(store_->entries().put(entry).ok());
     std::vector<Error> malformed;
     EXPECT_THAT(names(checkpoints.list(&malformed)), ElementsAre("checkpoint-1"));
     ASSERT_EQ(malformed.size(), 1U);

@@ -28,25 +28,25 @@ class StoreCrash : public ::testing::Test {
       const KVFileContent content{.fingerprint = fingerprint_of(1),
                                   .geometry = pool_.geometry(),
                                   .runs = {run_of(4, 0, 100 * index)}};
-      if (!store.put_object(object_hash(index), content, pool_, {{ids({index})}}).ok()) {
+      if (!store.objects().put(object_hash(index), content, pool_, {{ids({index})}}).ok()) {
         return false;
       }
       entry.parts.push_back({.object = object_hash(index), .tokens = 4});
     }
-    return store.put_entry(entry).ok();
+    return store.entries().put(entry).ok();
   }
 
   // The objects that the entry names, after all of them were read and compared; empty: no entry.
   Objects read_back(const Store& store, const std::string& name) {
     Objects objects;
-    const auto entry = store.find(test_hash(name), "");
+    const auto entry = store.entries().find(test_hash(name), "");
     EXPECT_TRUE(entry.ok()) << entry.error().message;
     if (!entry.ok() || !entry->has_value()) {
       return objects;
     }
     PagedPool to = random_pool(small_geometry(), 1, 5);
     for (const ObjectRange& part : (*entry)->parts) {
-      const auto file = store.open_object(part.object);
+      const auto file = store.objects().open(part.object);
       EXPECT_TRUE(file.ok()) << file.error().message;
       if (!file.ok()) {
         continue;
@@ -59,7 +59,7 @@ class StoreCrash : public ::testing::Test {
   }
 
   void expect_no_damage(const Store& store) {
-    const auto reports = store.verify();
+    const auto reports = store.inspector().verify();
     ASSERT_TRUE(reports.ok()) << reports.error().message;
     for (const ObjectReport& report : *reports) {
       EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;

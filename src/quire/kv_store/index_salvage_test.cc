@@ -23,6 +23,7 @@
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -49,13 +50,13 @@ class DamagedIndex : public StoreTest {
         if (i % 11 == 0) {
           entry.parts.clear();
         }
-        EXPECT_TRUE(store.put_entry(entry).ok());
+        EXPECT_TRUE(store.entries().put(entry).ok());
         if (i % 10 == 9) {
-          EXPECT_TRUE(store.put_entry(entry).ok());
-          EXPECT_TRUE(store.remove(test_hash(std::to_string(i - 1)), "t").ok());
+          EXPECT_TRUE(store.entries().put(entry).ok());
+          EXPECT_TRUE(store.remover().remove(test_hash(std::to_string(i - 1)), "t").ok());
         }
       }
-      for (const StoreEntry& entry : store.list().value()) {
+      for (const StoreEntry& entry : store.entries().list().value()) {
         saved_.emplace(entry.key, entry);
       }
     }  // takes the log over
@@ -299,13 +300,13 @@ TEST_F(StoreTest, RepairThatCanKeepNothingLeavesTheIndexUnlessForced) {
   }
   const std::vector<char> garbage(8000, 'g');
   write_bytes(path_ / "index.sqlite", garbage);
-  const auto refused = Store::repair(path_);
+  const auto refused = repair_store(path_);
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(refused.error().message,
               AllOf(HasSubstr("index.sqlite"), HasSubstr("1 objects"), HasSubstr("--force")));
   EXPECT_EQ(file_bytes_of(path_ / "index.sqlite"), garbage);
   EXPECT_FALSE(std::filesystem::exists(path_ / ".tmp-repair"));
-  EXPECT_EQ(Store::repair(path_, true).value(), 0);
+  EXPECT_EQ(repair_store(path_, true).value(), 0);
   EXPECT_EQ(file_bytes_of(path_ / "index.sqlite.damaged"), garbage);
 }
 
@@ -313,8 +314,8 @@ TEST_F(StoreTest, AnEmptyStoreIsRepairedWithoutForce) {
   {
     open();
   }
-  EXPECT_EQ(Store::repair(path_).value(), 0);
-  EXPECT_TRUE(open().list().value().empty());
+  EXPECT_EQ(repair_store(path_).value(), 0);
+  EXPECT_TRUE(open().entries().list().value().empty());
 }
 
 // Makes of the store one whose repair has lost "b", which named the objects 1 and 2.
@@ -328,13 +329,13 @@ class LostEntry : public StoreTest {
       put(store, "c", {3});
     }
     execute_sql("UPDATE entries SET name = 'x' WHERE name = 'b'");
-    EXPECT_EQ(Store::repair(path_).value(), 2);
+    EXPECT_EQ(repair_store(path_).value(), 2);
   }
 
   [[nodiscard]] bool all_there() {
     const Store store = open();
     return std::ranges::all_of(std::vector{0, 1, 2, 3}, [&](std::int32_t index) {
-      return store.is_there(object_hash(index));
+      return store.objects().is_there(object_hash(index));
     });
   }
 };
@@ -343,17 +344,17 @@ TEST_F(LostEntry, KeepsItsObjectsFromGcUntilTheOldIndexIsDeleted) {
   ahead_ms_ += 3'600'000;
   {
     Store store = open({.max_bytes = 1, .grace_ms = 0});
-    const GcReport report = store.gc().value();
+    const GcReport report = store.collector().gc().value();
     EXPECT_EQ(report.removed_objects + report.evicted_entries, 0);
     EXPECT_EQ(report.kept_objects, 1) << "the other one is named by a too";
     EXPECT_THAT(report.kept_why, AllOf(HasSubstr("index.sqlite.damaged"), HasSubstr("delete it")));
-    EXPECT_TRUE(store.set_ttl(test_hash("a"), "t", 0).ok());
-    EXPECT_EQ(store.gc()->expired_entries, 1);
-    EXPECT_TRUE(store.remove(test_hash("c"), "t").value());
+    EXPECT_TRUE(store.entries().set_ttl(test_hash("a"), "t", 0).ok());
+    EXPECT_EQ(store.collector().gc()->expired_entries, 1);
+    EXPECT_TRUE(store.remover().remove(test_hash("c"), "t").value());
   }
   EXPECT_TRUE(all_there());
   std::filesystem::remove(path_ / "index.sqlite.damaged");
-  const GcReport report = open({.grace_ms = 0}).gc().value();
+  const GcReport report = open({.grace_ms = 0}).collector().gc().value();
   EXPECT_EQ(report.removed_objects, 4);
   EXPECT_EQ(report.kept_objects, 0);
   EXPECT_EQ(report.kept_why, "");
@@ -361,20 +362,20 @@ TEST_F(LostEntry, KeepsItsObjectsFromGcUntilTheOldIndexIsDeleted) {
 
 TEST_F(LostEntry, StaysSafeWhenTheStoreIsRepairedAgain) {
   const std::vector<char> first = file_bytes_of(path_ / "index.sqlite.damaged");
-  EXPECT_EQ(Store::repair(path_).value(), 2);
+  EXPECT_EQ(repair_store(path_).value(), 2);
   execute_sql("UPDATE entries SET name = 'x' WHERE name = 'c'");
-  EXPECT_EQ(Store::repair(path_).value(), 1);
-  EXPECT_EQ(Store::repair(path_).value(), 1);
+  EXPECT_EQ(repair_store(path_).value(), 1);
+  EXPECT_EQ(repair_store(path_).value(), 1);
   EXPECT_EQ(file_bytes_of(path_ / "index.sqlite.damaged"), first);
   ahead_ms_ += 3'600'000;
-  EXPECT_EQ(open({.grace_ms = 0}).gc()->removed_objects, 0);
+  EXPECT_EQ(open({.grace_ms = 0}).collector().gc()->removed_objects, 0);
   EXPECT_TRUE(all_there());
 }
 
 TEST_F(LostEntry, IsWipedAllTheSame) {
   Store store = open();
-  EXPECT_TRUE(store.remove(test_hash("a"), "t", true).value());
-  EXPECT_FALSE(store.is_there(object_hash(0)));
+  EXPECT_TRUE(store.remover().remove(test_hash("a"), "t", true).value());
+  EXPECT_FALSE(store.objects().is_there(object_hash(0)));
 }
 
 }  // namespace

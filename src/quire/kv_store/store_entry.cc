@@ -56,6 +56,10 @@ Result<EntryKind> parse_entry_kind(std::string_view name) {
                         "; there are chunk, sequence, context and checkpoint")};
 }
 
+bool has_expired(const StoreEntry& entry, std::int64_t now_ms) {
+  return entry.ttl_ms && !entry.pinned && expires_ms(entry) <= now_ms;
+}
+
 std::vector<std::string> objects_of(const StoreEntry& entry) {
   std::unordered_set<std::string_view> seen;
   std::vector<std::string> hashes;

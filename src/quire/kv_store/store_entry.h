@@ -55,6 +55,9 @@ struct StoreEntry {
 // Returns the time at which it expires without another use, pinned or not; 0: never.
 [[nodiscard]] std::int64_t expires_ms(const StoreEntry& entry);
 
+// Returns true if its lifetime is over at `now_ms`. A pinned entry does not expire.
+[[nodiscard]] bool has_expired(const StoreEntry& entry, std::int64_t now_ms);
+
 // Returns the objects that its parts name, each once, in the order of their first part.
 [[nodiscard]] std::vector<std::string> objects_of(const StoreEntry& entry);
 

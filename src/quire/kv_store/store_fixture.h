@@ -54,8 +54,8 @@ class StoreTest : public ::testing::Test {
 
   // The object of 4 tokens in block `index`.
   Result<std::int64_t> put_object(Store& store, std::int32_t index) {
-    return store.put_object(object_hash(index), content_of(4, 100 * index), pool_,
-                            {{{BlockId{index}}}});
+    return store.objects().put(object_hash(index), content_of(4, 100 * index), pool_,
+                               {{{BlockId{index}}}});
   }
 
   StoreEntry entry_of(const std::string& name, std::initializer_list<std::int32_t> objects) const {
@@ -71,7 +71,7 @@ class StoreTest : public ::testing::Test {
       const auto bytes = put_object(store, index);
       ASSERT_TRUE(bytes.ok()) << bytes.error().message;
     }
-    const Status status = store.put_entry(entry_of(name, objects));
+    const Status status = store.entries().put(entry_of(name, objects));
     ASSERT_TRUE(status.ok()) << status.error().message;
     ahead_ms_ += 1000;  // so that the order of use is known
   }
@@ -84,7 +84,7 @@ class StoreTest : public ::testing::Test {
   // Everything that the entry names reads back as it is in the pool.
   void expect_whole(const Store& store, const StoreEntry& entry) {
     for (const ObjectRange& part : entry.parts) {
-      const auto file = store.open_object(part.object);
+      const auto file = store.objects().open(part.object);
       ASSERT_TRUE(file.ok()) << file.error().message;
       const std::int32_t index = file->content().runs[0].tokens[0] / 100;
       PagedPool to = random_pool(small_geometry(), 1, 5);

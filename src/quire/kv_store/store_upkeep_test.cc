@@ -29,18 +29,18 @@ TEST_F(StoreTest, RemovingTakesTheObjectsThatNoOtherEntryNames) {
   Store store = open();
   put(store, "a", {0, 1});
   put(store, "b", {1, 2});
-  EXPECT_TRUE(*store.remove(test_hash("a"), "t", true));
-  EXPECT_FALSE(*store.remove(test_hash("a"), "t"));
+  EXPECT_TRUE(*store.remover().remove(test_hash("a"), "t", true));
+  EXPECT_FALSE(*store.remover().remove(test_hash("a"), "t"));
   EXPECT_FALSE(std::filesystem::exists(object_path(0)));
   EXPECT_TRUE(std::filesystem::exists(object_path(1)));
-  expect_whole(store, **store.find(test_hash("b"), "t"));
+  expect_whole(store, **store.entries().find(test_hash("b"), "t"));
 }
 
 TEST_F(StoreTest, WipingOverwritesTheBytesBeforeTheNameGoes) {
   Store store = open();
   put(store, "a", {0});
   std::filesystem::create_hard_link(object_path(0), folder_.path() / "seen");
-  EXPECT_TRUE(*store.remove(test_hash("a"), "t", true));
+  EXPECT_TRUE(*store.remover().remove(test_hash("a"), "t", true));
   const std::vector<char> bytes = file_bytes_of(folder_.path() / "seen");
   EXPECT_FALSE(bytes.empty());
   EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; }));
@@ -53,13 +53,13 @@ TEST_F(StoreTest, WhatCannotBeWipedIsRemovedAndWipedByTheSameCallAgain) {
   const std::filesystem::path aside = folder_.path() / "aside";
   std::filesystem::rename(object_path(1), aside);
   std::filesystem::create_symlink(aside, object_path(1));
-  const auto refused = store.remove(test_hash("a"), "t", true);
+  const auto refused = store.remover().remove(test_hash("a"), "t", true);
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);
   EXPECT_THAT(refused.error().message, HasSubstr("until the next wipe"));
-  EXPECT_FALSE(store.has(test_hash("a"), "t").value());
+  EXPECT_FALSE(store.entries().has(test_hash("a"), "t").value());
   std::filesystem::rename(aside, object_path(1));
   std::filesystem::create_hard_link(object_path(1), folder_.path() / "seen");
-  EXPECT_FALSE(store.remove(test_hash("a"), "t", true).value()) << "it is gone already";
+  EXPECT_FALSE(store.remover().remove(test_hash("a"), "t", true).value()) << "it is gone already";
   const std::vector<char> seen = file_bytes_of(folder_.path() / "seen");
   EXPECT_TRUE(std::ranges::all_of(seen, [](char byte) { return byte == 0; }));
   EXPECT_FALSE(std::filesystem::exists(object_path(0)));
@@ -77,13 +77,13 @@ class WipedStore : public StoreTest {
       entry.metadata_json += "told-secret ";
     }
     entry.metadata_json += "\"}";
-    ASSERT_TRUE(store.put_entry(entry).ok());
+    ASSERT_TRUE(store.entries().put(entry).ok());
   }
   [[nodiscard]] bool holds_secret() const {
     return holds_text(path_, "named-secret") || holds_text(path_, "told-secret");
   }
   [[nodiscard]] static Result<bool> wipe(Store& store) {
-    return store.remove(test_hash("named-secret"), "t", true);
+    return store.remover().remove(test_hash("named-secret"), "t", true);
   }
 };
 
@@ -91,7 +91,7 @@ TEST_F(WipedStore, HoldsNothingOfWhatAnEntrySaidThoughOthersHaveItOpen) {
   Store store = open();
   Store other = open();
   put_secret(store);
-  ASSERT_TRUE(other.list().ok());
+  ASSERT_TRUE(other.entries().list().ok());
   ASSERT_TRUE(holds_secret());
   EXPECT_TRUE(wipe(store).value());
   EXPECT_FALSE(holds_secret());
@@ -107,7 +107,7 @@ TEST_F(WipedStore, WhileSomebodyReadsWhatIsLeftIsToldAndWipingAgainFinishes) {
     ASSERT_FALSE(wiped.ok());
     EXPECT_EQ(wiped.error().code, ErrorCode::kIo);
     EXPECT_THAT(wiped.error().message, HasSubstr("still in the log"));
-    EXPECT_FALSE(store.has(test_hash("named-secret"), "t").value());
+    EXPECT_FALSE(store.entries().has(test_hash("named-secret"), "t").value());
     EXPECT_FALSE(std::filesystem::exists(object_path(0)));
   }
   EXPECT_TRUE(holds_secret());
@@ -122,12 +122,12 @@ TEST_F(StoreTest, VerifyingFindsNoDamageInWhatAnotherRemovesMeanwhile) {
     Store theirs = open();
     for (int round = 0; round < 150; ++round) {
       put(theirs, "a", {0, 1, 2, 3});
-      EXPECT_TRUE(theirs.remove(test_hash("a"), "t").ok());
+      EXPECT_TRUE(theirs.remover().remove(test_hash("a"), "t").ok());
     }
     done = true;
   });
   while (!done) {
-    for (const ObjectReport& report : store.verify().value()) {
+    for (const ObjectReport& report : store.inspector().verify().value()) {
       EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;
     }
   }
@@ -143,12 +143,12 @@ TEST_F(StoreTest, AReaderThatVerifiesNamesNothingThatAnotherRemovesOrWipesMeanwh
     Store theirs = open();
     for (int round = 0; round < 400; ++round) {
       put(theirs, "a", {0, 1, 2, 3});
-      EXPECT_TRUE(theirs.remove(test_hash("a"), "t", round % 2 == 0).ok());
+      EXPECT_TRUE(theirs.remover().remove(test_hash("a"), "t", round % 2 == 0).ok());
     }
     done = true;
   });
   while (!done) {
-    for (const ObjectReport& report : reader.verify().value()) {
+    for (const ObjectReport& report : reader.inspector().verify().value()) {
       EXPECT_EQ(report.state, ObjectReport::State::kOk) << report.message;
     }
   }
@@ -171,22 +171,23 @@ TEST_F(StoreTest, ExpiredEntriesAreGoneUnlessPinned) {
   Store store = open();
   put(store, "a", {0});
   put(store, "b", {1});
-  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
-  ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", 5000).ok());
-  ASSERT_TRUE(store.pin(test_hash("b"), "t", true).ok());
-  EXPECT_EQ(store.set_ttl(test_hash("a"), "t", -1).error().code, ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(store.find(test_hash("a"), "t")->has_value());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("a"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("b"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().pin(test_hash("b"), "t", true).ok());
+  EXPECT_EQ(store.entries().set_ttl(test_hash("a"), "t", -1).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(store.entries().find(test_hash("a"), "t")->has_value());
   ahead_ms_ += 6000;
-  EXPECT_FALSE(store.find(test_hash("a"), "t")->has_value());
-  EXPECT_EQ(names_of(*store.list()), "b ");
-  const auto report = store.gc();
+  EXPECT_FALSE(store.entries().find(test_hash("a"), "t")->has_value());
+  EXPECT_EQ(names_of(*store.entries().list()), "b ");
+  const auto report = store.collector().gc();
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->expired_entries, 1);
   EXPECT_EQ(report->removed_objects, 1);
   EXPECT_EQ(report->objects, 1);
-  ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", std::nullopt).ok());
-  ASSERT_TRUE(store.pin(test_hash("b"), "t", false).ok());
-  EXPECT_TRUE(store.find(test_hash("b"), "t")->has_value());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("b"), "t", std::nullopt).ok());
+  ASSERT_TRUE(store.entries().pin(test_hash("b"), "t", false).ok());
+  EXPECT_TRUE(store.entries().find(test_hash("b"), "t")->has_value());
 }
 
 TEST_F(StoreTest, AnEntryIsKeptAsLongAsItsLifetimeAfterItsLastUse) {
@@ -194,56 +195,57 @@ TEST_F(StoreTest, AnEntryIsKeptAsLongAsItsLifetimeAfterItsLastUse) {
   put(store, "a", {0});
   StoreEntry entry = entry_of("b", {0});
   entry.ttl_ms = 5000;
-  ASSERT_TRUE(store.put_entry(entry).ok());
-  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().put(entry).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("a"), "t", 5000).ok());
   for (int i = 0; i < 3; ++i) {
     ahead_ms_ += 4000;
-    EXPECT_EQ(store.gc()->expired_entries, 0);
-    ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
-    ASSERT_TRUE(store.touch(test_hash("b"), "t").ok());
+    EXPECT_EQ(store.collector().gc()->expired_entries, 0);
+    ASSERT_TRUE(store.entries().touch(test_hash("a"), "t").ok());
+    ASSERT_TRUE(store.entries().touch(test_hash("b"), "t").ok());
   }
-  const StoreEntry used = store.get(test_hash("b"), "t").value();
+  const StoreEntry used = store.entries().get(test_hash("b"), "t").value();
   EXPECT_EQ(used.ttl_ms, 5000);
   EXPECT_EQ(expires_ms(used), used.accessed_ms + 5000);
   ahead_ms_ += 4000;
-  EXPECT_EQ(names_of(*store.list()), "a b ");
+  EXPECT_EQ(names_of(*store.entries().list()), "a b ");
   ahead_ms_ += 2000;
-  EXPECT_EQ(names_of(*store.list()), "");
-  EXPECT_EQ(store.gc()->expired_entries, 2);
+  EXPECT_EQ(names_of(*store.entries().list()), "");
+  EXPECT_EQ(store.collector().gc()->expired_entries, 2);
 }
 
 TEST_F(StoreTest, UsesThatAreToldLateCountFromWhenTheyWere) {
   Store store = open();
   put(store, "a", {0});
   put(store, "b", {1});
-  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
-  ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("a"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("b"), "t", 5000).ok());
   const std::int64_t now = store.now_ms();
   const LastUses uses = {{test_hash("a"), now + 3000},
                          {test_hash("b"), now - 1'000'000},
                          {test_hash("of nobody"), now}};
   ahead_ms_ += 6000;
-  EXPECT_EQ(names_of(*store.list()), "");
-  ASSERT_TRUE(store.touch(uses, "t").ok());
-  EXPECT_EQ(names_of(*store.list()), "a ") << "it was used before it would have expired";
-  EXPECT_EQ(store.touch(test_hash("of nobody"), "t").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(names_of(*store.entries().list()), "");
+  ASSERT_TRUE(store.entries().touch(uses, "t").ok());
+  EXPECT_EQ(names_of(*store.entries().list()), "a ") << "it was used before it would have expired";
+  EXPECT_EQ(store.entries().touch(test_hash("of nobody"), "t").error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(StoreTest, LifetimesOfOlderBuildsAndOutOfRangeAreReadAndRefused) {
   Store store = open();
   put(store, "a", {0});
   for (const std::int64_t ttl : {kMaxTtlMs + 1, std::numeric_limits<std::int64_t>::max()}) {
-    EXPECT_EQ(store.set_ttl(test_hash("a"), "t", ttl).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(store.entries().set_ttl(test_hash("a"), "t", ttl).error().code,
+              ErrorCode::kInvalidArgument);
   }
-  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", kMaxTtlMs).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("a"), "t", kMaxTtlMs).ok());
   execute_sql("UPDATE entries SET expires_ms = 9223372036854775807");
-  ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
-  EXPECT_EQ(store.get(test_hash("a"), "t")->ttl_ms, kMaxTtlMs);
+  ASSERT_TRUE(store.entries().touch(test_hash("a"), "t").ok());
+  EXPECT_EQ(store.entries().get(test_hash("a"), "t")->ttl_ms, kMaxTtlMs);
   execute_sql("UPDATE entries SET expires_ms = accessed_ms - 5");
-  EXPECT_EQ(names_of(*store.list()), "");
+  EXPECT_EQ(names_of(*store.entries().list()), "");
   execute_sql("UPDATE entries SET expires_ms = -1");
-  EXPECT_TRUE(store.list().value().empty()) << "no writer of ours has written that";
-  EXPECT_TRUE(store.is_there(object_hash(0)));
+  EXPECT_TRUE(store.entries().list().value().empty()) << "no writer of ours has written that";
+  EXPECT_TRUE(store.objects().is_there(object_hash(0)));
 }
 
 TEST_F(StoreTest, CollectingEvictsTheLeastRecentlyUsedButNeverPinnedOnes) {
@@ -253,20 +255,20 @@ TEST_F(StoreTest, CollectingEvictsTheLeastRecentlyUsedButNeverPinnedOnes) {
   put(store, "c", {2});
   put(store, "d", {3, 2});
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(object_path(0)));
-  ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
-  ASSERT_TRUE(store.pin(test_hash("b"), "t", true).ok());
+  ASSERT_TRUE(store.entries().touch(test_hash("a"), "t").ok());
+  ASSERT_TRUE(store.entries().pin(test_hash("b"), "t", true).ok());
   Store small = open({.max_bytes = 2 * bytes});
-  const auto report = small.gc();
+  const auto report = small.collector().gc();
   ASSERT_TRUE(report.ok());
   // c frees nothing, for d names its object too; both go, then two objects are left.
-  EXPECT_EQ(names_of(*small.list()), "b a ");
+  EXPECT_EQ(names_of(*small.entries().list()), "b a ");
   EXPECT_EQ(report->evicted_entries, 2);
   EXPECT_EQ(report->removed_objects, 2);
   EXPECT_EQ(report->removed_bytes, 2 * bytes);
   EXPECT_EQ(report->bytes, 2 * bytes);
-  const auto again = open({.max_bytes = 1}).gc();
+  const auto again = open({.max_bytes = 1}).collector().gc();
   EXPECT_EQ(again->evicted_entries, 1);
-  EXPECT_EQ(names_of(*small.list()), "b ");
+  EXPECT_EQ(names_of(*small.entries().list()), "b ");
 }
 
 TEST_F(StoreTest, PuttingCollectsByItselfAboveTheLimit) {
@@ -275,33 +277,34 @@ TEST_F(StoreTest, PuttingCollectsByItselfAboveTheLimit) {
   put(unlimited, "expired", {1});
   put(unlimited, "pinned", {2});
   put(unlimited, "used", {3});
-  ASSERT_TRUE(unlimited.pin(test_hash("pinned"), "t", true).ok());
-  ASSERT_TRUE(unlimited.set_ttl(test_hash("expired"), "t", 500).ok());
+  ASSERT_TRUE(unlimited.entries().pin(test_hash("pinned"), "t", true).ok());
+  ASSERT_TRUE(unlimited.entries().set_ttl(test_hash("expired"), "t", 500).ok());
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(object_path(0)));
   ahead_ms_ += 1000;
   {
     Store store = open({.max_bytes = 4 * bytes});
     put(store, "new", {4});
-    EXPECT_EQ(names_of(*store.list()), "old pinned used new ") << "what has expired goes first";
+    EXPECT_EQ(names_of(*store.entries().list()), "old pinned used new ")
+        << "what has expired goes first";
     put(store, "newer", {5});
-    EXPECT_EQ(names_of(*store.list()), "pinned used new newer ");
+    EXPECT_EQ(names_of(*store.entries().list()), "pinned used new newer ");
   }
   Store store = open({.max_bytes = 2 * bytes});
   put(store, "newest", {6});
-  EXPECT_EQ(names_of(*store.list()), "pinned newest ");
+  EXPECT_EQ(names_of(*store.entries().list()), "pinned newest ");
 }
 
 TEST_F(StoreTest, WhatIsPutStaysEvenWhenItAloneIsTooLarge) {
   Store store = open({.max_bytes = 1});
   put(store, "a", {0, 1});
-  EXPECT_EQ(names_of(*store.list()), "a ");
+  EXPECT_EQ(names_of(*store.entries().list()), "a ");
   put(store, "b", {2, 3});
-  EXPECT_EQ(names_of(*store.list()), "b ");
+  EXPECT_EQ(names_of(*store.entries().list()), "b ");
   const auto moved = folder_.path() / "b.qke";
-  ASSERT_TRUE(store.export_entry(test_hash("b"), "t", moved).ok());
+  ASSERT_TRUE(store.files().export_entry(test_hash("b"), "t", moved).ok());
   put(store, "c", {4});
-  ASSERT_TRUE(store.import_entry(moved, "t").ok());
-  EXPECT_EQ(names_of(*store.list()), "b ") << "importing is putting";
+  ASSERT_TRUE(store.files().import_entry(moved, "t").ok());
+  EXPECT_EQ(names_of(*store.entries().list()), "b ") << "importing is putting";
 }
 
 TEST_F(StoreTest, WithALimitTheFilesOfOthersCountToo) {
@@ -313,24 +316,24 @@ TEST_F(StoreTest, WithALimitTheFilesOfOthersCountToo) {
     put(object % 2 == 0 ? one : two, std::to_string(object), {object});
   }
   put(two, "7", {7});
-  EXPECT_EQ(names_of(*one.list()), "5 6 7 ");
+  EXPECT_EQ(names_of(*one.entries().list()), "5 6 7 ");
 }
 
 TEST_F(StoreTest, CollectingLeavesYoungObjectsAndTakesWhatKilledWritersLeft) {
   Store store = open({.grace_ms = 60'000});
   ASSERT_TRUE(put_object(store, 0).ok());
   write_bytes(object_path(0).parent_path() / ".tmp-0123", std::vector<char>(10));
-  auto report = store.gc();
+  auto report = store.collector().gc();
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->removed_objects + report->removed_temporaries, 0);
   ahead_ms_ += 61'000;
-  report = store.gc();
+  report = store.collector().gc();
   EXPECT_EQ(report->removed_objects, 1);
   EXPECT_EQ(report->removed_temporaries, 1);
-  const Status late = store.put_entry(entry_of("a", {0}));
+  const Status late = store.entries().put(entry_of("a", {0}));
   EXPECT_EQ(late.error().code, ErrorCode::kNotFound) << "the object must be put again";
   EXPECT_GT(*put_object(store, 0), 0);
-  EXPECT_TRUE(store.put_entry(entry_of("a", {0})).ok());
+  EXPECT_TRUE(store.entries().put(entry_of("a", {0})).ok());
 }
 
 }  // namespace
