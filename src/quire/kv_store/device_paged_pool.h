@@ -1,4 +1,4 @@
-// DevicePagedPool: the bytes of a block pool on an accelerator. Bytes that leave it have the host's
+// DevicePagedPool: the bytes of a paged pool on an accelerator. Bytes that leave it have the host's
 // layout (tensor/paged_kv_view.h), so files, host memory and the CPU's pool have one layout.
 //
 // Thread rule: any thread. read() and write() return when their work is done. copy() returns when

@@ -54,9 +54,8 @@ struct Folder {
   [[nodiscard]] Result<Folder> open_in(const std::string& name, bool create) const;
 };
 
-// Holds the lock of a folder, which nobody else has meanwhile; leaving scope frees it. A store is set
-// up under the lock of its folder, and wiped under that of its objects. Keep `folder`'s descriptor
-// open for as long.
+// Holds the lock of a folder, which nobody else has meanwhile. A store is set up under the lock of
+// its folder, and wiped under that of its objects. `folder`'s descriptor must outlive the lock.
 class FolderLock {
  public:
   explicit FolderLock(const Folder& folder);

@@ -225,5 +225,18 @@ TEST_F(StoreTest, EntriesThatCannotBeAreRefused) {
   EXPECT_THAT(message([](StoreEntry& e) { e.parts[0].tokens = -1; }), HasSubstr("-1 tokens"));
 }
 
+TEST(PutUntilThere, PutsAgainWhatOthersTookAndNothingElse) {
+  const auto calls_until = [](ErrorCode code, int failures) {
+    int calls = 0;
+    const Status done =
+        put_until_there([&] { return ++calls <= failures ? Status(code, "taken") : Status(); });
+    return done.ok() ? calls : -calls;
+  };
+  EXPECT_EQ(calls_until(ErrorCode::kNotFound, 0), 1);
+  EXPECT_EQ(calls_until(ErrorCode::kNotFound, 2), 3);
+  EXPECT_EQ(calls_until(ErrorCode::kNotFound, 100), -4);
+  EXPECT_EQ(calls_until(ErrorCode::kIo, 1), -1);
+}
+
 }  // namespace
 }  // namespace quire::kv_store
