@@ -22,7 +22,7 @@
 #include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/rotary.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -69,16 +69,16 @@ struct Batch {
   }
 };
 
-kv_store::PagedStore filled_store(const tensor::KVGeometry& geometry, int num_blocks) {
-  auto store = kv_store::PagedStore::create(geometry, num_blocks);
-  QUIRE_CHECK(store.ok(), store.error().message.c_str());
-  auto* values = reinterpret_cast<std::uint16_t*>(store->view(0).data);
+kv_store::PagedPool filled_pool(const tensor::KVGeometry& geometry, int num_blocks) {
+  auto pool = kv_store::PagedPool::create(geometry, num_blocks);
+  QUIRE_CHECK(pool.ok(), pool.error().message.c_str());
+  auto* values = reinterpret_cast<std::uint16_t*>(pool->view(0).data);
   // +-0.25 .. 0.5, not zeros: those run too fast.
   for (std::int64_t i = 0; i < geometry.block_bytes() / 2 * num_blocks; ++i) {
     const auto bits = static_cast<std::uint32_t>(i) * 2654435761u;
     values[i] = static_cast<std::uint16_t>(0x3e80u | (bits >> 16 & 0x807fu));
   }
-  return std::move(store).value();
+  return std::move(pool).value();
 }
 
 double seconds_per_step(const kernels::Context& context, const Case& c, tensor::DType dtype) {
@@ -87,7 +87,7 @@ double seconds_per_step(const kernels::Context& context, const Case& c, tensor::
   attention::AttentionShape shape = kShape;
   shape.softmax_scale *= c.scale;
   const Batch batch(c);
-  const kv_store::PagedStore store = filled_store(geometry, static_cast<int>(batch.blocks.size()));
+  const kv_store::PagedPool pool = filled_pool(geometry, static_cast<int>(batch.blocks.size()));
   const auto plan =
       attention::make_plan(kShape, batch.entries, kBlockTokens, 0, context.pool->threads());
   const kernels::RotaryTable rotary;  // no angles: no rotation
@@ -109,7 +109,7 @@ double seconds_per_step(const kernels::Context& context, const Case& c, tensor::
                       .q_stride = kWidth,
                       .rotary = &rotary,
                       .out = out},
-                     store.view(layer), scratch);
+                     pool.view(layer), scratch);
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     times.push_back(elapsed.count());

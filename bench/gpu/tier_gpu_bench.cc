@@ -14,7 +14,7 @@
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -58,7 +58,7 @@ struct Rates {
   double read = 0, write = 0;  // scattered blocks
 };
 
-Rates measure(device::cuda::DeviceContext& device, kv_store::PagedStore& pool,
+Rates measure(device::cuda::DeviceContext& device, kv_store::PagedPool& pool,
               const std::vector<BlockId>& blocks) {
   const auto bytes = blocks.size() * static_cast<std::size_t>(pool.geometry().block_bytes());
   auto host = pool.host_buffer(bytes);
@@ -83,7 +83,7 @@ bool run() {
                                     .head_dim = 128,
                                     .dtype = tensor::DType::kBFloat16,
                                     .block_tokens = 32};
-  auto pool = must(kv_store::PagedStore::create_on(*accelerator, geometry, kPoolBlocks));
+  auto pool = must(kv_store::PagedPool::create_on(*accelerator, geometry, kPoolBlocks));
   std::printf("%s\n%8s %12s %12s %12s %12s\n", accelerator->name().c_str(), "tokens", "plain down",
               "plain up", "read", "write");
   bool met = true;

@@ -8,7 +8,7 @@
 
 #include "quire/api/test_support.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -24,12 +24,12 @@ int refused = 0;
 }  // namespace
 
 // A member function as the linker sees it: `this` is its first argument.
-#define QUIRE_COPY "_ZN5quire8kv_store10PagedStore4copyERKNS_2kv9BlockCopyE"
-Status copy(kv_store::PagedStore* self, const kv::BlockCopy& copy) __asm__("__real_" QUIRE_COPY);
-Status copy_or_refuse(kv_store::PagedStore* self,
+#define QUIRE_COPY "_ZN5quire8kv_store9PagedPool4copyERKNS_2kv9BlockCopyE"
+Status copy(kv_store::PagedPool* self, const kv::BlockCopy& copy) __asm__("__real_" QUIRE_COPY);
+Status copy_or_refuse(kv_store::PagedPool* self,
                       const kv::BlockCopy& copy) __asm__("__wrap_" QUIRE_COPY);
 
-Status copy_or_refuse(kv_store::PagedStore* self, const kv::BlockCopy& what) {
+Status copy_or_refuse(kv_store::PagedPool* self, const kv::BlockCopy& what) {
   if (refuses) {
     ++refused;
     return {ErrorCode::kDevice, "refused"};

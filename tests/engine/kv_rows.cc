@@ -13,7 +13,7 @@
 #include "quire/base/ids.h"
 #include "quire/engine/engine.h"
 #include "quire/kernels/kv_read.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/sequence.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/tiers/tier_service.h"
@@ -22,10 +22,10 @@ namespace quire {
 namespace {
 
 // Appends one token's, [layers, kv_heads, 2, head_dim].
-void add_row(const kv_store::PagedStore& shelves, tensor::KVSlot slot,
+void add_row(const kv_store::PagedPool& pool, tensor::KVSlot slot,
              std::vector<std::uint32_t>& rows) {
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    const tensor::PagedKVView view = shelves.view(layer);
+  for (int layer = 0; layer < pool.geometry().layers; ++layer) {
+    const tensor::PagedKVView view = pool.view(layer);
     std::vector<float> row(static_cast<std::size_t>(view.head_dim));
     for (int head = 0; head < view.kv_heads; ++head) {
       for (const auto read : {&kernels::read_key, &kernels::read_value}) {
@@ -44,8 +44,8 @@ std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
   const auto runtime = sequence.impl().llm->open().value();
   const auto state = sequence.impl().look().value();
   const auto described = runtime->saved_sequences().describe(state).value();
-  const kv_store::PagedStore& shelves = runtime->tiers().shelves();
-  const std::int64_t block_tokens = shelves.geometry().block_tokens;
+  const kv_store::PagedPool& pool = runtime->tiers().paged_pool();
+  const std::int64_t block_tokens = pool.geometry().block_tokens;
   std::vector<std::uint32_t> rows;
   std::int64_t before = 0;  // tokens of earlier runs
   for (std::size_t run = 0; run < described.runs.size(); ++run) {
@@ -55,8 +55,8 @@ std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
          i < std::min(last - before, tokens); ++i) {
       const BlockId block =
           described.blocks[run][static_cast<std::size_t>(i / block_tokens - lost)];
-      add_row(shelves,
-              {.block = block.value, .offset = static_cast<std::int32_t>(i % block_tokens)}, rows);
+      add_row(pool, {.block = block.value, .offset = static_cast<std::int32_t>(i % block_tokens)},
+              rows);
     }
     before += tokens;
   }

@@ -23,7 +23,7 @@
 #include "quire/checkpoints.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -85,25 +85,25 @@ class LostBlocks : public testing::Test {
   // Writes the file anew with what `edit` makes of its content, its metadata and its blocks.
   void rewrite(const Edit& edit) const {
     kv_store::KVFileContent content;
-    std::optional<kv_store::PagedStore> shelves;
+    std::optional<kv_store::PagedPool> pool;
     std::vector<std::vector<BlockId>> blocks(1);
     {
       const auto saved = kv_store::KVFile::open(file()).value();
       content = saved.content();
       const kv_store::SavedRun& run = content.runs[0];
       const auto count = run.num_blocks_with_kv(content.geometry.block_tokens);
-      shelves = kv_store::PagedStore::create(content.geometry, count).value();
+      pool = kv_store::PagedPool::create(content.geometry, count).value();
       for (std::int32_t i = 0; i < count; ++i) {
         blocks[0].push_back({i});
       }
       for (int layer = 0; layer < content.geometry.layers; ++layer) {
-        ASSERT_TRUE(saved.read_layer(0, layer, run.lost_blocks, blocks[0], *shelves).ok());
+        ASSERT_TRUE(saved.read_layer(0, layer, run.lost_blocks, blocks[0], *pool).ok());
       }
     }
     auto metadata = boost::json::parse(content.metadata_json).as_object();
     edit(content, metadata, blocks);
     content.metadata_json = boost::json::serialize(metadata);
-    const Status written = kv_store::write_kv_file(file(), content, *shelves, blocks);
+    const Status written = kv_store::write_kv_file(file(), content, *pool, blocks);
     ASSERT_TRUE(written.ok()) << written.error().message;
   }
 

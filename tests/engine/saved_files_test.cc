@@ -17,11 +17,11 @@
 #include "quire/api/test_support.h"
 #include "quire/base/ids.h"
 #include "quire/chunks.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -43,28 +43,28 @@ class SavedFiles : public testing::Test {
   void rewrite(const std::function<void(boost::json::object&)>& edit, bool spoil = false) const {
     kv_store::KVFileContent content;
     std::vector<std::vector<BlockId>> blocks(1);
-    std::optional<kv_store::PagedStore> shelves;
+    std::optional<kv_store::PagedPool> pool;
     {
       const auto saved = kv_store::KVFile::open(file()).value();
       content = saved.content();
       const auto count = content.runs[0].num_blocks(content.geometry.block_tokens);
-      shelves = kv_store::PagedStore::create(content.geometry, count).value();
+      pool = kv_store::PagedPool::create(content.geometry, count).value();
       for (std::int32_t i = 0; i < count; ++i) {
         blocks[0].push_back({i});
       }
       for (int layer = 0; layer < content.geometry.layers; ++layer) {
-        ASSERT_TRUE(saved.read_layer(0, layer, 0, blocks[0], *shelves).ok());
+        ASSERT_TRUE(saved.read_layer(0, layer, 0, blocks[0], *pool).ok());
       }
     }
     if (spoil) {
-      for (std::byte& byte : shelves->head_blocks(0, 0, {0})) {
+      for (std::byte& byte : pool->head_blocks(0, 0, {0})) {
         byte ^= std::byte{1};
       }
     }
     auto metadata = boost::json::parse(content.metadata_json).as_object();
     edit(metadata);
     content.metadata_json = boost::json::serialize(metadata);
-    ASSERT_TRUE(kv_store::write_kv_file(file(), content, *shelves, blocks).ok());
+    ASSERT_TRUE(kv_store::write_kv_file(file(), content, *pool, blocks).ok());
   }
 
   [[nodiscard]] std::vector<float> cold_logits() {
@@ -146,11 +146,11 @@ TEST_F(SavedFiles, ChunksWhoseAnchorsLieAreRefusedOrComputedAndNobodyCrashes) {
   }
   const auto set_anchor = [&](const std::string& chunk, const std::string& anchor) {
     auto opened = kv_store::Store::open(store).value();
-    auto entry = opened.find(chunk, "").value().value();
+    auto entry = opened.entries().find(chunk, "").value().value();
     auto metadata = boost::json::parse(entry.metadata_json).as_object();
     metadata["anchor"] = anchor;
     entry.metadata_json = boost::json::serialize(metadata);
-    ASSERT_TRUE(opened.put_entry(entry).ok());
+    ASSERT_TRUE(opened.entries().put(entry).ok());
   };
   const CompositionSpec spec{
       .system_chunk_id = system, .context_chunk_ids = {first, second}, .query_chunk_id = query};

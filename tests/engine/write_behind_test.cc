@@ -216,7 +216,7 @@ TEST_F(WriteBehindOfFewBlocks, LoadingASequenceThatNeedsTheBlocksOfAWriteWaitsFo
 TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsForIt) {
   const auto runtime = llm_.llm().impl().open().value();
   const auto bytes =
-      static_cast<std::size_t>(10 * runtime->tiers().shelves().geometry().block_bytes());
+      static_cast<std::size_t>(10 * runtime->tiers().paged_pool().geometry().block_bytes());
   tiers::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
                              .bytes = device::HostBuffer(bytes)};
   std::ranges::fill(segment.bytes.span(), std::byte{0});

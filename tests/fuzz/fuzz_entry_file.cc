@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "quire/base/check.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 
 namespace {
 
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       Store::open(place.folder / "store", {.grace_ms = 0, .write = {.sync = false}}).value();
   static int runs = 0;
   if (++runs % 256 == 0) {
-    QUIRE_CHECK(store.gc().ok(), "objects of refused files go");
+    QUIRE_CHECK(store.collector().gc().ok(), "objects of refused files go");
   }
   const auto bytes = std::as_bytes(std::span(data, size));
   if (bytes.empty()) {
@@ -83,17 +83,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     write_sealed(place, "file.qke", bytes.subspan(1));
   }
-  const auto entry = store.import_entry(file, "fuzz");
+  const auto entry = store.files().import_entry(file, "fuzz");
   if (!entry.ok()) {
-    QUIRE_CHECK(store.list().value().empty(), "a refused entry leaves none");
+    QUIRE_CHECK(store.entries().list().value().empty(), "a refused entry leaves none");
     return 0;
   }
   for (const std::string& hash : objects_of(*entry)) {
-    QUIRE_CHECK(store.open_object(hash).value().verify().ok(), "what was imported is whole");
+    QUIRE_CHECK(store.objects().open(hash).value().verify().ok(), "what was imported is whole");
   }
-  QUIRE_CHECK(store.export_entry(entry->key, "fuzz", again).ok(), "it can be exported");
-  QUIRE_CHECK(store.remove(entry->key, "fuzz").value(), "and removed");
-  QUIRE_CHECK(store.import_entry(again, "fuzz").value().parts == entry->parts, "and comes back");
-  QUIRE_CHECK(store.remove(entry->key, "fuzz").value(), "");
+  QUIRE_CHECK(store.files().export_entry(entry->key, "fuzz", again).ok(), "it can be exported");
+  QUIRE_CHECK(store.remover().remove(entry->key, "fuzz").value(), "and removed");
+  QUIRE_CHECK(store.files().import_entry(again, "fuzz").value().parts == entry->parts,
+              "and comes back");
+  QUIRE_CHECK(store.remover().remove(entry->key, "fuzz").value(), "");
   return 0;
 }

@@ -11,29 +11,29 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 
 namespace {
 
 using namespace quire::kv_store;  // NOLINT
 
-constexpr std::int64_t kMaxShelfBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxPoolBytes = std::int64_t{1} << 20;
 
 void read_all(const KVFile& file) {
   const auto& geometry = file.content().geometry;
-  if (file.payload_bytes() > kMaxShelfBytes) {
+  if (file.payload_bytes() > kMaxPoolBytes) {
     return;
   }
   for (int run = 0; run < static_cast<int>(file.content().runs.size()); ++run) {
     const SavedRun& saved = file.content().runs[static_cast<std::size_t>(run)];
     const std::int32_t blocks = saved.num_blocks_with_kv(geometry.block_tokens);
-    auto shelves = PagedStore::create(geometry, blocks);
+    auto pool = PagedPool::create(geometry, blocks);
     std::vector<quire::BlockId> to;
     for (std::int32_t i = blocks; i > 0; --i) {
       to.push_back({i - 1});
     }
-    for (int layer = 0; shelves.ok() && layer < geometry.layers; ++layer) {
-      static_cast<void>(file.read_layer(run, layer, saved.lost_blocks, to, *shelves));
+    for (int layer = 0; pool.ok() && layer < geometry.layers; ++layer) {
+      static_cast<void>(file.read_layer(run, layer, saved.lost_blocks, to, *pool));
     }
   }
 }

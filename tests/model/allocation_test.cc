@@ -19,7 +19,7 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/packed_weights.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
 #include "quire/tensor/dtype.h"
@@ -40,13 +40,13 @@ class Batch {
  public:
   Batch(Decoder& decoder, std::int32_t rows)
       : decoder_(decoder),
-        store_(kv_store::PagedStore::create(
-                   decoder.config().kv_geometry(tensor::DType::kBFloat16, kBlockTokens),
-                   kPrefixBlocks + rows * kOwnBlocks)
-                   .value()),
+        pool_(kv_store::PagedPool::create(
+                  decoder.config().kv_geometry(tensor::DType::kBFloat16, kBlockTokens),
+                  kPrefixBlocks + rows * kOwnBlocks)
+                  .value()),
         rows_(rows) {
     for (int layer = 0; layer < decoder.config().layers; ++layer) {
-      views_.push_back(store_.view(layer));
+      views_.push_back(pool_.view(layer));
     }
     for (std::int32_t block = 0; block < kPrefixBlocks + rows * kOwnBlocks; ++block) {
       blocks_.push_back(block);
@@ -117,7 +117,7 @@ class Batch {
   }
 
   Decoder& decoder_;
-  kv_store::PagedStore store_;
+  kv_store::PagedPool pool_;
   std::int32_t rows_;
   std::int32_t own_ = 0;
   std::vector<tensor::PagedKVView> views_;

@@ -14,7 +14,7 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -79,12 +79,12 @@ class Runner {
   Runner(Decoder& decoder, tensor::DType kv_dtype, std::int32_t block_tokens,
          std::int32_t num_blocks)
       : decoder_(decoder),
-        store_(kv_store::PagedStore::create(decoder.config().kv_geometry(kv_dtype, block_tokens),
-                                            num_blocks)
-                   .value()),
+        pool_(kv_store::PagedPool::create(decoder.config().kv_geometry(kv_dtype, block_tokens),
+                                          num_blocks)
+                  .value()),
         block_tokens_(block_tokens) {
     for (int layer = 0; layer < decoder.config().layers; ++layer) {
-      views_.push_back(store_.view(layer));
+      views_.push_back(pool_.view(layer));
     }
     shuffle_blocks(num_blocks);
   }
@@ -163,7 +163,7 @@ class Runner {
   }
 
   Decoder& decoder_;
-  kv_store::PagedStore store_;
+  kv_store::PagedPool pool_;
   std::int32_t block_tokens_;
   std::vector<tensor::PagedKVView> views_;
   std::vector<std::int32_t> free_;

@@ -12,7 +12,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sched/scheduler.h"
@@ -42,11 +42,11 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
   ASSERT_TRUE(bundle.ok()) << bundle.error().message;
   const text::Tokenizer& tokenizer = bundle->text->tokenizer;
   const auto geometry = bundle->decoder->config().kv_geometry(bundle->kv_dtype, kBlockTokens);
-  auto store = kv_store::PagedStore::create(geometry, kBlocks);
-  ASSERT_TRUE(store.ok());
+  auto paged_pool = kv_store::PagedPool::create(geometry, kBlocks);
+  ASSERT_TRUE(paged_pool.ok());
   std::vector<tensor::PagedKVView> views;
   for (int layer = 0; layer < geometry.layers; ++layer) {
-    views.push_back(store->view(layer));
+    views.push_back(paged_pool->view(layer));
   }
   kv::Ledger ledger({.num_blocks = kBlocks, .block_tokens = kBlockTokens});
   sched::Scheduler scheduler({}, ledger);

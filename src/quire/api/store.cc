@@ -17,8 +17,12 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/home_process.h"
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/entry_file.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_collector.h"
+#include "quire/kv_store/store_entry.h"
+#include "quire/kv_store/store_inspector.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/weights_folder.h"
 #include "quire/result.h"
 #include "quire/tiers/tier_service.h"
@@ -43,7 +47,7 @@ class Ratios {
   explicit Ratios(const kv_store::Store& store) : store_(store) {}
 
   // Of all KV of the entry; 0: it has none, or a file cannot be read.
-  double of(const kv_store::Entry& entry) {
+  double of(const kv_store::StoreEntry& entry) {
     Sizes all;
     for (const std::string& hash : kv_store::objects_of(entry)) {
       const Sizes sizes = sizes_of(hash);
@@ -66,7 +70,7 @@ class Ratios {
   Sizes sizes_of(const std::string& hash) {
     const auto [known, is_new] = known_.try_emplace(hash);  // checkpoints share objects
     if (is_new) {
-      if (const auto file = store_.open_object(hash); file.ok()) {
+      if (const auto file = store_.objects().open(hash); file.ok()) {
         known->second = {.stored = file->stored_bytes(), .payload = file->payload_bytes()};
       }
     }
@@ -77,7 +81,7 @@ class Ratios {
   std::unordered_map<std::string, Sizes> known_;
 };
 
-StoreEntry to_public(const kv_store::Entry& entry, Ratios& ratios) {
+StoreEntry to_public(const kv_store::StoreEntry& entry, Ratios& ratios) {
   return {.key = entry.key,
           .kind = std::string(kv_store::entry_kind_name(entry.kind)),
           .name = entry.name,
@@ -126,21 +130,21 @@ struct Store::Impl {
   [[nodiscard]] Status check_home() const {
     return home.check("the store", "must not use its index: open the store again there");
   }
-  [[nodiscard]] Result<std::vector<kv_store::Entry>> list() const {
+  [[nodiscard]] Result<std::vector<kv_store::StoreEntry>> list() const {
     QUIRE_TRY_STATUS(check_home());
-    return store->list({.tenant = tenant});
+    return store->entries().list({.tenant = tenant});
   }
-  [[nodiscard]] Result<kv_store::Entry> find(const std::string& name) const;
+  [[nodiscard]] Result<kv_store::StoreEntry> find(const std::string& name) const;
 
   const engine::HomeProcess home;
   std::unique_ptr<kv_store::Store> store;
   const std::optional<std::string> tenant;
 };
 
-Result<kv_store::Entry> Store::Impl::find(const std::string& name) const try {
-  QUIRE_TRY(std::vector<kv_store::Entry> entries, list());
-  std::vector<kv_store::Entry*> found;
-  for (kv_store::Entry& entry : entries) {
+Result<kv_store::StoreEntry> Store::Impl::find(const std::string& name) const try {
+  QUIRE_TRY(std::vector<kv_store::StoreEntry> entries, list());
+  std::vector<kv_store::StoreEntry*> found;
+  for (kv_store::StoreEntry& entry : entries) {
     const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
     if (begins || (!name.empty() && entry.name == name)) {
       found.push_back(&entry);
@@ -183,7 +187,7 @@ Result<std::vector<StoreEntry>> Store::list() const try {
   std::vector<StoreEntry> shown;
   shown.reserve(entries.size());
   Ratios ratios(*impl_->store);
-  for (const kv_store::Entry& entry : entries) {
+  for (const kv_store::StoreEntry& entry : entries) {
     shown.push_back(to_public(entry, ratios));
   }
   return shown;
@@ -192,7 +196,7 @@ Result<std::vector<StoreEntry>> Store::list() const try {
 }
 
 Result<StoreEntry> Store::find(const std::string& entry) const try {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
   Ratios ratios(*impl_->store);
   return to_public(found, ratios);
 } catch (const std::bad_alloc&) {
@@ -200,8 +204,8 @@ Result<StoreEntry> Store::find(const std::string& entry) const try {
 }
 
 Status Store::pin(const std::string& entry, bool pinned) try {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  return impl_->store->pin(found.key, found.tenant, pinned);
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
+  return impl_->store->entries().pin(found.key, found.tenant, pinned);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -212,10 +216,10 @@ Status Store::set_ttl(const std::string& entry, std::optional<double> seconds) t
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a ttl of ", *seconds, " s; give 0 to ", kMaxSeconds, ", or none")};
   }
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
   const auto ttl_ms = seconds ? std::optional(static_cast<std::int64_t>(*seconds * 1000))
                               : std::optional<std::int64_t>();
-  return impl_->store->set_ttl(found.key, found.tenant, ttl_ms);
+  return impl_->store->entries().set_ttl(found.key, found.tenant, ttl_ms);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -224,11 +228,11 @@ Status Store::remove(const std::string& entry, bool wipe) try {
   QUIRE_TRY_STATUS(impl_->check_home());
   const auto found = impl_->find(entry);
   if (!found.ok()) {  // perhaps since a wipe that could not empty the log
-    QUIRE_TRY_STATUS(wipe ? impl_->store->finish_wipes() : Status());
+    QUIRE_TRY_STATUS(wipe ? impl_->store->remover().finish_wipes() : Status());
     return found.error();
   }
   QUIRE_TRY([[maybe_unused]] const bool removed,
-            impl_->store->remove(found->key, found->tenant, wipe));
+            impl_->store->remover().remove(found->key, found->tenant, wipe));
   return {};
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -236,7 +240,7 @@ Status Store::remove(const std::string& entry, bool wipe) try {
 
 Result<StoreCleaning> Store::gc() try {
   QUIRE_TRY_STATUS(impl_->check_home());
-  QUIRE_TRY(const kv_store::GcReport report, impl_->store->gc());
+  QUIRE_TRY(const kv_store::GcReport report, impl_->store->collector().gc());
   return StoreCleaning{.expired_entries = report.expired_entries,
                        .evicted_entries = report.evicted_entries,
                        .removed_objects = report.removed_objects,
@@ -254,7 +258,7 @@ Result<StoreCleaning> Store::gc() try {
 
 Result<std::vector<StoreObject>> Store::verify() const try {
   QUIRE_TRY_STATUS(impl_->check_home());
-  QUIRE_TRY(const auto reports, impl_->store->verify());
+  QUIRE_TRY(const auto reports, impl_->store->inspector().verify());
   std::vector<StoreObject> objects;
   objects.reserve(reports.size());
   for (const kv_store::ObjectReport& report : reports) {
@@ -272,7 +276,7 @@ Result<std::vector<StoreObject>> Store::verify() const try {
 Result<std::vector<StoreWeights>> Store::weights(bool verify) const try {
   QUIRE_TRY_STATUS(impl_->check_home());
   std::vector<StoreWeights> shown;
-  for (const kv_store::WeightsReport& report : impl_->store->weights(verify)) {
+  for (const kv_store::WeightsReport& report : impl_->store->inspector().weights(verify)) {
     shown.push_back({.key = report.key,
                      .model = report.model,
                      .state = state_name(report.state),
@@ -286,8 +290,8 @@ Result<std::vector<StoreWeights>> Store::weights(bool verify) const try {
 }
 
 Status Store::export_entry(const std::string& entry, const std::string& path) const try {
-  QUIRE_TRY(const kv_store::Entry found, impl_->find(entry));
-  const Status done = impl_->store->export_entry(found.key, found.tenant, path);
+  QUIRE_TRY(const kv_store::StoreEntry found, impl_->find(entry));
+  const Status done = impl_->store->files().export_entry(found.key, found.tenant, path);
   return done.ok() ? done : tiers::missing_file(done.error());
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -295,7 +299,7 @@ Status Store::export_entry(const std::string& entry, const std::string& path) co
 
 Result<StoreEntry> Store::import_entry(const std::string& path) try {
   QUIRE_TRY_STATUS(impl_->check_home());
-  auto entry = impl_->store->import_entry(path, impl_->tenant.value_or(""));
+  auto entry = impl_->store->files().import_entry(path, impl_->tenant.value_or(""));
   if (!entry.ok()) {
     return tiers::missing_file(std::move(entry).error());
   }
@@ -313,7 +317,7 @@ Status Store::check_entry_file(const std::string& path) try {
 }
 
 Result<std::int64_t> Store::repair(const std::string& path, bool force) try {
-  auto kept = kv_store::Store::repair(path, force);
+  auto kept = kv_store::repair_store(path, force);
   return kept.ok() ? kept : tiers::missing_file(std::move(kept).error());
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

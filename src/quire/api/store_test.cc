@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/holds_text.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -31,7 +31,7 @@ using testing::IsEmpty;
 class PublicStore : public testing::Test {
  protected:
   PublicStore()
-      : shelves_(kv_store::random_shelves(kv_store::small_geometry(), 8, 7)),
+      : pool_(kv_store::random_pool(kv_store::small_geometry(), 8, 7)),
         path_(folder_.path() / "store") {}
 
   // An entry of one object, of 4 tokens.
@@ -39,17 +39,17 @@ class PublicStore : public testing::Test {
            const std::string& tenant = "") {
     auto store = kv_store::Store::open(path_, {.write = {.sync = false}}).value();
     const kv_store::KVFileContent content{.fingerprint = kv_store::fingerprint_of(1),
-                                          .geometry = shelves_.geometry(),
+                                          .geometry = pool_.geometry(),
                                           .runs = {kv_store::run_of(4, 0, 100 * object)}};
     const std::string hash = kv_store::object_hash(object);
-    ASSERT_TRUE(store.put_object(hash, content, shelves_, {{kv_store::ids({object})}}).ok());
-    ASSERT_TRUE(store
-                    .put_entry({.key = test_hash(name),
-                                .tenant = tenant,
-                                .name = name,
-                                .metadata_json = R"({"a":1})",
-                                .parts = {{.object = hash, .tokens = 4}},
-                                .created_ms = created_ms})
+    ASSERT_TRUE(store.objects().put(hash, content, pool_, {{kv_store::ids({object})}}).ok());
+    ASSERT_TRUE(store.entries()
+                    .put({.key = test_hash(name),
+                          .tenant = tenant,
+                          .name = name,
+                          .metadata_json = R"({"a":1})",
+                          .parts = {{.object = hash, .tokens = 4}},
+                          .created_ms = created_ms})
                     .ok());
   }
 
@@ -68,7 +68,7 @@ class PublicStore : public testing::Test {
   }
 
   kv_store::TemporaryFolder folder_;
-  kv_store::PagedStore shelves_;
+  kv_store::PagedPool pool_;
   std::filesystem::path path_;
 };
 

@@ -12,4 +12,9 @@ namespace quire::base {
   return info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec;
 }
 
+// Milliseconds since 1970, rounded down.
+[[nodiscard]] inline std::int64_t modified_ms(const struct stat& info) {
+  return modified_ns(info) / 1'000'000;
+}
+
 }  // namespace quire::base

@@ -22,7 +22,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -114,7 +114,7 @@ class Rows {
 class StoredValues {
  public:
   // The runs have blocks.
-  [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedStore& store,
+  [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedPool& paged_pool,
                                                std::span<const kv::RunView> runs) {
     std::vector<BlockId> blocks;
     std::vector<std::int32_t> first_blocks;
@@ -122,7 +122,7 @@ class StoredValues {
       first_blocks.push_back(static_cast<std::int32_t>(blocks.size()));
       blocks.insert(blocks.end(), run.blocks.begin(), run.blocks.end());
     }
-    QUIRE_TRY(kv_store::PagedStore copy, store.copy_of_layer(kFirstMixedLayer, blocks));
+    QUIRE_TRY(kv_store::PagedPool copy, paged_pool.copy_of_layer(kFirstMixedLayer, blocks));
     return StoredValues(std::move(copy), std::move(first_blocks));
   }
 
@@ -137,9 +137,9 @@ class StoredValues {
   }
 
  private:
-  StoredValues(kv_store::PagedStore copy, std::vector<std::int32_t> first_blocks)
+  StoredValues(kv_store::PagedPool copy, std::vector<std::int32_t> first_blocks)
       : copy_(std::move(copy)), first_blocks_(std::move(first_blocks)) {}
-  kv_store::PagedStore copy_;
+  kv_store::PagedPool copy_;
   std::vector<std::int32_t> first_blocks_;  // of each run, in the copy
 };
 
@@ -279,7 +279,7 @@ class Blender {
   [[nodiscard]] Status copy_blocks() {
     Status status;
     for (const kv::BlockCopy& copy : context_.ledger.take_copies()) {
-      if (const Status copied = context_.store.copy(copy); !copied.ok()) {
+      if (const Status copied = context_.paged_pool.copy(copy); !copied.ok()) {
         status = copied;
       }
     }
@@ -298,7 +298,7 @@ class Blender {
     const Composed sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
-    QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.store, sealed));
+    QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.paged_pool, sealed));
     std::vector<double> scores;
     for (std::size_t first = 0; first < contexts_.size();) {
       Rows rows(sealed, block_tokens());

@@ -19,7 +19,7 @@
 #include "quire/chunks.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -29,7 +29,7 @@ namespace quire::chunks {
 // Holds what blending works on. Borrows all of it.
 struct BlendContext {
   kv::Ledger& ledger;
-  kv_store::PagedStore& store;
+  kv_store::PagedPool& paged_pool;
   model::Decoder& decoder;
   std::span<const tensor::PagedKVView> views;  // [layers]
   std::int32_t max_rows = 0;                   // of one forward pass

@@ -338,7 +338,7 @@ std::vector<kv::Chunk> ChunkLibrary::saved_chunks(const std::string& salt) const
 std::string ChunkLibrary::why_not_found(std::string_view id, std::string_view salt) const {
   return store_ == nullptr ? std::string()
                            : store_->why_not_found(std::string(id), std::string(salt),
-                                                   core_.tiers.shelves().geometry());
+                                                   core_.tiers.paged_pool().geometry());
 }
 
 void ChunkLibrary::stop() {

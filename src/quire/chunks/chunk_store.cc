@@ -17,10 +17,10 @@
 #include "quire/base/str.h"
 #include "quire/chunks.h"
 #include "quire/kv/chunk_types.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/held_segment.h"
@@ -78,7 +78,7 @@ Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) 
   return chunk;
 }
 
-Result<kv::NewChunk> parse_chunk(const kv_store::Entry& entry, std::string_view model) {
+Result<kv::NewChunk> parse_chunk(const kv_store::StoreEntry& entry, std::string_view model) {
   QUIRE_TRY(const base::Json value, base::parse_json(entry.metadata_json, "a saved chunk"));
   if (!value.view().is_object()) {
     return {ErrorCode::kCorrupt, "a saved chunk is no JSON object"};
@@ -97,8 +97,8 @@ Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, 
   return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(store).value(), std::move(model)));
 }
 
-kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
-                                     const kv_store::Entry* known) const {
+kv_store::StoreEntry ChunkStore::entry_of(const kv::NewChunk& chunk,
+                                          const kv_store::StoreEntry* known) const {
   auto object =
       base::Json::object({{"model", model_},
                           {"type", chunk_type_name(chunk.type)},
@@ -111,11 +111,11 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
   if (chunk.ttl_seconds) {
     object.set("ttl_seconds", *chunk.ttl_seconds);
   }
-  kv_store::Entry entry{.key = chunk.id,
-                        .tenant = chunk.salt,
-                        .kind = kv_store::EntryKind::kChunk,
-                        .metadata_json = base::write_json(object),
-                        .pinned = chunk.pinned};
+  kv_store::StoreEntry entry{.key = chunk.id,
+                             .tenant = chunk.salt,
+                             .kind = kv_store::EntryKind::kChunk,
+                             .metadata_json = base::write_json(object),
+                             .pinned = chunk.pinned};
   if (chunk.ttl_seconds) {
     entry.ttl_ms = to_ms(*chunk.ttl_seconds);
   }
@@ -127,7 +127,7 @@ kv_store::Entry ChunkStore::entry_of(const kv::NewChunk& chunk,
   return entry;
 }
 
-std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
+std::optional<kv::Chunk> ChunkStore::parse(const kv_store::StoreEntry& entry) const {
   auto parsed = parse_chunk(entry, model_);
   if (!parsed.ok()) {
     return std::nullopt;
@@ -145,15 +145,15 @@ std::optional<kv::Chunk> ChunkStore::parse(const kv_store::Entry& entry) const {
   return chunk;
 }
 
-Result<kv_store::EntryPart> ChunkStore::write_object(const std::string& object,
-                                                     const tiers::HeldRef& segment,
-                                                     const tiers::TierService& tiers) {
+Result<kv_store::ObjectRange> ChunkStore::write_object(const std::string& object,
+                                                       const tiers::HeldRef& segment,
+                                                       const tiers::TierService& tiers) {
   std::vector<std::vector<BlockId>> blocks;
   kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
   QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
   QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-            store_.put_object(object, std::move(content), from.shelves(), from.runs));
-  return kv_store::EntryPart{.object = object, .tokens = std::ssize(segment->tokens)};
+            store_.objects().put(object, std::move(content), from.pool(), from.runs));
+  return kv_store::ObjectRange{.object = object, .tokens = std::ssize(segment->tokens)};
 }
 
 Status ChunkStore::put(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
@@ -165,13 +165,13 @@ Status ChunkStore::put(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
 Status ChunkStore::put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
                             const tiers::TierService& tiers) {
   const auto known = find_entry(chunk.id, chunk.salt);
-  kv_store::Entry entry = entry_of(chunk, known ? &*known : nullptr);
+  kv_store::StoreEntry entry = entry_of(chunk, known ? &*known : nullptr);
   std::erase_if(entry.parts, [&](const auto& part) { return part.object == chunk.id; });
   if (segment != nullptr) {
-    QUIRE_TRY(const kv_store::EntryPart part, write_object(chunk.id, segment, tiers));
+    QUIRE_TRY(const kv_store::ObjectRange part, write_object(chunk.id, segment, tiers));
     entry.parts.insert(entry.parts.begin(), part);
   }
-  return store_.put_entry(std::move(entry));
+  return store_.entries().put(std::move(entry));
 }
 
 Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
@@ -181,14 +181,14 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
   if (!find_entry(id, tenant)) {
     return {};
   }
-  QUIRE_TRY(const kv_store::EntryPart part, write_object(object, segment, tiers));
-  std::optional<kv_store::Entry> entry =
+  QUIRE_TRY(const kv_store::ObjectRange part, write_object(object, segment, tiers));
+  std::optional<kv_store::StoreEntry> entry =
       find_entry(id, tenant);  // what others have added meanwhile too
   if (!entry || std::ranges::find(entry->parts, part) != entry->parts.end()) {
     return {};
   }
   entry->parts.push_back(part);
-  return store_.put_entry(*std::move(entry));
+  return store_.entries().put(*std::move(entry));
 }
 
 Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
@@ -197,29 +197,29 @@ Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned)
   if (!known) {
     return {};
   }
-  kv_store::Entry entry = entry_of(chunk, &*known);
+  kv_store::StoreEntry entry = entry_of(chunk, &*known);
   entry.pinned = pinned.value_or(entry.pinned);
   if (entry.metadata_json == known->metadata_json && entry.pinned == known->pinned &&
       entry.ttl_ms == known->ttl_ms) {
     return {};
   }
   entry.accessed_ms = known->accessed_ms;  // no use
-  return store_.put_entry(std::move(entry));
+  return store_.entries().put(std::move(entry));
 }
 
-std::optional<kv_store::Entry> ChunkStore::find_entry(const std::string& id,
-                                                      const std::string& tenant) const {
+std::optional<kv_store::StoreEntry> ChunkStore::find_entry(const std::string& id,
+                                                           const std::string& tenant) const {
   if (!kv_store::is_hash(id)) {
     return std::nullopt;
   }
-  auto found = store_.find(id, tenant);
-  std::optional<kv_store::Entry> entry = found.ok() ? std::move(found).value() : std::nullopt;
+  auto found = store_.entries().find(id, tenant);
+  std::optional<kv_store::StoreEntry> entry = found.ok() ? std::move(found).value() : std::nullopt;
   return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
 bool ChunkStore::has(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
-  const auto known = store_.has(id, tenant);
+  const auto known = store_.entries().has(id, tenant);
   return known.ok() && *known;
 }
 
@@ -245,7 +245,7 @@ std::string ChunkStore::why_not_found(const std::string& id, const std::string& 
   }
   std::string differs;
   for (const std::string& object : kv_store::objects_of(*entry)) {
-    const auto file = store_.open_object(object);
+    const auto file = store_.objects().open(object);
     differs = file.ok() ? kv_store::geometry_difference(file->content().geometry, here) : differs;
   }
   return base::str_cat("in the store, but of another model or KV format",
@@ -255,11 +255,12 @@ std::string ChunkStore::why_not_found(const std::string& id, const std::string& 
 std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   std::vector<kv::Chunk> chunks;
-  const auto entries = store_.list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant});
+  const auto entries =
+      store_.entries().list({.kind = kv_store::EntryKind::kChunk, .tenant = tenant});
   if (!entries.ok()) {
     return chunks;
   }
-  for (const kv_store::Entry& entry : *entries) {
+  for (const kv_store::StoreEntry& entry : *entries) {
     if (auto chunk = parse(entry)) {
       chunks.push_back(std::move(*chunk));
     }
@@ -269,14 +270,14 @@ std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
 
 Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& object) {
   const std::lock_guard lock(mutex_);
-  return store_.open_object(object);
+  return store_.objects().open(object);
 }
 
 bool ChunkStore::has_kv(const std::string& id, const std::string& tenant,
                         const std::string& object) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id, tenant);
-  return entry && std::ranges::find(entry->parts, object, &kv_store::EntryPart::object) !=
+  return entry && std::ranges::find(entry->parts, object, &kv_store::ObjectRange::object) !=
                       entry->parts.end();
 }
 
@@ -285,7 +286,7 @@ Result<bool> ChunkStore::remove(const std::string& id, const std::string& tenant
     return false;
   }
   const std::lock_guard lock(mutex_);
-  return store_.remove(id, tenant, wipe);
+  return store_.remover().remove(id, tenant, wipe);
 }
 
 }  // namespace quire::chunks

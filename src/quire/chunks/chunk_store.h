@@ -12,9 +12,9 @@
 
 #include "quire/chunks.h"
 #include "quire/kv/chunk_types.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/held_segment.h"
@@ -66,15 +66,15 @@ class ChunkStore {
   [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
                                 const tiers::TierService& tiers);
   // Returns the entry to put, with age, pin and KV of the known one (nullptr: none).
-  [[nodiscard]] kv_store::Entry entry_of(const kv::NewChunk& chunk,
-                                         const kv_store::Entry* known) const;
-  [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::Entry& entry) const;
+  [[nodiscard]] kv_store::StoreEntry entry_of(const kv::NewChunk& chunk,
+                                              const kv_store::StoreEntry* known) const;
+  [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::StoreEntry& entry) const;
   // With the lock held. write_object: its part of an entry. find_entry: nothing without a chunk.
-  [[nodiscard]] Result<kv_store::EntryPart> write_object(const std::string& object,
-                                                         const tiers::HeldRef& segment,
-                                                         const tiers::TierService& tiers);
-  [[nodiscard]] std::optional<kv_store::Entry> find_entry(const std::string& id,
-                                                          const std::string& tenant) const;
+  [[nodiscard]] Result<kv_store::ObjectRange> write_object(const std::string& object,
+                                                           const tiers::HeldRef& segment,
+                                                           const tiers::TierService& tiers);
+  [[nodiscard]] std::optional<kv_store::StoreEntry> find_entry(const std::string& id,
+                                                               const std::string& tenant) const;
 
   std::mutex mutex_;
   kv_store::Store store_;

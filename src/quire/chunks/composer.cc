@@ -353,7 +353,7 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
   }
   engine::EngineCore& core = core_.engine.core();
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
-                                              .store = core.shelves,
+                                              .paged_pool = core.paged_pool,
                                               .decoder = core.decoder(),
                                               .views = core.views,
                                               .max_rows = core_.engine.options().max_batch_tokens},

@@ -21,11 +21,11 @@
 #include "quire/checkpoints.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
@@ -146,7 +146,7 @@ Result<CheckpointInfo> CheckpointService::save(runtime::Runtime& runtime,
       run.blocks = std::move(*readable++);
     }
   }
-  QUIRE_TRY(const kv_store::Checkpoint saved, manager_->save(name, live, from.shelves()));
+  QUIRE_TRY(const kv_store::Checkpoint saved, manager_->save(name, live, from.pool()));
   saved_.clear();
   for (const Named& named : sequences) {
     saved_[named.name] = named.state->tokens;
@@ -176,7 +176,7 @@ Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
   if (!live.runs.empty() && !(live.fingerprint == runtime.tiers().model_fingerprint())) {
     return {ErrorCode::kIncompatible, base::str_cat(what, " is of another model")};
   }
-  const tensor::KVGeometry& geometry = runtime.tiers().shelves().geometry();
+  const tensor::KVGeometry& geometry = runtime.tiers().paged_pool().geometry();
   if (const std::string differs = kv_store::geometry_difference(live.geometry, geometry);
       !live.runs.empty() && !differs.empty()) {
     return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};
@@ -216,12 +216,12 @@ Result<std::vector<CheckpointService::Named>> CheckpointService::load(
     if (only.empty() || std::ranges::find(only, saved.name) != only.end()) {
       QUIRE_TRY(sequences::StateRef state, load(runtime, saved, whole, wait));
       std::ranges::transform(saved.parts, std::inserter(whole, whole.end()),
-                             &kv_store::EntryPart::object);
+                             &kv_store::ObjectRange::object);
       loaded.push_back({.name = saved.name, .state = std::move(state)});
     }
   }
   // A folder that may only be read keeps no account of uses.
-  [[maybe_unused]] const Status used = store_.touch(checkpoint.entry.key, tenant_);
+  [[maybe_unused]] const Status used = store_.entries().touch(checkpoint.entry.key, tenant_);
   return loaded;
 }
 

@@ -22,8 +22,8 @@
 #include "quire/contexts/turn_format.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_uses.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -294,12 +294,12 @@ Result<ContextItem> Context::show(const std::string& name) const {
 std::vector<ContextItem> Context::items() const {
   const auto runtime = runtime_.lock();
   const std::int64_t block_bytes =
-      runtime == nullptr ? 0 : runtime->tiers().shelves().geometry().block_bytes();
+      runtime == nullptr ? 0 : runtime->tiers().paged_pool().geometry().block_bytes();
   std::size_t followed = 0;  // tokens of active items so far, mode kExact
   std::vector<ContextItem> shown;
   for (const auto& item : items_) {
     ContextItem info = item->info;
-    info.saved = item->info.saved && store_->is_there(item->info.id);
+    info.saved = item->info.saved && store_->objects().is_there(item->info.id);
     const std::size_t end = followed + info.token_ids.size();
     if (options_.mode == ReuseMode::kExact && info.active && tip_ != nullptr) {
       const bool inside = end <= tip_->tokens.size() &&

@@ -43,7 +43,7 @@ class Context::Foresight {
     if (!seen_.insert(&item).second) {
       return {true, kHit};  // brought back or computed for an item before it
     }
-    const bool there = item.info.saved && context_.store_->is_there(item.info.id);
+    const bool there = item.info.saved && context_.store_->objects().is_there(item.info.id);
     const bool reads = item.info.saved && (!context_.computable(item) || forecast_.reads_next());
     if (reads && there) {
       return {true, "hit, on disk"};

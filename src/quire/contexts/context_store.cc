@@ -20,10 +20,10 @@
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"
 #include "quire/interrupt.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/sequences/block_run.h"
@@ -58,7 +58,7 @@ Result<std::vector<T>> list_of(base::JsonView object, std::string_view key) {
   return *std::move(values);
 }
 
-Result<Item> parse_item(const kv_store::Entry& entry) {
+Result<Item> parse_item(const kv_store::StoreEntry& entry) {
   QUIRE_TRY(const base::Json value, base::parse_json(entry.metadata_json, "a saved item"));
   const base::JsonView object = value;
   if (!object.is_object()) {
@@ -120,7 +120,7 @@ Status Context::save(const std::string& name, const Interrupt& interrupted) {
 }
 
 bool Context::is_saved(const Item& item) const {
-  return item.info.saved && store_->open_object(item.info.id).ok();
+  return item.info.saved && store_->objects().open(item.info.id).ok();
 }
 
 Status Context::write_through(runtime::Runtime& runtime, Item& item) {
@@ -139,23 +139,23 @@ Status Context::write_once(runtime::Runtime& runtime, Item& item) {
     kv_store::KVFileContent content = tiers.content_of({&item.device, 1}, blocks);
     QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->put_object(id, std::move(content), from.shelves(), from.runs));
+              store_->objects().put(id, std::move(content), from.pool(), from.runs));
   } else if (item.host != nullptr) {
     kv_store::KVFileContent content = tiers.content_of({}, blocks);
     content.runs.push_back({.tokens = item.host->tokens});
-    QUIRE_TRY(const tiers::TierService::Shelved copy, tiers.shelve(*item.host));
+    QUIRE_TRY(const tiers::TierService::PoolCopy copy, tiers.copy_to_pool(*item.host));
     QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->put_object(id, std::move(content), copy.shelves, {&copy.blocks, 1}));
+              store_->objects().put(id, std::move(content), copy.pool, {&copy.blocks, 1}));
   }
   QUIRE_TRY_STATUS(
-      store_->put_entry({.key = id,
-                         .tenant = options_.salt,
-                         .kind = kv_store::EntryKind::kContext,
-                         .name = item.info.name,
-                         .metadata_json = to_json(item),
-                         .parts = {{.object = id, .tokens = std::ssize(item.info.token_ids)}},
-                         .pinned = item.info.retention.pinned,
-                         .ttl_ms = ttl_ms(item.info.retention)}));
+      store_->entries().put({.key = id,
+                             .tenant = options_.salt,
+                             .kind = kv_store::EntryKind::kContext,
+                             .name = item.info.name,
+                             .metadata_json = to_json(item),
+                             .parts = {{.object = id, .tokens = std::ssize(item.info.token_ids)}},
+                             .pinned = item.info.retention.pinned,
+                             .ttl_ms = ttl_ms(item.info.retention)}));
   item.info.saved = true;
   return {};
 }
@@ -164,18 +164,18 @@ Status Context::write_once(runtime::Runtime& runtime, Item& item) {
 Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   if (store->read_only()) {  // which need not be told what it says already
-    QUIRE_TRY(const kv_store::Entry entry, store->get(id, options_.salt));
+    QUIRE_TRY(const kv_store::StoreEntry entry, store->entries().get(id, options_.salt));
     if (entry.pinned == retention.pinned && entry.ttl_ms == ttl_ms(retention)) {
       return {};
     }
   }
-  QUIRE_TRY_STATUS(store->pin(id, options_.salt, retention.pinned));
-  return store->set_ttl(id, options_.salt, ttl_ms(retention));
+  QUIRE_TRY_STATUS(store->entries().pin(id, options_.salt, retention.pinned));
+  return store->entries().set_ttl(id, options_.salt, ttl_ms(retention));
 }
 
 Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  QUIRE_TRY(kv_store::KVFile file, store->open_object(item.info.id));
+  QUIRE_TRY(kv_store::KVFile file, store->objects().open(item.info.id));
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != item.info.token_ids) {
     return {ErrorCode::kCorrupt,
@@ -237,10 +237,11 @@ Result<bool> Context::end_reading(const Arriving& arriving, const Interrupt& int
 // An item that an earlier process has saved, by id, the beginning of it, or name.
 Result<Item*> Context::add_saved(runtime::Runtime& runtime, const std::string& name) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  QUIRE_TRY(const std::vector<kv_store::Entry> entries,
-            store->list({.kind = kv_store::EntryKind::kContext, .tenant = options_.salt}));
-  std::vector<const kv_store::Entry*> found;
-  for (const kv_store::Entry& entry : entries) {
+  QUIRE_TRY(
+      const std::vector<kv_store::StoreEntry> entries,
+      store->entries().list({.kind = kv_store::EntryKind::kContext, .tenant = options_.salt}));
+  std::vector<const kv_store::StoreEntry*> found;
+  for (const kv_store::StoreEntry& entry : entries) {
     const bool begins = name.size() >= kMinDigits && entry.key.starts_with(name);
     if (begins || entry.name == name) {
       found.push_back(&entry);
@@ -292,7 +293,8 @@ Status Context::erase(const std::string& name, bool wipe) {
   }
   const std::string id = (*item)->info.id;
   if (store_ != nullptr) {
-    QUIRE_TRY([[maybe_unused]] const bool removed, store_->remove(id, options_.salt, wipe));
+    QUIRE_TRY([[maybe_unused]] const bool removed,
+              store_->remover().remove(id, options_.salt, wipe));
   }
   items_.erase(id);
   changed();

@@ -13,7 +13,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
@@ -59,16 +59,16 @@ Result<std::int32_t> blocks_within(const tensor::KVGeometry& geometry, std::int6
 
 }  // namespace
 
-EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedStore blocks,
+EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedPool blocks,
                        const kv::LedgerConfig& ledger_config,
                        const sched::SchedulerConfig& scheduler_config)
     : bundle(std::move(loaded)),
-      shelves(std::move(blocks)),
+      paged_pool(std::move(blocks)),
       ledger(ledger_config),
       scheduler(scheduler_config, ledger) {
-  const tensor::KVGeometry& geometry = shelves.geometry();
+  const tensor::KVGeometry& geometry = paged_pool.geometry();
   for (int layer = 0; layer < geometry.layers; ++layer) {
-    views.push_back(shelves.view(layer));
+    views.push_back(paged_pool.view(layer));
   }
   const model::LoadReport& report = decoder().load_report();
   counters.block_bytes = geometry.block_bytes();
@@ -102,11 +102,11 @@ Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
                                          .block_bytes = geometry.block_bytes()};
   QUIRE_TRY_STATUS(ledger.validate());
   QUIRE_TRY_STATUS(scheduler.validate());
-  QUIRE_TRY(kv_store::PagedStore shelves,
+  QUIRE_TRY(kv_store::PagedPool paged_pool,
             accelerator == nullptr
-                ? kv_store::PagedStore::create(geometry, num_blocks)
-                : kv_store::PagedStore::create_on(*accelerator, geometry, num_blocks));
-  return std::make_unique<EngineCore>(std::move(bundle), std::move(shelves), ledger, scheduler);
+                ? kv_store::PagedPool::create(geometry, num_blocks)
+                : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
+  return std::make_unique<EngineCore>(std::move(bundle), std::move(paged_pool), ledger, scheduler);
 }
 
 }  // namespace quire::engine

@@ -12,7 +12,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/sched/scheduler.h"
@@ -75,7 +75,7 @@ struct EngineStats {
 
 // Engine thread only, but for the text and the configuration in `bundle`, which do not change.
 struct EngineCore {
-  EngineCore(ModelBundle loaded, kv_store::PagedStore blocks, const kv::LedgerConfig& ledger_config,
+  EngineCore(ModelBundle loaded, kv_store::PagedPool blocks, const kv::LedgerConfig& ledger_config,
              const sched::SchedulerConfig& scheduler_config);
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
@@ -85,7 +85,7 @@ struct EngineCore {
   }
 
   ModelBundle bundle;
-  kv_store::PagedStore shelves;
+  kv_store::PagedPool paged_pool;
   std::vector<tensor::PagedKVView> views;  // [layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;

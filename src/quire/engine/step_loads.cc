@@ -19,7 +19,7 @@ Status copy_blocks(Step& step) {
     if (!step.hooks->kv_gate->idle()) {
       step.hooks->kv_gate->before_copy(copy);
     }
-    if (const Status copied = step.core.shelves.copy(copy); !copied.ok()) {
+    if (const Status copied = step.core.paged_pool.copy(copy); !copied.ok()) {
       status = copied;
     }
   }

@@ -1,4 +1,4 @@
-// Reading single tokens back from the shelves, for what looks at KV outside of attention.
+// Reading single tokens back from the paged pool, for what looks at KV outside of attention.
 #pragma once
 
 #include <span>

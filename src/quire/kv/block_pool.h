@@ -26,12 +26,13 @@ class BlockPool {
   // Makes a pool of free blocks 0 to num_blocks - 1.
   explicit BlockPool(std::int32_t num_blocks);
 
-  // Takes `count` blocks with one reference each. Consecutive ids are consecutive bytes on the
-  // shelves, which are read faster. So the blocks continue after `after` (-1: nothing to continue)
-  // where they can, and the others lie in the largest free extents. Inside a larger extent a few
-  // blocks stay free for the neighbour before it, which may grow; more would spread few tokens over
-  // the whole pool. Precondition: count <= num_free(). The result is valid until the next call.
-  // Cost: O(count), plus O(num_blocks / 64 + extents * log extents) unless `after` is continued.
+  // Takes `count` blocks with one reference each. Consecutive ids are consecutive bytes in the
+  // paged pool, which are read faster. So the blocks continue after `after` (-1: nothing to
+  // continue) where they can, and the others lie in the largest free extents. Inside a larger
+  // extent a few blocks stay free for the neighbour before it, which may grow; more would spread
+  // few tokens over the whole pool. Precondition: count <= num_free(). The result is valid until
+  // the next call. Cost: O(count), plus O(num_blocks / 64 + extents * log extents) unless `after`
+  // is continued.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
   // Takes a block of the smallest free extent, but none of the `count` blocks from `first` on.

@@ -1,5 +1,5 @@
 // Ledger: owner of who uses which block for which tokens, and of what may be evicted. It knows
-// numbers (blocks, tokens), never a tensor. The shelves (kv_store) hold the bytes.
+// numbers (blocks, tokens), never a tensor. The paged pool (kv_store) holds the bytes.
 //
 // A ledger is one state with five views, each in a header of its own. A plain request needs this
 // header and sequences() alone.

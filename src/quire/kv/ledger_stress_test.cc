@@ -1,5 +1,5 @@
 // Random operations against a model that copies everything: it keeps, for every token with KV, a
-// value that depends on the salt and all tokens before it, and shelves that hold such a value per
+// value that depends on the salt and all tokens before it, and a pool that holds such a value per
 // slot. After each step every slot that a sequence shows must hold that sequence's value, and every
 // invariant of the ledger must hold.
 #include <gtest/gtest.h>
@@ -57,8 +57,8 @@ class LedgerStress {
   LedgerStress(const LedgerConfig& config, std::uint32_t seed)
       : config_(config),
         ledger_(config),
-        shelves_(static_cast<std::size_t>(config.num_blocks) *
-                 static_cast<std::size_t>(config.block_tokens)),
+        paged_pool_(static_cast<std::size_t>(config.num_blocks) *
+                    static_cast<std::size_t>(config.block_tokens)),
         random_(seed) {}
 
   void step() {
@@ -264,7 +264,7 @@ class LedgerStress {
     for (std::int32_t i = 0; i < count; ++i) {
       const std::size_t index = model.values.size();
       model.values.push_back(next_value(model.value_before(index), model.tokens[index]));
-      shelves_[slot(open, open.num_tokens + i)] = model.values.back();
+      paged_pool_[slot(open, open.num_tokens + i)] = model.values.back();
     }
     ledger_.sequences().advance(id, count);
     model.room -= count;
@@ -274,10 +274,10 @@ class LedgerStress {
     const auto step = static_cast<std::size_t>(config_.block_tokens);
     for (const BlockCopy copy : ledger_.take_copies()) {
       ++num_copies_;
-      std::copy_n(shelves_.begin() +
+      std::copy_n(paged_pool_.begin() +
                       static_cast<std::ptrdiff_t>(static_cast<std::size_t>(copy.from.value) * step),
                   copy.tokens,
-                  shelves_.begin() +
+                  paged_pool_.begin() +
                       static_cast<std::ptrdiff_t>(static_cast<std::size_t>(copy.to.value) * step));
     }
   }
@@ -426,13 +426,13 @@ class LedgerStress {
         ASSERT_LE((i / config_.block_tokens + 1) * config_.block_tokens, first_seen);
         continue;
       }
-      ASSERT_EQ(shelves_[slot(run, i)], values[static_cast<std::size_t>(i)]) << "token " << i;
+      ASSERT_EQ(paged_pool_[slot(run, i)], values[static_cast<std::size_t>(i)]) << "token " << i;
     }
   }
 
   LedgerConfig config_;
   Ledger ledger_;
-  std::vector<Value> shelves_;  // [blocks * block_tokens]
+  std::vector<Value> paged_pool_;  // [blocks * block_tokens]
   std::map<SeqId, ModelSequence> sequences_;
   std::map<SegmentId, std::vector<Value>> segments_;  // KV
   std::array<SessionRef, 4> sessions_said_;

@@ -52,7 +52,7 @@ class SharedBlocks {
   // Memory for so many copies beside those that acquire() orders, which has its own. Before
   // acquire().
   void reserve_copies(std::int32_t count);
-  // Copies that the shelves must do, in this order, before anything else is written.
+  // Copies that the paged pool must do, in this order, before anything else is written.
   void order_copy(const BlockCopy& copy) { copies_.push_back(copy); }
   [[nodiscard]] std::vector<BlockCopy> take_copies() {
     std::vector<BlockCopy> taken = copies_;

@@ -88,7 +88,7 @@ struct ComposeTail {
   std::optional<std::int32_t> position;  // of the first token; absent: behind the last segment
 };
 
-// A copy that the shelves make before the next write: the first `tokens` slots of `from`.
+// A copy that the paged pool makes before the next write: the first `tokens` slots of `from`.
 struct BlockCopy {
   BlockId from;
   BlockId to;

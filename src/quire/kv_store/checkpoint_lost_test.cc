@@ -1,5 +1,5 @@
 // Checkpoints of sequences whose window moves on: what it has freed is saved as tokens, and what
-// earlier checkpoints have of it goes with them. The oracle is the shelves that have all of it.
+// earlier checkpoints have of it goes with them. The oracle is the pool that has all of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -45,7 +45,7 @@ class CheckpointsOfAWindow : public ::testing::Test {
     return CheckpointManager::create(store_, std::move(options)).value();
   }
 
-  // The first `num_tokens` tokens of what blocks 0, 1, ... of the shelves hold.
+  // The first `num_tokens` tokens of what blocks 0, 1, ... of the pool hold.
   LiveSequence sequence(int num_tokens) const {
     LiveSequence made{.name = "a", .fingerprint = fingerprint_of(1), .kernels = "any"};
     LiveRun& live = made.runs.emplace_back();
@@ -59,7 +59,7 @@ class CheckpointsOfAWindow : public ::testing::Test {
   }
 
   Checkpoint save(CheckpointManager& checkpoints, const LiveSequence& live) {
-    return checkpoints.save("", {&live, 1}, shelves_).value();
+    return checkpoints.save("", {&live, 1}, pool_).value();
   }
 
   // What was saved reads back, from the first block that is there on.
@@ -70,12 +70,12 @@ class CheckpointsOfAWindow : public ::testing::Test {
     const SavedRun& run = read->runs[0].run;
     EXPECT_EQ(run.tokens, live.runs[0].run.tokens);
     EXPECT_EQ(run.lost_blocks, live.runs[0].run.lost_blocks);
-    PagedStore to = random_shelves(widely_windowed(), kLostBlocks, 9);
+    PagedPool to = random_pool(widely_windowed(), kLostBlocks, 9);
     ASSERT_TRUE(
         checkpoints.read(saved.sequences[0], 0, run.lost_blocks, live.runs[0].blocks, to).ok());
     const auto tokens = run.tokens.size() - static_cast<std::size_t>(run.lost_tokens(4));
     EXPECT_EQ(kv_bytes(to, live.runs[0].blocks, tokens),
-              kv_bytes(shelves_, live.runs[0].blocks, tokens));
+              kv_bytes(pool_, live.runs[0].blocks, tokens));
   }
 
   [[nodiscard]] std::vector<std::filesystem::path> objects() const {
@@ -99,7 +99,7 @@ class CheckpointsOfAWindow : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
-  const PagedStore shelves_ = random_shelves(widely_windowed(), kLostBlocks, 1);
+  const PagedPool pool_ = random_pool(widely_windowed(), kLostBlocks, 1);
   Store store_;
 };
 
@@ -173,21 +173,21 @@ TEST_F(CheckpointsOfAWindow, ThatHaveLostWhatTheirWindowStillSeesAreRefused) {
 
 TEST_F(CheckpointsOfAWindow, NameTokensWithoutKvApartFromThoseWithIt) {
   const LiveSequence live = sequence(803);
-  const PieceNames names(live, "", shelves_);
+  const PieceNames names(live, "", pool_);
   LiveSequence whole = live;
   whole.runs[0].run.lost_blocks = 0;
   whole.runs[0].blocks.clear();
   for (std::int32_t i = 0; i < whole.runs[0].run.num_blocks(4); ++i) {
     whole.runs[0].blocks.push_back({i});
   }
-  const PieceNames all(whole, "", shelves_);
+  const PieceNames all(whole, "", pool_);
   EXPECT_NE(names.name(0, 0, 128), all.name(0, 0, 128)) << "tokens without KV are another object";
   EXPECT_EQ(names.name(0, 404, 532), all.name(0, 404, 532));
   LiveSequence changed = live;
   changed.follows_from_tokens = false;  // the KV is in the names, what is lost is not
-  const PieceNames by_kv(changed, "", shelves_);
+  const PieceNames by_kv(changed, "", pool_);
   whole.follows_from_tokens = false;
-  EXPECT_EQ(by_kv.name(0, 404, 532), PieceNames(whole, "", shelves_).name(0, 404, 532));
+  EXPECT_EQ(by_kv.name(0, 404, 532), PieceNames(whole, "", pool_).name(0, 404, 532));
   EXPECT_NE(by_kv.name(0, 404, 532), names.name(0, 404, 532));
 }
 

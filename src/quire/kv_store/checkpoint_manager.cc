@@ -19,11 +19,11 @@
 #include "quire/base/str.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/corrupt.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -63,7 +63,7 @@ Result<SavedSequence::Run> read_run(JsonView run) {
 }
 
 Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint) {
-  const Entry& entry = checkpoint.entry;
+  const StoreEntry& entry = checkpoint.entry;
   if (!object.is_object()) {
     return corrupt("a sequence is no object");
   }
@@ -81,7 +81,7 @@ Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint)
   QUIRE_TRY(saved.kernels, base::get_string(object, "kernels", ""));
   QUIRE_TRY(saved.follows_from_tokens, base::get_bool(object, "follows_from_tokens", false));
   std::int64_t tokens = 0;
-  for (const EntryPart& piece : saved.parts) {
+  for (const ObjectRange& piece : saved.parts) {
     tokens += piece.tokens;
   }
   const JsonView runs = object.find("runs");
@@ -120,7 +120,7 @@ Status take_metadata(Checkpoint& checkpoint) {
 }
 
 // What `describe` wrote.
-Result<Checkpoint> read_checkpoint(Entry entry) {
+Result<Checkpoint> read_checkpoint(StoreEntry entry) {
   Checkpoint checkpoint{.name = entry.name, .entry = std::move(entry)};
   if (const Status taken = take_metadata(checkpoint); !taken.ok()) {
     return corrupt(
@@ -163,16 +163,16 @@ std::vector<BlockId> blocks_of(const LiveRun& live, const SequencePiece& piece, 
 }
 
 // Of the one run that a piece has.
-Status read_layers(const KVFilePart& part, PagedStore& shelves) {
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(part.read_layer(layer, shelves));
+Status read_layers(const KVFilePart& part, PagedPool& pool) {
+  for (int layer = 0; layer < pool.geometry().layers; ++layer) {
+    QUIRE_TRY_STATUS(part.read_layer(layer, pool));
   }
   return {};
 }
 
 // Puts what an object has behind what there is of a run of `run_tokens` tokens; false when it does
 // not follow there. Only what comes first may be lost.
-bool add_piece(const KVFileContent& content, const EntryPart& part, std::int64_t run_tokens,
+bool add_piece(const KVFileContent& content, const ObjectRange& part, std::int64_t run_tokens,
                SavedRun& run) {
   if (content.runs.size() != 1) {
     return false;
@@ -192,15 +192,15 @@ bool add_piece(const KVFileContent& content, const EntryPart& part, std::int64_t
   return true;
 }
 
-Error not_a_piece(const EntryPart& part, const SavedSequence& saved) {
+Error not_a_piece(const ObjectRange& part, const SavedSequence& saved) {
   return {.code = ErrorCode::kCorrupt,
           .message = base::str_cat("object ", part.object, " is no piece of sequence ",
                                    base::quoted(saved.name))};
 }
 
-Status verify_parts(const Store& store, const Entry& entry) {
+Status verify_parts(const Store& store, const StoreEntry& entry) {
   for (const std::string& hash : objects_of(entry)) {
-    QUIRE_TRY(const KVFile file, store.open_object(hash));
+    QUIRE_TRY(const KVFile file, store.objects().open(hash));
     QUIRE_TRY_STATUS(file.verify());
   }
   return {};
@@ -239,8 +239,8 @@ std::string CheckpointManager::key_of(std::string_view name) const {
 }
 
 Status CheckpointManager::put_pieces(const LiveSequence& sequence,
-                                     std::span<const SequencePiece> pieces,
-                                     const PagedStore& shelves, Checkpoint& checkpoint) {
+                                     std::span<const SequencePiece> pieces, const PagedPool& pool,
+                                     Checkpoint& checkpoint) {
   SavedSequence saved{.name = sequence.name,
                       .metadata_json = sequence.metadata_json,
                       .kernels = sequence.kernels,
@@ -249,11 +249,11 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
     saved.runs.push_back({.tokens = static_cast<std::int64_t>(live.run.tokens.size()),
                           .start_position = live.run.start_position});
   }
-  const int block_tokens = shelves.geometry().block_tokens;
+  const int block_tokens = pool.geometry().block_tokens;
   for (const SequencePiece& piece : pieces) {
     const LiveRun& live = sequence.runs[piece.run];
     const SavedRun& run = live.run;
-    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = shelves.geometry()};
+    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = pool.geometry()};
     content.runs = {
         {.tokens = {run.tokens.begin() + piece.begin, run.tokens.begin() + piece.end},
          .start_position = run.start_position + static_cast<std::int32_t>(piece.begin)}};
@@ -262,7 +262,7 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
       content.runs[0].lost_blocks = content.runs[0].num_blocks(block_tokens);
     }
     QUIRE_TRY(const std::int64_t bytes,
-              store_->put_object(piece.object, std::move(content), shelves, {&held, 1}));
+              store_->objects().put(piece.object, std::move(content), pool, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
     checkpoint.written_bytes += bytes;
     saved.parts.push_back({.object = piece.object, .tokens = piece.end - piece.begin});
@@ -285,7 +285,7 @@ Status CheckpointManager::put_numbered(Checkpoint& checkpoint) {
   for (;; ++checkpoint.number) {
     checkpoint.name = base::str_cat("checkpoint-", checkpoint.number);
     QUIRE_TRY_STATUS(complete_entry(checkpoint));
-    QUIRE_TRY(const bool put, store_->put_new_entry(checkpoint.entry));
+    QUIRE_TRY(const bool put, store_->entries().put_new(checkpoint.entry));
     if (put) {
       return {};
     }
@@ -297,7 +297,7 @@ Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
     QUIRE_TRY_STATUS(put_numbered(checkpoint));
   } else {
     QUIRE_TRY_STATUS(complete_entry(checkpoint));
-    QUIRE_TRY_STATUS(store_->put_entry(checkpoint.entry));
+    QUIRE_TRY_STATUS(store_->entries().put(checkpoint.entry));
   }
   QUIRE_TRY(Checkpoint stored, find(checkpoint.name));
   stored.written_objects = checkpoint.written_objects;
@@ -307,10 +307,10 @@ Result<Checkpoint> CheckpointManager::put_checkpoint(Checkpoint checkpoint) {
 
 Result<Checkpoint> CheckpointManager::save(const std::string& name,
                                            std::span<const LiveSequence> sequences,
-                                           const PagedStore& shelves,
+                                           const PagedPool& pool,
                                            std::span<const std::string> only) {
   QUIRE_TRY(const auto chosen, choose(sequences, only));
-  QUIRE_TRY(Checkpoint stored, put_until_there([&] { return put(name, chosen, shelves); }));
+  QUIRE_TRY(Checkpoint stored, put_until_there([&] { return put(name, chosen, pool); }));
   saved_ms_ = store_->now_ms();
   if (options_.keep > 0) {
     QUIRE_TRY_STATUS(prune(options_.keep));
@@ -320,7 +320,7 @@ Result<Checkpoint> CheckpointManager::save(const std::string& name,
 
 Result<Checkpoint> CheckpointManager::put(const std::string& name,
                                           std::span<const LiveSequence* const> sequences,
-                                          const PagedStore& shelves) {
+                                          const PagedPool& pool) {
   QUIRE_TRY(const std::vector<Checkpoint> earlier, list());
   PieceCutter cutter(options_.tenant);
   for (const Checkpoint& known : earlier) {
@@ -331,8 +331,8 @@ Result<Checkpoint> CheckpointManager::put(const std::string& name,
   Checkpoint checkpoint{.name = name, .number = earlier.empty() ? 1 : earlier.front().number + 1};
   const auto cuts = common_cuts(sequences);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    QUIRE_TRY_STATUS(put_pieces(*sequences[i], cutter.cut(*sequences[i], shelves, cuts[i]), shelves,
-                                checkpoint));
+    QUIRE_TRY_STATUS(
+        put_pieces(*sequences[i], cutter.cut(*sequences[i], pool, cuts[i]), pool, checkpoint));
   }
   return put_checkpoint(std::move(checkpoint));
 }
@@ -346,8 +346,8 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
     sequence.runs.push_back({.run = {.start_position = run.start_position}});
   }
   std::size_t run = 0;
-  for (const EntryPart& part : saved.parts) {
-    QUIRE_TRY(const KVFile file, store_->open_object(part.object));
+  for (const ObjectRange& part : saved.parts) {
+    QUIRE_TRY(const KVFile file, store_->objects().open(part.object));
     const KVFileContent& content = file.content();
     if (run == sequence.runs.size()) {
       return not_a_piece(part, saved);
@@ -379,7 +379,7 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
   for (std::size_t before = 0; before < run; ++before) {
     at -= saved.runs[before].tokens;
   }
-  for (const EntryPart& piece : saved.parts) {
+  for (const ObjectRange& piece : saved.parts) {
     const std::int64_t start = std::exchange(at, at + piece.tokens);
     if (start < 0 || start >= saved.runs[run].tokens) {
       continue;  // of another run
@@ -388,7 +388,7 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
     const std::int64_t end = (at + block_tokens - 1) / block_tokens;
     const std::int64_t from = std::max(begin, first), until = std::min(end, last);
     if (from < until) {
-      QUIRE_TRY(KVFile file, store_->open_object(piece.object));
+      QUIRE_TRY(KVFile file, store_->objects().open(piece.object));
       const auto to = std::span(part.to).subspan(static_cast<std::size_t>(from - first),
                                                  static_cast<std::size_t>(until - from));
       opened.push_back({.file = std::make_shared<const KVFile>(std::move(file)),
@@ -401,19 +401,19 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
 
 Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
                                std::int32_t first_block, std::span<const BlockId> to,
-                               PagedStore& shelves) const {
+                               PagedPool& pool) const {
   QUIRE_TRY(const auto parts, open_part(saved,
                                         {.run = static_cast<int>(run),
                                          .first_block = first_block,
                                          .to = {to.begin(), to.end()}},
-                                        shelves.geometry().block_tokens));
+                                        pool.geometry().block_tokens));
   for (const KVFilePart& part : parts) {
-    QUIRE_TRY_STATUS(read_layers(part, shelves));
+    QUIRE_TRY_STATUS(read_layers(part, pool));
   }
   return {};
 }
 
-// With scratch shelves that hold this one sequence.
+// With a scratch pool that holds this one sequence.
 Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
                                            PieceCutter& cutter, std::span<const std::int64_t> cuts,
                                            Checkpoint& checkpoint) {
@@ -428,12 +428,12 @@ Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSeque
     checkpoint.sequences.push_back(saved);
     return {};
   }
-  QUIRE_TRY(PagedStore shelves, PagedStore::create(geometry, std::max(blocks, 1)));
+  QUIRE_TRY(PagedPool pool, PagedPool::create(geometry, std::max(blocks, 1)));
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
     const auto& [whole, held] = sequence.runs[run];
-    QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, shelves));
+    QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, pool));
   }
-  return put_pieces(sequence, cutter.cut(sequence, shelves, cuts), shelves, checkpoint);
+  return put_pieces(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint);
 }
 
 Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
@@ -459,10 +459,10 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
 }
 
 Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malformed) const {
-  QUIRE_TRY(std::vector<Entry> entries,
-            store_->list({.kind = EntryKind::kCheckpoint, .tenant = options_.tenant}));
+  QUIRE_TRY(std::vector<StoreEntry> entries,
+            store_->entries().list({.kind = EntryKind::kCheckpoint, .tenant = options_.tenant}));
   std::vector<Checkpoint> checkpoints;
-  for (Entry& entry : entries) {
+  for (StoreEntry& entry : entries) {
     if (entry.key != key_of(entry.name)) {
       continue;  // of another series
     }
@@ -479,7 +479,7 @@ Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malf
 }
 
 Result<Checkpoint> CheckpointManager::find(std::string_view name) const {
-  QUIRE_TRY(std::optional<Entry> entry, store_->find(key_of(name), options_.tenant));
+  QUIRE_TRY(std::optional<StoreEntry> entry, store_->entries().find(key_of(name), options_.tenant));
   if (!entry) {
     return {ErrorCode::kNotFound, base::str_cat("no checkpoint ", base::quoted(name), " in series ",
                                                 base::quoted(options_.series))};
@@ -509,7 +509,7 @@ Result<Checkpoint> CheckpointManager::latest() const {
 }
 
 Result<bool> CheckpointManager::remove(std::string_view name) {
-  return store_->remove(key_of(name), options_.tenant);
+  return store_->remover().remove(key_of(name), options_.tenant);
 }
 
 Result<std::int64_t> CheckpointManager::prune(std::int64_t keep) {
@@ -519,7 +519,7 @@ Result<std::int64_t> CheckpointManager::prune(std::int64_t keep) {
     if (checkpoint.entry.pinned || kept++ < keep) {
       continue;
     }
-    QUIRE_TRY(const bool there, store_->remove(checkpoint.entry.key, options_.tenant));
+    QUIRE_TRY(const bool there, store_->remover().remove(checkpoint.entry.key, options_.tenant));
     removed += there ? 1 : 0;
   }
   return removed;

@@ -14,9 +14,9 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -40,13 +40,13 @@ struct SavedSequence {
     std::int32_t start_position = 0;
   };
   std::vector<Run> runs;
-  std::vector<EntryPart> parts;  // its pieces, in order
+  std::vector<ObjectRange> parts;  // its pieces, in order
 };
 
 struct Checkpoint {
   std::string name;
   std::int64_t number = 0;  // grows within a series
-  Entry entry;              // of kind kCheckpoint
+  StoreEntry entry;         // of kind kCheckpoint
   std::vector<SavedSequence> sequences;
   // Of save() and compact() only:
   std::int64_t written_objects = 0;
@@ -66,7 +66,7 @@ class CheckpointManager {
   // the blocks that no checkpoint of the series has.
   [[nodiscard]] Result<Checkpoint> save(const std::string& name,
                                         std::span<const LiveSequence> sequences,
-                                        const PagedStore& shelves,
+                                        const PagedPool& pool,
                                         std::span<const std::string> only = {});
 
   // What a saved sequence is, without blocks: its runs are empty of KV. Reads the headers of its
@@ -76,10 +76,10 @@ class CheckpointManager {
   [[nodiscard]] Result<std::vector<KVFilePart>> open_part(const SavedSequence& saved,
                                                           const RunPart& part,
                                                           std::int64_t block_tokens) const;
-  // Reads blocks [first_block, first_block + to.size()) of a run of it onto the shelves. What was
+  // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool. What was
   // read before an error may not be used.
   [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,
-                            std::span<const BlockId> to, PagedStore& shelves) const;
+                            std::span<const BlockId> to, PagedPool& pool) const;
   // The same checkpoint in as few objects as if it had been the first one: what many small saves
   // have scattered is written together. Cost: reads and writes all of it.
   [[nodiscard]] Result<Checkpoint> compact(std::string_view name);
@@ -106,9 +106,9 @@ class CheckpointManager {
   [[nodiscard]] std::string key_of(std::string_view name) const;
   [[nodiscard]] Result<Checkpoint> put(const std::string& name,
                                        std::span<const LiveSequence* const> sequences,
-                                       const PagedStore& shelves);
+                                       const PagedPool& pool);
   [[nodiscard]] Status put_pieces(const LiveSequence& sequence,
-                                  std::span<const SequencePiece> pieces, const PagedStore& shelves,
+                                  std::span<const SequencePiece> pieces, const PagedPool& pool,
                                   Checkpoint& checkpoint);
   // Fills the entry, but for its parts, from name, number and sequences.
   [[nodiscard]] Status complete_entry(Checkpoint& checkpoint) const;

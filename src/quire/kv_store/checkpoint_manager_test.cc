@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "quire/kv_store/checkpoint_pieces.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 class Checkpoints : public ::testing::Test {
  protected:
   Checkpoints()
-      : shelves_(random_shelves(small_geometry(), 32, 51)),
+      : pool_(random_pool(small_geometry(), 32, 51)),
         store_(Store::open(folder_.path() / "store", {.write = {.sync = false}, .now_ms = [this] {
                                                         return system_now_ms() + ahead_ms_;
                                                       }})) {
@@ -41,7 +41,7 @@ class Checkpoints : public ::testing::Test {
     return std::move(manager).value();
   }
 
-  // Blocks [first, first + count) of the shelves, 4 tokens each but for the last one. Equal blocks
+  // Blocks [first, first + count) of the pool, 4 tokens each but for the last one. Equal blocks
   // behind equal ones are the same KV.
   LiveSequence sequence(const std::string& name, std::int32_t first, int count,
                         int last = 4) const {
@@ -61,7 +61,7 @@ class Checkpoints : public ::testing::Test {
   // Blocks from `first` on of one run, read back.
   void expect_run(const CheckpointManager& checkpoints, const SavedSequence& saved, std::size_t run,
                   const LiveRun& live, std::size_t first) {
-    PagedStore to = random_shelves(shelves_.geometry(), 32, 99);
+    PagedPool to = random_pool(pool_.geometry(), 32, 99);
     std::vector<BlockId> targets;
     for (std::size_t i = first; i < live.blocks.size(); ++i) {
       targets.push_back({static_cast<std::int32_t>(31 - i)});
@@ -71,7 +71,7 @@ class Checkpoints : public ::testing::Test {
     const auto first_block = static_cast<std::int32_t>(first);
     ASSERT_TRUE(checkpoints.read(saved, run, first_block, targets, to).ok());
     const std::size_t tokens = live.run.tokens.size() - 4 * first;
-    EXPECT_EQ(kv_bytes(to, targets, tokens), kv_bytes(shelves_, sources, tokens));
+    EXPECT_EQ(kv_bytes(to, targets, tokens), kv_bytes(pool_, sources, tokens));
   }
 
   void expect_saved(const CheckpointManager& checkpoints, const SavedSequence& saved,
@@ -107,7 +107,7 @@ class Checkpoints : public ::testing::Test {
     return objects;
   }
 
-  void damage(const EntryPart& part) {
+  void damage(const ObjectRange& part) {
     const auto path =
         folder_.path() / "store" / "objects" / part.object.substr(0, 2) / (part.object + ".qkv");
     auto bytes = file_bytes_of(path);
@@ -116,7 +116,7 @@ class Checkpoints : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  PagedStore shelves_;
+  PagedPool pool_;
   std::int64_t ahead_ms_ = 0;
   Result<Store> store_;
 };
@@ -129,7 +129,7 @@ TEST_F(Checkpoints, SayWhatWasSavedAndGiveItBack) {
   composed.runs.back().run.start_position = 40;
   const std::vector<LiveSequence> all = {
       sequence("a", 0, 3), sequence("b", 4, 2, 1), composed, {.name = "empty"}};
-  const auto saved = checkpoints.save("", all, shelves_);
+  const auto saved = checkpoints.save("", all, pool_);
   ASSERT_TRUE(saved.ok()) << saved.error().message;
   EXPECT_EQ(saved->name, "checkpoint-1");
   EXPECT_EQ(saved->written_objects, 1 + 2 + 4);
@@ -146,18 +146,18 @@ TEST_F(Checkpoints, SayWhatWasSavedAndGiveItBack) {
 
 TEST_F(Checkpoints, WriteOnlyTheBlocksThatAreNew) {
   CheckpointManager checkpoints = manager({.keep = 1});
-  const auto first = checkpoints.save("", {{sequence("a", 0, 10)}}, shelves_);
+  const auto first = checkpoints.save("", {{sequence("a", 0, 10)}}, pool_);
   ASSERT_TRUE(first.ok());
-  const auto second = manager({.keep = 1}).save("", {{sequence("a", 0, 11)}}, shelves_);
+  const auto second = manager({.keep = 1}).save("", {{sequence("a", 0, 11)}}, pool_);
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->written_objects, 1);
   EXPECT_LT(second->written_bytes * 2, first->written_bytes);
-  const auto third = checkpoints.save("", {{sequence("a", 0, 11)}}, shelves_);
+  const auto third = checkpoints.save("", {{sequence("a", 0, 11)}}, pool_);
   EXPECT_EQ(third->written_bytes, 0);
   EXPECT_EQ(third->sequences[0].parts, second->sequences[0].parts);
-  const auto tail = checkpoints.save("", {{sequence("a", 0, 12, 1)}}, shelves_);
+  const auto tail = checkpoints.save("", {{sequence("a", 0, 12, 1)}}, pool_);
   EXPECT_EQ(tail->written_objects, 1);
-  const auto grown = checkpoints.save("", {{sequence("a", 0, 12, 3)}}, shelves_);
+  const auto grown = checkpoints.save("", {{sequence("a", 0, 12, 3)}}, pool_);
   EXPECT_EQ(grown->written_objects, 1) << "the block that was not full";
   EXPECT_EQ(num_objects(), 3) << "the tail of before went with its checkpoint";
   expect_saved(checkpoints, grown->sequences[0], sequence("a", 0, 12, 3));
@@ -167,13 +167,13 @@ TEST_F(Checkpoints, BaseAndIncrementsEqualAFullSave) {
   CheckpointManager step = manager({.series = "step", .keep = 1});
   for (int blocks = 1; blocks <= 24; ++blocks) {
     for (const int last : {2, 4}) {
-      ASSERT_TRUE(step.save("", {{sequence("a", 0, blocks, last)}}, shelves_).ok());
+      ASSERT_TRUE(step.save("", {{sequence("a", 0, blocks, last)}}, pool_).ok());
     }
   }
   const auto stepwise = step.latest();
   EXPECT_EQ(stepwise->sequences[0].parts.size(), 24U);
   CheckpointManager full = manager({.series = "full"});
-  const auto whole = full.save("", {{sequence("a", 0, 24)}}, shelves_);
+  const auto whole = full.save("", {{sequence("a", 0, 24)}}, pool_);
   ASSERT_EQ(whole->sequences[0].parts.size(), 1U);
   expect_saved(step, stepwise->sequences[0], sequence("a", 0, 24));
   expect_saved(full, whole->sequences[0], sequence("a", 0, 24));
@@ -195,7 +195,7 @@ TEST_F(Checkpoints, OfSequencesThatBeginAlikeTheBeginningIsWrittenOnce) {
                                  other.runs[0].run.tokens.end());
   fork.runs[0].blocks.insert(fork.runs[0].blocks.end(), {{20}, {21}});
   const std::vector<LiveSequence> all = {sequence("a", 0, 18), fork};
-  const auto saved = checkpoints.save("", all, shelves_);
+  const auto saved = checkpoints.save("", all, pool_);
   ASSERT_TRUE(saved.ok());
   EXPECT_EQ(saved->written_objects, 3);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -209,7 +209,7 @@ TEST_F(Checkpoints, OfSequencesThatBeginAlikeTheBeginningIsWrittenOnce) {
 TEST_F(Checkpoints, NamesSayWhatTheKVIs) {
   const LiveSequence same = sequence("a", 0, 2);
   const auto name = [&](const LiveSequence& of, const std::string& tenant = "") {
-    return PieceNames(of, tenant, shelves_).name(of.runs.size() - 1, 0, 8);
+    return PieceNames(of, tenant, pool_).name(of.runs.size() - 1, 0, 8);
   };
   EXPECT_EQ(name(same), name(sequence("b", 0, 2)));
   std::set<std::string> names = {name(same), name(same, "t"), name(sequence("a", 1, 2))};
@@ -231,7 +231,7 @@ TEST_F(Checkpoints, NamesSayWhatTheKVIs) {
   changed.runs[0].blocks[1] = {9};
   names.insert(name(changed));
   EXPECT_EQ(names.size(), 9U);
-  const PagedStore larger = random_shelves(small_geometry(tensor::DType::kFloat32), 4, 1);
+  const PagedPool larger = random_pool(small_geometry(tensor::DType::kFloat32), 4, 1);
   EXPECT_NE(PieceNames(same, "", larger).name(0, 0, 8), name(same));
 }
 
@@ -239,23 +239,23 @@ TEST_F(Checkpoints, SaveChosenSequencesOnlyIfAsked) {
   CheckpointManager checkpoints = manager();
   const std::vector<LiveSequence> all = {sequence("a", 0, 1), sequence("b", 1, 1)};
   const std::vector<std::string> only = {"b"}, unknown = {"c"};
-  const auto saved = checkpoints.save("", all, shelves_, only);
+  const auto saved = checkpoints.save("", all, pool_, only);
   ASSERT_TRUE(saved.ok());
   ASSERT_EQ(saved->sequences.size(), 1U);
   EXPECT_EQ(saved->sequences[0].name, "b");
   EXPECT_EQ(saved->written_objects, 1);
-  EXPECT_EQ(checkpoints.save("", all, shelves_, unknown).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(checkpoints.save("", all, pool_, unknown).error().code, ErrorCode::kNotFound);
   const std::vector<LiveSequence> twice = {sequence("a", 0, 1), sequence("a", 1, 1)};
-  EXPECT_EQ(checkpoints.save("", twice, shelves_).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(checkpoints.save("", twice, pool_).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(names(checkpoints.list()).size(), 1U);
 }
 
 TEST_F(Checkpoints, ExactlyTheNewestAreKeptAndPinnedOnesBeside) {
   CheckpointManager checkpoints = manager({.keep = 2});
-  const auto first = checkpoints.save("first", {{sequence("a", 0, 1)}}, shelves_);
-  ASSERT_TRUE(store_->pin(first->entry.key, "", true).ok());
+  const auto first = checkpoints.save("first", {{sequence("a", 0, 1)}}, pool_);
+  ASSERT_TRUE(store_->entries().pin(first->entry.key, "", true).ok());
   for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 2 + i)}}, shelves_).ok());
+    ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 2 + i)}}, pool_).ok());
   }
   EXPECT_THAT(names(checkpoints.list()), ElementsAre("checkpoint-5", "checkpoint-4", "first"));
   EXPECT_TRUE(*checkpoints.remove("checkpoint-5"));
@@ -269,8 +269,8 @@ TEST_F(Checkpoints, ExactlyTheNewestAreKeptAndPinnedOnesBeside) {
 TEST_F(Checkpoints, WithoutANameReplaceNoOther) {
   CheckpointManager checkpoints = manager();
   const LiveSequence first = sequence("a", 0, 3), second = sequence("a", 8, 2);
-  ASSERT_TRUE(checkpoints.save("checkpoint-2", {&first, 1}, shelves_).ok());
-  const auto saved = checkpoints.save("", {&second, 1}, shelves_);
+  ASSERT_TRUE(checkpoints.save("checkpoint-2", {&first, 1}, pool_).ok());
+  const auto saved = checkpoints.save("", {&second, 1}, pool_);
   ASSERT_TRUE(saved.ok());
   EXPECT_THAT(names(checkpoints.list()), ElementsAre("checkpoint-3", "checkpoint-2"));
   const auto kept = checkpoints.find("checkpoint-2");
@@ -287,7 +287,7 @@ TEST_F(Checkpoints, OfWritersAtTheSameTimeAreAllThere) {
     ASSERT_TRUE(checkpoints.ok());
     for (int i = 0; i < kEach; ++i) {
       const LiveSequence live = sequence("a", first_block + i % 8, 2);
-      const auto saved = checkpoints->save("", {&live, 1}, shelves_);
+      const auto saved = checkpoints->save("", {&live, 1}, pool_);
       ASSERT_TRUE(saved.ok()) << saved.error().message;
     }
   };
@@ -302,8 +302,8 @@ TEST_F(Checkpoints, OfOtherSeriesAndTenantsAreLeftAlone) {
   CheckpointManager two = manager({.series = "two", .keep = 1});
   CheckpointManager other = manager({.series = "one", .tenant = "t", .keep = 1});
   for (CheckpointManager* checkpoints : {&one, &two, &other}) {
-    ASSERT_TRUE(checkpoints->save("x", {{sequence("a", 0, 1)}}, shelves_).ok());
-    ASSERT_TRUE(checkpoints->save("y", {{sequence("a", 0, 1)}}, shelves_).ok());
+    ASSERT_TRUE(checkpoints->save("x", {{sequence("a", 0, 1)}}, pool_).ok());
+    ASSERT_TRUE(checkpoints->save("y", {{sequence("a", 0, 1)}}, pool_).ok());
   }
   for (CheckpointManager* checkpoints : {&one, &two, &other}) {
     EXPECT_THAT(names(checkpoints->list()), ElementsAre("y"));
@@ -313,8 +313,8 @@ TEST_F(Checkpoints, OfOtherSeriesAndTenantsAreLeftAlone) {
 TEST_F(Checkpoints, TheLatestIsTheNewestThatIsWhole) {
   CheckpointManager checkpoints = manager();
   EXPECT_EQ(checkpoints.latest().error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 1)}}, shelves_).ok());
-  const auto second = checkpoints.save("", {{sequence("a", 0, 2)}}, shelves_);
+  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 1)}}, pool_).ok());
+  const auto second = checkpoints.save("", {{sequence("a", 0, 2)}}, pool_);
   ASSERT_TRUE(second.ok());
   damage(second->entry.parts[1]);
   EXPECT_EQ(checkpoints.latest()->name, "checkpoint-1");
@@ -322,7 +322,7 @@ TEST_F(Checkpoints, TheLatestIsTheNewestThatIsWhole) {
   const auto none = checkpoints.latest();
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(none.error().message, HasSubstr("2 are damaged"));
-  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 2)}}, shelves_).ok());
+  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 2)}}, pool_).ok());
   EXPECT_EQ(checkpoints.latest()->name, "checkpoint-3") << "saving mends the objects";
 }
 
@@ -336,7 +336,7 @@ TEST_F(Checkpoints, AreDueByNewTokensAndByTime) {
   ahead_ms_ += 61'000;
   EXPECT_FALSE(time.due(0)) << "nothing has changed";
   EXPECT_TRUE(time.due(1));
-  ASSERT_TRUE(time.save("", {}, shelves_).ok());
+  ASSERT_TRUE(time.save("", {}, pool_).ok());
   EXPECT_FALSE(time.due(1));
   EXPECT_FALSE(manager().due(1000));
 }
@@ -350,8 +350,8 @@ TEST_F(Checkpoints, OptionsOutOfRangeAreNamed) {
 
 TEST_F(Checkpoints, AMalformedOneIsReportedAndBlocksNoOther) {
   CheckpointManager checkpoints = manager();
-  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 1)}}, shelves_).ok());
-  const auto bad = checkpoints.save("bad", {{sequence("a", 0, 2)}}, shelves_);
+  ASSERT_TRUE(checkpoints.save("", {{sequence("a", 0, 1)}}, pool_).ok());
+  const auto bad = checkpoints.save("bad", {{sequence("a", 0, 2)}}, pool_);
   ASSERT_TRUE(bad.ok());
   for (const char* metadata :
        {"{}", R"({"sequences":3})", R"({"sequences":[1]})", R"({"number":"x","sequences":[]})",
@@ -360,9 +360,9 @@ TEST_F(Checkpoints, AMalformedOneIsReportedAndBlocksNoOther) {
         R"({"sequences":[{"parts":0,"runs":[[0,0]]}]})",
         R"({"sequences":[{"parts":0,"runs":[["x",0]]}]})"}) {
     SCOPED_TRACE(metadata);
-    Entry entry = bad->entry;
+    StoreEntry entry = bad->entry;
     entry.metadata_json = metadata;
-    ASSERT_TRUE(store_->put_entry(entry).ok());
+    ASSERT_TRUE(store_->entries().put(entry).ok());
     std::vector<Error> malformed;
     EXPECT_THAT(names(checkpoints.list(&malformed)), ElementsAre("checkpoint-1"));
     ASSERT_EQ(malformed.size(), 1U);
@@ -372,7 +372,7 @@ TEST_F(Checkpoints, AMalformedOneIsReportedAndBlocksNoOther) {
     EXPECT_EQ(checkpoints.latest()->name, "checkpoint-1");
   }
   EXPECT_THAT(names(manager({.series = "other"}).list()), ElementsAre());
-  EXPECT_TRUE(checkpoints.save("", {{sequence("a", 0, 3)}}, shelves_).ok());
+  EXPECT_TRUE(checkpoints.save("", {{sequence("a", 0, 3)}}, pool_).ok());
   EXPECT_EQ(*checkpoints.prune(0), 2) << "what it does not know it does not forget";
   const auto none = checkpoints.latest();
   ASSERT_FALSE(none.ok());
@@ -388,7 +388,7 @@ TEST_F(Checkpoints, ManagersThatForgetWhatOthersSaveLoseNothing) {
     CheckpointManager own = CheckpointManager::create(store, {.series = series, .keep = 1}).value();
     for (int round = 0; round < 40; ++round) {
       const std::vector<LiveSequence> live = {sequence("a", round % 3 * 8, 8)};
-      const auto saved = own.save("", live, shelves_);
+      const auto saved = own.save("", live, pool_);
       ASSERT_TRUE(saved.ok()) << saved.error().message;
       EXPECT_EQ(own.list()->size(), 1);
       expect_saved(own, saved->sequences[0], live[0]);
@@ -402,7 +402,7 @@ TEST_F(Checkpoints, ManagersThatForgetWhatOthersSaveLoseNothing) {
 TEST_F(Checkpoints, TheLatestIsThereWhileAnotherProcessSavesAndForgets) {
   const auto save = [&](Store& store, int round) {
     CheckpointManager own = CheckpointManager::create(store, {.keep = 1}).value();
-    const auto saved = own.save("", {{sequence("a", round % 2 * 16, 8)}}, shelves_);
+    const auto saved = own.save("", {{sequence("a", round % 2 * 16, 8)}}, pool_);
     ASSERT_TRUE(saved.ok()) << saved.error().message;
   };
   save(*store_, 0);

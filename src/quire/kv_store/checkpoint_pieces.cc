@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "quire/base/sha256.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -63,8 +63,8 @@ std::int64_t length_of(const LiveRun& run) {
 }
 
 void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, std::int64_t end,
-            const PagedStore& shelves) {
-  const tensor::KVGeometry& geometry = shelves.geometry();
+            const PagedPool& pool) {
+  const tensor::KVGeometry& geometry = pool.geometry();
   std::vector<std::byte> block(static_cast<std::size_t>(geometry.head_block_bytes()));
   for (int layer = 0; layer < geometry.layers; ++layer) {
     for (int head = 0; head < geometry.kv_heads; ++head) {
@@ -72,7 +72,7 @@ void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, s
         const auto tokens = std::min<std::int64_t>(geometry.block_tokens, end - at);
         const auto index =
             static_cast<std::size_t>(at / geometry.block_tokens - run.run.lost_blocks);
-        shelves.read_slots(layer, head, run.blocks[index], static_cast<int>(tokens), block);
+        pool.read_slots(layer, head, run.blocks[index], static_cast<int>(tokens), block);
         hasher.add_bytes(block);
       }
     }
@@ -81,11 +81,10 @@ void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, s
 
 }  // namespace
 
-PieceNames::PieceNames(const LiveSequence& sequence, std::string_view tenant,
-                       const PagedStore& shelves)
-    : sequence_(sequence), shelves_(shelves) {
-  const std::int64_t block_tokens = shelves.geometry().block_tokens;
-  Digest digest = seed_of(sequence, tenant, shelves.geometry());
+PieceNames::PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool)
+    : sequence_(sequence), pool_(pool) {
+  const std::int64_t block_tokens = pool.geometry().block_tokens;
+  Digest digest = seed_of(sequence, tenant, pool.geometry());
   for (const LiveRun& run : sequence.runs) {
     base::FieldHasher begins;
     digest = finished(begins.add(digest).add_int(run.run.start_position));
@@ -99,21 +98,21 @@ PieceNames::PieceNames(const LiveSequence& sequence, std::string_view tenant,
 }
 
 std::string PieceNames::name(std::size_t run, std::int64_t begin, std::int64_t end) const {
-  const std::int64_t block_tokens = shelves_.geometry().block_tokens;
+  const std::int64_t block_tokens = pool_.geometry().block_tokens;
   const auto blocks = static_cast<std::size_t>((end + block_tokens - 1) / block_tokens);
   base::FieldHasher hasher;
   hasher.add_int(static_cast<std::int64_t>(run)).add_int(begin).add(before_[run][blocks]);
-  if (end <= sequence_.runs[run].run.lost_tokens(shelves_.geometry().block_tokens)) {
+  if (end <= sequence_.runs[run].run.lost_tokens(pool_.geometry().block_tokens)) {
     hasher.add("without kv");
   } else if (!sequence_.follows_from_tokens) {
-    add_kv(hasher, sequence_.runs[run], begin, end, shelves_);
+    add_kv(hasher, sequence_.runs[run], begin, end, pool_);
   }
   return base::to_hex(hasher.finish());
 }
 
-void PieceCutter::learn(std::span<const EntryPart> parts) {
+void PieceCutter::learn(std::span<const ObjectRange> parts) {
   std::int64_t first = 0;
-  for (const EntryPart& part : parts) {
+  for (const ObjectRange& part : parts) {
     known_[first][part.tokens].insert(part.object);
     first += part.tokens;
   }
@@ -170,14 +169,14 @@ std::int64_t PieceCutter::end_of_new(std::int64_t begin, const Place& place,
   return end;
 }
 
-std::vector<SequencePiece> PieceCutter::cut(const LiveSequence& sequence, const PagedStore& shelves,
+std::vector<SequencePiece> PieceCutter::cut(const LiveSequence& sequence, const PagedPool& pool,
                                             std::span<const std::int64_t> cuts) {
-  const PieceNames names(sequence, tenant_, shelves);
+  const PieceNames names(sequence, tenant_, pool);
   std::vector<SequencePiece> pieces;
-  Place place{.block_tokens = shelves.geometry().block_tokens};
+  Place place{.block_tokens = pool.geometry().block_tokens};
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
     place.length = length_of(sequence.runs[run]);
-    place.lost = sequence.runs[run].run.lost_tokens(shelves.geometry().block_tokens);
+    place.lost = sequence.runs[run].run.lost_tokens(pool.geometry().block_tokens);
     for (std::int64_t begin = 0; begin < place.length;) {
       std::optional<SequencePiece> piece = find_known(names, run, begin, place);
       if (!piece) {

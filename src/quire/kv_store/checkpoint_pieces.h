@@ -20,16 +20,16 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
 
 struct LiveRun {
   SavedRun run;
-  std::vector<BlockId> blocks;  // on the shelves, but those that are lost
+  std::vector<BlockId> blocks;  // in the paged pool, but those that are lost
 };
 
 // A sequence as the program has it now.
@@ -37,7 +37,7 @@ struct LiveSequence {
   std::string name;                  // unique in a checkpoint
   std::string metadata_json = "{}";  // the caller's
   base::KVFingerprint fingerprint;
-  tensor::KVGeometry geometry;  // of one that was saved; of one to save the shelves say it
+  tensor::KVGeometry geometry;  // of one that was saved; of one to save the pool says it
   std::string kernels;          // that computed the KV
   // Every bit of the KV follows from fingerprint, kernels and the tokens so far. Else the KV itself
   // is part of the names, which costs a pass over it.
@@ -53,18 +53,18 @@ struct SequencePiece {
   std::string object;  // its name
 };
 
-// The names of the pieces of one sequence. Borrows it and the shelves.
+// The names of the pieces of one sequence. Borrows it and the pool.
 class PieceNames {
  public:
   // Cost: a hash over all tokens.
-  PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedStore& shelves);
+  PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool);
   // `begin` is at a block, `end` at a block or the end of the run; all between is lost, or nothing.
   [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
 
  private:
   using Digest = std::string;
   const LiveSequence& sequence_;
-  const PagedStore& shelves_;
+  const PagedPool& pool_;
   std::vector<std::vector<Digest>> before_;  // [runs][blocks + 1]: of all tokens before it
 };
 
@@ -74,11 +74,10 @@ class PieceCutter {
   explicit PieceCutter(std::string tenant) : tenant_(std::move(tenant)) {}
 
   // The pieces of a sequence, in order, that some checkpoint names.
-  void learn(std::span<const EntryPart> parts);
+  void learn(std::span<const ObjectRange> parts);
   // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new pieces end if
   // a block does. What is cut is known from then on.
-  [[nodiscard]] std::vector<SequencePiece> cut(const LiveSequence& sequence,
-                                               const PagedStore& shelves,
+  [[nodiscard]] std::vector<SequencePiece> cut(const LiveSequence& sequence, const PagedPool& pool,
                                                std::span<const std::int64_t> cuts);
 
  private:

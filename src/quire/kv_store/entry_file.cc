@@ -1,4 +1,6 @@
-// Entries as files: a preamble, what the entry says, and its objects whole, each at a page.
+// The file: a preamble, what the entry says, and its objects whole, each at a page.
+#include "quire/kv_store/entry_file.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,21 +15,23 @@
 
 #include "quire/base/str.h"
 #include "quire/kv_store/byte_codec.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/store.h"
+#include "quire/kv_store/store_core.h"
+#include "quire/kv_store/store_entries.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_layout.h"
+#include "quire/kv_store/store_objects.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
 namespace {
 
 constexpr std::size_t kCopyPiece = std::size_t{1} << 20;
-constexpr std::size_t kEntryPartBytes = 4 + 8 + 8;
+constexpr std::size_t kRangeBytes = 4 + 8 + 8;
 constexpr std::size_t kObjectBytes = kHashDigits + 8;
 
 struct PackedObject {
@@ -37,12 +41,12 @@ struct PackedObject {
 
 // The header of an entry file.
 struct Manifest {
-  Entry entry;
+  StoreEntry entry;
   std::vector<PackedObject> objects;
 };
 
 std::vector<std::byte> encode(const Manifest& manifest) {
-  const Entry& entry = manifest.entry;
+  const StoreEntry& entry = manifest.entry;
   std::map<std::string_view, std::uint32_t> places;
   ByteWriter out(kHashDigits);
   out.put_text(entry.key);
@@ -59,7 +63,7 @@ std::vector<std::byte> encode(const Manifest& manifest) {
     out.put_text(object.hash);
     out.put(object.bytes);
   }
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     out.put(places.at(part.object));
     out.put(part.first_token);
     out.put(part.tokens);
@@ -92,7 +96,7 @@ Result<Manifest> decode(std::span<const std::byte> bytes) {
     }
     manifest.objects.push_back(std::move(object));
   }
-  if (!in.holds(num_parts, kEntryPartBytes)) {
+  if (!in.holds(num_parts, kRangeBytes)) {
     return damaged;
   }
   for (std::uint32_t i = 0; i < num_parts; ++i) {
@@ -204,20 +208,20 @@ Status copy_bytes(const CopyPlace& from, const CopyPlace& to, std::int64_t bytes
 
 }  // namespace
 
-Status Store::export_object(const std::string& hash, const NewFile& to, std::int64_t offset,
-                            std::int64_t bytes) const {
-  QUIRE_TRY(const Folder home, object_folder(hash, false));
+Status EntryFiles::export_object(const std::string& hash, const NewFile& to, std::int64_t offset,
+                                 std::int64_t bytes) const {
+  QUIRE_TRY(const Folder home, objects_.folder_of(hash, false));
   QUIRE_TRY(const Descriptor from, open_file(home, object_file_name(hash)));
   return copy_bytes({.file = from, .offset = 0, .path = home.path},
                     {.file = to.descriptor(), .offset = offset, .path = to.path()}, bytes);
 }
 
-Status Store::export_entry(std::string_view key, std::string_view tenant,
-                           const std::filesystem::path& path) const {
+Status EntryFiles::export_entry(std::string_view key, std::string_view tenant,
+                                const std::filesystem::path& path) const {
   Manifest manifest;
-  QUIRE_TRY(manifest.entry, get(key, tenant));
+  QUIRE_TRY(manifest.entry, entries_.get(key, tenant));
   for (const std::string& hash : objects_of(manifest.entry)) {
-    QUIRE_TRY(const KVFile object, open_object(hash));
+    QUIRE_TRY(const KVFile object, objects_.open(hash));
     QUIRE_TRY_STATUS(object.verify());
     manifest.objects.push_back({.hash = hash, .bytes = object.file_bytes()});
   }
@@ -235,7 +239,7 @@ Status Store::export_entry(std::string_view key, std::string_view tenant,
     QUIRE_TRY_STATUS(export_object(object.hash, file, offsets[i], object.bytes));
   }
   QUIRE_TRY_STATUS(write_front(FileKind::kEntry, header, offsets.back(), file));
-  return file.commit(options_.write.sync);
+  return file.commit(core_.options().write.sync);
 }
 
 Status check_entry_file(const std::filesystem::path& path) {
@@ -243,28 +247,29 @@ Status check_entry_file(const std::filesystem::path& path) {
   return package.ok() ? Status() : Status(package.error());
 }
 
-Result<Entry> Store::import_entry(const std::filesystem::path& path, std::string_view tenant) {
-  QUIRE_TRY_STATUS(check_writable());
+Result<StoreEntry> EntryFiles::import_entry(const std::filesystem::path& path,
+                                            std::string_view tenant) {
+  QUIRE_TRY_STATUS(core_.check_writable());
   QUIRE_TRY(Package package, open_package(path));
-  Entry& entry = package.manifest.entry;
+  StoreEntry& entry = package.manifest.entry;
   for (std::size_t i = 0; i < package.manifest.objects.size(); ++i) {
     const PackedObject& object = package.manifest.objects[i];
     const FilePart part{.offset = package.offsets[i], .bytes = object.bytes};
     QUIRE_TRY_STATUS(import_object(package.file, part, object.hash, path));
   }
   entry.tenant = tenant;
-  room_.reset();  // whatever was copied
-  if (const Status put = put_entry(entry); !put.ok()) {
+  core_.allowance().revoke();  // whatever was copied
+  if (const Status put = entries_.put(entry); !put.ok()) {
     return put.error().code == ErrorCode::kInvalidArgument
                ? in_file(path, {.code = ErrorCode::kCorrupt, .message = put.error().message})
                : put.error();
   }
-  return get(entry.key, tenant);
+  return entries_.get(entry.key, tenant);
 }
 
-Status Store::import_object(const Descriptor& from, const FilePart& part, const std::string& hash,
-                            const std::filesystem::path& path) {
-  QUIRE_TRY(const Folder folder, object_folder(hash, true));
+Status EntryFiles::import_object(const Descriptor& from, const FilePart& part,
+                                 const std::string& hash, const std::filesystem::path& path) {
+  QUIRE_TRY(const Folder folder, objects_.folder_of(hash, true));
   const std::string name = object_file_name(hash);
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
   QUIRE_TRY_STATUS(copy_bytes({.file = from, .offset = part.offset, .path = path},
@@ -274,12 +279,7 @@ Status Store::import_object(const Descriptor& from, const FilePart& part, const 
   QUIRE_TRY(Descriptor copy, file.reopen());
   QUIRE_TRY(const KVFile object,
             open_whole(std::move(copy), {.bytes = part.bytes}, hash, folder.path / name));
-  QUIRE_TRY(const bool there, has_object(hash, object.content()));
-  if (there) {
-    return {};  // the own one stays
-  }
-  QUIRE_TRY_STATUS(file.commit(options_.write.sync));
-  return note_whole(folder, hash, object.content());
+  return objects_.adopt(file, hash, object.content());
 }
 
 }  // namespace quire::kv_store

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/result.h"
 
@@ -39,12 +39,12 @@ bool is_as_written(const EntryRow& row) {
   if (!row.checksum) {
     return row.entry.tokens == tokens_of(row.entry);
   }
-  Entry entry = row.entry;
+  StoreEntry entry = row.entry;
   entry.kind = *kind;
   return *row.checksum == static_cast<std::int64_t>(entry_checksum(entry));
 }
 
-Result<Entry> entry_of(EntryRow row) {
+Result<StoreEntry> entry_of(EntryRow row) {
   const auto kind = parse_entry_kind(row.kind);
   if (!kind.ok()) {
     return damaged_row(row, kind.error().message);

@@ -5,14 +5,14 @@
 #include <optional>
 #include <string>
 
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
 
 struct EntryRow {
   std::int64_t id = 0;
-  Entry entry;  // without `kind` and `ttl_ms`
+  StoreEntry entry;  // without `kind` and `ttl_ms`
   std::string kind;
   std::int64_t expires_ms = 0;           // 0: never
   std::optional<std::int64_t> checksum;  // none: a build from before checksums wrote it
@@ -23,6 +23,6 @@ struct EntryRow {
 [[nodiscard]] bool is_as_written(const EntryRow& row);
 
 // Returns the entry. kCorrupt naming the row where no writer of ours can have written it.
-[[nodiscard]] Result<Entry> entry_of(EntryRow row);
+[[nodiscard]] Result<StoreEntry> entry_of(EntryRow row);
 
 }  // namespace quire::kv_store

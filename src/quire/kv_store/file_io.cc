@@ -27,7 +27,6 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
-#include "quire/kv_store/store_folder.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -88,6 +87,19 @@ Status move_all(std::span<iovec> pieces, std::int64_t offset, const std::filesys
 Descriptor::~Descriptor() {
   if (fd_ >= 0) {
     ::close(fd_);
+  }
+}
+
+FolderLock::FolderLock(const Folder& folder) : fd_(folder.descriptor.get()) {
+  while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+}
+
+FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+FolderLock::~FolderLock() {
+  if (fd_ >= 0) {
+    ::flock(fd_, LOCK_UN);
   }
 }
 

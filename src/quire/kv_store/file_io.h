@@ -54,6 +54,21 @@ struct Folder {
   [[nodiscard]] Result<Folder> open_in(const std::string& name, bool create) const;
 };
 
+// Holds the lock of a folder, which nobody else has meanwhile. A store is set up under the lock of
+// its folder, and wiped under that of its objects. `folder`'s descriptor must outlive the lock.
+class FolderLock {
+ public:
+  explicit FolderLock(const Folder& folder);
+  FolderLock(FolderLock&& other) noexcept;
+  FolderLock& operator=(FolderLock&&) = delete;
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock();
+
+ private:
+  int fd_;
+};
+
 // kIo: "cannot <doing> <path>: <reason of errno>"; kNotFound for a file that is not there.
 [[nodiscard]] Error io_error(const std::filesystem::path& path, std::string_view doing, int reason);
 

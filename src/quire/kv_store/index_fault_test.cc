@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "quire/base/test_length.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -36,7 +37,7 @@ bool is_typed(const Error& error) {
 }
 
 // What an entry is: without when it was used, and how long it is kept.
-bool same_entry(const Entry& a, const Entry& b) {
+bool same_entry(const StoreEntry& a, const StoreEntry& b) {
   return a.key == b.key && a.tenant == b.tenant && a.kind == b.kind && a.name == b.name &&
          a.metadata_json == b.metadata_json && a.parts == b.parts && a.tokens == b.tokens &&
          a.bytes == b.bytes && a.created_ms == b.created_ms;
@@ -49,7 +50,7 @@ class IndexFaults : public StoreTest {
     for (int i = 0; i < kEntries; ++i) {
       const std::string name = "entry " + std::to_string(i);
       put(store, name, {i % kObjects, (i + 3) % kObjects});
-      saved_.emplace(name, store.get(test_hash(name), "t").value());
+      saved_.emplace(name, store.entries().get(test_hash(name), "t").value());
       if (i == kEntries / 2) {
         // The log is what came behind that.
         execute_sql("PRAGMA wal_checkpoint(TRUNCATE)");
@@ -115,7 +116,7 @@ class IndexFaults : public StoreTest {
     }
   }
 
-  void expect_saved(const Entry& entry) {
+  void expect_saved(const StoreEntry& entry) {
     const auto found = saved_.find(entry.name);
     ASSERT_NE(found, saved_.end()) << entry.name;
     EXPECT_TRUE(same_entry(entry, found->second)) << entry.name;
@@ -136,33 +137,33 @@ class IndexFaults : public StoreTest {
       return;
     }
     ++noticed_;
-    const auto kept = Store::repair(path_);
+    const auto kept = repair_store(path_);
     if (!kept.ok()) {
       EXPECT_TRUE(is_typed(kept.error())) << kept.error().message;
       return;
     }
     const auto store = Store::open(path_);
     ASSERT_TRUE(store.ok()) << store.error().message;
-    const auto entries = store->list();
+    const auto entries = store->entries().list();
     ASSERT_TRUE(entries.ok()) << entries.error().message;
     EXPECT_EQ(std::ssize(*entries), *kept);
-    std::ranges::for_each(*entries, [&](const Entry& entry) { expect_saved(entry); });
+    std::ranges::for_each(*entries, [&](const StoreEntry& entry) { expect_saved(entry); });
     for (int i = 0; i < kObjects; ++i) {
-      EXPECT_TRUE(store->is_there(object_hash(i))) << "repair took an object";
+      EXPECT_TRUE(store->objects().is_there(object_hash(i))) << "repair took an object";
     }
   }
 
   // Whether everything is there.
   bool look_through(const Store& store) {
     int there = 0;
-    if (const auto entries = store.list(); entries.ok()) {
-      std::ranges::for_each(*entries, [&](const Entry& entry) { expect_saved(entry); });
+    if (const auto entries = store.entries().list(); entries.ok()) {
+      std::ranges::for_each(*entries, [&](const StoreEntry& entry) { expect_saved(entry); });
       there += static_cast<int>(std::ssize(*entries));
     } else {
       EXPECT_TRUE(is_typed(entries.error())) << entries.error().message;
     }
     for (const auto& [name, entry] : saved_) {
-      const auto found = store.find(entry.key, entry.tenant);
+      const auto found = store.entries().find(entry.key, entry.tenant);
       if (!found.ok()) {
         EXPECT_TRUE(is_typed(found.error())) << found.error().message;
       } else if (found->has_value()) {
@@ -180,7 +181,7 @@ class IndexFaults : public StoreTest {
     return bytes.begin() + static_cast<std::ptrdiff_t>(random_() % (bytes.size() / size) * size);
   }
 
-  std::map<std::string, Entry> saved_;  // by name
+  std::map<std::string, StoreEntry> saved_;  // by name
   std::map<std::string, Bytes> files_;
   std::map<std::string, int> injected_;
   int noticed_ = 0;
@@ -218,25 +219,25 @@ TEST_F(IndexFaults, RowsThatWereChangedBesideTheStoreArePassedOverAndReported) {
   for (const char* sql : changes) {
     SCOPED_TRACE(sql);
     restore();
-    ASSERT_TRUE(open().list().ok());
+    ASSERT_TRUE(open().entries().list().ok());
     execute_sql(sql);
     Store store = open();
-    EXPECT_EQ(store.list().value().size(), static_cast<std::size_t>(kEntries - 1));
-    EXPECT_FALSE(store.find(test_hash("entry 7"), "t").value());
-    const std::vector<ObjectReport> reports = store.verify().value();
+    EXPECT_EQ(store.entries().list().value().size(), static_cast<std::size_t>(kEntries - 1));
+    EXPECT_FALSE(store.entries().find(test_hash("entry 7"), "t").value());
+    const std::vector<ObjectReport> reports = store.inspector().verify().value();
     EXPECT_EQ(std::ranges::count(reports, ObjectReport::State::kDamaged, &ObjectReport::state), 1);
-    EXPECT_TRUE(store.gc().ok());
-    EXPECT_TRUE(store.is_there(object_hash(7)));
+    EXPECT_TRUE(store.collector().gc().ok());
+    EXPECT_TRUE(store.objects().is_there(object_hash(7)));
   }
 }
 
 TEST_F(IndexFaults, HowLongAnEntryIsKeptMayChangeBesideItsChecksum) {
   Store store = open();
   const std::string key = test_hash("entry 7");
-  ASSERT_TRUE(store.pin(key, "t", true).ok());
-  ASSERT_TRUE(store.touch(key, "t").ok());
-  ASSERT_TRUE(store.set_ttl(key, "t", 60'000).ok());
-  EXPECT_TRUE(store.get(key, "t").value().pinned);
+  ASSERT_TRUE(store.entries().pin(key, "t", true).ok());
+  ASSERT_TRUE(store.entries().touch(key, "t").ok());
+  ASSERT_TRUE(store.entries().set_ttl(key, "t", 60'000).ok());
+  EXPECT_TRUE(store.entries().get(key, "t").value().pinned);
 }
 
 TEST_F(IndexFaults, AnIndexOfVersionOneIsReadAndGetsChecksumsWhereItMayBeWritten) {
@@ -247,14 +248,14 @@ TEST_F(IndexFaults, AnIndexOfVersionOneIsReadAndGetsChecksumsWhereItMayBeWritten
   {
     const auto reader = Store::open(path_, {.read_only = true});
     ASSERT_TRUE(reader.ok()) << reader.error().message;
-    EXPECT_EQ(reader->list().value().size(), static_cast<std::size_t>(kEntries));
+    EXPECT_EQ(reader->entries().list().value().size(), static_cast<std::size_t>(kEntries));
   }
   {
     Store writer = open();
-    EXPECT_EQ(writer.list().value().size(), static_cast<std::size_t>(kEntries));
+    EXPECT_EQ(writer.entries().list().value().size(), static_cast<std::size_t>(kEntries));
   }
   execute_sql("UPDATE entries SET name = 'entry 1' WHERE name = 'entry 7'");
-  EXPECT_FALSE(open().has(test_hash("entry 7"), "t").value());
+  EXPECT_FALSE(open().entries().has(test_hash("entry 7"), "t").value());
 }
 
 }  // namespace

@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/entry_row.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_pages.h"
 #include "quire/kv_store/index_schema.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/result.h"
 
@@ -86,14 +86,14 @@ class FoundRows {
     for (const std::int64_t id : named_) {
       salvage.complete = salvage.complete && found.contains(id);
     }
-    std::ranges::stable_sort(salvage.entries, [](const Entry& a, const Entry& b) {
+    std::ranges::stable_sort(salvage.entries, [](const StoreEntry& a, const StoreEntry& b) {
       return a.created_ms > b.created_ms;
     });
     return salvage;
   }
 
  private:
-  using Parts = std::map<std::int64_t, std::vector<EntryPart>>;  // by place; damage makes several
+  using Parts = std::map<std::int64_t, std::vector<ObjectRange>>;  // by place; damage makes several
 
   template <class T>
   static const T* value_of(const PageRow& row, std::size_t column) {
@@ -156,7 +156,7 @@ class FoundRows {
   }
 
   // Nothing where it is damaged.
-  [[nodiscard]] std::optional<Entry> entry_of_row(const EntryRow& found) const {
+  [[nodiscard]] std::optional<StoreEntry> entry_of_row(const EntryRow& found) const {
     const auto parts = parts_.find(found.id);
     static const Parts no_parts;
     EntryRow row = found;
@@ -172,7 +172,7 @@ class FoundRows {
   // Gives the row the parts, and the checksum, with which it is as it was written. False where
   // there are none. A part of another entry may have got among its own by damage of its number.
   [[nodiscard]] bool put_parts(const Parts& parts, EntryRow& row) const {
-    std::vector<EntryPart>& own = row.entry.parts;
+    std::vector<ObjectRange>& own = row.entry.parts;
     for (const auto& [place, several] : parts) {
       if (place != static_cast<std::int64_t>(own.size())) {
         break;
@@ -194,19 +194,19 @@ class FoundRows {
 
   // The same with one part fewer, or with another one in one place.
   [[nodiscard]] static bool fits_otherwise(const Parts& parts, EntryRow& row) {
-    std::vector<EntryPart>& own = row.entry.parts;
+    std::vector<ObjectRange>& own = row.entry.parts;
     if (own.empty()) {
       return false;
     }
-    const EntryPart last = own.back();
+    const ObjectRange last = own.back();
     own.pop_back();
     if (is_as_written(row)) {
       return true;
     }
     own.push_back(last);
     for (std::size_t place = 0; place < own.size(); ++place) {
-      const EntryPart first = own[place];
-      for (const EntryPart& other : parts.at(static_cast<std::int64_t>(place))) {
+      const ObjectRange first = own[place];
+      for (const ObjectRange& other : parts.at(static_cast<std::int64_t>(place))) {
         own[place] = other;
         if (!(other == first) && is_as_written(row)) {
           return true;

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -12,7 +12,7 @@ namespace quire::kv_store {
 struct Salvage {
   // The newest first; of one key and tenant there may be several, of which the first is the last
   // one put. Each is as it was written.
-  std::vector<Entry> entries;
+  std::vector<StoreEntry> entries;
   // False where the index may have held more.
   bool complete = true;
 };

@@ -19,10 +19,11 @@
 #include <vector>
 
 #include "quire/base/test_length.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -43,19 +44,19 @@ class DamagedIndex : public StoreTest {
       Store store = open();
       for (int i = 0; i < kManyEntries; ++i) {
         EXPECT_TRUE(put_object(store, i % 8).ok() && put_object(store, (i + 3) % 8).ok());
-        Entry entry = entry_of(std::to_string(i), {i % 8, (i + 3) % 8, i % 8});
+        StoreEntry entry = entry_of(std::to_string(i), {i % 8, (i + 3) % 8, i % 8});
         const std::size_t said = i % 7 == 0 ? 9000 : static_cast<std::size_t>(i) * 5;
         entry.metadata_json = R"({"text":")" + std::string(said, 'x') + "\"}";
         if (i % 11 == 0) {
           entry.parts.clear();
         }
-        EXPECT_TRUE(store.put_entry(entry).ok());
+        EXPECT_TRUE(store.entries().put(entry).ok());
         if (i % 10 == 9) {
-          EXPECT_TRUE(store.put_entry(entry).ok());
-          EXPECT_TRUE(store.remove(test_hash(std::to_string(i - 1)), "t").ok());
+          EXPECT_TRUE(store.entries().put(entry).ok());
+          EXPECT_TRUE(store.remover().remove(test_hash(std::to_string(i - 1)), "t").ok());
         }
       }
-      for (const Entry& entry : store.list().value()) {
+      for (const StoreEntry& entry : store.entries().list().value()) {
         saved_.emplace(entry.key, entry);
       }
     }  // takes the log over
@@ -72,10 +73,10 @@ class DamagedIndex : public StoreTest {
     const auto salvage = salvage_index(folder, true);
     ASSERT_TRUE(salvage.ok()) << salvage.error().message;
     std::set<std::string> kept;
-    for (const Entry& entry : salvage->entries) {
+    for (const StoreEntry& entry : salvage->entries) {
       const auto saved = saved_.find(entry.key);
       ASSERT_NE(saved, saved_.end()) << entry.name;
-      const Entry& put = saved->second;
+      const StoreEntry& put = saved->second;
       EXPECT_EQ(entry_checksum(entry), entry_checksum(put)) << entry.name;
       kept.insert(entry.key);
     }
@@ -90,7 +91,7 @@ class DamagedIndex : public StoreTest {
     missed_ += static_cast<int>(saved_.size() - kept.size());
   }
 
-  std::map<std::string, Entry> saved_;  // by key
+  std::map<std::string, StoreEntry> saved_;  // by key
   std::vector<char> index_;
   int missed_ = 0;
 
@@ -252,7 +253,7 @@ TEST_F(DamagedIndex, CostsOnlyWhatIsCutOff) {
     const auto salvage = salvage_index(Folder::open(path_).value(), false);
     ASSERT_TRUE(salvage.ok());
     EXPECT_FALSE(salvage->complete) << pages;
-    for (const Entry& entry : salvage->entries) {
+    for (const StoreEntry& entry : salvage->entries) {
       EXPECT_TRUE(saved_.contains(entry.key));
     }
   }
@@ -299,13 +300,13 @@ TEST_F(StoreTest, RepairThatCanKeepNothingLeavesTheIndexUnlessForced) {
   }
   const std::vector<char> garbage(8000, 'g');
   write_bytes(path_ / "index.sqlite", garbage);
-  const auto refused = Store::repair(path_);
+  const auto refused = repair_store(path_);
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(refused.error().message,
               AllOf(HasSubstr("index.sqlite"), HasSubstr("1 objects"), HasSubstr("--force")));
   EXPECT_EQ(file_bytes_of(path_ / "index.sqlite"), garbage);
   EXPECT_FALSE(std::filesystem::exists(path_ / ".tmp-repair"));
-  EXPECT_EQ(Store::repair(path_, true).value(), 0);
+  EXPECT_EQ(repair_store(path_, true).value(), 0);
   EXPECT_EQ(file_bytes_of(path_ / "index.sqlite.damaged"), garbage);
 }
 
@@ -313,8 +314,8 @@ TEST_F(StoreTest, AnEmptyStoreIsRepairedWithoutForce) {
   {
     open();
   }
-  EXPECT_EQ(Store::repair(path_).value(), 0);
-  EXPECT_TRUE(open().list().value().empty());
+  EXPECT_EQ(repair_store(path_).value(), 0);
+  EXPECT_TRUE(open().entries().list().value().empty());
 }
 
 // Makes of the store one whose repair has lost "b", which named the objects 1 and 2.
@@ -328,13 +329,13 @@ class LostEntry : public StoreTest {
       put(store, "c", {3});
     }
     execute_sql("UPDATE entries SET name = 'x' WHERE name = 'b'");
-    EXPECT_EQ(Store::repair(path_).value(), 2);
+    EXPECT_EQ(repair_store(path_).value(), 2);
   }
 
   [[nodiscard]] bool all_there() {
     const Store store = open();
     return std::ranges::all_of(std::vector{0, 1, 2, 3}, [&](std::int32_t index) {
-      return store.is_there(object_hash(index));
+      return store.objects().is_there(object_hash(index));
     });
   }
 };
@@ -343,17 +344,17 @@ TEST_F(LostEntry, KeepsItsObjectsFromGcUntilTheOldIndexIsDeleted) {
   ahead_ms_ += 3'600'000;
   {
     Store store = open({.max_bytes = 1, .grace_ms = 0});
-    const GcReport report = store.gc().value();
+    const GcReport report = store.collector().gc().value();
     EXPECT_EQ(report.removed_objects + report.evicted_entries, 0);
     EXPECT_EQ(report.kept_objects, 1) << "the other one is named by a too";
     EXPECT_THAT(report.kept_why, AllOf(HasSubstr("index.sqlite.damaged"), HasSubstr("delete it")));
-    EXPECT_TRUE(store.set_ttl(test_hash("a"), "t", 0).ok());
-    EXPECT_EQ(store.gc()->expired_entries, 1);
-    EXPECT_TRUE(store.remove(test_hash("c"), "t").value());
+    EXPECT_TRUE(store.entries().set_ttl(test_hash("a"), "t", 0).ok());
+    EXPECT_EQ(store.collector().gc()->expired_entries, 1);
+    EXPECT_TRUE(store.remover().remove(test_hash("c"), "t").value());
   }
   EXPECT_TRUE(all_there());
   std::filesystem::remove(path_ / "index.sqlite.damaged");
-  const GcReport report = open({.grace_ms = 0}).gc().value();
+  const GcReport report = open({.grace_ms = 0}).collector().gc().value();
   EXPECT_EQ(report.removed_objects, 4);
   EXPECT_EQ(report.kept_objects, 0);
   EXPECT_EQ(report.kept_why, "");
@@ -361,20 +362,20 @@ TEST_F(LostEntry, KeepsItsObjectsFromGcUntilTheOldIndexIsDeleted) {
 
 TEST_F(LostEntry, StaysSafeWhenTheStoreIsRepairedAgain) {
   const std::vector<char> first = file_bytes_of(path_ / "index.sqlite.damaged");
-  EXPECT_EQ(Store::repair(path_).value(), 2);
+  EXPECT_EQ(repair_store(path_).value(), 2);
   execute_sql("UPDATE entries SET name = 'x' WHERE name = 'c'");
-  EXPECT_EQ(Store::repair(path_).value(), 1);
-  EXPECT_EQ(Store::repair(path_).value(), 1);
+  EXPECT_EQ(repair_store(path_).value(), 1);
+  EXPECT_EQ(repair_store(path_).value(), 1);
   EXPECT_EQ(file_bytes_of(path_ / "index.sqlite.damaged"), first);
   ahead_ms_ += 3'600'000;
-  EXPECT_EQ(open({.grace_ms = 0}).gc()->removed_objects, 0);
+  EXPECT_EQ(open({.grace_ms = 0}).collector().gc()->removed_objects, 0);
   EXPECT_TRUE(all_there());
 }
 
 TEST_F(LostEntry, IsWipedAllTheSame) {
   Store store = open();
-  EXPECT_TRUE(store.remove(test_hash("a"), "t", true).value());
-  EXPECT_FALSE(store.is_there(object_hash(0)));
+  EXPECT_TRUE(store.remover().remove(test_hash("a"), "t", true).value());
+  EXPECT_FALSE(store.objects().is_there(object_hash(0)));
 }
 
 }  // namespace

@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -81,23 +82,23 @@ TEST_F(OldIndex, WhatAnOlderBuildThatHasItOpenWritesIsRead) {
   EXPECT_EQ(old.put("d", object_hash(1)), "");
   EXPECT_EQ(old.run("UPDATE entries SET accessed_ms = 7 WHERE name = 'b'"), "");
   EXPECT_EQ(old.run("DELETE FROM entries WHERE name = 'c'"), "");
-  EXPECT_EQ(names_of(*store.list()), "a d b ");
+  EXPECT_EQ(names_of(*store.entries().list()), "a d b ");
   for (const std::string name : {"a", "b", "d"}) {
-    expect_whole(store, store.get(test_hash(name), "t").value());
+    expect_whole(store, store.entries().get(test_hash(name), "t").value());
   }
-  EXPECT_TRUE(store.touch(test_hash("d"), "t").ok());
-  EXPECT_TRUE(store.gc().ok());
+  EXPECT_TRUE(store.entries().touch(test_hash("d"), "t").ok());
+  EXPECT_TRUE(store.collector().gc().ok());
   put(store, "a", {3});
   EXPECT_EQ(old.run("UPDATE entries SET name = 'x' WHERE name = 'a'"), "");
-  EXPECT_EQ(names_of(*store.list()), "b d ") << "what has a checksum is compared";
-  EXPECT_EQ(*Store::repair(path_), 2);
-  EXPECT_EQ(names_of(*open().list()), "b d ");
+  EXPECT_EQ(names_of(*store.entries().list()), "b d ") << "what has a checksum is compared";
+  EXPECT_EQ(*repair_store(path_), 2);
+  EXPECT_EQ(names_of(*open().entries().list()), "b d ");
 }
 
 TEST_F(OldIndex, ProcessesThatConvertItAtTheSameTimeAllRead) {
   std::vector<std::jthread> processes;
   for (int i = 0; i < 4; ++i) {
-    processes.emplace_back([&] { EXPECT_EQ(names_of(*open().list()), "a b c "); });
+    processes.emplace_back([&] { EXPECT_EQ(names_of(*open().entries().list()), "a b c "); });
   }
 }
 
@@ -118,18 +119,18 @@ TEST_F(OldIndex, ADamagedRowIsPassedOverAndCostsNoOther) {
     std::filesystem::remove(path_ / "index.sqlite-shm");
     write_bytes(index, good);
     execute_sql(sql);
-    EXPECT_EQ(names_of(*read().list()), "a c ");
+    EXPECT_EQ(names_of(*read().entries().list()), "a c ");
     {
       Store store = open();
-      EXPECT_EQ(names_of(*store.list()), "a c ");
-      expect_whole(store, store.get(test_hash("a"), "t").value());
-      EXPECT_FALSE(store.find(test_hash("b"), "t").value());
-      EXPECT_TRUE(store.pin(test_hash("c"), "t", true).ok());
+      EXPECT_EQ(names_of(*store.entries().list()), "a c ");
+      expect_whole(store, store.entries().get(test_hash("a"), "t").value());
+      EXPECT_FALSE(store.entries().find(test_hash("b"), "t").value());
+      EXPECT_TRUE(store.entries().pin(test_hash("c"), "t", true).ok());
     }
-    EXPECT_EQ(*Store::repair(path_), 2);
-    EXPECT_EQ(names_of(*open().list()), "a c ");
+    EXPECT_EQ(*repair_store(path_), 2);
+    EXPECT_EQ(names_of(*open().entries().list()), "a c ");
     for (std::int32_t i = 0; i < 3; ++i) {
-      EXPECT_TRUE(open().is_there(object_hash(i))) << "repair took an object";
+      EXPECT_TRUE(open().objects().is_there(object_hash(i))) << "repair took an object";
     }
   }
 }

@@ -1,6 +1,6 @@
 // KV files: the KV of some runs of tokens, with its identity and its checksums. A saved sequence, a
 // chunk and an object of the store have one format (docs/store-format.md). The payload has the
-// layout of the shelves, so reading is copying.
+// layout of the paged pool, so reading is copying.
 //
 // Invariants:
 // 1. A file is under its name whole or not at all: temporary name, fsync, rename, fsync of the
@@ -28,7 +28,7 @@
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -43,20 +43,20 @@ struct WriteOptions {
   bool direct = false;
 };
 
-// Writes `content` and the KV of its runs. blocks[r] has the blocks of runs[r] on the shelves,
+// Writes `content` and the KV of its runs. blocks[r] has the blocks of runs[r] in the pool,
 // without the lost ones. Slots behind the last token of a run are written as zeros, since they may
 // hold another user's KV. Fails with kInvalidArgument for content that contradicts itself or the
-// shelves. Fails with kIo, path and reason when the system refuses; an old file stays whole then.
-// Reads the shelves and changes nothing there. Cost: one pass over the payload.
+// pool. Fails with kIo, path and reason when the system refuses; an old file stays whole then.
+// Reads the pool and changes nothing there. Cost: one pass over the payload.
 [[nodiscard]] Status write_kv_file(const std::filesystem::path& path, const KVFileContent& content,
-                                   const PagedStore& shelves,
+                                   const PagedPool& pool,
                                    std::span<const std::vector<BlockId>> blocks,
                                    const WriteOptions& options = {});
 
 // Writes such a file inside an open folder. Returns the bytes of the file.
 [[nodiscard]] Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name,
                                                  const KVFileContent& content,
-                                                 const PagedStore& shelves,
+                                                 const PagedPool& pool,
                                                  std::span<const std::vector<BlockId>> blocks,
                                                  const WriteOptions& options = {});
 
@@ -76,7 +76,7 @@ class KVFile {
   [[nodiscard]] const KVFileContent& content() const { return header_.content; }
   [[nodiscard]] Codec codec() const { return header_.codec; }
   [[nodiscard]] std::int64_t file_bytes() const { return part_.bytes; }
-  // Returns the bytes of the payload as on the shelves. With Codec::kPlanes the file has fewer.
+  // Returns the bytes of the payload as in a paged pool. With Codec::kPlanes the file has fewer.
   [[nodiscard]] std::int64_t payload_bytes() const;
   // Returns the bytes of the payload in the file.
   [[nodiscard]] std::int64_t stored_bytes() const;
@@ -85,15 +85,15 @@ class KVFile {
   [[nodiscard]] Status check_fits(const base::KVFingerprint& fingerprint,
                                   const tensor::KVGeometry& geometry) const;
 
-  // Reads one layer of blocks [first_block, first_block + to.size()) of a run onto the shelves and
+  // Reads one layer of blocks [first_block, first_block + to.size()) of a run into the pool and
   // compares its checksums. Fails with kCorrupt that names file, run, layer, head and block;
   // nothing that was read may be used then. Fails with kInvalidArgument for lost or missing blocks,
-  // and with kIncompatible for shelves of another geometry. Cost: about a memcpy when the file is
+  // and with kIncompatible for a pool of another geometry. Cost: about a memcpy when the file is
   // cached.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
-                                  std::span<const BlockId> to, PagedStore& shelves) const;
+                                  std::span<const BlockId> to, PagedPool& pool) const;
 
-  // Reads into memory as PagedStore::write_layer takes it: [kv_head][block] of head blocks, as many
+  // Reads into memory as PagedPool::write_layer takes it: [kv_head][block] of head blocks, as many
   // as `to` has room for. Fails as above, and with kInvalidArgument unless `to` has whole blocks.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<std::byte> to) const;
@@ -128,7 +128,7 @@ class KVFile {
   [[nodiscard]] Status read_head(Place from, std::size_t count, const Target& target,
                                  Buffers& buffers) const;
   [[nodiscard]] Status check_request(const Place& from, std::size_t blocks) const;
-  [[nodiscard]] Status check_shelves(std::span<const BlockId> to, const PagedStore& shelves) const;
+  [[nodiscard]] Status check_pool(std::span<const BlockId> to, const PagedPool& pool) const;
   [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;
@@ -150,8 +150,8 @@ struct KVFilePart {
   std::shared_ptr<const KVFile> file;
   RunPart part;
   // Call the functions of KVFile.
-  [[nodiscard]] Status read_layer(int layer, PagedStore& shelves) const {
-    return file->read_layer(part.run, layer, part.first_block, part.to, shelves);
+  [[nodiscard]] Status read_layer(int layer, PagedPool& pool) const {
+    return file->read_layer(part.run, layer, part.first_block, part.to, pool);
   }
   [[nodiscard]] Status verify_layer(int layer) const {
     return file->verify_layer(part.run, layer, part.first_block,

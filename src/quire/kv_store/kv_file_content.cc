@@ -12,7 +12,7 @@
 #include "quire/base/str.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"

@@ -34,8 +34,7 @@ Result<KVFile> open_bytes(std::span<const char> bytes) {
 class Faults : public ::testing::TestWithParam<bool> {
  protected:
   Faults()
-      : from_(random_shelves(small_geometry(), 6, 21)),
-        to_(random_shelves(small_geometry(), 6, 22)) {
+      : from_(random_pool(small_geometry(), 6, 21)), to_(random_pool(small_geometry(), 6, 22)) {
     content_ = {.fingerprint = fingerprint_of(1),
                 .geometry = from_.geometry(),
                 .runs = {run_of(10), run_of(3, 10)},
@@ -76,15 +75,15 @@ class Faults : public ::testing::TestWithParam<bool> {
         any = true;
         continue;
       }
-      EXPECT_EQ(shelf_bytes(to_, targets_[run]),
+      EXPECT_EQ(pool_bytes(to_, targets_[run]),
                 kv_bytes(from_, blocks_[run], content_.runs[run].tokens.size()));
     }
     EXPECT_EQ(file->verify().ok(), !any);
     return any;
   }
 
-  PagedStore from_;
-  PagedStore to_;
+  PagedPool from_;
+  PagedPool to_;
   KVFileContent content_;
   std::vector<std::vector<BlockId>> blocks_ = {ids({5, 1, 2}), ids({3})};
   std::vector<std::vector<BlockId>> targets_ = {ids({0, 1, 4}), ids({2})};
@@ -200,8 +199,8 @@ TEST(KVFileHostile, SealedLiesAreRefusedWithoutLargeAllocations) {
       continue;
     }
     static_cast<void>(file->verify());
-    PagedStore shelves = random_shelves(small_geometry(), 3, 1);
-    static_cast<void>(read_run(*file, 0, ids({0, 1, 2}), shelves));
+    PagedPool pool = random_pool(small_geometry(), 3, 1);
+    static_cast<void>(read_run(*file, 0, ids({0, 1, 2}), pool));
   }
   EXPECT_GT(refused, rounds / 10);
 }

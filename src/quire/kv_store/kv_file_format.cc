@@ -21,7 +21,7 @@
 #include "quire/kv_store/byte_codec.h"
 #include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"

@@ -13,7 +13,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -48,14 +48,14 @@ KVFileContent golden_with_lost() {
   return content;
 }
 
-void set_golden_block(PagedStore& shelves, BlockId id, int run, int block, int tokens) {
+void set_golden_block(PagedPool& pool, BlockId id, int run, int block, int tokens) {
   const auto set = [](std::span<std::byte> block, int index, int value) {
     const auto bits = static_cast<std::uint16_t>(value);
     std::memcpy(&block[static_cast<std::size_t>(index) * 2], &bits, 2);
   };
   for (int i = 0; i < 2 * 2; ++i) {
     const int layer = i / 2, head = i % 2;
-    const auto bytes = shelves.head_blocks(layer, head, id);
+    const auto bytes = pool.head_blocks(layer, head, id);
     for (int slot = 0; slot < tokens; ++slot) {
       for (int dim = 0; dim < 32; ++dim) {
         const int at = ((run * 2 + layer) * 2 + head) * 8 + block;
@@ -67,16 +67,16 @@ void set_golden_block(PagedStore& shelves, BlockId id, int run, int block, int t
   }
 }
 
-PagedStore golden_shelves() {
-  PagedStore shelves = random_shelves(small_geometry(), 3, 61);
-  set_golden_block(shelves, {0}, 0, 0, 4);
-  set_golden_block(shelves, {1}, 0, 1, 2);
-  set_golden_block(shelves, {2}, 1, 0, 3);
-  return shelves;
+PagedPool golden_pool() {
+  PagedPool pool = random_pool(small_geometry(), 3, 61);
+  set_golden_block(pool, {0}, 0, 0, 4);
+  set_golden_block(pool, {1}, 0, 1, 2);
+  set_golden_block(pool, {2}, 1, 0, 3);
+  return pool;
 }
 
 TEST(KVFileGolden, FilesOfVersion1AreRead) {
-  const PagedStore expected = golden_shelves();
+  const PagedPool expected = golden_pool();
   for (const char* name : {"v1_raw.qkv", "v1_planes.qkv"}) {
     const auto file = KVFile::open(golden_folder / name);
     ASSERT_TRUE(file.ok()) << file.error().message;
@@ -86,12 +86,12 @@ TEST(KVFileGolden, FilesOfVersion1AreRead) {
     EXPECT_EQ(file->content().metadata_json, content.metadata_json);
     EXPECT_EQ(file->content().object_hash, content.object_hash);
     ASSERT_EQ(file->content().runs.size(), 2U);
-    PagedStore to = random_shelves(small_geometry(), 3, 62);
+    PagedPool to = random_pool(small_geometry(), 3, 62);
     for (std::size_t run = 0; run < 2; ++run) {
       EXPECT_EQ(file->content().runs[run].tokens, content.runs[run].tokens);
       EXPECT_EQ(file->content().runs[run].start_position, content.runs[run].start_position);
       ASSERT_TRUE(read_run(*file, static_cast<int>(run), golden_blocks[run], to).ok());
-      EXPECT_EQ(shelf_bytes(to, golden_blocks[run]),
+      EXPECT_EQ(pool_bytes(to, golden_blocks[run]),
                 kv_bytes(expected, golden_blocks[run], content.runs[run].tokens.size()));
     }
   }
@@ -99,8 +99,8 @@ TEST(KVFileGolden, FilesOfVersion1AreRead) {
 
 TEST(KVFileGolden, AFileOfVersion2HasLostBlocksAndIsWhatIsWritten) {
   const KVFileContent content = golden_with_lost();
-  PagedStore shelves = random_shelves(content.geometry, 2, 63);
-  set_golden_block(shelves, {1}, 1, 1, 2);
+  PagedPool pool = random_pool(content.geometry, 2, 63);
+  set_golden_block(pool, {1}, 1, 1, 2);
   const auto file = KVFile::open(golden_folder / "v2_lost.qkv");
   ASSERT_TRUE(file.ok()) << file.error().message;
   EXPECT_TRUE(file->verify().ok());
@@ -109,31 +109,30 @@ TEST(KVFileGolden, AFileOfVersion2HasLostBlocksAndIsWhatIsWritten) {
     EXPECT_EQ(file->content().runs[run].start_position, content.runs[run].start_position);
     EXPECT_EQ(file->content().runs[run].lost_blocks, 1);
   }
-  PagedStore to = random_shelves(content.geometry, 1, 64);
+  PagedPool to = random_pool(content.geometry, 1, 64);
   for (int layer = 0; layer < 2; ++layer) {
     ASSERT_TRUE(file->read_layer(1, layer, 1, ids({0}), to).ok());
   }
-  EXPECT_EQ(shelf_bytes(to, ids({0})), kv_bytes(shelves, ids({1}), 2));
+  EXPECT_EQ(pool_bytes(to, ids({0})), kv_bytes(pool, ids({1}), 2));
   const TemporaryFolder folder;
   const auto path = folder.path() / "a";
-  ASSERT_TRUE(write_kv_file(path, content, shelves, {{{}, ids({1})}}).ok());
+  ASSERT_TRUE(write_kv_file(path, content, pool, {{{}, ids({1})}}).ok());
   EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v2_lost.qkv"));
 }
 
 TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "a";
-  const PagedStore shelves = golden_shelves();
-  ASSERT_TRUE(write_kv_file(path, golden_content(), shelves, golden_blocks).ok());
+  const PagedPool pool = golden_pool();
+  ASSERT_TRUE(write_kv_file(path, golden_content(), pool, golden_blocks).ok());
   EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v1_raw.qkv"));
   // zstd promises to read what it once wrote, not to write the same for ever.
-  ASSERT_TRUE(
-      write_kv_file(path, golden_content(), shelves, golden_blocks, {.compress = true}).ok());
+  ASSERT_TRUE(write_kv_file(path, golden_content(), pool, golden_blocks, {.compress = true}).ok());
   EXPECT_LT(std::filesystem::file_size(path),
             std::filesystem::file_size(golden_folder / "v1_raw.qkv"));
   KVFileContent metadata_alone = golden_content();
   metadata_alone.runs.clear();
-  ASSERT_TRUE(write_kv_file(path, metadata_alone, shelves, {}).ok());
+  ASSERT_TRUE(write_kv_file(path, metadata_alone, pool, {}).ok());
   EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v1_metadata.qkv"));
 }
 

@@ -1,4 +1,4 @@
-// KV files of runs whose first blocks a window has freed. The oracle is the shelves that have them.
+// KV files of runs whose first blocks a window has freed. The oracle is the pool that has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
@@ -80,7 +80,7 @@ class KVFileLost : public ::testing::Test {
 
   const TemporaryFolder folder_;
   const std::filesystem::path path_ = folder_.path() / "a.qkv";
-  const PagedStore from_ = random_shelves(windowed(), 6, 1);
+  const PagedPool from_ = random_pool(windowed(), 6, 1);
 };
 
 TEST_F(KVFileLost, AFileGivesBackWhatIsThereAndSaysWhatIsNot) {
@@ -96,14 +96,14 @@ TEST_F(KVFileLost, AFileGivesBackWhatIsThereAndSaysWhatIsNot) {
       EXPECT_EQ(file->content().runs[run].tokens, content.runs[run].tokens);
       EXPECT_EQ(file->content().runs[run].lost_blocks, content.runs[run].lost_blocks);
     }
-    PagedStore to = random_shelves(windowed(), 3, 2);
+    PagedPool to = random_pool(windowed(), 3, 2);
     for (int layer = 0; layer < 2; ++layer) {
       ASSERT_TRUE(file->read_layer(1, layer, 2, ids({2, 0}), to).ok());
       ASSERT_TRUE(file->read_layer(2, layer, 0, ids({1}), to).ok());
       EXPECT_TRUE(file->read_layer(0, layer, 2, {}, to).ok());
     }
-    EXPECT_EQ(shelf_bytes(to, ids({2, 0})), kv_bytes(from_, ids({4, 1}), 5));
-    EXPECT_EQ(shelf_bytes(to, ids({1})), kv_bytes(from_, ids({2}), 3));
+    EXPECT_EQ(pool_bytes(to, ids({2, 0})), kv_bytes(from_, ids({4, 1}), 5));
+    EXPECT_EQ(pool_bytes(to, ids({1})), kv_bytes(from_, ids({2}), 3));
     EXPECT_THAT(file->read_layer(1, 0, 1, ids({2}), to).error().message,
                 HasSubstr("1 blocks from block 1 on, the run has 4, the first 2 without KV"));
     EXPECT_THAT(file->read_layer(0, 0, 0, ids({2}), to).error().message, HasSubstr("run has 2"));

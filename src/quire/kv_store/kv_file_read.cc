@@ -20,7 +20,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -226,16 +226,16 @@ Status KVFile::check_request(const Place& from, std::size_t blocks) const {
   return {};
 }
 
-Status KVFile::check_shelves(std::span<const BlockId> to, const PagedStore& shelves) const {
-  const std::string differs = geometry_difference(content().geometry, shelves.geometry());
+Status KVFile::check_pool(std::span<const BlockId> to, const PagedPool& pool) const {
+  const std::string differs = geometry_difference(content().geometry, pool.geometry());
   if (!differs.empty()) {
     return {ErrorCode::kIncompatible,
-            base::str_cat(path_.string(), " does not fit the shelves: ", differs)};
+            base::str_cat(path_.string(), " does not fit the paged pool: ", differs)};
   }
   for (const BlockId id : to) {
-    if (id.value < 0 || id.value >= shelves.num_blocks()) {
+    if (id.value < 0 || id.value >= pool.num_blocks()) {
       return refused(
-          base::str_cat("block ", id.value, " of ", shelves.num_blocks(), " on the shelves"));
+          base::str_cat("block ", id.value, " of ", pool.num_blocks(), " in the paged pool"));
     }
   }
   return {};
@@ -259,13 +259,13 @@ Status KVFile::read_head(Place from, std::size_t count, const Target& target,
 }
 
 Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::span<const BlockId> to,
-                          PagedStore& shelves) const {
+                          PagedPool& pool) const {
   Place from{.run = run, .layer = layer, .first_block = first_block};
-  QUIRE_TRY_STATUS(check_shelves(to, shelves));
+  QUIRE_TRY_STATUS(check_pool(to, pool));
   QUIRE_TRY_STATUS(check_request(from, to.size()));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_));
   for (from.head = 0; from.head < content().geometry.kv_heads; ++from.head) {
-    const auto target = [&](std::size_t i) { return shelves.head_blocks(layer, from.head, to[i]); };
+    const auto target = [&](std::size_t i) { return pool.head_blocks(layer, from.head, to[i]); };
     QUIRE_TRY_STATUS(read_head(from, to.size(), target, buffers));
   }
   return {};

@@ -25,7 +25,7 @@
 #include "quire/base/temporary_folder.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -56,7 +56,7 @@ TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
   const TemporaryFolder folder;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const bool compress : {false, true}) {
-      const PagedStore from = random_shelves(small_geometry(dtype), 6, 1);
+      const PagedPool from = random_pool(small_geometry(dtype), 6, 1);
       const SavedFile saved = two_runs(from.geometry());
       const auto path = folder.path() / "a.qkv";
       ASSERT_TRUE(
@@ -68,13 +68,13 @@ TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
       EXPECT_EQ(file->content().metadata_json, saved.content.metadata_json);
       EXPECT_TRUE(file->content().fingerprint == saved.content.fingerprint);
       EXPECT_EQ(file->content().geometry.window_tokens, from.geometry().window_tokens);
-      PagedStore to = random_shelves(small_geometry(dtype), 9, 2);
+      PagedPool to = random_pool(small_geometry(dtype), 9, 2);
       const std::vector<std::vector<BlockId>> targets = {ids({8, 0, 1}), ids({6})};
       for (std::size_t run = 0; run < 2; ++run) {
         EXPECT_EQ(file->content().runs[run].tokens, saved.content.runs[run].tokens);
         EXPECT_EQ(file->content().runs[run].start_position, saved.content.runs[run].start_position);
         ASSERT_TRUE(read_run(*file, static_cast<int>(run), targets[run], to).ok());
-        EXPECT_EQ(shelf_bytes(to, targets[run]),
+        EXPECT_EQ(pool_bytes(to, targets[run]),
                   kv_bytes(from, saved.blocks[run], saved.content.runs[run].tokens.size()));
       }
     }
@@ -92,7 +92,7 @@ TEST(KVFile, IsTheSameWhetherItIsWrittenThroughThePageCacheOrPastIt) {
   const base::TemporaryFolder on_disk(::testing::TempDir());
   for (const std::filesystem::path& folder : {in_memory.path(), on_disk.path()}) {
     for (const KVGeometry& geometry : {pages, small_geometry()}) {
-      const PagedStore from = random_shelves(geometry, 200, 1);
+      const PagedPool from = random_pool(geometry, 200, 1);
       KVFileContent content = two_runs(geometry).content;
       const int block_tokens = geometry.block_tokens;
       content.runs = {run_of(2 * block_tokens + 2), run_of(3 * block_tokens, 900, 90)};
@@ -117,7 +117,7 @@ TEST(KVFile, NothingOfASlotWithoutATokenIsWritten) {
   const TemporaryFolder folder;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const int tokens : {1, 2, 3, 4}) {
-      PagedStore from = random_shelves(small_geometry(dtype), 2, 3);
+      PagedPool from = random_pool(small_geometry(dtype), 2, 3);
       KVFileContent content = two_runs(from.geometry()).content;
       content.runs = {run_of(tokens)};
       const auto a = folder.path() / "a", b = folder.path() / "b";
@@ -146,8 +146,8 @@ TEST(KVFile, NothingOfASlotWithoutATokenIsWritten) {
 
 TEST(KVFile, EqualInputGivesEqualBytesWhereverItsBlocksLie) {
   const TemporaryFolder folder;
-  const PagedStore from = random_shelves(small_geometry(), 6, 4);
-  PagedStore copy = random_shelves(small_geometry(), 6, 5);
+  const PagedPool from = random_pool(small_geometry(), 6, 4);
+  PagedPool copy = random_pool(small_geometry(), 6, 5);
   const SavedFile saved = two_runs(from.geometry());
   const auto a = folder.path() / "a", b = folder.path() / "b";
   for (const bool compress : {false, true}) {
@@ -164,7 +164,7 @@ TEST(KVFile, EqualInputGivesEqualBytesWhereverItsBlocksLie) {
 
 TEST(KVFile, ReadsAPartOfARun) {
   const TemporaryFolder folder;
-  const PagedStore from = random_shelves(small_geometry(), 100, 6);
+  const PagedPool from = random_pool(small_geometry(), 100, 6);
   SavedFile saved = two_runs(from.geometry());
   saved.content.runs = {run_of(4 * 90)};
   saved.blocks.assign(1, {});
@@ -175,7 +175,7 @@ TEST(KVFile, ReadsAPartOfARun) {
   ASSERT_TRUE(write_kv_file(path, saved.content, from, saved.blocks).ok());
   const auto file = KVFile::open(path);
   ASSERT_TRUE(file.ok());
-  PagedStore to = random_shelves(small_geometry(), 80, 7);
+  PagedPool to = random_pool(small_geometry(), 80, 7);
   std::vector<BlockId> targets, sources;
   for (std::int32_t i = 0; i < 70; ++i) {
     targets.push_back(BlockId{i < 35 ? i : 79 - (i - 35)});
@@ -184,26 +184,26 @@ TEST(KVFile, ReadsAPartOfARun) {
   for (int layer = 0; layer < 2; ++layer) {
     ASSERT_TRUE(file->read_layer(0, layer, 13, targets, to).ok());
   }
-  EXPECT_EQ(shelf_bytes(to, targets), shelf_bytes(from, sources));
+  EXPECT_EQ(pool_bytes(to, targets), pool_bytes(from, sources));
   // By way of memory.
-  PagedStore again = random_shelves(small_geometry(), 80, 8);
+  PagedPool again = random_pool(small_geometry(), 80, 8);
   std::vector<std::byte> bytes(targets.size() *
                                static_cast<std::size_t>(again.geometry().block_bytes() / 2));
   for (int layer = 0; layer < 2; ++layer) {
     ASSERT_TRUE(file->read_layer(0, layer, 13, bytes).ok());
     ASSERT_TRUE(again.write_layer(layer, targets, bytes).ok());
   }
-  EXPECT_EQ(shelf_bytes(again, targets), shelf_bytes(from, sources));
+  EXPECT_EQ(pool_bytes(again, targets), pool_bytes(from, sources));
 }
 
 TEST(KVFile, APayloadAsInMemoryBeginsAtAPage) {
   const TemporaryFolder folder;
-  const PagedStore from = random_shelves(small_geometry(), 6, 8);
+  const PagedPool from = random_pool(small_geometry(), 6, 8);
   const SavedFile saved = two_runs(from.geometry());
   const auto path = folder.path() / "a";
   ASSERT_TRUE(write_kv_file(path, saved.content, from, saved.blocks).ok());
   const std::vector<char> bytes = file_bytes_of(path);
-  const auto second = shelf_bytes(from, saved.blocks[1]);
+  const auto second = pool_bytes(from, saved.blocks[1]);
   ASSERT_EQ(bytes.size(),
             2 * 4096 + kv_bytes(from, saved.blocks[0], 10).size() / 4096 * 4096 + second.size());
   EXPECT_TRUE(std::equal(
@@ -213,12 +213,12 @@ TEST(KVFile, APayloadAsInMemoryBeginsAtAPage) {
 
 TEST(KVFile, HoldsMetadataAlone) {
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), 1, 9);
+  const PagedPool pool = random_pool(small_geometry(), 1, 9);
   const KVFileContent content{.fingerprint = fingerprint_of(1),
-                              .geometry = shelves.geometry(),
+                              .geometry = pool.geometry(),
                               .metadata_json = R"({"turns":[]})"};
   const auto path = folder.path() / "a";
-  ASSERT_TRUE(write_kv_file(path, content, shelves, {}).ok());
+  ASSERT_TRUE(write_kv_file(path, content, pool, {}).ok());
   const auto file = KVFile::open(path);
   ASSERT_TRUE(file.ok()) << file.error().message;
   EXPECT_EQ(file->content().metadata_json, content.metadata_json);
@@ -228,14 +228,14 @@ TEST(KVFile, HoldsMetadataAlone) {
 
 TEST(KVFile, SmallValuesCompressAndChanceStaysAsItIs) {
   const TemporaryFolder folder;
-  PagedStore shelves = random_shelves(small_geometry(DType::kBFloat16, 32), 4, 10);
-  KVFileContent content = two_runs(shelves.geometry()).content;
+  PagedPool pool = random_pool(small_geometry(DType::kBFloat16, 32), 4, 10);
+  KVFileContent content = two_runs(pool.geometry()).content;
   content.runs = {run_of(128)};
   const std::vector<std::vector<BlockId>> blocks = {ids({0, 1, 2, 3})};
   const auto raw = folder.path() / "raw", packed = folder.path() / "packed";
   const auto sizes = [&] {
-    EXPECT_TRUE(write_kv_file(raw, content, shelves, blocks).ok());
-    EXPECT_TRUE(write_kv_file(packed, content, shelves, blocks, {.compress = true}).ok());
+    EXPECT_TRUE(write_kv_file(raw, content, pool, blocks).ok());
+    EXPECT_TRUE(write_kv_file(packed, content, pool, blocks, {.compress = true}).ok());
     const auto file = KVFile::open(packed);
     EXPECT_TRUE(file.ok() && file->verify().ok());
     return std::pair(std::filesystem::file_size(raw), std::filesystem::file_size(packed));
@@ -246,7 +246,7 @@ TEST(KVFile, SmallValuesCompressAndChanceStaysAsItIs) {
   std::normal_distribution<float> normal;
   for (int layer = 0; layer < 2; ++layer) {
     for (int head = 0; head < 2; ++head) {
-      const auto bytes = shelves.head_blocks(layer, head, BlockId{0}, 4);
+      const auto bytes = pool.head_blocks(layer, head, BlockId{0}, 4);
       for (std::size_t i = 0; i < bytes.size(); i += 2) {
         const std::uint16_t bits = tensor::float_to_bf16(normal(random));
         std::memcpy(&bytes[i], &bits, 2);
@@ -259,10 +259,10 @@ TEST(KVFile, SmallValuesCompressAndChanceStaysAsItIs) {
 
 TEST(KVFile, SaysWhatDiffersFromTheModel) {
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), 6, 12);
-  const SavedFile saved = two_runs(shelves.geometry());
+  const PagedPool pool = random_pool(small_geometry(), 6, 12);
+  const SavedFile saved = two_runs(pool.geometry());
   const auto path = folder.path() / "a";
-  ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(path, saved.content, pool, saved.blocks).ok());
   const auto file = KVFile::open(path);
   ASSERT_TRUE(file.ok());
   EXPECT_TRUE(file->check_fits(fingerprint_of(1), small_geometry()).ok());
@@ -293,21 +293,21 @@ TEST(KVFile, SaysWhatDiffersFromTheModel) {
   other = small_geometry();
   other.window_tokens[1] = 0;
   EXPECT_THAT(message(fingerprint_of(1), other), HasSubstr("the window of layer 1 is 16"));
-  PagedStore shelves_of_other = random_shelves(small_geometry(DType::kFloat32), 6, 1);
-  EXPECT_EQ(file->read_layer(1, 0, 0, ids({0}), shelves_of_other).error().code,
+  PagedPool pool_of_other = random_pool(small_geometry(DType::kFloat32), 6, 1);
+  EXPECT_EQ(file->read_layer(1, 0, 0, ids({0}), pool_of_other).error().code,
             ErrorCode::kIncompatible);
 }
 
 TEST(KVFile, RefusesToReadWhatIsNotThere) {
   const TemporaryFolder folder;
-  PagedStore shelves = random_shelves(small_geometry(), 6, 13);
-  const SavedFile saved = two_runs(shelves.geometry());
+  PagedPool pool = random_pool(small_geometry(), 6, 13);
+  const SavedFile saved = two_runs(pool.geometry());
   const auto path = folder.path() / "a";
-  ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(path, saved.content, pool, saved.blocks).ok());
   const auto file = KVFile::open(path);
   ASSERT_TRUE(file.ok());
   const auto message = [&](int run, int layer, std::int32_t first, const std::vector<BlockId>& to) {
-    const Status read = file->read_layer(run, layer, first, to, shelves);
+    const Status read = file->read_layer(run, layer, first, to, pool);
     EXPECT_FALSE(read.ok());
     EXPECT_EQ(read.error().code, ErrorCode::kInvalidArgument);
     return read.error().message;
@@ -319,8 +319,8 @@ TEST(KVFile, RefusesToReadWhatIsNotThere) {
   EXPECT_THAT(message(0, 0, -1, ids({0})), HasSubstr("from block -1 on"));
   EXPECT_THAT(message(0, 0, 4, {}), HasSubstr("from block 4 on"));
   EXPECT_THAT(message(0, 0, 0, ids({6})), HasSubstr("block 6 of 6"));
-  EXPECT_TRUE(file->read_layer(0, 0, 3, {}, shelves).ok());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(shelves.geometry().block_bytes() / 2 + 1));
+  EXPECT_TRUE(file->read_layer(0, 0, 3, {}, pool).ok());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(pool.geometry().block_bytes() / 2 + 1));
   EXPECT_THAT(file->read_layer(0, 0, 0, bytes).error().message, HasSubstr("whole blocks"));
   bytes.pop_back();
   EXPECT_TRUE(file->read_layer(0, 0, 0, bytes).ok());
@@ -329,10 +329,10 @@ TEST(KVFile, RefusesToReadWhatIsNotThere) {
 
 TEST(KVFile, RefusesToWriteWhatContradictsItself) {
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), 6, 14);
-  const SavedFile good = two_runs(shelves.geometry());
+  const PagedPool pool = random_pool(small_geometry(), 6, 14);
+  const SavedFile good = two_runs(pool.geometry());
   const auto message = [&](const SavedFile& saved) {
-    const Status written = write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks);
+    const Status written = write_kv_file(folder.path() / "a", saved.content, pool, saved.blocks);
     EXPECT_FALSE(written.ok());
     EXPECT_EQ(written.error().code, ErrorCode::kInvalidArgument);
     return written.ok() ? "" : written.error().message;
@@ -363,7 +363,7 @@ TEST(KVFile, RefusesToWriteWhatContradictsItself) {
   EXPECT_THAT(message(bad), HasSubstr("run 0 of 10 tokens needs 3 blocks, given are 2"));
   bad = good;
   bad.blocks[0][1] = BlockId{6};
-  EXPECT_THAT(message(bad), HasSubstr("run 0 names block 6, the shelves have 6"));
+  EXPECT_THAT(message(bad), HasSubstr("run 0 names block 6, the paged pool has 6"));
   bad = good;
   bad.content.metadata_json = "[1]";
   EXPECT_THAT(message(bad), HasSubstr("not a json object"));
@@ -378,10 +378,10 @@ TEST(KVFile, RefusesToWriteWhatContradictsItself) {
 
 TEST(KVFile, IsPrivateToItsUser) {
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), 6, 15);
-  const SavedFile saved = two_runs(shelves.geometry());
+  const PagedPool pool = random_pool(small_geometry(), 6, 15);
+  const SavedFile saved = two_runs(pool.geometry());
   const mode_t before = ::umask(0);
-  ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, pool, saved.blocks).ok());
   ::umask(before);
   struct stat info{};
   ASSERT_EQ(::stat((folder.path() / "a").c_str(), &info), 0);
@@ -390,8 +390,8 @@ TEST(KVFile, IsPrivateToItsUser) {
 
 TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), 6, 16);
-  const SavedFile saved = two_runs(shelves.geometry());
+  const PagedPool pool = random_pool(small_geometry(), 6, 16);
+  const SavedFile saved = two_runs(pool.geometry());
   const auto path = folder.path() / "a";
   EXPECT_EQ(KVFile::open(path).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(KVFile::open(folder.path()).error().code, ErrorCode::kIo);
@@ -400,9 +400,9 @@ TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
               HasSubstr("not a regular file"));
   ::unlink((folder.path() / "pipe").c_str());
   EXPECT_EQ(
-      write_kv_file(folder.path() / "no" / "a", saved.content, shelves, saved.blocks).error().code,
+      write_kv_file(folder.path() / "no" / "a", saved.content, pool, saved.blocks).error().code,
       ErrorCode::kNotFound);
-  ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(path, saved.content, pool, saved.blocks).ok());
   const std::vector<char> before = file_bytes_of(path);
   SavedFile larger = saved;
   larger.content.metadata_json = R"({"other":true})";
@@ -414,7 +414,7 @@ TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
   for (rlim_t bytes = 0; bytes < before.size(); bytes += 97) {
     const rlimit small{.rlim_cur = bytes, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-    const Status written = write_kv_file(path, larger.content, shelves, saved.blocks);
+    const Status written = write_kv_file(path, larger.content, pool, saved.blocks);
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
     ASSERT_FALSE(written.ok());
     EXPECT_EQ(written.error().code, ErrorCode::kIo);
@@ -430,14 +430,13 @@ TEST(KVFile, ErrorsOfTheSystemNameThePathAndLeaveTheOldFileWhole) {
 
 TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), 6, 16);
-  const SavedFile saved = two_runs(shelves.geometry());
+  const PagedPool pool = random_pool(small_geometry(), 6, 16);
+  const SavedFile saved = two_runs(pool.geometry());
   ASSERT_EQ(::mkfifo((folder.path() / "pipe").c_str(), 0600), 0);
   std::filesystem::create_directory(folder.path() / "folder");
   std::filesystem::create_symlink("pipe", folder.path() / "to pipe");
   for (const std::string name : {"pipe", "folder", "to pipe"}) {
-    const Status written =
-        write_kv_file(folder.path() / name, saved.content, shelves, saved.blocks);
+    const Status written = write_kv_file(folder.path() / name, saved.content, pool, saved.blocks);
     ASSERT_FALSE(written.ok()) << name;
     EXPECT_EQ(written.error().code, ErrorCode::kIo);
     EXPECT_THAT(written.error().message,
@@ -445,15 +444,15 @@ TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
   }
   EXPECT_TRUE(std::filesystem::is_fifo(folder.path() / "pipe"));
   for (const std::filesystem::path& path : {folder.path() / "", std::filesystem::path()}) {
-    EXPECT_EQ(write_kv_file(path, saved.content, shelves, saved.blocks).error().code,
+    EXPECT_EQ(write_kv_file(path, saved.content, pool, saved.blocks).error().code,
               ErrorCode::kInvalidArgument);
   }
-  ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(folder.path() / "a", saved.content, pool, saved.blocks).ok());
   std::filesystem::create_symlink("a", folder.path() / "link");
   const auto before = file_bytes_of(folder.path() / "a");
   SavedFile other = saved;
   other.content.metadata_json = R"({"other":true})";
-  ASSERT_TRUE(write_kv_file(folder.path() / "link", other.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(folder.path() / "link", other.content, pool, saved.blocks).ok());
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link"));
   EXPECT_NE(file_bytes_of(folder.path() / "a"), before);
 }
@@ -461,20 +460,20 @@ TEST(KVFile, NothingButAFileIsReplacedAndLinksAreFollowed) {
 TEST(KVFile, BlocksThatAreVerifiedWithoutADestinationAreThoseThatAreAskedFor) {
   constexpr std::int32_t kBlocks = 300;  // more than are read at a time
   const TemporaryFolder folder;
-  const PagedStore shelves = random_shelves(small_geometry(), kBlocks, 18);
+  const PagedPool pool = random_pool(small_geometry(), kBlocks, 18);
   const auto path = folder.path() / "a";
-  KVFileContent content = two_runs(shelves.geometry()).content;
-  content.runs = {run_of(kBlocks * shelves.geometry().block_tokens)};
+  KVFileContent content = two_runs(pool.geometry()).content;
+  content.runs = {run_of(kBlocks * pool.geometry().block_tokens)};
   std::vector<std::vector<BlockId>> blocks(1);
   for (std::int32_t block = 0; block < kBlocks; ++block) {
     blocks[0].push_back({block});
   }
-  ASSERT_TRUE(write_kv_file(path, content, shelves, blocks).ok());
+  ASSERT_TRUE(write_kv_file(path, content, pool, blocks).ok());
   std::vector<char> bytes = file_bytes_of(path);
   std::mt19937_64 random(19);
   for (int round = 0; round < 50; ++round) {
     const auto piece = static_cast<std::int32_t>(random() % (4 * kBlocks));  // 2 layers, 2 heads
-    const auto back = (std::int64_t{4} * kBlocks - piece) * shelves.geometry().head_block_bytes();
+    const auto back = (std::int64_t{4} * kBlocks - piece) * pool.geometry().head_block_bytes();
     char& byte = *(bytes.end() - back);
     byte = static_cast<char>(byte ^ 1);
     write_bytes(path, bytes);
@@ -496,21 +495,21 @@ TEST(KVFile, BlocksThatAreVerifiedWithoutADestinationAreThoseThatAreAskedFor) {
 
 TEST(KVFile, AFileThatShrinksOrIsReplacedWhileOpenIsAnErrorOrTheOldFile) {
   const TemporaryFolder folder;
-  PagedStore shelves = random_shelves(small_geometry(), 6, 17);
-  const SavedFile saved = two_runs(shelves.geometry());
+  PagedPool pool = random_pool(small_geometry(), 6, 17);
+  const SavedFile saved = two_runs(pool.geometry());
   const auto path = folder.path() / "a";
-  ASSERT_TRUE(write_kv_file(path, saved.content, shelves, saved.blocks).ok());
+  ASSERT_TRUE(write_kv_file(path, saved.content, pool, saved.blocks).ok());
   const auto file = KVFile::open(path);
   ASSERT_TRUE(file.ok());
   SavedFile other = saved;
   std::swap(other.blocks[0][0], other.blocks[0][1]);
-  ASSERT_TRUE(write_kv_file(path, other.content, shelves, other.blocks).ok());
+  ASSERT_TRUE(write_kv_file(path, other.content, pool, other.blocks).ok());
   EXPECT_TRUE(file->verify().ok()) << "an open file is the one that was opened";
   const auto again = KVFile::open(path);
   ASSERT_TRUE(again.ok());
   ASSERT_EQ(::truncate(path.c_str(), 5000), 0);
   EXPECT_EQ(again->verify().error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(read_run(*again, 0, ids({0, 1, 2}), shelves).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(read_run(*again, 0, ids({0, 1, 2}), pool).error().code, ErrorCode::kCorrupt);
 }
 
 }  // namespace

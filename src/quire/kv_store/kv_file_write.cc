@@ -17,7 +17,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -39,7 +39,7 @@ Error refuse_file(std::string_view message) {
           .message = base::str_cat("cannot write a kv file: ", message)};
 }
 
-Status check_blocks(const KVFileContent& content, const PagedStore& shelves,
+Status check_blocks(const KVFileContent& content, const PagedPool& pool,
                     std::span<const std::vector<BlockId>> blocks) {
   if (blocks.size() != content.runs.size()) {
     return refuse_file(base::str_cat(content.runs.size(), " runs, but blocks for ", blocks.size()));
@@ -52,9 +52,9 @@ Status check_blocks(const KVFileContent& content, const PagedStore& shelves,
                                        blocks[i].size()));
     }
     for (const BlockId id : blocks[i]) {
-      if (id.value < 0 || id.value >= shelves.num_blocks()) {
+      if (id.value < 0 || id.value >= pool.num_blocks()) {
         return refuse_file(base::str_cat("run ", i, " names block ", id.value,
-                                         ", the shelves have ", shelves.num_blocks()));
+                                         ", the paged pool has ", pool.num_blocks()));
       }
     }
   }
@@ -64,14 +64,13 @@ Status check_blocks(const KVFileContent& content, const PagedStore& shelves,
 // Writes the payload of one file, front to back, and fills in the header on the way.
 class PayloadWriter {
  public:
-  PayloadWriter(const NewFile& file, const PagedStore& shelves, KVFileHeader& header,
+  PayloadWriter(const NewFile& file, const PagedPool& pool, KVFileHeader& header,
                 std::optional<PlaneCodec> codec, const WriteOptions& options)
       : file_(file),
-        shelves_(shelves),
+        pool_(pool),
         header_(header),
         codec_(std::move(codec)),
-        batch_bytes_(options.direct ? kDirectBytes
-                                    : kBatch * shelves.geometry().head_block_bytes()),
+        batch_bytes_(options.direct ? kDirectBytes : kBatch * pool.geometry().head_block_bytes()),
         writeback_bytes_(options.sync && !options.direct ? kWritebackBytes : kNever),
         batch_(kMostPieces) {
     file_.set_direct(options.direct && !codec_);
@@ -81,7 +80,7 @@ class PayloadWriter {
     // Up to this run sizes are known, so its place is.
     at_ = header_.pieces[index].offset = place_payload(header_).offsets[index];
     piece_ = 0;
-    const tensor::KVGeometry& geometry = shelves_.geometry();
+    const tensor::KVGeometry& geometry = pool_.geometry();
     const int rows = geometry.layers * geometry.kv_heads;
     const auto tokens = static_cast<std::int64_t>(header_.content.runs[index].tokens.size());
     const auto tail = static_cast<int>(tokens % geometry.block_tokens);
@@ -103,24 +102,24 @@ class PayloadWriter {
 
   // The filled slots of a row's last block, then zeros. Stays until the run is written.
   std::span<const std::byte> last_block(int row, BlockId block, int tail) {
-    const auto bytes = static_cast<std::size_t>(shelves_.geometry().head_block_bytes());
+    const auto bytes = static_cast<std::size_t>(pool_.geometry().head_block_bytes());
     const auto address = reinterpret_cast<std::uintptr_t>(last_blocks_.data());
     const auto aligned = round_up_to_page(static_cast<std::int64_t>(address));
     const auto skipped = static_cast<std::size_t>(aligned) - address;
     const auto to =
         std::span(last_blocks_).subspan(skipped + static_cast<std::size_t>(row) * bytes, bytes);
-    const int kv_heads = shelves_.geometry().kv_heads;
-    shelves_.read_slots(row / kv_heads, row % kv_heads, block, tail, to);
+    const int kv_heads = pool_.geometry().kv_heads;
+    pool_.read_slots(row / kv_heads, row % kv_heads, block, tail, to);
     return to;
   }
 
   Status write_head(RunPieces& pieces, int row, int tail, const std::vector<BlockId>& blocks) {
-    const int kv_heads = shelves_.geometry().kv_heads;
+    const int kv_heads = pool_.geometry().kv_heads;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const bool cut = tail != 0 && i + 1 == blocks.size();
       QUIRE_TRY_STATUS(
           add(pieces, cut ? last_block(row, blocks[i], tail)
-                          : shelves_.head_blocks(row / kv_heads, row % kv_heads, blocks[i])));
+                          : pool_.head_blocks(row / kv_heads, row % kv_heads, blocks[i])));
     }
     return {};
   }
@@ -162,7 +161,7 @@ class PayloadWriter {
   }
 
   const NewFile& file_;
-  const PagedStore& shelves_;
+  const PagedPool& pool_;
   KVFileHeader& header_;
   std::optional<PlaneCodec> codec_;
   std::int64_t batch_bytes_;
@@ -180,18 +179,18 @@ class PayloadWriter {
 }  // namespace
 
 Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name,
-                                   const KVFileContent& content, const PagedStore& shelves,
+                                   const KVFileContent& content, const PagedPool& pool,
                                    std::span<const std::vector<BlockId>> blocks,
                                    const WriteOptions& options) {
   if (const Status checked = check_content(content); !checked.ok()) {
     return refuse_file(checked.error().message);
   }
   const tensor::KVGeometry& geometry = content.geometry;
-  if (const std::string differs = geometry_difference(geometry, shelves.geometry());
+  if (const std::string differs = geometry_difference(geometry, pool.geometry());
       !differs.empty()) {
-    return refuse_file(base::str_cat("the shelves differ from its geometry: ", differs));
+    return refuse_file(base::str_cat("the paged pool differs from its geometry: ", differs));
   }
-  QUIRE_TRY_STATUS(check_blocks(content, shelves, blocks));
+  QUIRE_TRY_STATUS(check_blocks(content, pool, blocks));
   KVFileHeader header = make_header(content, options.compress ? Codec::kPlanes : Codec::kRaw);
   if (header_size(header) > kMaxHeaderBytes) {
     return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
@@ -204,7 +203,7 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
                                  static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
   }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
-  PayloadWriter writer(file, shelves, header, std::move(codec), options);
+  PayloadWriter writer(file, pool, header, std::move(codec), options);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     QUIRE_TRY_STATUS(writer.write_run(i, blocks[i]));
   }
@@ -217,10 +216,10 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
 }
 
 Status write_kv_file(const std::filesystem::path& path, const KVFileContent& content,
-                     const PagedStore& shelves, std::span<const std::vector<BlockId>> blocks,
+                     const PagedPool& pool, std::span<const std::vector<BlockId>> blocks,
                      const WriteOptions& options) {
   QUIRE_TRY(const FilePlace place, place_of(path));
-  const auto written = write_kv_file(place.folder, place.name, content, shelves, blocks, options);
+  const auto written = write_kv_file(place.folder, place.name, content, pool, blocks, options);
   return written.ok() ? Status() : Status(written.error());
 }
 

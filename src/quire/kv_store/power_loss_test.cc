@@ -235,11 +235,11 @@ TEST_F(PowerLoss, KeepsWhatWasAcknowledgedAndTheRestIsAMiss) {
       return false;
     }
     acknowledge(2);
-    if (!store->remove(test_hash("removed"), "").ok()) {
+    if (!store->remover().remove(test_hash("removed"), "").ok()) {
       return false;
     }
     acknowledge(3);
-    return store->gc().ok();
+    return store->collector().gc().ok();
   };
   lose_power_everywhere(path_, folder_.path() / "left", work, [&](const auto& left, int step) {
     auto store = Store::open(left, {.grace_ms = 0});

@@ -16,6 +16,7 @@
 #include "quire/kv_store/crash_test_support.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/kv_store/trace_test_support.h"
 #include "quire/result.h"
@@ -35,8 +36,8 @@ class StoreCrashWithEntries : public StoreCrash {
   bool work() {
     auto store = Store::open(path_, {.grace_ms = 0});
     return store.ok() && put(*store, "new", {0, 4, 5}) && put(*store, "replaced", {6}) &&
-           store->touch(test_hash("kept"), "").ok() &&
-           store->remove(test_hash("removed"), "").ok() && store->gc().ok();
+           store->entries().touch(test_hash("kept"), "").ok() &&
+           store->remover().remove(test_hash("removed"), "").ok() && store->collector().gc().ok();
   }
 
   // What a process that died left at `path`.
@@ -50,7 +51,7 @@ class StoreCrashWithEntries : public StoreCrash {
     EXPECT_TRUE(added.empty() || added == (Objects{0, 4, 5}));
     EXPECT_TRUE(removed.empty() || removed == (Objects{2, 3}));
     expect_no_damage(*store);
-    const auto collected = store->gc();
+    const auto collected = store->collector().gc();
     ASSERT_TRUE(collected.ok()) << "a lock was left behind? " << collected.error().message;
     EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
   }
@@ -96,11 +97,11 @@ TEST_F(StoreCrashWithEntries, AKilledWriterLeavesNoLockBehind) {
 TEST_F(StoreCrashWithEntries, ARepairThatDiesLosesNoEntry) {
   const auto left = folder_.path() / "left";
   int calls = 0;
-  const Ended ended = trace([&] { return Store::repair(path_).ok(); },
+  const Ended ended = trace([&] { return repair_store(path_).ok(); },
                             [&](const FileCall& call) {
                               calls = call.count;
                               replace_folder(path_, left);
-                              const auto kept = Store::repair(left);
+                              const auto kept = repair_store(left);
                               EXPECT_TRUE(kept.ok())
                                   << kept.error().message << " at call " << calls;
                               EXPECT_EQ(kept.ok() ? *kept : -1, 3) << "at call " << calls;
@@ -164,7 +165,7 @@ TEST_F(StoreCrash, WritersAtTheSameTimeBothEndWell) {
         good = put(*store, name, {round, (round + writer) % 16});
       }
       static_cast<void>(put(*store, "shared", {writer, round}));
-      good = good && store->gc().ok();
+      good = good && store->collector().gc().ok();
     }
     ::_exit(good ? 0 : 1);
   }
@@ -211,8 +212,8 @@ TEST_F(StoreCrash, AFullDiskIsAnErrorAndLosesNothing) {
     EXPECT_EQ(read_back(*store, "kept"), (Objects{0, 1}));
     const Objects added = read_back(*store, "new");
     EXPECT_TRUE(added.empty() || added == (Objects{2, 3}));
-    ASSERT_TRUE(store->remove(test_hash("new"), "").ok());
-    ASSERT_TRUE(store->gc().ok());
+    ASSERT_TRUE(store->remover().remove(test_hash("new"), "").ok());
+    ASSERT_TRUE(store->collector().gc().ok());
   }
   ::signal(SIGXFSZ, old_action);
   EXPECT_GT(refused, 4);
@@ -222,9 +223,9 @@ TEST_F(StoreCrash, AFullDiskIsAnErrorAndLosesNothing) {
 class CheckpointCrash : public ::testing::Test {
  protected:
   CheckpointCrash()
-      : shelves_(random_shelves(small_geometry(), 16, 61)), path_(folder_.path() / "store") {}
+      : pool_(random_pool(small_geometry(), 16, 61)), path_(folder_.path() / "store") {}
 
-  // The first `blocks` blocks of the shelves; of the last one, 2 tokens.
+  // The first `blocks` blocks of the pool; of the last one, 2 tokens.
   static LiveSequence sequence(std::int32_t blocks) {
     LiveSequence made{.name = "a", .fingerprint = fingerprint_of(1)};
     LiveRun& run = made.runs.emplace_back();
@@ -239,7 +240,7 @@ class CheckpointCrash : public ::testing::Test {
   Status save(Store& store, std::int32_t blocks) {
     QUIRE_TRY(CheckpointManager checkpoints, CheckpointManager::create(store, {.keep = 2}));
     const LiveSequence live = sequence(blocks);
-    const auto saved = checkpoints.save("", {&live, 1}, shelves_);
+    const auto saved = checkpoints.save("", {&live, 1}, pool_);
     return saved.ok() ? Status() : Status(saved.error());
   }
 
@@ -249,7 +250,8 @@ class CheckpointCrash : public ::testing::Test {
       return false;
     }
     auto checkpoints = CheckpointManager::create(*store, {.keep = 2});
-    return checkpoints.ok() && checkpoints->compact("checkpoint-4").ok() && store->gc().ok();
+    return checkpoints.ok() && checkpoints->compact("checkpoint-4").ok() &&
+           store->collector().gc().ok();
   }
 
   // Every checkpoint that is there is whole, and there are the two that must be.
@@ -267,17 +269,17 @@ class CheckpointCrash : public ::testing::Test {
       const auto saved = checkpoints->tokens_of(checkpoint.sequences[0]);
       ASSERT_TRUE(saved.ok()) << saved.error().message;
       EXPECT_EQ(saved->runs[0].run.tokens, live.runs[0].run.tokens);
-      PagedStore to = random_shelves(small_geometry(), 16, 5);
+      PagedPool to = random_pool(small_geometry(), 16, 5);
       const auto& blocks = live.runs[0].blocks;
       ASSERT_TRUE(checkpoints->read(checkpoint.sequences[0], 0, 0, blocks, to).ok());
       const std::size_t tokens = live.runs[0].run.tokens.size();
-      EXPECT_EQ(kv_bytes(to, blocks, tokens), kv_bytes(shelves_, blocks, tokens));
+      EXPECT_EQ(kv_bytes(to, blocks, tokens), kv_bytes(pool_, blocks, tokens));
     }
     EXPECT_EQ(checkpoints->latest()->number, list->front().number);
   }
 
   TemporaryFolder folder_;
-  PagedStore shelves_;
+  PagedPool pool_;
   std::filesystem::path path_;
 };
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store_entry.h"
 
 namespace quire::kv_store {
 namespace {
@@ -19,22 +19,22 @@ namespace {
 struct Holding {
   std::unordered_map<std::string, std::int64_t> references;  // of its entries, to each object
   std::int64_t bytes = 0;
-  std::deque<const Entry*> may_go;  // least recently used first
+  std::deque<const StoreEntry*> may_go;  // least recently used first
 };
 
-bool same_identity(const Entry& a, const Entry& b) {
+bool same_identity(const StoreEntry& a, const StoreEntry& b) {
   return a.key == b.key && a.tenant == b.tenant;
 }
 
 class Evictions {
  public:
-  Evictions(const std::vector<const Entry*>& entries, const ObjectSizes& objects,
+  Evictions(const std::vector<const StoreEntry*>& entries, const ObjectSizes& objects,
             std::unordered_map<std::string, std::int64_t> references, const EvictionLimit& limit)
       : objects_(objects), references_(std::move(references)), limit_(limit) {
     for (const auto& [hash, bytes] : objects) {
       bytes_ += bytes;
     }
-    for (const Entry* entry : entries) {
+    for (const StoreEntry* entry : entries) {
       Holding& holding = holdings_[entry->tenant];
       for (const std::string& hash : objects_of(*entry)) {
         holding.bytes += holding.references[hash]++ == 0 ? bytes_of(hash) : 0;
@@ -46,8 +46,8 @@ class Evictions {
     }
   }
 
-  [[nodiscard]] std::vector<const Entry*> plan() {
-    std::vector<const Entry*> gone;
+  [[nodiscard]] std::vector<const StoreEntry*> plan() {
+    std::vector<const StoreEntry*> gone;
     while (is_beyond()) {
       Holding* holding = next();
       if (holding == nullptr) {
@@ -93,7 +93,7 @@ class Evictions {
     return most;
   }
 
-  void forget(const Entry& entry, Holding& holding) {
+  void forget(const StoreEntry& entry, Holding& holding) {
     for (const std::string& hash : objects_of(entry)) {
       holding.bytes -= --holding.references[hash] == 0 ? bytes_of(hash) : 0;
       bytes_ -= --references_[hash] == 0 ? bytes_of(hash) : 0;
@@ -109,10 +109,9 @@ class Evictions {
 
 }  // namespace
 
-std::vector<const Entry*> entries_to_evict(const std::vector<const Entry*>& entries,
-                                           const ObjectSizes& objects,
-                                           std::unordered_map<std::string, std::int64_t> references,
-                                           const EvictionLimit& limit) {
+std::vector<const StoreEntry*> entries_to_evict(
+    const std::vector<const StoreEntry*>& entries, const ObjectSizes& objects,
+    std::unordered_map<std::string, std::int64_t> references, const EvictionLimit& limit) {
   return Evictions(entries, objects, std::move(references), limit).plan();
 }
 

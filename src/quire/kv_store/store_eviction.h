@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store_entry.h"
 
 namespace quire::kv_store {
 
@@ -20,13 +20,13 @@ using ObjectSizes = std::unordered_map<std::string, std::int64_t>;  // bytes by 
 struct EvictionLimit {
   std::int64_t max_bytes = 0;              // 0: no limit
   std::optional<std::string> tenant = {};  // of a store of one tenant
-  const Entry* written = nullptr;          // the one that was put just now, which stays
+  const StoreEntry* written = nullptr;     // the one that was put just now, which stays
 };
 
 // Returns those of `entries` (least recently used first) that go. `objects`: all that are there;
 // `references`: how many entries name each.
-[[nodiscard]] std::vector<const Entry*> entries_to_evict(
-    const std::vector<const Entry*>& entries, const ObjectSizes& objects,
+[[nodiscard]] std::vector<const StoreEntry*> entries_to_evict(
+    const std::vector<const StoreEntry*>& entries, const ObjectSizes& objects,
     std::unordered_map<std::string, std::int64_t> references, const EvictionLimit& limit);
 
 }  // namespace quire::kv_store

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -26,9 +26,9 @@ class SharedLimit : public StoreTest {
   // An entry of one object, 0 to 7.
   void put_of(Store& store, const std::string& tenant, std::int32_t object) {
     ASSERT_TRUE(put_object(store, object).ok());
-    Entry entry = entry_of(tenant + std::to_string(object), {object});
+    StoreEntry entry = entry_of(tenant + std::to_string(object), {object});
     entry.tenant = tenant;
-    ASSERT_TRUE(store.put_entry(entry).ok());
+    ASSERT_TRUE(store.entries().put(entry).ok());
     ahead_ms_ += 1000;
   }
 
@@ -46,23 +46,23 @@ TEST_F(SharedLimit, ATenantsGcTouchesItsOwnEntriesOnly) {
     }
     for (const std::string tenant : {"ada", "bob"}) {
       const std::string name = tenant + (tenant == "ada" ? "0" : "4");
-      ASSERT_TRUE(store.set_ttl(test_hash(name), tenant, 0).ok());
+      ASSERT_TRUE(store.entries().set_ttl(test_hash(name), tenant, 0).ok());
     }
   }
   ahead_ms_ += 1000;
   const std::int64_t bytes = object_bytes();
   Store ada = open({.max_bytes = bytes, .tenant = "ada"});
-  const GcReport report = ada.gc().value();
+  const GcReport report = ada.collector().gc().value();
   EXPECT_EQ(report.expired_entries, 1);
   EXPECT_EQ(report.evicted_entries, 1);
   EXPECT_EQ(report.objects, 1) << "of her own";
   EXPECT_EQ(report.bytes, bytes);
-  EXPECT_EQ(names_of(*open().list()), "bob5 ada2 bob6 ");
+  EXPECT_EQ(names_of(*open().entries().list()), "bob5 ada2 bob6 ");
   for (const std::int32_t object : {4, 5, 6}) {
-    EXPECT_TRUE(ada.is_there(object_hash(object)));
+    EXPECT_TRUE(ada.objects().is_there(object_hash(object)));
   }
-  EXPECT_EQ(open().gc()->expired_entries, 1) << "an operator's gc works across all";
-  EXPECT_EQ(open({.max_bytes = 1}).gc()->evicted_entries, 3);
+  EXPECT_EQ(open().collector().gc()->expired_entries, 1) << "an operator's gc works across all";
+  EXPECT_EQ(open({.max_bytes = 1}).collector().gc()->evicted_entries, 3);
 }
 
 TEST_F(SharedLimit, OfATenantsStoreIsALimitOfItsOwnBytes) {
@@ -76,7 +76,7 @@ TEST_F(SharedLimit, OfATenantsStoreIsALimitOfItsOwnBytes) {
   for (const std::int32_t object : {4, 5, 6}) {
     put_of(ada, "ada", object);
   }
-  EXPECT_EQ(names_of(*ada.list()), "bob0 bob1 bob2 bob3 ada5 ada6 ");
+  EXPECT_EQ(names_of(*ada.entries().list()), "bob0 bob1 bob2 bob3 ada5 ada6 ");
 }
 
 TEST_F(SharedLimit, WhoWritesPushesOutNobodyBelowAnEqualShare) {
@@ -87,7 +87,7 @@ TEST_F(SharedLimit, WhoWritesPushesOutNobodyBelowAnEqualShare) {
   for (const std::int32_t object : {2, 3, 4, 5, 6, 7}) {
     put_of(store, "bob", object);
   }
-  EXPECT_EQ(names_of(*store.list()), "ada0 ada1 bob6 bob7 ");
+  EXPECT_EQ(names_of(*store.entries().list()), "ada0 ada1 bob6 bob7 ");
 }
 
 TEST_F(SharedLimit, TheTenantThatHoldsMostGivesWayToOneThatComes) {
@@ -97,14 +97,14 @@ TEST_F(SharedLimit, TheTenantThatHoldsMostGivesWayToOneThatComes) {
   }
   Store store = open({.max_bytes = 4 * object_bytes()});
   put_of(store, "bob", 4);
-  EXPECT_EQ(names_of(*store.list()), "ada1 ada2 ada3 bob4 ");
+  EXPECT_EQ(names_of(*store.entries().list()), "ada1 ada2 ada3 bob4 ");
   put_of(store, "bob", 5);
-  EXPECT_EQ(names_of(*store.list()), "ada2 ada3 bob4 bob5 ");
+  EXPECT_EQ(names_of(*store.entries().list()), "ada2 ada3 bob4 bob5 ");
   put_of(store, "bob", 6);
-  EXPECT_EQ(names_of(*store.list()), "ada2 ada3 bob5 bob6 ");
+  EXPECT_EQ(names_of(*store.entries().list()), "ada2 ada3 bob5 bob6 ");
   put_of(store, "cleo", 7);
-  EXPECT_EQ(names_of(*store.list()).size(), std::string("ada2 bob5 bob6 cleo7 ").size());
-  EXPECT_EQ(store.list({.tenant = "cleo"})->size(), 1U);
+  EXPECT_EQ(names_of(*store.entries().list()).size(), std::string("ada2 bob5 bob6 cleo7 ").size());
+  EXPECT_EQ(store.entries().list({.tenant = "cleo"})->size(), 1U);
 }
 
 TEST_F(SharedLimit, AnOperatorsGcTakesFromWhoeverHoldsMost) {
@@ -113,16 +113,17 @@ TEST_F(SharedLimit, AnOperatorsGcTakesFromWhoeverHoldsMost) {
   for (const std::int32_t object : {1, 2, 3, 4}) {
     put_of(store, "ada", object);
   }
-  const GcReport report = open({.max_bytes = 3 * object_bytes()}).gc().value();
+  const GcReport report = open({.max_bytes = 3 * object_bytes()}).collector().gc().value();
   EXPECT_EQ(report.evicted_entries, 2);
-  EXPECT_EQ(names_of(*store.list()), "bob0 ada3 ada4 ") << "bob's was used least recently";
+  EXPECT_EQ(names_of(*store.entries().list()), "bob0 ada3 ada4 ")
+      << "bob's was used least recently";
 }
 
 // Random stores. The oracle is the rule, looked at after each plan.
 TEST(EvictionPlan, EndsBelowTheLimitOrWithNobodyWhoMustYield) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
-    std::vector<Entry> entries(random() % 30 + 1);
+    std::vector<StoreEntry> entries(random() % 30 + 1);
     ObjectSizes sizes;
     std::unordered_map<std::string, std::int64_t> references;
     std::int64_t total = 0;
@@ -140,19 +141,19 @@ TEST(EvictionPlan, EndsBelowTheLimitOrWithNobodyWhoMustYield) {
         ++references[hash];
       }
     }
-    std::vector<const Entry*> all;
-    for (const Entry& entry : entries) {
+    std::vector<const StoreEntry*> all;
+    for (const StoreEntry& entry : entries) {
       all.push_back(&entry);
     }
-    const Entry* written = random() % 2 == 0 ? &entries.back() : nullptr;
+    const StoreEntry* written = random() % 2 == 0 ? &entries.back() : nullptr;
     const EvictionLimit limit{.max_bytes = 1 + total * static_cast<std::int64_t>(random() % 5) / 4,
                               .written = written};
     const auto gone = entries_to_evict(all, sizes, references, limit);
-    const std::set<const Entry*> out(gone.begin(), gone.end());
+    const std::set<const StoreEntry*> out(gone.begin(), gone.end());
     std::map<std::string, std::set<std::string>> held;
     std::map<std::string, bool> can;
     std::set<std::string> left;
-    for (const Entry& entry : entries) {
+    for (const StoreEntry& entry : entries) {
       if (out.contains(&entry)) {
         EXPECT_FALSE(entry.pinned || entry.parts.empty() || &entry == written);
         continue;

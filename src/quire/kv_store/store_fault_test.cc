@@ -47,30 +47,30 @@ using Saved = std::pair<std::vector<TokenId>, std::vector<std::byte>>;  // token
 class FaultyStore {
  public:
   explicit FaultyStore(bool compress)
-      : shelves_(random_shelves(small_geometry(), kBlocks, 81)),
+      : pool_(random_pool(small_geometry(), kBlocks, 81)),
         store_(
             Store::open(folder_.path() / "store", {.write = {.sync = false, .compress = compress}})
                 .value()),
         checkpoints_(CheckpointManager::create(store_, {.keep = 0}).value()) {
     // Something that compresses, so that decompression sees the damage too.
     for (int head = 0; head < 2; ++head) {
-      const auto bytes = shelves_.head_blocks(0, head, BlockId{0}, kBlocks);
+      const auto bytes = pool_.head_blocks(0, head, BlockId{0}, kBlocks);
       std::fill(bytes.begin(), bytes.begin() + std::ssize(bytes) / 2, std::byte{9});
     }
     for (const std::int32_t blocks : {3, kBlocks}) {
       const std::array live = {sequence("a", blocks), sequence("b", blocks / 2)};
-      saved_.push_back(checkpoints_.save("", live, shelves_).value());
+      saved_.push_back(checkpoints_.save("", live, pool_).value());
       for (const LiveSequence& each : live) {
         const LiveRun& run = each.runs[0];
         expected_[saved_.back().number].emplace_back(
-            run.run.tokens, kv_bytes(shelves_, run.blocks, run.run.tokens.size()));
+            run.run.tokens, kv_bytes(pool_, run.blocks, run.run.tokens.size()));
       }
     }
     std::set<std::string> earlier;
-    for (const EntryPart& part : saved_[0].entry.parts) {
+    for (const ObjectRange& part : saved_[0].entry.parts) {
       earlier.insert(part.object);
     }
-    for (const EntryPart& part : saved_[1].entry.parts) {
+    for (const ObjectRange& part : saved_[1].entry.parts) {
       if (earlier.insert(part.object).second) {
         targets_.push_back(object_path(part.object));
         whole_.push_back(file_bytes_of(targets_.back()));
@@ -177,7 +177,7 @@ class FaultyStore {
   [[nodiscard]] const std::map<std::string, int>& harmless() const { return harmless_; }
 
  private:
-  // The first `blocks` blocks of the shelves; of the last one, 2 tokens.
+  // The first `blocks` blocks of the pool; of the last one, 2 tokens.
   static LiveSequence sequence(const std::string& name, std::int32_t blocks) {
     LiveSequence made{.name = name, .fingerprint = fingerprint_of(1)};
     LiveRun& run = made.runs.emplace_back();
@@ -205,12 +205,12 @@ class FaultyStore {
       }
       QUIRE_TRY(const auto pieces, checkpoints_.open_part(saved, whole, 4));
       for (const KVFilePart& piece : pieces) {
-        QUIRE_TRY_STATUS(piece.file->check_fits(fingerprint_of(1), shelves_.geometry()));
-        for (int layer = 0; layer < shelves_.geometry().layers; ++layer) {
+        QUIRE_TRY_STATUS(piece.file->check_fits(fingerprint_of(1), pool_.geometry()));
+        for (int layer = 0; layer < pool_.geometry().layers; ++layer) {
           QUIRE_TRY_STATUS(piece.read_layer(layer, to_));
         }
       }
-      loaded.emplace_back(tokens, shelf_bytes(to_, whole.to));
+      loaded.emplace_back(tokens, pool_bytes(to_, whole.to));
     }
     return loaded;
   }
@@ -258,8 +258,8 @@ class FaultyStore {
     for (std::int32_t i = 0; i < content.runs[0].num_blocks(geometry.block_tokens); ++i) {
       blocks.push_back({i});
     }
-    const PagedStore shelves = random_shelves(geometry, std::ssize(blocks), fingerprint);
-    EXPECT_TRUE(write_kv_file(path, content, shelves, {&blocks, 1}, {.sync = false}).ok());
+    const PagedPool pool = random_pool(geometry, std::ssize(blocks), fingerprint);
+    EXPECT_TRUE(write_kv_file(path, content, pool, {&blocks, 1}, {.sync = false}).ok());
     return file_bytes_of(path);
   }
 
@@ -271,8 +271,8 @@ class FaultyStore {
   }
 
   TemporaryFolder folder_;
-  PagedStore shelves_;
-  PagedStore to_ = random_shelves(small_geometry(), kBlocks, 82);
+  PagedPool pool_;
+  PagedPool to_ = random_pool(small_geometry(), kBlocks, 82);
   Store store_;
   CheckpointManager checkpoints_;
   std::vector<Checkpoint> saved_;                        // earlier, later

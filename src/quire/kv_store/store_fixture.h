@@ -14,19 +14,19 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/sha256.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
 
-inline std::string names_of(const std::vector<Entry>& entries) {
+inline std::string names_of(const std::vector<StoreEntry>& entries) {
   std::string names;
-  for (const Entry& entry : entries) {
+  for (const StoreEntry& entry : entries) {
     names += entry.name + " ";
   }
   return names;
@@ -35,8 +35,7 @@ inline std::string names_of(const std::vector<Entry>& entries) {
 // A store in a folder of its own, and KV to put into it. The clock is the system's plus `ahead_ms`.
 class StoreTest : public ::testing::Test {
  protected:
-  StoreTest()
-      : shelves_(random_shelves(small_geometry(), 8, 31)), path_(folder_.path() / "store") {}
+  StoreTest() : pool_(random_pool(small_geometry(), 8, 31)), path_(folder_.path() / "store") {}
 
   // What a loss of power would do is not tested here, so nothing waits for the disk.
   Store open(StoreOptions options = {}) {
@@ -49,18 +48,18 @@ class StoreTest : public ::testing::Test {
 
   KVFileContent content_of(int tokens, int first_id = 7) const {
     return {.fingerprint = fingerprint_of(1),
-            .geometry = shelves_.geometry(),
+            .geometry = pool_.geometry(),
             .runs = {run_of(tokens, 0, first_id)}};
   }
 
   // The object of 4 tokens in block `index`.
   Result<std::int64_t> put_object(Store& store, std::int32_t index) {
-    return store.put_object(object_hash(index), content_of(4, 100 * index), shelves_,
-                            {{{BlockId{index}}}});
+    return store.objects().put(object_hash(index), content_of(4, 100 * index), pool_,
+                               {{{BlockId{index}}}});
   }
 
-  Entry entry_of(const std::string& name, std::initializer_list<std::int32_t> objects) const {
-    Entry entry{.key = test_hash(name), .tenant = "t", .name = name};
+  StoreEntry entry_of(const std::string& name, std::initializer_list<std::int32_t> objects) const {
+    StoreEntry entry{.key = test_hash(name), .tenant = "t", .name = name};
     for (const std::int32_t index : objects) {
       entry.parts.push_back({.object = object_hash(index), .tokens = 4});
     }
@@ -72,7 +71,7 @@ class StoreTest : public ::testing::Test {
       const auto bytes = put_object(store, index);
       ASSERT_TRUE(bytes.ok()) << bytes.error().message;
     }
-    const Status status = store.put_entry(entry_of(name, objects));
+    const Status status = store.entries().put(entry_of(name, objects));
     ASSERT_TRUE(status.ok()) << status.error().message;
     ahead_ms_ += 1000;  // so that the order of use is known
   }
@@ -82,15 +81,15 @@ class StoreTest : public ::testing::Test {
     return path_ / "objects" / hash.substr(0, 2) / (hash + ".qkv");
   }
 
-  // Everything that the entry names reads back as it is on the shelves.
-  void expect_whole(const Store& store, const Entry& entry) {
-    for (const EntryPart& part : entry.parts) {
-      const auto file = store.open_object(part.object);
+  // Everything that the entry names reads back as it is in the pool.
+  void expect_whole(const Store& store, const StoreEntry& entry) {
+    for (const ObjectRange& part : entry.parts) {
+      const auto file = store.objects().open(part.object);
       ASSERT_TRUE(file.ok()) << file.error().message;
       const std::int32_t index = file->content().runs[0].tokens[0] / 100;
-      PagedStore to = random_shelves(small_geometry(), 1, 5);
+      PagedPool to = random_pool(small_geometry(), 1, 5);
       ASSERT_TRUE(read_run(*file, 0, ids({0}), to).ok());
-      EXPECT_EQ(shelf_bytes(to, ids({0})), shelf_bytes(shelves_, ids({index})));
+      EXPECT_EQ(pool_bytes(to, ids({0})), pool_bytes(pool_, ids({index})));
     }
   }
 
@@ -103,7 +102,7 @@ class StoreTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  PagedStore shelves_;
+  PagedPool pool_;
   std::filesystem::path path_;
   std::atomic<std::int64_t> ahead_ms_ = 0;
 };

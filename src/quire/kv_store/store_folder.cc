@@ -1,7 +1,6 @@
 #include "quire/kv_store/store_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -16,7 +15,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "quire/base/str.h"
 #include "quire/kv_store/file_io.h"
@@ -94,19 +92,6 @@ Status set_up(const Folder& folder) {
 }
 
 }  // namespace
-
-FolderLock::FolderLock(const Folder& folder) : fd_(folder.descriptor.get()) {
-  while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-  }
-}
-
-FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-FolderLock::~FolderLock() {
-  if (fd_ >= 0) {
-    ::flock(fd_, LOCK_UN);
-  }
-}
 
 bool holds_something(const std::filesystem::path& path) {
   bool holds = false;

@@ -1,4 +1,4 @@
-// The folder of a store: made, recognised, locked. What is in it, others open.
+// The folder of a store: made, recognised, locked. Its content is opened by others.
 #pragma once
 
 #include <filesystem>
@@ -8,21 +8,6 @@
 #include "quire/result.h"
 
 namespace quire::kv_store {
-
-// Nobody else has the lock of the folder meanwhile; freed when it leaves scope. A store is set up
-// under that of its folder, and wiped under that of its objects. `folder`'s descriptor outlives it.
-class FolderLock {
- public:
-  explicit FolderLock(const Folder& folder);
-  FolderLock(FolderLock&& other) noexcept;
-  FolderLock& operator=(FolderLock&&) = delete;
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock();
-
- private:
-  int fd_;
-};
 
 struct StoreFolder {
   Folder folder;

@@ -18,6 +18,7 @@
 
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_fixture.h"
+#include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -37,7 +38,7 @@ TEST_F(StoreTest, FoldersThatAreNoStoreAreRefused) {
   std::filesystem::create_directory(path_);
   write_bytes(path_ / "thesis.txt", std::vector<char>(3));
   EXPECT_THAT(message(ErrorCode::kInvalidArgument), HasSubstr("not a quire store"));
-  EXPECT_FALSE(Store::repair(path_).ok());
+  EXPECT_FALSE(repair_store(path_).ok());
   EXPECT_FALSE(std::filesystem::exists(path_ / "index.sqlite"));
   std::filesystem::remove(path_ / "thesis.txt");
   EXPECT_THAT(message(ErrorCode::kInvalidArgument, {.read_only = true}), HasSubstr("format"));
@@ -80,8 +81,8 @@ TEST_F(StoreTest, ARelativePathStaysTheSameFolderWhenTheWorkingDirectoryChanges)
   std::filesystem::current_path(before);
   put(store, "a", {0});
   EXPECT_EQ(store.path(), path_);
-  EXPECT_EQ(store.verify().value().size(), 1);
-  EXPECT_EQ(store.gc().value().objects, 1);
+  EXPECT_EQ(store.inspector().verify().value().size(), 1);
+  EXPECT_EQ(store.collector().gc().value().objects, 1);
 }
 
 TEST_F(StoreTest, PathsThatTheSystemRefusesAreErrors) {
@@ -127,7 +128,7 @@ TEST_F(StoreTest, AReadOnlyFolderIsReadAndSaysSoWhenWrittenTo) {
     if (!store.ok() || !store->read_only()) {
       return false;
     }
-    const auto entry = store->find(test_hash("a"), "t");
+    const auto entry = store->entries().find(test_hash("a"), "t");
     if (!entry.ok() || !entry->has_value()) {
       return false;
     }
@@ -136,10 +137,11 @@ TEST_F(StoreTest, AReadOnlyFolderIsReadAndSaysSoWhenWrittenTo) {
       return !result.ok() && result.error().code == ErrorCode::kIo &&
              result.error().message.find("read-only") != std::string::npos;
     };
-    return !HasFailure() && refused(put_object(*store, 2)) && refused(store->gc()) &&
-           refused(store->put_entry(entry_of("a", {0}))) &&
-           refused(store->touch(test_hash("a"), "t")) &&
-           refused(store->remove(test_hash("a"), "t")) && !*store->remove(test_hash("b"), "t");
+    return !HasFailure() && refused(put_object(*store, 2)) && refused(store->collector().gc()) &&
+           refused(store->entries().put(entry_of("a", {0}))) &&
+           refused(store->entries().touch(test_hash("a"), "t")) &&
+           refused(store->remover().remove(test_hash("a"), "t")) &&
+           !*store->remover().remove(test_hash("b"), "t");
   });
   std::filesystem::permissions(path_, std::filesystem::perms(0700));
 }
@@ -148,14 +150,14 @@ TEST_F(StoreTest, AReaderBesideAWriterSeesWhatIsCommitted) {
   Store writer = open();
   put(writer, "a", {0});
   const Store reader = open({.read_only = true});
-  EXPECT_EQ(names_of(*reader.list()), "a ");
+  EXPECT_EQ(names_of(*reader.entries().list()), "a ");
   put(writer, "b", {1});
-  EXPECT_EQ(names_of(*reader.list()), "a b ");
-  const auto file = reader.open_object(object_hash(0));
+  EXPECT_EQ(names_of(*reader.entries().list()), "a b ");
+  const auto file = reader.objects().open(object_hash(0));
   ASSERT_TRUE(file.ok());
-  EXPECT_TRUE(*writer.remove(test_hash("a"), "t"));
+  EXPECT_TRUE(*writer.remover().remove(test_hash("a"), "t"));
   EXPECT_TRUE(file->verify().ok()) << "an open object lives on";
-  EXPECT_EQ(names_of(*reader.list()), "b ");
+  EXPECT_EQ(names_of(*reader.entries().list()), "b ");
 }
 
 TEST_F(StoreTest, ADamagedIndexIsAnErrorAndRepairKeepsWhatCanBeRead) {
@@ -179,24 +181,24 @@ TEST_F(StoreTest, ADamagedIndexIsAnErrorAndRepairKeepsWhatCanBeRead) {
       EXPECT_THAT(store.error().message, HasSubstr("quire store repair"));
       continue;
     }
-    const auto listed = store->list();
-    const auto verified = store->verify();
+    const auto listed = store->entries().list();
+    const auto verified = store->inspector().verify();
     EXPECT_FALSE(listed.ok() && verified.ok());
   }
-  auto kept = Store::repair(path_);
+  auto kept = repair_store(path_);
   ASSERT_TRUE(kept.ok()) << kept.error().message;
   EXPECT_GT(*kept, 20);
-  EXPECT_EQ(static_cast<std::int64_t>(open().list()->size()), *kept);
-  EXPECT_TRUE(open().verify().ok());
+  EXPECT_EQ(static_cast<std::int64_t>(open().entries().list()->size()), *kept);
+  EXPECT_TRUE(open().inspector().verify().ok());
   std::filesystem::remove(index);
   EXPECT_THAT(Store::open(path_).error().message, HasSubstr("is missing"));
   write_bytes(index, {});
   EXPECT_THAT(Store::open(path_).error().message, HasSubstr("is empty"));
-  const auto refused = Store::repair(path_);
+  const auto refused = repair_store(path_);
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(refused.error().message, HasSubstr("--force"));
-  EXPECT_EQ(Store::repair(path_, true).value(), 0);
-  EXPECT_TRUE(open().list()->empty());
+  EXPECT_EQ(repair_store(path_, true).value(), 0);
+  EXPECT_TRUE(open().entries().list()->empty());
 }
 
 TEST_F(StoreTest, RowsOfAStrangerArePassedOverAndSchemasRefused) {
@@ -214,8 +216,8 @@ TEST_F(StoreTest, RowsOfAStrangerArePassedOverAndSchemasRefused) {
     fresh();
     execute_sql(sql);
     Store store = open();
-    EXPECT_TRUE(store.list().value().empty()) << sql;
-    const std::vector<ObjectReport> reports = store.verify().value();
+    EXPECT_TRUE(store.entries().list().value().empty()) << sql;
+    const std::vector<ObjectReport> reports = store.inspector().verify().value();
     EXPECT_TRUE(std::ranges::any_of(reports, [](const ObjectReport& report) {
       return report.message.find("row 1 is damaged") != std::string::npos;
     })) << sql;

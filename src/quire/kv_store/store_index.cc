@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/entry_row.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_schema.h"
 #include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_layout.h"
 #include "quire/result.h"
 
@@ -190,7 +190,7 @@ Status StoreIndex::add_checksums(const Folder& folder) {
   return {};
 }
 
-Status StoreIndex::put_checksum(std::int64_t id, const Entry& entry) const {
+Status StoreIndex::put_checksum(std::int64_t id, const StoreEntry& entry) const {
   QUIRE_TRY(Statement insert, database_->prepare("INSERT INTO checksums VALUES(?, ?)"));
   return insert.bind(0, id).bind(1, static_cast<std::int64_t>(entry_checksum(entry))).run();
 }
@@ -218,7 +218,7 @@ Result<StoreIndex> StoreIndex::open_read_only(const Folder& folder) {
   return make(std::move(immutable), folder, false);
 }
 
-Status StoreIndex::put(const Entry& entry) {
+Status StoreIndex::put(const StoreEntry& entry) {
   QUIRE_TRY_STATUS(remove(entry.key, entry.tenant));
   QUIRE_TRY(Statement insert,
             database_->prepare("INSERT INTO entries(key, tenant, kind, name, metadata, tokens, "
@@ -250,8 +250,8 @@ Status StoreIndex::put(const Entry& entry) {
   return put_checksum(id, entry);
 }
 
-Result<std::vector<EntryPart>> StoreIndex::parts_of(std::int64_t id) const {
-  std::vector<EntryPart> parts;
+Result<std::vector<ObjectRange>> StoreIndex::parts_of(std::int64_t id) const {
+  std::vector<ObjectRange> parts;
   QUIRE_TRY(Statement rows,
             database_->prepare(
                 "SELECT object, first_token, tokens FROM parts WHERE entry = ? ORDER BY place"));
@@ -266,7 +266,7 @@ Result<std::vector<EntryPart>> StoreIndex::parts_of(std::int64_t id) const {
   }
 }
 
-Result<Entry> StoreIndex::read_entry(const Statement& row) const {
+Result<StoreEntry> StoreIndex::read_entry(const Statement& row) const {
   EntryRow read{.id = row.number(0),
                 .entry = {.key = row.text(1),
                           .tenant = row.text(2),
@@ -286,23 +286,24 @@ Result<Entry> StoreIndex::read_entry(const Statement& row) const {
   return entry_of(std::move(read));
 }
 
-Result<std::optional<Entry>> StoreIndex::find(std::string_view key, std::string_view tenant) const {
+Result<std::optional<StoreEntry>> StoreIndex::find(std::string_view key,
+                                                   std::string_view tenant) const {
   QUIRE_TRY(Statement rows,
             database_->prepare(select_entries(has_checksums_, "WHERE key = ? AND tenant = ?")));
   QUIRE_TRY(const bool row, rows.bind(0, key).bind(1, tenant).step());
   if (!row) {
-    return std::optional<Entry>();
+    return std::optional<StoreEntry>();
   }
   auto entry = read_entry(rows);
   if (!entry.ok() && entry.error().code == ErrorCode::kCorrupt) {
-    return std::optional<Entry>();
+    return std::optional<StoreEntry>();
   }
-  QUIRE_TRY(Entry whole, std::move(entry));
-  return std::optional<Entry>(std::move(whole));
+  QUIRE_TRY(StoreEntry whole, std::move(entry));
+  return std::optional<StoreEntry>(std::move(whole));
 }
 
-Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter,
-                                            std::vector<DamagedRow>* damaged) const {
+Result<std::vector<StoreEntry>> StoreIndex::list(const EntryFilter& filter,
+                                                 std::vector<DamagedRow>* damaged) const {
   QUIRE_TRY(Statement rows,
             database_->prepare(select_entries(has_checksums_,
                                               "WHERE (?1 = '' OR kind = ?1) AND (?2 = 0 OR tenant "
@@ -311,7 +312,7 @@ Result<std::vector<Entry>> StoreIndex::list(const EntryFilter& filter,
   rows.bind(0, filter.kind ? entry_kind_name(*filter.kind) : std::string_view(""))
       .bind(1, std::int64_t{filter.tenant.has_value()})
       .bind(2, tenant);
-  std::vector<Entry> entries;
+  std::vector<StoreEntry> entries;
   for (;;) {
     QUIRE_TRY(const bool row, rows.step());
     if (!row) {
@@ -377,7 +378,7 @@ Result<bool> StoreIndex::set_pinned(std::string_view key, std::string_view tenan
 
 Result<bool> StoreIndex::set_ttl(std::string_view key, std::string_view tenant,
                                  std::optional<std::int64_t> ttl_ms, std::int64_t now_ms) {
-  const Entry used{.ttl_ms = ttl_ms, .accessed_ms = now_ms};
+  const StoreEntry used{.ttl_ms = ttl_ms, .accessed_ms = now_ms};
   return update(
       "UPDATE entries SET accessed_ms = ?3, expires_ms = ?4 WHERE key = ?1 AND tenant = ?2", key,
       tenant, {now_ms, expires_ms(used)});

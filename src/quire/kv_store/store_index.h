@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/sqlite.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -55,13 +55,13 @@ class StoreIndex {
   [[nodiscard]] Result<Transaction> begin() const { return Transaction::begin(*database_); }
 
   // Inserts or replaces. Call inside a transaction. The entry is checked already.
-  [[nodiscard]] Status put(const Entry& entry);
+  [[nodiscard]] Status put(const StoreEntry& entry);
   // Finds the entry; a damaged row is none.
-  [[nodiscard]] Result<std::optional<Entry>> find(std::string_view key,
-                                                  std::string_view tenant) const;
+  [[nodiscard]] Result<std::optional<StoreEntry>> find(std::string_view key,
+                                                       std::string_view tenant) const;
   // Lists entries, oldest access first, and tells of the rows that it passes over.
-  [[nodiscard]] Result<std::vector<Entry>> list(const EntryFilter& filter,
-                                                std::vector<DamagedRow>* damaged = nullptr) const;
+  [[nodiscard]] Result<std::vector<StoreEntry>> list(
+      const EntryFilter& filter, std::vector<DamagedRow>* damaged = nullptr) const;
 
   // Whether there was such an entry. What it said is overwritten in the file, but stays in the log.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
@@ -90,9 +90,9 @@ class StoreIndex {
   StoreIndex(Database database, std::int64_t version, bool sync);
   [[nodiscard]] static Result<StoreIndex> make(Database database, const Folder& folder, bool sync);
   // The parts of the entry in row `id`.
-  [[nodiscard]] Result<std::vector<EntryPart>> parts_of(std::int64_t id) const;
-  [[nodiscard]] Result<Entry> read_entry(const Statement& row) const;
-  [[nodiscard]] Status put_checksum(std::int64_t id, const Entry& entry) const;
+  [[nodiscard]] Result<std::vector<ObjectRange>> parts_of(std::int64_t id) const;
+  [[nodiscard]] Result<StoreEntry> read_entry(const Statement& row) const;
+  [[nodiscard]] Status put_checksum(std::int64_t id, const StoreEntry& entry) const;
   [[nodiscard]] Status add_checksums(const Folder& folder);
   // Parameters of `sql`: key, tenant, values. Whether there was such an entry.
   [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,

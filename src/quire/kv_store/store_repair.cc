@@ -1,4 +1,5 @@
-// A new index in place of a damaged one.
+#include "quire/kv_store/store_repair.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,14 +12,18 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/index_aside.h"
 #include "quire/kv_store/index_salvage.h"
-#include "quire/kv_store/store.h"
+#include "quire/kv_store/object_wipes.h"
+#include "quire/kv_store/store_collector.h"
+#include "quire/kv_store/store_core.h"
+#include "quire/kv_store/store_entries.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_folder.h"
 #include "quire/kv_store/store_index.h"
 #include "quire/kv_store/store_layout.h"
+#include "quire/kv_store/store_objects.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -41,17 +46,25 @@ Status remove_folder(const std::filesystem::path& path) {
   return failure ? Status(io_error(path, "remove", failure.value())) : Status();
 }
 
-}  // namespace
+struct NewIndex {
+  std::int64_t entries = 0;
+  std::int64_t objects = 0;  // of the store
+};
 
-Result<Store::NewIndex> Store::make_index(const Folder& folder, const Folder& beside,
-                                          const std::vector<Entry>& entries) {
+// Makes an index in `beside` of those that have all their objects in `folder`.
+Result<NewIndex> make_index(const Folder& folder, const Folder& beside,
+                            const std::vector<StoreEntry>& entries) {
   QUIRE_TRY(StoreIndex index, StoreIndex::open_writable(beside, true));
   QUIRE_TRY(Folder home, Folder::open(folder.path));
-  QUIRE_TRY(Folder objects, home.open_in(kObjectsName, true));
-  Store store(std::move(home), std::move(objects), std::move(index), {});
+  QUIRE_TRY(Folder objects_folder, home.open_in(kObjectsName, true));
+  StoreCore core(std::move(home), std::move(objects_folder), std::move(index), {});
+  StoreObjects objects(core);
+  ObjectWipes wipes(core, objects);
+  StoreCollector collector(core, objects, wipes);
+  StoreEntries store_entries(core, objects, collector);
   NewIndex made;
-  for (const Entry& entry : entries) {
-    const auto put = store.put_new_entry(entry);
+  for (const StoreEntry& entry : entries) {
+    const auto put = store_entries.put_new(entry);
     const bool lost = !put.ok() && (put.error().code == ErrorCode::kNotFound ||
                                     put.error().code == ErrorCode::kInvalidArgument);
     if (!put.ok() && !lost) {
@@ -59,13 +72,14 @@ Result<Store::NewIndex> Store::make_index(const Folder& folder, const Folder& be
     }
     made.entries += !lost && *put ? 1 : 0;
   }
-  QUIRE_TRY(const auto there, store.scan_objects());
+  QUIRE_TRY(const auto there, objects.scan());
   made.objects = static_cast<std::int64_t>(there.size());
   return made;
 }
 
-Result<Store::NewIndex> Store::make_index_of(const Salvage& salvage, const Folder& folder,
-                                             const Folder& beside, bool force) {
+// Does so, but fails with kCorrupt where the index would be empty and was not, unless `force`.
+Result<NewIndex> make_index_of(const Salvage& salvage, const Folder& folder, const Folder& beside,
+                               bool force) {
   QUIRE_TRY(const NewIndex made, make_index(folder, beside, salvage.entries));
   QUIRE_TRY_STATUS(check_complete(beside));
   const bool was_empty = salvage.complete && salvage.entries.empty() && made.objects == 0;
@@ -79,7 +93,9 @@ Result<Store::NewIndex> Store::make_index_of(const Salvage& salvage, const Folde
   return made;
 }
 
-Result<std::int64_t> Store::repair(const std::filesystem::path& path, bool force) {
+}  // namespace
+
+Result<std::int64_t> repair_store(const std::filesystem::path& path, bool force) {
   QUIRE_TRY(const Folder folder, Folder::open(path));
   QUIRE_TRY_STATUS(check_is_store(folder));
   QUIRE_TRY_STATUS(take_back(folder));

@@ -1,5 +1,7 @@
 // Repairs that must not lose what they find. What they find in a damaged index:
 // index_fault_test.cc, and of one that dies: store_crash_test.cc.
+#include "quire/kv_store/store_repair.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -9,8 +11,8 @@
 #include <filesystem>
 #include <string>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -36,7 +38,7 @@ TEST_F(StoreTest, AFullDiskFailsARepairAndLeavesTheOldIndex) {
   for (rlim_t bytes = 999; bytes < 100 * size; bytes += bytes / 6) {
     const rlimit small{.rlim_cur = bytes, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-    const auto kept = Store::repair(path_);
+    const auto kept = repair_store(path_);
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
     if (kept.ok()) {
       EXPECT_EQ(*kept, kEntries);
@@ -46,7 +48,7 @@ TEST_F(StoreTest, AFullDiskFailsARepairAndLeavesTheOldIndex) {
       EXPECT_FALSE(std::filesystem::exists(path_ / ".tmp-repair"));
       ++refused;
     }
-    ASSERT_EQ(open().list()->size(), std::size_t{kEntries}) << bytes;
+    ASSERT_EQ(open().entries().list()->size(), std::size_t{kEntries}) << bytes;
   }
   ::signal(SIGXFSZ, old_action);
   EXPECT_GT(refused, 10);
@@ -62,13 +64,13 @@ TEST_F(StoreTest, WhatTheSystemRefusesFailsARepair) {
   const auto folder = object_path(0).parent_path();
   std::filesystem::rename(folder, folder_.path() / "elsewhere");
   std::filesystem::create_symlink(folder_.path() / "elsewhere", folder);
-  EXPECT_EQ(Store::repair(path_).error().code, ErrorCode::kIo);
+  EXPECT_EQ(repair_store(path_).error().code, ErrorCode::kIo);
   std::filesystem::remove(folder);
   std::filesystem::rename(folder_.path() / "elsewhere", folder);
-  EXPECT_EQ(names_of(*open().list()), "a b ");
+  EXPECT_EQ(names_of(*open().entries().list()), "a b ");
   std::filesystem::remove(object_path(0));
-  EXPECT_EQ(*Store::repair(path_), 1) << "a missing object is lost, which is no failure";
-  EXPECT_EQ(names_of(*open().list()), "b ");
+  EXPECT_EQ(*repair_store(path_), 1) << "a missing object is lost, which is no failure";
+  EXPECT_EQ(names_of(*open().entries().list()), "b ");
 }
 
 TEST_F(StoreTest, RepairLeavesAnIndexOfALaterVersionAlone) {
@@ -77,11 +79,11 @@ TEST_F(StoreTest, RepairLeavesAnIndexOfALaterVersionAlone) {
     put(store, "a", {0});
   }
   execute_sql("PRAGMA user_version = 3");
-  const auto kept = Store::repair(path_);
+  const auto kept = repair_store(path_);
   EXPECT_EQ(kept.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(kept.error().message, HasSubstr("index format version 3"));
   execute_sql("PRAGMA user_version = 2");
-  EXPECT_EQ(names_of(*open().list()), "a ");
+  EXPECT_EQ(names_of(*open().entries().list()), "a ");
 }
 
 TEST_F(StoreTest, RepairedEntriesAreAsOldAsTheyWereAndLiveNoLonger) {
@@ -90,15 +92,15 @@ TEST_F(StoreTest, RepairedEntriesAreAsOldAsTheyWereAndLiveNoLonger) {
     for (const std::string name : {"a", "b", "c"}) {
       put(store, name, {0});
     }
-    ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", 5000).ok());
-    ASSERT_TRUE(store.set_ttl(test_hash("c"), "t", 1000).ok());
+    ASSERT_TRUE(store.entries().set_ttl(test_hash("b"), "t", 5000).ok());
+    ASSERT_TRUE(store.entries().set_ttl(test_hash("c"), "t", 1000).ok());
     ahead_ms_ += 2000;
-    ASSERT_TRUE(store.touch(test_hash("a"), "t").ok());
+    ASSERT_TRUE(store.entries().touch(test_hash("a"), "t").ok());
   }
-  EXPECT_EQ(*Store::repair(path_), 3);
-  EXPECT_EQ(names_of(*open().list()), "b a ");
+  EXPECT_EQ(*repair_store(path_), 3);
+  EXPECT_EQ(names_of(*open().entries().list()), "b a ");
   ahead_ms_ += 4000;
-  EXPECT_EQ(names_of(*open().list()), "a ");
+  EXPECT_EQ(names_of(*open().entries().list()), "a ");
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ StoreUses::~StoreUses() {
 void StoreUses::tell(const Untold& uses) {
   try {
     for (const auto& [tenant, keys] : uses) {
-      [[maybe_unused]] const Status told = store_.touch(keys, tenant);
+      [[maybe_unused]] const Status told = store_.entries().touch(keys, tenant);
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the store counts them as older
   }

@@ -20,18 +20,18 @@ TEST_F(StoreTest, WhatIsUsedInMemoryNeitherExpiresNorIsLeastRecentlyUsed) {
   Store store = open();
   put(store, "a", {0});
   put(store, "b", {1});
-  ASSERT_TRUE(store.set_ttl(test_hash("a"), "t", 5000).ok());
-  ASSERT_TRUE(store.set_ttl(test_hash("b"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("a"), "t", 5000).ok());
+  ASSERT_TRUE(store.entries().set_ttl(test_hash("b"), "t", 5000).ok());
   ahead_ms_ += 3000;
   {
     StoreUses uses(open());
     uses.note(test_hash("a"), "t");
     uses.note(test_hash("of nobody"), "t");
   }
-  EXPECT_EQ(names_of(*store.list()), "b a ");
+  EXPECT_EQ(names_of(*store.entries().list()), "b a ");
   ahead_ms_ += 3000;
-  EXPECT_EQ(store.gc()->expired_entries, 1);
-  EXPECT_EQ(names_of(*store.list()), "a ");
+  EXPECT_EQ(store.collector().gc()->expired_entries, 1);
+  EXPECT_EQ(names_of(*store.entries().list()), "a ");
 }
 
 TEST_F(StoreTest, UsesAreToldWhileTheirProcessGoesOn) {
@@ -42,7 +42,7 @@ TEST_F(StoreTest, UsesAreToldWhileTheirProcessGoesOn) {
     ahead_ms_ += 60'000;
     const std::int64_t before = store.now_ms();
     uses.note(test_hash("a"), "t");
-    while (store.get(test_hash("a"), "t")->accessed_ms < before) {
+    while (store.entries().get(test_hash("a"), "t")->accessed_ms < before) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
@@ -75,7 +75,7 @@ TEST_F(StoreTest, WithoutAThreadUsesAreToldInTheEnd) {
     StoreUses uses(open());
     uses.note(test_hash("a"), "t");
   }
-  EXPECT_GE(store.get(test_hash("a"), "t")->accessed_ms, before);
+  EXPECT_GE(store.entries().get(test_hash("a"), "t")->accessed_ms, before);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the tests of this module share: folders that go away, shelves with known bytes, saved runs.
+// What the tests of this module share: folders that go away, pools with known bytes, saved runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 #include "quire/base/sha256.h"
 #include "quire/base/temporary_folder.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -51,20 +51,20 @@ inline tensor::KVGeometry small_geometry(tensor::DType dtype = tensor::DType::kB
           .window_tokens = {0, 16}};
 }
 
-// Shelves whose every byte is chance.
-inline PagedStore random_shelves(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
-                                 std::uint64_t seed) {
-  auto shelves = PagedStore::create(geometry, num_blocks);
-  EXPECT_TRUE(shelves.ok());
+// A pool whose every byte is chance.
+inline PagedPool random_pool(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
+                             std::uint64_t seed) {
+  auto pool = PagedPool::create(geometry, num_blocks);
+  EXPECT_TRUE(pool.ok());
   std::mt19937_64 random(seed);
   for (int layer = 0; layer < geometry.layers; ++layer) {
     for (int head = 0; head < geometry.kv_heads; ++head) {
-      for (std::byte& byte : shelves->head_blocks(layer, head, BlockId{0}, num_blocks)) {
+      for (std::byte& byte : pool->head_blocks(layer, head, BlockId{0}, num_blocks)) {
         byte = static_cast<std::byte>(random());
       }
     }
   }
-  return std::move(shelves).value();
+  return std::move(pool).value();
 }
 
 inline base::KVFingerprint fingerprint_of(std::uint8_t seed) {
@@ -109,9 +109,9 @@ inline void write_bytes(const std::filesystem::path& path, std::span<const char>
 }
 
 // Every head block of `blocks` as it must come back: slots behind `tokens` are zero.
-inline std::vector<std::byte> kv_bytes(const PagedStore& shelves,
-                                       const std::vector<BlockId>& blocks, std::size_t tokens) {
-  const tensor::KVGeometry& geometry = shelves.geometry();
+inline std::vector<std::byte> kv_bytes(const PagedPool& pool, const std::vector<BlockId>& blocks,
+                                       std::size_t tokens) {
+  const tensor::KVGeometry& geometry = pool.geometry();
   const auto block_tokens = static_cast<std::size_t>(geometry.block_tokens);
   std::vector<std::byte> block(static_cast<std::size_t>(geometry.head_block_bytes()));
   std::vector<std::byte> all;
@@ -119,7 +119,7 @@ inline std::vector<std::byte> kv_bytes(const PagedStore& shelves,
     for (int head = 0; head < geometry.kv_heads; ++head) {
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         const std::size_t used = std::min(block_tokens, tokens - i * block_tokens);
-        shelves.read_slots(layer, head, blocks[i], static_cast<int>(used), block);
+        pool.read_slots(layer, head, blocks[i], static_cast<int>(used), block);
         all.insert(all.end(), block.begin(), block.end());
       }
     }
@@ -127,14 +127,14 @@ inline std::vector<std::byte> kv_bytes(const PagedStore& shelves,
   return all;
 }
 
-// The same bytes without the zeroing: what is on the shelves now.
-inline std::vector<std::byte> shelf_bytes(const PagedStore& shelves,
-                                          const std::vector<BlockId>& blocks) {
+// Returns those bytes without the zeroing, as they are in the pool now.
+inline std::vector<std::byte> pool_bytes(const PagedPool& pool,
+                                         const std::vector<BlockId>& blocks) {
   std::vector<std::byte> all;
-  for (int layer = 0; layer < shelves.geometry().layers; ++layer) {
-    for (int head = 0; head < shelves.geometry().kv_heads; ++head) {
+  for (int layer = 0; layer < pool.geometry().layers; ++layer) {
+    for (int head = 0; head < pool.geometry().kv_heads; ++head) {
       for (const BlockId id : blocks) {
-        const auto block = shelves.head_blocks(layer, head, id);
+        const auto block = pool.head_blocks(layer, head, id);
         all.insert(all.end(), block.begin(), block.end());
       }
     }
@@ -144,9 +144,9 @@ inline std::vector<std::byte> shelf_bytes(const PagedStore& shelves,
 
 // Reads a whole run into `to`.
 inline Status read_run(const KVFile& file, int run, const std::vector<BlockId>& to,
-                       PagedStore& shelves) {
+                       PagedPool& pool) {
   for (int layer = 0; layer < file.content().geometry.layers; ++layer) {
-    QUIRE_TRY_STATUS(file.read_layer(run, layer, 0, to, shelves));
+    QUIRE_TRY_STATUS(file.read_layer(run, layer, 0, to, pool));
   }
   return {};
 }

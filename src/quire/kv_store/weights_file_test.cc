@@ -182,8 +182,8 @@ TEST_F(WeightsFileTest, ALinkInPlaceOfAFileIsNotFollowed) {
   std::filesystem::create_symlink(folder_.path() / "elsewhere", path());
   EXPECT_EQ(WeightsFile::open(weights_folder(), content_.key).error().code, ErrorCode::kIo);
   Store store = open();
-  EXPECT_EQ(store.weights().front().state, State::kUnreadable);
-  EXPECT_EQ(store.gc()->removed_weights, 0);
+  EXPECT_EQ(store.inspector().weights().front().state, State::kUnreadable);
+  EXPECT_EQ(store.collector().gc()->removed_weights, 0);
   EXPECT_TRUE(std::filesystem::is_symlink(path())) << "what cannot be read now is kept";
 }
 
@@ -237,26 +237,27 @@ TEST_F(WeightsFileTest, AnotherVersionOfPackingIsUnsupported) {
 }
 
 TEST_F(WeightsFileTest, AStoreKnowsWhichOfItsFilesAreOfUse) {
-  EXPECT_TRUE(open().weights().empty());
+  EXPECT_TRUE(open().inspector().weights().empty());
   std::vector<char> bytes = written();
-  ASSERT_EQ(open().weights(true).size(), 1U);
-  const WeightsReport report = open().weights(true).front();
+  ASSERT_EQ(open().inspector().weights(true).size(), 1U);
+  const WeightsReport report = open().inspector().weights(true).front();
   EXPECT_EQ(report.state, State::kOk) << report.message;
   EXPECT_EQ(report.key, content_.key);
   EXPECT_EQ(report.model, content_.model);
   EXPECT_EQ(report.bytes, std::ssize(bytes));
   EXPECT_GT(report.written_ms, 0);
-  EXPECT_EQ(open().gc()->removed_weights, 0);
+  EXPECT_EQ(open().collector().gc()->removed_weights, 0);
 
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_bytes(path(), bytes);
-  EXPECT_EQ(open().weights(false).front().state, State::kOk) << "headers alone are read";
-  EXPECT_EQ(open().weights(true).front().state, State::kDamaged);
+  EXPECT_EQ(open().inspector().weights(false).front().state, State::kOk)
+      << "headers alone are read";
+  EXPECT_EQ(open().inspector().weights(true).front().state, State::kDamaged);
 
   std::ofstream(model_) << "A model";
-  EXPECT_EQ(open().weights().front().state, State::kStale);
-  EXPECT_THAT(open().weights().front().message, HasSubstr("model has changed"));
-  const auto cleaned = open().gc();
+  EXPECT_EQ(open().inspector().weights().front().state, State::kStale);
+  EXPECT_THAT(open().inspector().weights().front().message, HasSubstr("model has changed"));
+  const auto cleaned = open().collector().gc();
   EXPECT_EQ(cleaned->removed_weights, 1);
   EXPECT_EQ(cleaned->removed_weight_bytes, std::ssize(bytes));
   EXPECT_FALSE(std::filesystem::exists(path()));
@@ -267,13 +268,13 @@ TEST_F(WeightsFileTest, CollectingTakesWhatNobodyCanUse) {
   write_bytes(path().parent_path() / (test_hash("torn") + ".qw"), std::span(bytes).first(100));
   write_bytes(path().parent_path() / ".tmp-0123", bytes);
   ahead_ms_ += 3'600'000;
-  const auto report = open().gc();
+  const auto report = open().collector().gc();
   EXPECT_EQ(report->removed_weights, 1);
   EXPECT_EQ(report->removed_temporaries, 1);
   std::filesystem::remove(model_);
-  EXPECT_THAT(open().weights().front().message, HasSubstr("is gone"));
-  EXPECT_EQ(open().gc()->removed_weights, 1);
-  EXPECT_TRUE(open().weights().empty());
+  EXPECT_THAT(open().inspector().weights().front().message, HasSubstr("is gone"));
+  EXPECT_EQ(open().collector().gc()->removed_weights, 1);
+  EXPECT_TRUE(open().inspector().weights().empty());
 }
 
 }  // namespace

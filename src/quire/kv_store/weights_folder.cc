@@ -45,7 +45,7 @@ WeightsReport examine(const Folder& folder, const std::string& key, device::Thre
   if (::fstatat(folder.descriptor.get(), weights_file_name(key).c_str(), &info,
                 AT_SYMLINK_NOFOLLOW) == 0) {
     report.bytes = info.st_size;
-    report.written_ms = base::modified_ns(info) / 1'000'000;
+    report.written_ms = base::modified_ms(info);
   }
   const auto file = WeightsFile::open(folder, key);
   if (!file.ok()) {

@@ -48,14 +48,15 @@ inline Tokens run_alone(Tokens tokens, std::int32_t max_new_tokens, std::int32_t
   }
 }
 
-// Carries out what a scheduler commits, on shelves of its own, and ends requests that are done.
+// Carries out what a scheduler commits, in a paged pool of its own, and ends requests that are
+// done.
 class FakeEngine {
  public:
   FakeEngine(const kv::LedgerConfig& blocks, const SchedulerConfig& config)
       : ledger(blocks),
         scheduler(config, ledger),
-        shelves_(static_cast<std::size_t>(blocks.num_blocks) *
-                 static_cast<std::size_t>(blocks.block_tokens)) {}
+        paged_pool_(static_cast<std::size_t>(blocks.num_blocks) *
+                    static_cast<std::size_t>(blocks.block_tokens)) {}
 
   [[nodiscard]] Status submit(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
                               bool reuse = true) {
@@ -100,8 +101,8 @@ class FakeEngine {
       plan = scheduler.plan();
       QUIRE_TRY(const auto runs, scheduler.commit(plan));
       for (const kv::BlockCopy copy : ledger.take_copies()) {
-        std::copy_n(shelves_.begin() + slot(copy.from, 0), copy.tokens,
-                    shelves_.begin() + slot(copy.to, 0));
+        std::copy_n(paged_pool_.begin() + slot(copy.from, 0), copy.tokens,
+                    paged_pool_.begin() + slot(copy.to, 0));
       }
       launch(runs);
     }
@@ -113,7 +114,7 @@ class FakeEngine {
       ++steps_ahead;
     }
     for (const std::ptrdiff_t slot : slots) {  // also of who has ended meanwhile
-      shelves_[static_cast<std::size_t>(slot)] = ~KV{0};
+      paged_pool_[static_cast<std::size_t>(slot)] = ~KV{0};
     }
     for (const ScheduledRun& run : runs) {
       if (running.contains(run.request.value)) {
@@ -142,10 +143,10 @@ class FakeEngine {
     return std::ptrdiff_t{block.value} * ledger.config().block_tokens + index;
   }
 
-  [[nodiscard]] KV& shelf(const kv::RunView& run, std::int32_t index) {
+  [[nodiscard]] KV& value_at(const kv::RunView& run, std::int32_t index) {
     const std::int32_t block_tokens = ledger.config().block_tokens;
     const BlockId block = run.blocks[static_cast<std::size_t>(index / block_tokens)];
-    return shelves_[static_cast<std::size_t>(slot(block, index % block_tokens))];
+    return paged_pool_[static_cast<std::size_t>(slot(block, index % block_tokens))];
   }
 
   // Where KV will be written is decided here.
@@ -154,7 +155,7 @@ class FakeEngine {
     for (const ScheduledRun& run : runs) {
       const kv::RunView view = ledger.sequences().runs(run.sequence).back();
       for (std::int32_t i = run.first; i < run.first + run.count; ++i) {
-        slots_.push_back(&shelf(view, i) - shelves_.data());
+        slots_.push_back(&value_at(view, i) - paged_pool_.data());
       }
     }
   }
@@ -167,10 +168,10 @@ class FakeEngine {
     for (std::int32_t i = run.first; i < run.first + run.count; ++i) {
       last = static_cast<std::uint32_t>(tokens[static_cast<std::size_t>(i)]);
       for (std::int32_t seen = window == 0 ? 0 : std::max(0, i - window + 1); seen < i; ++seen) {
-        last = fold(last, shelf(view, seen));
+        last = fold(last, value_at(view, seen));
       }
       last = fold(last, 7);
-      shelf(view, i) = last;
+      value_at(view, i) = last;
     }
     Active& active = running.at(run.request.value);
     if (run.samples) {
@@ -186,7 +187,7 @@ class FakeEngine {
     }
   }
 
-  std::vector<KV> shelves_;  // [blocks * block_tokens]
+  std::vector<KV> paged_pool_;  // [blocks * block_tokens]
   std::vector<ScheduledRun> launched_;
   std::vector<std::ptrdiff_t> slots_;  // that launched_ writes
 };

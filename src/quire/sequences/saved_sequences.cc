@@ -22,7 +22,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -49,7 +49,7 @@ kv_store::RunPart take_last_block(kv_store::RunPart& part) {
 
 kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
 
-const kv_store::PagedStore& SavedSequences::pool() const { return tiers_.shelves(); }
+const kv_store::PagedPool& SavedSequences::pool() const { return tiers_.paged_pool(); }
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
@@ -95,7 +95,7 @@ Status SavedSequences::save(const StateRef& state, const std::filesystem::path& 
                                         .runs = std::move(described.runs),
                                         .metadata_json = to_json(described.rest)};
   QUIRE_TRY(const tiers::TierService::Readable from, tiers_.readable(described.blocks));
-  const Status written = kv_store::write_kv_file(path, content, from.shelves(), from.runs, options);
+  const Status written = kv_store::write_kv_file(path, content, from.pool(), from.runs, options);
   return written.ok() ? written : tiers::missing_file(written.error());
 }
 
@@ -228,10 +228,10 @@ Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> run
 Result<StateRef> SavedSequences::restore_now(const Restored& restored, const OpenPart& open) {
   QUIRE_TRY_STATUS(verify_what_was_there(restored, open));
   for (const kv_store::RunPart& part : restored.parts) {
-    const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
+    const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
       return read_now(
           {.run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}},
-          open, shelves);
+          open, pool);
     };
     QUIRE_TRY_STATUS(tiers_.fill(part.to, read));
   }
@@ -242,10 +242,10 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
 }
 
 Status SavedSequences::read_now(const kv_store::RunPart& part, const OpenPart& open,
-                                kv_store::PagedStore& shelves) {
+                                kv_store::PagedPool& pool) {
   QUIRE_TRY(const auto files, open(part, Purpose::kRead));
   for (const kv_store::KVFilePart& from : files) {
-    QUIRE_TRY_STATUS(tiers_.read_part(*from.file, from.part, shelves));
+    QUIRE_TRY_STATUS(tiers_.read_part(*from.file, from.part, pool));
   }
   return {};
 }

@@ -15,7 +15,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -96,12 +96,12 @@ class SavedSequences {
   void plan_reads(Restored& restored, std::int32_t there) const;
   [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenPart& open);
   [[nodiscard]] Status read_now(const kv_store::RunPart& part, const OpenPart& open,
-                                kv_store::PagedStore& shelves);
+                                kv_store::PagedPool& pool);
   [[nodiscard]] Status verify_what_was_there(const Restored& restored, const OpenPart& open) const;
   [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
   [[nodiscard]] kv::Ledger& ledger() const;
-  [[nodiscard]] const kv_store::PagedStore& pool() const;
+  [[nodiscard]] const kv_store::PagedPool& pool() const;
 
   engine::Engine& engine_;
   tiers::TierService& tiers_;

@@ -273,7 +273,7 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
     QUIRE_TRY(const tiers::HeldRef copy,
               tiers_.reserve({token, token + part.count}, part.stored_from));
     QUIRE_TRY_STATUS(
-        engine_.core().shelves.copy_run(part.blocks, part.first, part.count, copy->blocks));
+        engine_.core().paged_pool.copy_run(part.blocks, part.first, part.count, copy->blocks));
     token += part.count;
     copies.push_back(copy);
   }

@@ -1,4 +1,4 @@
-// KVGeometry: the sizes of the KV of one token. The model writes it, the engine and the shelves
+// KVGeometry: the sizes of the KV of one token. The model writes it, the engine and the paged pool
 // read it. Model and `kv` never include each other (docs/architecture.md).
 #pragma once
 

@@ -28,7 +28,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -36,22 +36,22 @@ namespace quire::tiers {
 namespace {
 
 // By way of host memory.
-Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::PagedStore& shelves,
+Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::PagedPool& pool,
                       device::HostBuffer& staging) {
   const kv_store::RunPart& part = from.part;
-  const tensor::KVGeometry& geometry = shelves.geometry();
+  const tensor::KVGeometry& geometry = pool.geometry();
   const std::size_t bytes = part.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
                             static_cast<std::size_t>(geometry.head_block_bytes());
   if (staging.size() < bytes) {
     staging = {};
-    staging = shelves.host_buffer(bytes);
+    staging = pool.host_buffer(bytes);
   }
   if (staging.size() < bytes) {
     return {ErrorCode::kOutOfBlocks, "the machine has no memory left to read saved KV into"};
   }
   const std::span<std::byte> read = staging.span().first(bytes);
   QUIRE_TRY_STATUS(from.file->read_layer(part.run, layer, part.first_block, read));
-  return shelves.write_layer(layer, part.to, read);
+  return pool.write_layer(layer, part.to, read);
 }
 
 }  // namespace
@@ -60,9 +60,9 @@ Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::Pag
 // waits for a layer reads it.
 class BackgroundLoads::Readers {
  public:
-  Readers(Load& load, kv_store::PagedStore& shelves)
-      : load_(load), shelves_(shelves), read_(static_cast<std::size_t>(load.all_layers_)) {
-    if (!shelves.on_device() || load.bytes(shelves) < kParallelReadBytes) {
+  Readers(Load& load, kv_store::PagedPool& pool)
+      : load_(load), pool_(pool), read_(static_cast<std::size_t>(load.all_layers_)) {
+    if (!pool.on_device() || load.bytes(pool) < kParallelReadBytes) {
       return;
     }
     try {
@@ -89,7 +89,7 @@ class BackgroundLoads::Readers {
   // Until the layer has been read, as far as it can be.
   void wait(int layer) {
     if (threads_.empty()) {
-      load_.read_layer(layer, shelves_, staging_);
+      load_.read_layer(layer, pool_, staging_);
       return;
     }
     std::unique_lock lock(mutex_);
@@ -100,7 +100,7 @@ class BackgroundLoads::Readers {
   void run() {
     device::HostBuffer staging;
     for (int layer = next_++; layer < load_.all_layers_; layer = next_++) {
-      load_.read_layer(layer, shelves_, staging);
+      load_.read_layer(layer, pool_, staging);
       {
         const std::lock_guard lock(mutex_);
         read_[static_cast<std::size_t>(layer)] = true;
@@ -110,7 +110,7 @@ class BackgroundLoads::Readers {
   }
 
   Load& load_;
-  kv_store::PagedStore& shelves_;
+  kv_store::PagedPool& pool_;
   device::HostBuffer staging_;  // of who waits
   std::atomic<int> next_ = 0;
   std::mutex mutex_;  // guards what follows
@@ -156,7 +156,7 @@ Status BackgroundLoads::Load::outcome(std::span<const BlockId> blocks) {
   });
 }
 
-void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedStore& shelves,
+void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
                                        device::HostBuffer& staging) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (has_failed(i)) {
@@ -165,8 +165,8 @@ void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedStore& shelves,
     const kv_store::KVFilePart& part = parts_[i];
     Status status;
     try {
-      status = shelves.on_device() ? read_to_device(part, layer, shelves, staging)
-                                   : part.read_layer(layer, shelves);
+      status = pool.on_device() ? read_to_device(part, layer, pool, staging)
+                                : part.read_layer(layer, pool);
     } catch (const std::bad_alloc&) {
       status = base::no_memory("KV that is read");
     }
@@ -176,12 +176,12 @@ void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedStore& shelves,
   }
 }
 
-std::int64_t BackgroundLoads::Load::bytes(const kv_store::PagedStore& shelves) const {
+std::int64_t BackgroundLoads::Load::bytes(const kv_store::PagedPool& pool) const {
   std::int64_t blocks = 0;
   for (const kv_store::KVFilePart& part : parts_) {
     blocks += std::ssize(part.part.to);
   }
-  return blocks * shelves.geometry().block_bytes();
+  return blocks * pool.geometry().block_bytes();
 }
 
 bool BackgroundLoads::Load::has_failed(std::size_t part) {
@@ -221,8 +221,8 @@ void BackgroundLoads::Load::note(int layers) {
   progress_.notify_all();
 }
 
-BackgroundLoads::BackgroundLoads(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post)
-    : shelves_(shelves), ledger_(ledger), post_(std::move(post)) {}
+BackgroundLoads::BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post)
+    : pool_(pool), ledger_(ledger), post_(std::move(post)) {}
 
 void BackgroundLoads::stop() {
   {
@@ -245,7 +245,7 @@ void BackgroundLoads::start(std::vector<Order> orders) {
         next.blocks.insert(block.value);
       }
     }
-    next.load = std::make_shared<Load>(std::move(order.parts), shelves_.geometry().layers);
+    next.load = std::make_shared<Load>(std::move(order.parts), pool_.geometry().layers);
     next.load->ended_.emplace_back([this, load = next.load.get()] { finish(load); });
     next.done = std::move(order.done);
     loads.push_back(next.load);
@@ -303,7 +303,7 @@ void BackgroundLoads::read(const LoadRef& load) {
 void BackgroundLoads::read_layers(const LoadRef& load) {
   const auto start = std::chrono::steady_clock::now();
   const int layers = load->all_layers_;
-  Readers readers(*load, shelves_);
+  Readers readers(*load, pool_);
   for (int layer = 0; layer < layers; ++layer) {
     const bool closing = [this] {
       const std::lock_guard lock(mutex_);

@@ -29,7 +29,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 
@@ -58,8 +58,8 @@ class BackgroundLoads final : public engine::KvGate {
    private:
     friend class BackgroundLoads;
     // `staging`: the reading thread's, for a layer of the largest part so far.
-    void read_layer(int layer, kv_store::PagedStore& shelves, device::HostBuffer& staging);
-    [[nodiscard]] std::int64_t bytes(const kv_store::PagedStore& shelves) const;
+    void read_layer(int layer, kv_store::PagedPool& pool, device::HostBuffer& staging);
+    [[nodiscard]] std::int64_t bytes(const kv_store::PagedPool& pool) const;
     [[nodiscard]] bool has_failed(std::size_t part);
     void fail(std::size_t part, Status why);
     void fail_all(const Status& why);
@@ -85,8 +85,8 @@ class BackgroundLoads final : public engine::KvGate {
   // std::bad_alloc.
   using Done = std::function<void(Load& load, double seconds)>;
 
-  // `shelves` and `ledger` are borrowed; `post` sends a task to the engine's thread.
-  BackgroundLoads(kv_store::PagedStore& shelves, const kv::Ledger& ledger, Post post);
+  // `pool` and `ledger` are borrowed; `post` sends a task to the engine's thread.
+  BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post);
   ~BackgroundLoads() override { stop(); }
   BackgroundLoads(const BackgroundLoads&) = delete;
   BackgroundLoads& operator=(const BackgroundLoads&) = delete;
@@ -133,7 +133,7 @@ class BackgroundLoads final : public engine::KvGate {
   void read_layers(const LoadRef& load);
   void finish(const Load* ended);
 
-  kv_store::PagedStore& shelves_;
+  kv_store::PagedPool& pool_;
   const kv::Ledger& ledger_;
   const Post post_;
   std::vector<UnderWay> under_way_;

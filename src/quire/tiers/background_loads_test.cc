@@ -20,7 +20,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 
@@ -93,9 +93,9 @@ class ArrivalsTest : public testing::Test {
   }
 
   const kv_store::TemporaryFolder folder_;
-  const kv_store::PagedStore from_ = kv_store::random_shelves(kv_store::small_geometry(), 6, 1);
+  const kv_store::PagedPool from_ = kv_store::random_pool(kv_store::small_geometry(), 6, 1);
   const Blocks saved_blocks_ = kv_store::ids({5, 1, 2});
-  kv_store::PagedStore to_ = kv_store::random_shelves(kv_store::small_geometry(), 9, 2);
+  kv_store::PagedPool to_ = kv_store::random_pool(kv_store::small_geometry(), 9, 2);
   kv::Ledger ledger_{{.num_blocks = 9, .block_tokens = 4}};
   std::function<void()> before_task_ = [] {};
   std::mutex mutex_;  // guards what follows

@@ -29,7 +29,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/background_loads.h"
@@ -86,15 +86,15 @@ Error missing_file(Error error) {
 }
 
 TierService::TierService(engine::Engine& engine)
-    : engine_(engine), background_loads_(pool(), ledger(), [&engine](engine::Tasks task) {
+    : engine_(engine), background_loads_(writable_pool(), ledger(), [&engine](engine::Tasks task) {
         engine.thread().post(std::move(task));
       }) {}
 
 kv::Ledger& TierService::ledger() const { return engine_.core().ledger; }
 
-kv_store::PagedStore& TierService::pool() const { return engine_.core().shelves; }
+kv_store::PagedPool& TierService::writable_pool() const { return engine_.core().paged_pool; }
 
-const kv_store::PagedStore& TierService::shelves() const { return pool(); }
+const kv_store::PagedPool& TierService::paged_pool() const { return engine_.core().paged_pool; }
 
 std::string TierService::kernels() const {
   const device::Accelerator* const accelerator = engine_.accelerator();
@@ -152,37 +152,37 @@ Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
 }
 
 Result<HostRef> TierService::to_host(const HeldRef& segment) const {
-  const auto block_bytes = static_cast<std::size_t>(pool().geometry().block_bytes());
+  const auto block_bytes = static_cast<std::size_t>(paged_pool().geometry().block_bytes());
   auto host = std::make_shared<HostSegment>();
   host->tokens = segment->tokens;
-  host->bytes = pool().host_buffer(segment->blocks.size() * block_bytes);
+  host->bytes = paged_pool().host_buffer(segment->blocks.size() * block_bytes);
   if (host->bytes.size() == 0) {
     return {ErrorCode::kOutOfBlocks, "the machine has no memory left for a copy of the KV"};
   }
-  QUIRE_TRY_STATUS(pool().read_blocks(segment->blocks, host->bytes.span()));
+  QUIRE_TRY_STATUS(paged_pool().read_blocks(segment->blocks, host->bytes.span()));
   return HostRef(std::move(host));
 }
 
 Result<HeldRef> TierService::from_host(const HostSegment& segment) {
   QUIRE_TRY(HeldRef held, reserve(segment.tokens));
-  QUIRE_TRY_STATUS(pool().write_blocks(held->blocks, segment.bytes.span()));
+  QUIRE_TRY_STATUS(writable_pool().write_blocks(held->blocks, segment.bytes.span()));
   return held;
 }
 
-Result<TierService::Shelved> TierService::shelve(const HostSegment& segment) const {
-  const tensor::KVGeometry& geometry = shelves().geometry();
+Result<TierService::PoolCopy> TierService::copy_to_pool(const HostSegment& segment) const {
+  const tensor::KVGeometry& geometry = paged_pool().geometry();
   const auto count = std::ssize(segment.bytes) / geometry.block_bytes();
-  QUIRE_TRY(auto copy, kv_store::PagedStore::create(geometry, static_cast<std::int32_t>(count)));
-  Shelved shelved{.shelves = std::move(copy), .blocks = first_blocks(count)};
-  QUIRE_TRY_STATUS(shelved.shelves.write_blocks(shelved.blocks, segment.bytes.span()));
-  return shelved;
+  QUIRE_TRY(auto copy, kv_store::PagedPool::create(geometry, static_cast<std::int32_t>(count)));
+  PoolCopy made{.pool = std::move(copy), .blocks = first_blocks(count)};
+  QUIRE_TRY_STATUS(made.pool.write_blocks(made.blocks, segment.bytes.span()));
+  return made;
 }
 
 Result<TierService::Readable> TierService::readable(
     std::span<const std::vector<BlockId>> runs) const {
   Readable readable{.runs = {runs.begin(), runs.end()}};
-  if (!pool().on_device()) {
-    readable.pool = &pool();
+  if (!paged_pool().on_device()) {
+    readable.whole = &paged_pool();
     return readable;
   }
   std::vector<BlockId> all;
@@ -193,30 +193,31 @@ Result<TierService::Readable> TierService::readable(
   }
   QUIRE_TRY(auto copy, staging(std::ssize(all)));
   if (!all.empty()) {
-    QUIRE_TRY_STATUS(pool().read_blocks(all, copy.all_bytes()));
+    QUIRE_TRY_STATUS(paged_pool().read_blocks(all, copy.all_bytes()));
   }
-  readable.copy = std::make_unique<kv_store::PagedStore>(std::move(copy));
+  readable.copy = std::make_unique<kv_store::PagedPool>(std::move(copy));
   return readable;
 }
 
-// Shelves in host memory for KV on its way to or from the device.
-Result<kv_store::PagedStore> TierService::staging(std::int64_t blocks) const {
-  return pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
+// Makes a pool in host memory for KV on its way to or from the device.
+Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks) const {
+  return paged_pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
 }
 
-// `read` fills blocks of the shelves that it is given; what it has filled ends in `to`.
+// `read` fills blocks of the pool that it is given; what it has filled ends in `to`.
 Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read) const {
-  if (!pool().on_device()) {
-    return read(to, pool());
+  if (!paged_pool().on_device()) {
+    return read(to, writable_pool());
   }
   QUIRE_TRY(auto copy, staging(std::ssize(to)));
   QUIRE_TRY_STATUS(read(first_blocks(std::ssize(to)), copy));
-  return to.empty() ? Status() : pool().write_blocks(to, copy.all_bytes());
+  return to.empty() ? Status() : writable_pool().write_blocks(to, copy.all_bytes());
 }
 
 kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segments,
                                                 std::vector<std::vector<BlockId>>& blocks) const {
-  kv_store::KVFileContent content{.fingerprint = fingerprint(), .geometry = pool().geometry()};
+  kv_store::KVFileContent content{.fingerprint = fingerprint(),
+                                  .geometry = paged_pool().geometry()};
   for (const HeldRef& segment : segments) {
     content.runs.push_back({.tokens = segment->tokens});
     blocks.push_back(segment->blocks);
@@ -225,32 +226,32 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
 }
 
 Status TierService::for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const {
-  const tensor::KVGeometry& geometry = pool().geometry();
+  const tensor::KVGeometry& geometry = paged_pool().geometry();
   const bool large = std::ssize(part.to) * geometry.block_bytes() >= kParallelReadBytes;
   const int readers = large ? std::min(engine_.pool().threads(), kMostReaders) : 1;
   return for_each_layer(geometry.layers, read, readers);
 }
 
 Status TierService::read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
-                              kv_store::PagedStore& shelves) {
+                              kv_store::PagedPool& pool) {
   const auto start = std::chrono::steady_clock::now();
   QUIRE_TRY_STATUS(for_each_layer_of(part, [&](int layer) {
-    return file.read_layer(part.run, layer, part.first_block, part.to, shelves);
+    return file.read_layer(part.run, layer, part.first_block, part.to, pool);
   }));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  reload_policy_.note_read(std::ssize(part.to) * shelves.geometry().block_tokens, taken.count());
+  reload_policy_.note_read(std::ssize(part.to) * pool.geometry().block_tokens, taken.count());
   return {};
 }
 
 Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to) {
-  return fill(to, [&](std::span<const BlockId> blocks, kv_store::PagedStore& shelves) {
-    return read_part(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, shelves);
+  return fill(to, [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
+    return read_part(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, pool);
   });
 }
 
 Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file,
                                                         int run) const {
-  QUIRE_TRY_STATUS(file.check_fits(fingerprint(), pool().geometry()));
+  QUIRE_TRY_STATUS(file.check_fits(fingerprint(), paged_pool().geometry()));
   const auto& runs = file.content().runs;
   if (run < 0 || run >= std::ssize(runs)) {
     return {ErrorCode::kCorrupt, base::str_cat("the file has no run ", run)};

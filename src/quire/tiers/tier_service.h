@@ -22,7 +22,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/tiers/background_loads.h"
@@ -55,13 +55,13 @@ class TierService {
   // kOutOfBlocks when the machine has no memory.
   [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
   [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
-  // On shelves of its own, to be written without a block of the pool. kOutOfBlocks when the machine
-  // has no memory.
-  struct Shelved {
-    kv_store::PagedStore shelves;
+  // KV in a paged pool of its own, to be written to a file without a block of the engine's.
+  struct PoolCopy {
+    kv_store::PagedPool pool;
     std::vector<BlockId> blocks;
   };
-  [[nodiscard]] Result<Shelved> shelve(const HostSegment& segment) const;
+  // Copies a segment. kOutOfBlocks when the machine has no memory.
+  [[nodiscard]] Result<PoolCopy> copy_to_pool(const HostSegment& segment) const;
 
   // Identity of everything that decides the bits of KV besides the tokens before it.
   [[nodiscard]] base::KVFingerprint fingerprint() const;
@@ -72,14 +72,14 @@ class TierService {
                                                    std::vector<std::vector<BlockId>>& blocks) const;
   // The whole run of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
   [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
-  [[nodiscard]] const kv_store::PagedStore& shelves() const;
+  [[nodiscard]] const kv_store::PagedPool& paged_pool() const;
   // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host.
   struct Readable {
-    std::vector<std::vector<BlockId>> runs;  // blocks of shelves()
-    const kv_store::PagedStore* pool = nullptr;
-    std::unique_ptr<kv_store::PagedStore> copy;
-    [[nodiscard]] const kv_store::PagedStore& shelves() const {
-      return pool != nullptr ? *pool : *copy;
+    std::vector<std::vector<BlockId>> runs;  // blocks of pool()
+    const kv_store::PagedPool* whole = nullptr;
+    std::unique_ptr<kv_store::PagedPool> copy;
+    [[nodiscard]] const kv_store::PagedPool& pool() const {
+      return whole != nullptr ? *whole : *copy;
     }
   };
   [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs) const;
@@ -114,14 +114,14 @@ class TierService {
                                         std::int32_t stored_from = 0);
   // Calls `read` with blocks to fill, in the pool or beside it; what it fills ends in `to`.
   using FillBlocks =
-      std::function<Status(std::span<const BlockId> blocks, kv_store::PagedStore& shelves)>;
+      std::function<Status(std::span<const BlockId> blocks, kv_store::PagedPool& pool)>;
   [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
   // Calls `read` for each layer, from several threads where the part is large.
   using PerLayer = std::function<Status(int layer)>;
   [[nodiscard]] Status for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const;
-  // Reads a part into the shelves, and notes how long that took.
+  // Reads a part into the pool, and notes how long that took.
   [[nodiscard]] Status read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
-                                 kv_store::PagedStore& shelves);
+                                 kv_store::PagedPool& pool);
   // Returns what names the kernels in the identity of KV.
   [[nodiscard]] std::string kernels() const;
 
@@ -131,10 +131,10 @@ class TierService {
   // kIncompatible for another model's file.
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
                                                            int run) const;
-  [[nodiscard]] Result<kv_store::PagedStore> staging(std::int64_t blocks) const;
+  [[nodiscard]] Result<kv_store::PagedPool> staging(std::int64_t blocks) const;
   [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to);
   [[nodiscard]] kv::Ledger& ledger() const;
-  [[nodiscard]] kv_store::PagedStore& pool() const;
+  [[nodiscard]] kv_store::PagedPool& writable_pool() const;
 
   engine::Engine& engine_;
   BackgroundLoads background_loads_;

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "quire/kv_store/entry.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/store_fixture.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -54,19 +54,19 @@ TEST_F(Wipes, OnAFullDiskLeaveTheEntryWholeOrTakeItOut) {
     put(store, "a", {0, 1});
     const rlimit small{.rlim_cur = bytes, .rlim_max = limit.rlim_max};
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-    const auto removed = store.remove(test_hash("a"), "t", true);
+    const auto removed = store.remover().remove(test_hash("a"), "t", true);
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
     (removed.ok() ? done : refused) += 1;
     if (!removed.ok()) {
       EXPECT_EQ(removed.error().code, ErrorCode::kIo);
     }
-    if (const auto entry = store.find(test_hash("a"), "t").value()) {
+    if (const auto entry = store.entries().find(test_hash("a"), "t").value()) {
       expect_whole(store, *entry);
-      for (const EntryPart& part : entry->parts) {
-        EXPECT_TRUE(store.open_object(part.object)->verify().ok()) << "limit " << bytes;
+      for (const ObjectRange& part : entry->parts) {
+        EXPECT_TRUE(store.objects().open(part.object)->verify().ok()) << "limit " << bytes;
       }
     }
-    EXPECT_TRUE(store.remove(test_hash("a"), "t", true).ok());
+    EXPECT_TRUE(store.remover().remove(test_hash("a"), "t", true).ok());
     EXPECT_FALSE(std::filesystem::exists(object_path(0)) || std::filesystem::exists(mark(0)));
   }
   ::signal(SIGXFSZ, old_action);
@@ -82,14 +82,14 @@ TEST_F(Wipes, CutShortBehindTheCommitAreEndedByTheNextOrByGc) {
     std::filesystem::remove(watched(0));
     watch(0);
     make_mark(0);
-    EXPECT_TRUE(store.remove(test_hash("b"), "t").value());
+    EXPECT_TRUE(store.remover().remove(test_hash("b"), "t").value());
     execute_sql("DELETE FROM checksums; DELETE FROM parts; DELETE FROM entries");
     put(store, "b", {1});
     EXPECT_FALSE(is_overwritten(0));
     if (by_gc) {
-      EXPECT_TRUE(store.gc().ok());
+      EXPECT_TRUE(store.collector().gc().ok());
     } else {
-      EXPECT_TRUE(store.remove(test_hash("b"), "t", true).value());
+      EXPECT_TRUE(store.remover().remove(test_hash("b"), "t", true).value());
     }
     EXPECT_TRUE(is_overwritten(0));
     EXPECT_FALSE(std::filesystem::exists(mark(0)) || std::filesystem::exists(object_path(0)));
@@ -103,20 +103,20 @@ TEST_F(Wipes, CutShortBehindTheRenameAreEnded) {
   execute_sql("DELETE FROM checksums; DELETE FROM parts; DELETE FROM entries");
   std::filesystem::rename(object_path(0), mark(0));
   EXPECT_GT(put_object(store, 0).value(), 0) << "put again meanwhile by another";
-  ASSERT_TRUE(store.put_entry(entry_of("other", {0})).ok());
-  EXPECT_TRUE(store.finish_wipes().ok());
+  ASSERT_TRUE(store.entries().put(entry_of("other", {0})).ok());
+  EXPECT_TRUE(store.remover().finish_wipes().ok());
   EXPECT_TRUE(is_overwritten(0));
   EXPECT_FALSE(std::filesystem::exists(mark(0)));
-  expect_whole(store, store.get(test_hash("other"), "t").value());
+  expect_whole(store, store.entries().get(test_hash("other"), "t").value());
 }
 
 TEST_F(Wipes, CutShortBeforeTheCommitLeaveTheEntryAndItsKV) {
   Store store = open();
   put(store, "a", {0});
   make_mark(0);
-  EXPECT_TRUE(store.finish_wipes().ok());
+  EXPECT_TRUE(store.remover().finish_wipes().ok());
   EXPECT_FALSE(std::filesystem::exists(mark(0)));
-  expect_whole(store, store.get(test_hash("a"), "t").value());
+  expect_whole(store, store.entries().get(test_hash("a"), "t").value());
 }
 
 TEST_F(Wipes, LeaveWhatOthersNameAndSayNothingOfMarksToReaders) {
@@ -124,10 +124,10 @@ TEST_F(Wipes, LeaveWhatOthersNameAndSayNothingOfMarksToReaders) {
   put(store, "a", {0, 1});
   put(store, "b", {1});
   make_mark(0);
-  EXPECT_EQ(store.verify()->size(), 2U);
-  EXPECT_TRUE(store.remove(test_hash("a"), "t", true).value());
-  expect_whole(store, store.get(test_hash("b"), "t").value());
-  EXPECT_EQ(store.verify()->size(), 1U);
+  EXPECT_EQ(store.inspector().verify()->size(), 2U);
+  EXPECT_TRUE(store.remover().remove(test_hash("a"), "t", true).value());
+  expect_whole(store, store.entries().get(test_hash("b"), "t").value());
+  EXPECT_EQ(store.inspector().verify()->size(), 1U);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "quire/kv_store/device_shelves.h"
+#include "quire/kv_store/device_paged_pool.h"
 
 #include <algorithm>
 #include <array>
@@ -38,10 +38,10 @@ using device::cuda::Stream;
 
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // of a part; at least one head
 
-class CudaShelves final : public DeviceShelves {
+class CudaPagedPool final : public DevicePagedPool {
  public:
-  CudaShelves(DeviceContext& device, const tensor::KVGeometry& geometry, std::int32_t num_blocks,
-              DeviceBuffer<std::byte> bytes, Stream second_stream)
+  CudaPagedPool(DeviceContext& device, const tensor::KVGeometry& geometry, std::int32_t num_blocks,
+                DeviceBuffer<std::byte> bytes, Stream second_stream)
       : device_(device),
         geometry_(geometry),
         bytes_(std::move(bytes)),
@@ -197,9 +197,9 @@ static_assert(sizeof(BlockId) == sizeof(std::int32_t));
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceShelves>> make_device_shelves(device::Accelerator& accelerator,
-                                                           const tensor::KVGeometry& geometry,
-                                                           std::int32_t num_blocks) {
+Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(device::Accelerator& accelerator,
+                                                                const tensor::KVGeometry& geometry,
+                                                                std::int32_t num_blocks) {
   if (geometry.dtype == tensor::DType::kFloat32) {
     return {ErrorCode::kUnsupported,
             base::str_cat("kv_dtype ", tensor::dtype_name(geometry.dtype),
@@ -211,7 +211,7 @@ Result<std::unique_ptr<DeviceShelves>> make_device_shelves(device::Accelerator& 
                             device.device_pool(),
                             static_cast<std::size_t>(geometry.block_bytes() * num_blocks)));
   QUIRE_TRY(auto second, Stream::create());
-  return std::unique_ptr<DeviceShelves>(std::make_unique<CudaShelves>(
+  return std::unique_ptr<DevicePagedPool>(std::make_unique<CudaPagedPool>(
       device, geometry, num_blocks, std::move(bytes), std::move(second)));
 }
 

@@ -1,4 +1,4 @@
-#include "quire/kv_store/entry.h"
+#include "quire/kv_store/store_entry.h"
 
 #include <algorithm>
 #include <array>
@@ -56,10 +56,14 @@ Result<EntryKind> parse_entry_kind(std::string_view name) {
                         "; there are chunk, sequence, context and checkpoint")};
 }
 
-std::vector<std::string> objects_of(const Entry& entry) {
+bool has_expired(const StoreEntry& entry, std::int64_t now_ms) {
+  return entry.ttl_ms && !entry.pinned && expires_ms(entry) <= now_ms;
+}
+
+std::vector<std::string> objects_of(const StoreEntry& entry) {
   std::unordered_set<std::string_view> seen;
   std::vector<std::string> hashes;
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     if (seen.insert(part.object).second) {
       hashes.push_back(part.object);
     }
@@ -67,19 +71,19 @@ std::vector<std::string> objects_of(const Entry& entry) {
   return hashes;
 }
 
-std::int64_t tokens_of(const Entry& entry) {
+std::int64_t tokens_of(const StoreEntry& entry) {
   std::int64_t tokens = 0;
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     tokens += part.tokens;
   }
   return tokens;
 }
 
-std::int64_t expires_ms(const Entry& entry) {
+std::int64_t expires_ms(const StoreEntry& entry) {
   return entry.ttl_ms ? entry.accessed_ms + *entry.ttl_ms : 0;
 }
 
-std::uint64_t entry_checksum(const Entry& entry) {
+std::uint64_t entry_checksum(const StoreEntry& entry) {
   ByteWriter out(256 + entry.metadata_json.size() + 96 * entry.parts.size());
   const auto put_text = [&](std::string_view text) {
     out.put(static_cast<std::uint64_t>(text.size()));
@@ -93,7 +97,7 @@ std::uint64_t entry_checksum(const Entry& entry) {
   out.put(entry.tokens);
   out.put(entry.bytes);
   out.put(entry.created_ms);
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     put_text(part.object);
     out.put(part.first_token);
     out.put(part.tokens);
@@ -113,7 +117,7 @@ Status check_ttl(std::optional<std::int64_t> ttl_ms) {
       base::str_cat("a lifetime of ", *ttl_ms, " ms; give 0 to ", kMaxTtlMs, ", or none"));
 }
 
-Status check_entry(const Entry& entry) {
+Status check_entry(const StoreEntry& entry) {
   if (!is_hash(entry.key)) {
     return refuse(base::str_cat("key ", base::quoted(entry.key), " is not 64 hexadecimal digits"));
   }
@@ -123,7 +127,7 @@ Status check_entry(const Entry& entry) {
   if (entry.parts.size() > kMaxParts) {
     return refuse(base::str_cat(entry.parts.size(), " parts, at most ", kMaxParts));
   }
-  for (const EntryPart& part : entry.parts) {
+  for (const ObjectRange& part : entry.parts) {
     if (!is_hash(part.object)) {
       return refuse(
           base::str_cat("object ", base::quoted(part.object), " is not 64 hexadecimal digits"));

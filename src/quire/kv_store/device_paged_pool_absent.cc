@@ -4,15 +4,15 @@
 #include <memory>
 
 #include "quire/device/accelerator.h"
-#include "quire/kv_store/device_shelves.h"
+#include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
 
-Result<std::unique_ptr<DeviceShelves>> make_device_shelves(device::Accelerator&,
-                                                           const tensor::KVGeometry&,
-                                                           std::int32_t) {
+Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(device::Accelerator&,
+                                                                const tensor::KVGeometry&,
+                                                                std::int32_t) {
   return {ErrorCode::kDevice, "this library was built without CUDA"};
 }
 

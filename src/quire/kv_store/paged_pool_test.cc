@@ -1,4 +1,4 @@
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -33,9 +33,9 @@ KVGeometry geometry_of(DType dtype, int block_tokens, int head_dim = 40) {
           .block_tokens = block_tokens};
 }
 
-TEST(PagedStore, ViewsTileTheWholeAllocationWithoutOverlap) {
+TEST(PagedPool, ViewsTileTheWholeAllocationWithoutOverlap) {
   const KVGeometry geometry = geometry_of(DType::kBFloat16, 33);
-  const auto store = PagedStore::create(geometry, 5);
+  const auto store = PagedPool::create(geometry, 5);
   ASSERT_TRUE(store.ok());
   std::set<std::ptrdiff_t> starts;
   const std::byte* base = store->view(0).data;
@@ -84,14 +84,14 @@ std::vector<std::byte> slot_bytes(const tensor::PagedKVView& view, int head, int
   return bytes;
 }
 
-TEST(PagedStore, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
+TEST(PagedPool, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const int block_tokens : {1, 2, 5, 32, 33}) {
       for (const int tokens : {0, 1, 2, 3, 4, 5, 31, 32, 33}) {
         if (tokens > block_tokens) {
           continue;
         }
-        auto store = PagedStore::create(geometry_of(dtype, block_tokens), 4);
+        auto store = PagedPool::create(geometry_of(dtype, block_tokens), 4);
         ASSERT_TRUE(store.ok());
         const std::size_t size = static_cast<std::size_t>(store->geometry().block_bytes() * 4);
         std::byte* data = store->view(0).data;
@@ -127,16 +127,16 @@ TEST(PagedStore, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
   }
 }
 
-TEST(PagedStore, CopyOntoItselfChangesNothing) {
-  auto store = PagedStore::create(geometry_of(DType::kFloat32, 4), 1);
+TEST(PagedPool, CopyOntoItselfChangesNothing) {
+  auto store = PagedPool::create(geometry_of(DType::kFloat32, 4), 1);
   ASSERT_TRUE(store.ok());
   std::memset(store->view(0).data, 0x5a, static_cast<std::size_t>(store->geometry().block_bytes()));
   ASSERT_TRUE(store->copy({.from = BlockId{0}, .to = BlockId{0}, .tokens = 4}).ok());
   EXPECT_EQ(*store->view(2).data, std::byte{0x5a});
 }
 
-TEST(PagedStoreDeathTest, WrongBlocksAndLayersAreCaught) {
-  auto store = PagedStore::create(geometry_of(DType::kFloat32, 4), 2);
+TEST(PagedPoolDeathTest, WrongBlocksAndLayersAreCaught) {
+  auto store = PagedPool::create(geometry_of(DType::kFloat32, 4), 2);
   ASSERT_TRUE(store.ok());
   EXPECT_DEATH((void)store->copy({.from = BlockId{0}, .to = BlockId{2}, .tokens = 1}),
                "no such block");
@@ -148,14 +148,14 @@ TEST(PagedStoreDeathTest, WrongBlocksAndLayersAreCaught) {
 }
 
 // A store of half the machine's memory, of which one byte is written.
-TEST(PagedStore, UntouchedMemoryIsNotResident) {
+TEST(PagedPool, UntouchedMemoryIsNotResident) {
   KVGeometry geometry = geometry_of(DType::kBFloat16, 32, 128);
   geometry.layers = 32;
   const std::int64_t machine =
       static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
   const std::int32_t blocks =
       blocks_in_budget(geometry, std::min<std::int64_t>(machine / 2, std::int64_t{16} << 30));
-  const auto store = PagedStore::create(geometry, blocks);
+  const auto store = PagedPool::create(geometry, blocks);
   ASSERT_TRUE(store.ok());
   const std::size_t size =
       static_cast<std::size_t>(geometry.block_bytes()) * static_cast<std::size_t>(blocks);
@@ -169,9 +169,9 @@ TEST(PagedStore, UntouchedMemoryIsNotResident) {
   EXPECT_LE(count * static_cast<std::int64_t>(page), std::int64_t{4} << 20);  // two huge pages
 }
 
-TEST(PagedStore, RefusesGeometriesOutsideTheirRangesByName) {
+TEST(PagedPool, RefusesGeometriesOutsideTheirRangesByName) {
   const auto message = [](const KVGeometry& geometry, std::int32_t blocks, ErrorCode code) {
-    const auto store = PagedStore::create(geometry, blocks);
+    const auto store = PagedPool::create(geometry, blocks);
     EXPECT_FALSE(store.ok());
     EXPECT_EQ(store.error().code, code);
     return store.error().message;
@@ -197,10 +197,10 @@ TEST(PagedStore, RefusesGeometriesOutsideTheirRangesByName) {
             "kv store: num_blocks is 0, must be at least 1");
 }
 
-TEST(PagedStore, RefusesMoreThanTheMachineHasWithBothNumbers) {
+TEST(PagedPool, RefusesMoreThanTheMachineHasWithBothNumbers) {
   KVGeometry geometry = geometry_of(DType::kFloat32, 256, 256);
   geometry.layers = 1000;
-  const auto large = PagedStore::create(geometry, 1000000);
+  const auto large = PagedPool::create(geometry, 1000000);
   ASSERT_FALSE(large.ok());
   EXPECT_EQ(large.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(large.error().needed_bytes, geometry.block_bytes() * 1000000);
@@ -208,7 +208,7 @@ TEST(PagedStore, RefusesMoreThanTheMachineHasWithBothNumbers) {
   EXPECT_NE(large.error().message.find("1000000 blocks"), std::string::npos);
   geometry.layers = std::numeric_limits<int>::max();  // the product is no 64-bit number
   geometry.kv_heads = std::numeric_limits<int>::max();
-  const auto overflow = PagedStore::create(geometry, std::numeric_limits<std::int32_t>::max());
+  const auto overflow = PagedPool::create(geometry, std::numeric_limits<std::int32_t>::max());
   ASSERT_FALSE(overflow.ok());
   EXPECT_EQ(overflow.error().code, ErrorCode::kOutOfBlocks);
 }
@@ -229,7 +229,7 @@ TEST(BlocksInBudget, RoundsDownAndNeverBelowZero) {
   EXPECT_EQ(blocks_in_budget(geometry, std::numeric_limits<std::int64_t>::max()), 0);
 }
 
-void fill(PagedStore& store) {
+void fill(PagedPool& store) {
   const auto size = static_cast<std::size_t>(store.geometry().block_bytes() * store.num_blocks());
   std::byte* data = store.view(0).data;
   for (std::size_t i = 0; i < size; ++i) {
@@ -237,13 +237,13 @@ void fill(PagedStore& store) {
   }
 }
 
-TEST(PagedStore, ACopyOfALayerHoldsTheBytesOfItsBlocksInTheirOrder) {
+TEST(PagedPool, ACopyOfALayerHoldsTheBytesOfItsBlocksInTheirOrder) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
-    auto store = PagedStore::create(geometry_of(dtype, 7), 12).value();
+    auto store = PagedPool::create(geometry_of(dtype, 7), 12).value();
     fill(store);
     const std::vector<BlockId> blocks = {{8}, {0}, {11}, {8}};
     for (int layer = 0; layer < 3; ++layer) {
-      const PagedStore copy = store.copy_of_layer(layer, blocks).value();
+      const PagedPool copy = store.copy_of_layer(layer, blocks).value();
       EXPECT_EQ(copy.geometry().layers, 1);
       ASSERT_EQ(copy.num_blocks(), 4);
       for (int head = 0; head < 2; ++head) {
@@ -258,15 +258,15 @@ TEST(PagedStore, ACopyOfALayerHoldsTheBytesOfItsBlocksInTheirOrder) {
   }
 }
 
-TEST(PagedStore, CopyRunMovesEverySlotToWhereItsTokenIsAndTouchesNoOther) {
+TEST(PagedPool, CopyRunMovesEverySlotToWhereItsTokenIsAndTouchesNoOther) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     for (const int block_tokens : {1, 7, 32}) {
-      auto store = PagedStore::create(geometry_of(dtype, block_tokens), 12).value();
+      auto store = PagedPool::create(geometry_of(dtype, block_tokens), 12).value();
       const std::vector<BlockId> from = {{3}, {1}, {8}}, to = {{0}, {9}, {4}};
       for (int first = 0; first < 3 * block_tokens; first += 1 + block_tokens / 5) {
         const int count = 3 * block_tokens - first;
         fill(store);
-        auto before = PagedStore::create(geometry_of(dtype, block_tokens), 12).value();
+        auto before = PagedPool::create(geometry_of(dtype, block_tokens), 12).value();
         fill(before);
         ASSERT_TRUE(store.copy_run(from, first, count, to).ok());
         for (int layer = 0; layer < 3; ++layer) {

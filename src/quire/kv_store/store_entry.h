@@ -1,5 +1,5 @@
-// Entry: a name that a user gave in a store, and the objects that hold its KV. Plain structs and
-// functions without state.
+// StoreEntry: a name that a user gave in a store, and the objects that hold its KV. Plain structs
+// and functions without state.
 #pragma once
 
 #include <cstddef>
@@ -24,21 +24,21 @@ enum class EntryKind : std::uint8_t { kChunk, kSequence, kContext, kCheckpoint }
 [[nodiscard]] Result<EntryKind> parse_entry_kind(std::string_view name);
 
 // A range of an object's KV: `tokens` tokens from `first_token` on, counted over its runs in order.
-struct EntryPart {
+struct ObjectRange {
   std::string object;  // hash
   std::int64_t first_token = 0;
   std::int64_t tokens = 0;
-  friend bool operator==(const EntryPart&, const EntryPart&) = default;
+  friend bool operator==(const ObjectRange&, const ObjectRange&) = default;
 };
 
 // An entry. Key and tenant identify it. Times are milliseconds since 1970, UTC.
-struct Entry {
+struct StoreEntry {
   std::string key;  // 64 hexadecimal digits
   std::string tenant;
   EntryKind kind = EntryKind::kSequence;
   std::string name;  // for people; need not be unique
   std::string metadata_json = "{}";
-  std::vector<EntryPart> parts;
+  std::vector<ObjectRange> parts;
   bool pinned = false;  // never evicted, never expires
   // The entry expires this long after its last use; absent: never. At most kMaxTtlMs.
   std::optional<std::int64_t> ttl_ms;
@@ -50,17 +50,20 @@ struct Entry {
 };
 
 // Returns the tokens of all its parts.
-[[nodiscard]] std::int64_t tokens_of(const Entry& entry);
+[[nodiscard]] std::int64_t tokens_of(const StoreEntry& entry);
 
 // Returns the time at which it expires without another use, pinned or not; 0: never.
-[[nodiscard]] std::int64_t expires_ms(const Entry& entry);
+[[nodiscard]] std::int64_t expires_ms(const StoreEntry& entry);
+
+// Returns true if its lifetime is over at `now_ms`. A pinned entry does not expire.
+[[nodiscard]] bool has_expired(const StoreEntry& entry, std::int64_t now_ms);
 
 // Returns the objects that its parts name, each once, in the order of their first part.
-[[nodiscard]] std::vector<std::string> objects_of(const Entry& entry);
+[[nodiscard]] std::vector<std::string> objects_of(const StoreEntry& entry);
 
 // Returns a checksum over everything but `pinned`, `ttl_ms` and `accessed_ms`, which change while
 // the entry stays the same.
-[[nodiscard]] std::uint64_t entry_checksum(const Entry& entry);
+[[nodiscard]] std::uint64_t entry_checksum(const StoreEntry& entry);
 
 // Returns the time nearest to `ms` that an entry may have. A wrong clock may give a time before
 // 1970, or one whose sum with a lifetime overflows.
@@ -69,6 +72,6 @@ struct Entry {
 // Returns kInvalidArgument below 0 and above kMaxTtlMs.
 [[nodiscard]] Status check_ttl(std::optional<std::int64_t> ttl_ms);
 // Returns kInvalidArgument that names the first bad field.
-[[nodiscard]] Status check_entry(const Entry& entry);
+[[nodiscard]] Status check_entry(const StoreEntry& entry);
 
 }  // namespace quire::kv_store

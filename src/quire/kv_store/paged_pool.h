@@ -1,4 +1,4 @@
-// The shelves: one allocation that holds the bytes of all KV blocks of all layers, in host memory
+// PagedPool: one allocation that holds the bytes of all KV blocks of all layers, in host memory
 // or on an accelerator.
 //
 // Thread rule: the engine thread calls; kernels write through views on pool threads. read_blocks
@@ -14,7 +14,7 @@
 #include "quire/device/accelerator.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/device_shelves.h"
+#include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -22,25 +22,25 @@
 namespace quire::kv_store {
 
 // Layout [layer][kv_head][block], so that consecutive block ids of a head are consecutive bytes.
-class PagedStore {
+class PagedPool {
  public:
   // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first
   // write). kInvalidArgument naming the field for a geometry outside its ranges or num_blocks < 1;
   // kOutOfBlocks with both numbers when the blocks exceed the machine's memory or it refuses.
-  [[nodiscard]] static Result<PagedStore> create(const tensor::KVGeometry& geometry,
-                                                 std::int32_t num_blocks);
-  // The same on `accelerator`, which outlives it; errors of make_device_shelves.
-  [[nodiscard]] static Result<PagedStore> create_on(device::Accelerator& accelerator,
-                                                    const tensor::KVGeometry& geometry,
-                                                    std::int32_t num_blocks);
+  [[nodiscard]] static Result<PagedPool> create(const tensor::KVGeometry& geometry,
+                                                std::int32_t num_blocks);
+  // Makes the pool on `accelerator`, which outlives it; errors of make_device_paged_pool.
+  [[nodiscard]] static Result<PagedPool> create_on(device::Accelerator& accelerator,
+                                                   const tensor::KVGeometry& geometry,
+                                                   std::int32_t num_blocks);
 
-  // Shelves of the same geometry in host memory, for KV on its way from or to these. Errors of
-  // create().
-  [[nodiscard]] Result<PagedStore> create_beside(std::int32_t num_blocks) const;
-  // Host memory for read_blocks and write_blocks of these; size() == 0 when the system refuses.
+  // Makes a pool of the same geometry in host memory, for KV on its way from or to this one. Errors
+  // of create().
+  [[nodiscard]] Result<PagedPool> create_beside(std::int32_t num_blocks) const;
+  // Host memory for read_blocks and write_blocks of this pool; size() == 0 when the system refuses.
   [[nodiscard]] device::HostBuffer host_buffer(std::size_t bytes) const;
 
-  // The bytes of one layer. Valid while the store lives.
+  // The bytes of one layer. Valid while the pool lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
 
   // Copies the first `tokens` slots of a block in all layers and heads; an odd count may copy one
@@ -65,14 +65,14 @@ class PagedStore {
   [[nodiscard]] Status write_layer(int layer, std::span<const BlockId> blocks,
                                    std::span<const std::byte> from);
 
-  // A store of one layer in host memory whose blocks 0, 1, ... are copies of `blocks`.
+  // A pool of one layer in host memory whose blocks 0, 1, ... are copies of `blocks`.
   // Preconditions (QUIRE_CHECK): the layer and the blocks exist, at least one. kOutOfBlocks when
   // the system has no memory; kDevice on an accelerator only.
-  [[nodiscard]] Result<PagedStore> copy_of_layer(int layer, std::span<const BlockId> blocks) const;
+  [[nodiscard]] Result<PagedPool> copy_of_layer(int layer, std::span<const BlockId> blocks) const;
 
   // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
-  // (QUIRE_CHECK): the store is in host memory; the layer, head and blocks exist. Valid while the
-  // store lives.
+  // (QUIRE_CHECK): the pool is in host memory; the layer, head and blocks exist. Valid while the
+  // pool lives.
   [[nodiscard]] std::span<std::byte> head_blocks(int layer, int head, BlockId first,
                                                  std::int32_t count = 1);
   [[nodiscard]] std::span<const std::byte> head_blocks(int layer, int head, BlockId first,
@@ -84,7 +84,7 @@ class PagedStore {
   }
 
   // The first `tokens` slots of one head block in place; every other byte of `to`, which is as
-  // large as a head block, becomes zero, so that nothing else's KV leaves the shelves.
+  // large as a head block, becomes zero, so that nothing else's KV leaves the pool.
   // Preconditions (QUIRE_CHECK): as for head_blocks, tokens in 0..block_tokens.
   void read_slots(int layer, int head, BlockId block, int tokens, std::span<std::byte> to) const;
 
@@ -94,16 +94,16 @@ class PagedStore {
 
  private:
   // In host memory that moves fast to and from `beside`.
-  [[nodiscard]] static Result<PagedStore> create_in(const tensor::KVGeometry& geometry,
-                                                    std::int32_t num_blocks,
-                                                    const PagedStore& beside);
+  [[nodiscard]] static Result<PagedPool> create_in(const tensor::KVGeometry& geometry,
+                                                   std::int32_t num_blocks,
+                                                   const PagedPool& beside);
   [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first,
                                         std::int32_t count) const;
-  PagedStore() = default;
+  PagedPool() = default;
   tensor::KVGeometry geometry_;
   std::int32_t num_blocks_ = 0;
   device::HostBuffer bytes_;  // empty with device_
-  std::unique_ptr<DeviceShelves> device_;
+  std::unique_ptr<DevicePagedPool> device_;
 };
 
 // The ranges that create() demands: kInvalidArgument naming the field, kUnsupported for a dtype.

@@ -1,4 +1,4 @@
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include "quire/device/accelerator.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kv/types.h"
-#include "quire/kv_store/device_shelves.h"
+#include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -141,7 +141,7 @@ void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> bloc
   }
 }
 
-void write_layers(PagedStore& store, LayerRange layers, std::span<const BlockId> blocks,
+void write_layers(PagedPool& store, LayerRange layers, std::span<const BlockId> blocks,
                   std::span<const std::byte> from) {
   visit_blocks(store, layers, blocks, [&](std::span<std::byte> to) {
     std::memcpy(to.data(), from.data(), to.size());
@@ -159,21 +159,21 @@ Status check_geometry(const tensor::KVGeometry& geometry) {
   return {};
 }
 
-Result<PagedStore> PagedStore::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
-  const PagedStore none;
+Result<PagedPool> PagedPool::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
+  const PagedPool none;
   return create_in(geometry, num_blocks, none);
 }
 
-Result<PagedStore> PagedStore::create_beside(std::int32_t num_blocks) const {
+Result<PagedPool> PagedPool::create_beside(std::int32_t num_blocks) const {
   return create_in(geometry_, num_blocks, *this);
 }
 
-device::HostBuffer PagedStore::host_buffer(std::size_t bytes) const {
+device::HostBuffer PagedPool::host_buffer(std::size_t bytes) const {
   return device_ != nullptr ? device_->host_buffer(bytes) : device::HostBuffer(bytes);
 }
 
-Result<PagedStore> PagedStore::create_in(const tensor::KVGeometry& geometry,
-                                         std::int32_t num_blocks, const PagedStore& beside) {
+Result<PagedPool> PagedPool::create_in(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
+                                       const PagedPool& beside) {
   QUIRE_TRY_STATUS(check_geometry(geometry));
   QUIRE_TRY_STATUS(check_positive("num_blocks", num_blocks));
   const std::int64_t limit = machine_bytes();
@@ -182,7 +182,7 @@ Result<PagedStore> PagedStore::create_in(const tensor::KVGeometry& geometry,
   if (bytes > limit) {
     return too_large(geometry, num_blocks, bytes, limit);
   }
-  PagedStore store;
+  PagedPool store;
   store.geometry_ = geometry;
   store.num_blocks_ = num_blocks;
   store.bytes_ = beside.host_buffer(static_cast<std::size_t>(bytes));
@@ -192,23 +192,23 @@ Result<PagedStore> PagedStore::create_in(const tensor::KVGeometry& geometry,
   return store;
 }
 
-Result<PagedStore> PagedStore::create_on(device::Accelerator& accelerator,
-                                         const tensor::KVGeometry& geometry,
-                                         std::int32_t num_blocks) {
+Result<PagedPool> PagedPool::create_on(device::Accelerator& accelerator,
+                                       const tensor::KVGeometry& geometry,
+                                       std::int32_t num_blocks) {
   QUIRE_TRY_STATUS(check_geometry(geometry));
   QUIRE_TRY_STATUS(check_positive("num_blocks", num_blocks));
   if (!total_bytes(geometry, num_blocks)) {
     constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     return too_large(geometry, num_blocks, kMost, kMost);
   }
-  PagedStore store;
+  PagedPool store;
   store.geometry_ = geometry;
   store.num_blocks_ = num_blocks;
-  QUIRE_TRY(store.device_, make_device_shelves(accelerator, geometry, num_blocks));
+  QUIRE_TRY(store.device_, make_device_paged_pool(accelerator, geometry, num_blocks));
   return store;
 }
 
-tensor::PagedKVView PagedStore::view(int layer) const {
+tensor::PagedKVView PagedPool::view(int layer) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
   const std::ptrdiff_t head_bytes = block_bytes * num_blocks_;
@@ -226,7 +226,7 @@ tensor::PagedKVView PagedStore::view(int layer) const {
           .on_device = device_ != nullptr};
 }
 
-Status PagedStore::copy(const kv::BlockCopy& copy) {
+Status PagedPool::copy(const kv::BlockCopy& copy) {
   const auto exists = [&](BlockId id) { return id.value >= 0 && id.value < num_blocks_; };
   QUIRE_CHECK(exists(copy.from) && exists(copy.to), "no such block");
   QUIRE_CHECK(copy.tokens >= 0 && copy.tokens <= geometry_.block_tokens,
@@ -247,8 +247,8 @@ Status PagedStore::copy(const kv::BlockCopy& copy) {
   return {};
 }
 
-Status PagedStore::copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
-                            std::span<const BlockId> to) {
+Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
+                           std::span<const BlockId> to) {
   const std::int32_t block_tokens = geometry_.block_tokens;
   QUIRE_CHECK(first >= 0 && count >= 0 &&
                   first + std::int64_t{count} <= std::ssize(from) * std::int64_t{block_tokens},
@@ -275,7 +275,7 @@ Status PagedStore::copy_run(std::span<const BlockId> from, std::int32_t first, s
   return {};
 }
 
-Status PagedStore::read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const {
+Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const {
   QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry_.block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
@@ -288,7 +288,7 @@ Status PagedStore::read_blocks(std::span<const BlockId> blocks, std::span<std::b
   return {};
 }
 
-Status PagedStore::write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> from) {
+Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> from) {
   QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry_.block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
@@ -298,8 +298,8 @@ Status PagedStore::write_blocks(std::span<const BlockId> blocks, std::span<const
   return {};
 }
 
-Status PagedStore::write_layer(int layer, std::span<const BlockId> blocks,
-                               std::span<const std::byte> from) {
+Status PagedPool::write_layer(int layer, std::span<const BlockId> blocks,
+                              std::span<const std::byte> from) {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   QUIRE_CHECK(std::ssize(from) * geometry_.layers == std::ssize(blocks) * geometry_.block_bytes(),
               "not the size of a layer of the blocks");
@@ -311,7 +311,7 @@ Status PagedStore::write_layer(int layer, std::span<const BlockId> blocks,
   return {};
 }
 
-std::size_t PagedStore::head_offset(int layer, int head, BlockId first, std::int32_t count) const {
+std::size_t PagedPool::head_offset(int layer, int head, BlockId first, std::int32_t count) const {
   QUIRE_CHECK(device_ == nullptr, "what lies on a device is read by read_blocks");
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   QUIRE_CHECK(head >= 0 && head < geometry_.kv_heads, "no such head");
@@ -322,23 +322,23 @@ std::size_t PagedStore::head_offset(int layer, int head, BlockId first, std::int
                                   geometry_.head_block_bytes());
 }
 
-std::span<std::byte> PagedStore::head_blocks(int layer, int head, BlockId first,
-                                             std::int32_t count) {
+std::span<std::byte> PagedPool::head_blocks(int layer, int head, BlockId first,
+                                            std::int32_t count) {
   return bytes_.span().subspan(head_offset(layer, head, first, count),
                                static_cast<std::size_t>(geometry_.head_block_bytes() * count));
 }
 
-std::span<const std::byte> PagedStore::head_blocks(int layer, int head, BlockId first,
-                                                   std::int32_t count) const {
+std::span<const std::byte> PagedPool::head_blocks(int layer, int head, BlockId first,
+                                                  std::int32_t count) const {
   return bytes_.span().subspan(head_offset(layer, head, first, count),
                                static_cast<std::size_t>(geometry_.head_block_bytes() * count));
 }
 
-Result<PagedStore> PagedStore::copy_of_layer(int layer, std::span<const BlockId> blocks) const {
+Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> blocks) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers && !blocks.empty(), "nothing to copy");
   tensor::KVGeometry one_layer = geometry_;
   one_layer.layers = 1;
-  QUIRE_TRY(PagedStore copy, create_in(one_layer, static_cast<std::int32_t>(blocks.size()), *this));
+  QUIRE_TRY(PagedPool copy, create_in(one_layer, static_cast<std::int32_t>(blocks.size()), *this));
   if (device_ != nullptr) {
     QUIRE_TRY_STATUS(
         device_->read({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads}, blocks,
@@ -353,8 +353,8 @@ Result<PagedStore> PagedStore::copy_of_layer(int layer, std::span<const BlockId>
   return copy;
 }
 
-void PagedStore::read_slots(int layer, int head, BlockId block, int tokens,
-                            std::span<std::byte> to) const {
+void PagedPool::read_slots(int layer, int head, BlockId block, int tokens,
+                           std::span<std::byte> to) const {
   const auto from = head_blocks(layer, head, block);
   QUIRE_CHECK(tokens >= 0 && tokens <= geometry_.block_tokens, "more tokens than a block holds");
   QUIRE_CHECK(to.size() == from.size(), "not the size of a head block");

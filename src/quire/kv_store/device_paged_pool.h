@@ -1,4 +1,4 @@
-// DeviceShelves: the bytes of a block pool on an accelerator. Bytes that leave it have the host's
+// DevicePagedPool: the bytes of a paged pool on an accelerator. Bytes that leave it have the host's
 // layout (tensor/paged_kv_view.h), so files, host memory and the CPU's pool have one layout.
 //
 // Thread rule: any thread. read() and write() return when their work is done. copy() returns when
@@ -31,9 +31,9 @@ struct HeadRange {
   std::int32_t first = 0, count = 0;
 };
 
-class DeviceShelves {
+class DevicePagedPool {
  public:
-  virtual ~DeviceShelves() = default;
+  virtual ~DevicePagedPool() = default;
   // Returns the address of the pool on the device.
   [[nodiscard]] virtual std::byte* data() const = 0;
   // Queues a copy between blocks of the pool.
@@ -51,7 +51,7 @@ class DeviceShelves {
 // Makes a pool of `num_blocks` blocks on the device, in bf16 or fp16. Fails with kUnsupported for
 // KV in float32, with kOutOfBlocks and both numbers when the device has no room, and with kDevice
 // without CUDA.
-[[nodiscard]] Result<std::unique_ptr<DeviceShelves>> make_device_shelves(
+[[nodiscard]] Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(
     device::Accelerator& accelerator, const tensor::KVGeometry& geometry, std::int32_t num_blocks);
 
 }  // namespace quire::kv_store

@@ -1,5 +1,5 @@
 // Blocks between a GPU, host memory and a disk, in every format that a GPU computes with.
-#include "quire/kv_store/device_shelves.h"
+#include "quire/kv_store/device_paged_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "quire/base/ids.h"
 #include "quire/device/accelerator.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/paged_store.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -25,22 +25,22 @@ using tensor::DType;
 
 constexpr std::int32_t kBlocks = 12;
 
-std::vector<std::byte> bytes_of(const PagedStore& pool, const std::vector<BlockId>& blocks) {
+std::vector<std::byte> bytes_of(const PagedPool& pool, const std::vector<BlockId>& blocks) {
   std::vector<std::byte> bytes(blocks.size() *
                                static_cast<std::size_t>(pool.geometry().block_bytes()));
   EXPECT_TRUE(pool.read_blocks(blocks, bytes).ok());
   return bytes;
 }
 
-TEST(DeviceShelves, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
+TEST(DevicePagedPool, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
   const auto accelerator = device::Accelerator::open("cuda").value();
   const TemporaryFolder folder;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const int block_tokens : {4, 7, 32}) {
       const tensor::KVGeometry geometry = small_geometry(dtype, block_tokens);
-      PagedStore pool = PagedStore::create_on(*accelerator, geometry, kBlocks).value();
+      PagedPool pool = PagedPool::create_on(*accelerator, geometry, kBlocks).value();
       // Every bit pattern, those of no number too.
-      const PagedStore chance = random_shelves(geometry, kBlocks, 1);
+      const PagedPool chance = random_pool(geometry, kBlocks, 1);
       const std::vector<BlockId> blocks = ids({7, 2, 11}), others = ids({0, 9, 4});
       std::vector<std::byte> bytes = bytes_of(chance, blocks);
       ASSERT_TRUE(pool.write_blocks(blocks, bytes).ok());
@@ -49,7 +49,7 @@ TEST(DeviceShelves, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
         continue;  // what lies beside the last token of such a block is nobody's
       }
 
-      PagedStore host = pool.create_beside(3).value();
+      PagedPool host = pool.create_beside(3).value();
       ASSERT_TRUE(host.write_blocks(ids({0, 1, 2}), bytes).ok());
       const KVFileContent content{.fingerprint = fingerprint_of(1),
                                   .geometry = geometry,
@@ -59,7 +59,7 @@ TEST(DeviceShelves, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
       const auto file = KVFile::open(path);
       ASSERT_TRUE(file.ok()) << file.error().message;
       EXPECT_EQ(file->content().geometry.dtype, dtype);
-      PagedStore read = pool.create_beside(3).value();
+      PagedPool read = pool.create_beside(3).value();
       ASSERT_TRUE(read_run(*file, 0, ids({2, 0, 1}), read).ok());
       ASSERT_TRUE(pool.write_blocks(others, bytes_of(read, ids({2, 0, 1}))).ok());
       EXPECT_EQ(bytes_of(pool, others), kv_bytes(host, ids({0, 1, 2}), 3 * block_tokens));
@@ -68,9 +68,9 @@ TEST(DeviceShelves, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
   }
 }
 
-TEST(DeviceShelves, RefuseAFormatWithoutKernelsByName) {
+TEST(DevicePagedPool, RefuseAFormatWithoutKernelsByName) {
   const auto accelerator = device::Accelerator::open("cuda").value();
-  const auto pool = PagedStore::create_on(*accelerator, small_geometry(DType::kFloat32), 2);
+  const auto pool = PagedPool::create_on(*accelerator, small_geometry(DType::kFloat32), 2);
   ASSERT_FALSE(pool.ok());
   EXPECT_EQ(pool.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(pool.error().message,
