@@ -100,7 +100,7 @@ def test_style(log):
 
 
 def build_release(log):
-    build(log, "release", options=("-DQUIRE_TESTS=ON", *python_options()))
+    build(log, "release", options=("-DQUIRE_TESTS=ON", "-DQUIRE_STATIC=ON", *python_options()))
 
 
 def test_release(log):

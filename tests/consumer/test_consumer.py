@@ -74,6 +74,54 @@ class ConsumerTest(unittest.TestCase):
         run("c++", "-std=c++20", folder / "first.cc", *flags, f"-Wl,-rpath,{libraries}", "-o", folder / "first")
         self.assert_talks(folder / "first")
 
+    def needs_static(self):
+        if "QUIRE_STATIC:BOOL=ON" not in (BUILD / "CMakeCache.txt").read_text():
+            self.skipTest("built without QUIRE_STATIC")
+
+    def static_project(self, folder, prefix):
+        """Configures the page's program with quire::quire_static, from `prefix`; returns how that ended."""
+        project = shutil.copytree(self.page_program(), folder, ignore=shutil.ignore_patterns("build"))
+        lines = (project / "CMakeLists.txt").read_text()
+        lines = lines.replace("0.1 REQUIRED", "0.1 REQUIRED COMPONENTS static").replace("quire::quire", "quire::quire_static")
+        (project / "CMakeLists.txt").write_text(lines)
+        return subprocess.run([CMAKE, "-S", project, "-B", project / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+    def assert_needs_no_library_of_quire(self, program):
+        self.assertNotIn("libquire", run("readelf", "--dynamic", program))
+
+    def test_the_static_library_links_with_cmake_from_a_prefix_that_has_moved(self):
+        self.needs_static()
+        with tempfile.TemporaryDirectory() as folder:
+            moved = shutil.copytree(self.prefix, pathlib.Path(folder, "moved"), symlinks=True)
+            configured = self.static_project(pathlib.Path(folder, "project"), moved)
+            self.assertEqual(configured.returncode, 0, configured.stderr)
+            run(CMAKE, "--build", pathlib.Path(folder, "project", "build"))
+            program = pathlib.Path(folder, "project", "build", "first")
+            self.assert_needs_no_library_of_quire(program)
+            self.assert_talks(program)
+
+    def test_the_static_library_links_with_pkg_config_as_the_page_says(self):
+        self.needs_static()
+        (line,) = re.findall(r"^\$ (g\+\+ .*--static.*)$", (SOURCE / "docs" / "cpp.md").read_text(), re.M)
+        (pc,) = self.prefix.rglob("quire.pc")
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(self.page_program() / "first.cc", folder)
+            run("bash", "-c", line, cwd=folder, env={**os.environ, "PKG_CONFIG_PATH": str(pc.parent)})
+            self.assert_needs_no_library_of_quire(pathlib.Path(folder, "first"))
+            self.assert_talks(pathlib.Path(folder, "first"))
+
+    def test_a_package_without_the_static_library_says_so_and_has_the_shared_one(self):
+        self.needs_static()
+        with tempfile.TemporaryDirectory() as folder:
+            bare = shutil.copytree(self.prefix, pathlib.Path(folder, "bare"), symlinks=True)
+            for archive in bare.rglob("libquire.a"):
+                archive.unlink()
+            refused = self.static_project(pathlib.Path(folder, "static"), bare)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("QUIRE_STATIC=ON", refused.stderr)
+            run(CMAKE, "-S", self.page_program(), "-B", pathlib.Path(folder, "shared"), "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={bare}")
+
     def test_components_install_what_they_name(self):
         for component, there, missing in (("library", "libquire.so.0", "llm.h"), ("development", "llm.h", "libquire.so.0"),
                                           ("program", "quire", "llm.h")):

@@ -14,8 +14,9 @@ from markdown_links import anchors, relative_links, without_code  # noqa: E402
 
 LINE = 120
 # Pages whose prose keeps to LINE characters; a page that is rewritten joins them.
-SHORT_LINES = ["CHANGELOG.md", "bench/README.md", "bench/journal/*.md", "docs/performance.md", "docs/README.md",
-               "src/quire/attention/README.md", "src/quire/kernels/README.md"]
+SHORT_LINES = ["CHANGELOG.md", "README.md", "bench/README.md", "bench/journal/*.md", "docs/performance.md", "docs/README.md",
+               "docs/getting-started.md", "docs/choosing.md", "docs/chunks.md", "docs/direct-inference.md", "docs/cli.md",
+               "docs/memory.md", "docs/coming-from.md", "docs/python.md", "docs/cpp.md", "src/quire/attention/README.md", "src/quire/kernels/README.md"]
 
 
 def pages():

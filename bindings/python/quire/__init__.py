@@ -18,6 +18,7 @@ from .errors import (
     QuireError,
     UnsupportedError,
 )
+from .linking import get_include, get_library_dir
 from .llm import LLM, doctor, inspect
 from .outputs import Delta, ForwardOutput, GenerationOutput
 from .sequence import Blocks, Sequence, SequenceDiff, VirtualSequence
@@ -63,6 +64,8 @@ __all__ = [
     "VirtualSequence",
     "__version__",
     "doctor",
+    "get_include",
+    "get_library_dir",
     "inspect",
 ]
 

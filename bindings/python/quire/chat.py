@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import habits
-from .convert import to_json
+from .convert import to_flag, to_json
 
 _OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # variables with an argument of their own
 
@@ -129,8 +129,8 @@ class Conversation:
 
     def __init__(self, handle: Any, messages: Any, add_generation_prompt: bool, variables: Mapping[str, Any]) -> None:
         self._handle = handle
-        self._messages = to_json(to_messages(messages))
-        self._prompt = bool(add_generation_prompt)
+        self._messages = to_json(to_messages(messages), "messages")
+        self._prompt = to_flag(add_generation_prompt, "add_generation_prompt")
         self._variables = dict(variables)
         for name, take in (("documents", to_documents), ("tools", to_tools)):
             given = self._variables.pop(name, None)
@@ -146,12 +146,12 @@ class Conversation:
 
     def ids(self) -> list[int]:
         """Ids of the prompt; text of messages never becomes a special token."""
-        ids = self._handle.apply_chat_template(self._messages, self._prompt, to_json(self._variables))
+        ids = self._handle.apply_chat_template(self._messages, self._prompt, to_json(self._variables, "template variables"))
         self._check()
         return ids
 
     def _rendered(self, variables: Mapping[str, Any]) -> str:
-        return self._handle.render_chat_template(self._messages, self._prompt, to_json(variables))
+        return self._handle.render_chat_template(self._messages, self._prompt, to_json(variables, "template variables"))
 
     def _check(self) -> None:
         """Raises the ValueError for a variable that the template does not read, and for a document or tool that is not shown."""

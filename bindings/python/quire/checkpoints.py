@@ -10,7 +10,7 @@ from . import _quire
 from .llm import LLM
 from .outputs import Record
 from .sequence import Sequence
-from .convert import _pass, _set, to_bytes, to_path, to_text
+from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
 
 
 class Checkpoint(Record):
@@ -29,9 +29,7 @@ class Checkpoint(Record):
 def _names(only: Iterable[str] | None) -> list[str] | None:
     if only is None:
         return None
-    if isinstance(only, str):
-        raise TypeError("only must be a list of names, not one string")
-    names = [to_text(name, "a name") for name in only]
+    names = [to_text(name, "a name in only") for name in to_list(only, "only", "names")]
     if not names:
         raise ValueError("only names no sequence; leave it out for all of them")
     return names
@@ -79,8 +77,8 @@ class CheckpointManager:
         _set(options, "every", every)
         _set(options, "every_seconds", every_seconds)
         _set(options, "max_bytes", to_bytes(max_bytes, "max_bytes"))
-        _set(options, "compress", bool(compress))
-        self._handle = _quire.CheckpointManager.open(llm._handle, to_path(self.folder), options)
+        _set_flag(options, "compress", compress)
+        self._handle = _quire.CheckpointManager.open(llm._handle, to_path(self.folder, "folder"), options)
 
     def save(
         self, sequences: Mapping[str, Sequence], only: Iterable[str] | None = None, name: str | None = None
@@ -116,7 +114,7 @@ class CheckpointManager:
 
         `wait=False` returns at once and reads the KV in the background, as LLM.load_sequence does.
         """
-        loaded = self._handle.load("" if name is None else _name(name), _names(only) or [], bool(wait))
+        loaded = self._handle.load("" if name is None else _name(name), _names(only) or [], to_flag(wait, "wait"))
         return {key: Sequence(handle) for key, handle in loaded.items()}
 
     def remove(self, name: str) -> bool:

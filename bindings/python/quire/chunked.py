@@ -28,7 +28,7 @@ from .composing import (
     _type,
     keywords_of,
 )
-from .convert import _pass, _set, to_bytes, to_path
+from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
 from .outputs import Fields, GenerationOutput
@@ -100,7 +100,7 @@ class ChunkedLLM(LLM):
         chunk_format: Mapping[str, Sequence[str]] | None = None,
         salt: str = "",
         store: str | os.PathLike[str] | None = None,
-        max_store_bytes: int | str = 0,
+        max_store_bytes: int | str | None = 0,
         compress_store: bool = False,
         write_through: bool = True,
         device: Device = "cpu",
@@ -124,7 +124,7 @@ class ChunkedLLM(LLM):
         "query": ...} instead of the model's chat template; `salt`: the tenant of calls that name none; `store`:
         a directory where registered chunks are written and those of earlier processes are found (one that cannot be
         written to is read: new chunks stay in memory); `max_store_bytes`:
-        beyond it (bytes or "10GiB", 0: no limit) registering evicts what was used least recently from there;
+        beyond it (bytes or "10GiB", 0 or None: no limit) registering evicts what was used least recently from there;
         `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk, False:
         before that, see flush_store (the machine has the same work: the call is shorter, a whole run is not); the rest as
         for LLM."""
@@ -136,13 +136,13 @@ class ChunkedLLM(LLM):
         self._chunk_options = _quire.ChunkCacheOptions()
         _set(self._chunk_options, "max_chunks", max_chunks)
         _set(self._chunk_options, "chunk_memory_ratio", chunk_memory_ratio)
-        _set(self._chunk_options, "enable_deduplication", enable_deduplication)
+        _set_flag(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
         _set(self._chunk_options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
-        _set(self._chunk_options, "compress_store", bool(compress_store))
-        _set(self._chunk_options, "write_through", bool(write_through))
+        _set_flag(self._chunk_options, "compress_store", compress_store)
+        _set_flag(self._chunk_options, "write_through", write_through)
         if store is not None:
-            _set(self._chunk_options, "store", to_path(store))
+            _set(self._chunk_options, "store", to_path(store, "store"))
         if chunk_format is not None:
             self._chunk_options.set_format(affixes_of(chunk_format))
         named = {name: given[name] for name in (*_quire.Options.fields, "progress")}
@@ -228,9 +228,10 @@ class ChunkedLLM(LLM):
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
         details: gives a RegisteredChunk instead of the id
         """
+        detailed = to_flag(details, "details")
         kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
         (chunk,) = self._register([content_of(content, chunk_type, metadata, **kept)], progress)
-        return chunk if details else chunk.chunk_id
+        return chunk if detailed else chunk.chunk_id
 
     @overload
     def register_chunks(
@@ -264,8 +265,9 @@ class ChunkedLLM(LLM):
 
         salt: of those that name none
         """
-        registered = self._register([listed_content(chunk, salt) for chunk in chunks], progress)
-        return registered if details else [chunk.chunk_id for chunk in registered]
+        detailed, listed = to_flag(details, "details"), to_list(chunks, "chunks", "chunks")
+        registered = self._register([listed_content(chunk, salt) for chunk in listed], progress)
+        return registered if detailed else [chunk.chunk_id for chunk in registered]
 
     def _register(self, contents: list[_quire.ChunkContent], progress: Progress) -> list[RegisteredChunk]:
         with shown(progress, "registering") as report:
@@ -279,7 +281,7 @@ class ChunkedLLM(LLM):
         salt: str | None = None,
     ) -> list[Fields]:
         """Chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
-        chunks = self._chunks.list_chunks(_type(chunk_type), json_of(metadata_filter), to_salt(salt))
+        chunks = self._chunks.list_chunks(_type(chunk_type), json_of(metadata_filter, "metadata_filter"), to_salt(salt))
         return [_listed(info) for info in chunks]
 
     def get_chunk(self, chunk_id: str, *, salt: str | None = None) -> Fields:
@@ -303,7 +305,7 @@ class ChunkedLLM(LLM):
         if ttl_seconds is not _KEEP:
             _set(update, "ttl_seconds", ttl_seconds)
         if pinned is not None:
-            _set(update, "pinned", pinned)
+            _set_flag(update, "pinned", pinned)
         if priority is not None:
             _set(update, "priority", priority)
         return _chunk(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
@@ -314,7 +316,7 @@ class ChunkedLLM(LLM):
         `wipe`: its bytes in the store become zeros first, and nothing of it is left in the folder; OSError where
         something is, since another process reads: call again.
         """
-        return self._chunks.delete_chunk(_id(chunk_id), bool(wipe), to_salt(salt))
+        return self._chunks.delete_chunk(_id(chunk_id), to_flag(wipe, "wipe"), to_salt(salt))
 
     def clear_chunks(self, chunk_type: ChunkType | str | None = None, *, salt: str | None = None) -> int:
         """Deletes all chunks (of a type) that nobody uses, also those only in the store; returns how many."""
@@ -346,7 +348,7 @@ class ChunkedLLM(LLM):
     def compose(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         *,
         salt: str | None = None,
@@ -358,7 +360,7 @@ class ChunkedLLM(LLM):
     def preview_composition(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         *,
         salt: str | None = None,
@@ -394,7 +396,7 @@ class ChunkedLLM(LLM):
     def generate_from_chunks(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         sampling_params: Params = None,
         *,
@@ -414,7 +416,7 @@ class ChunkedLLM(LLM):
     def stream_from_chunks(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         sampling_params: Params = None,
         *,
@@ -430,7 +432,7 @@ class ChunkedLLM(LLM):
     async def generate_from_chunks_async(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         sampling_params: Params = None,
         *,
@@ -446,7 +448,7 @@ class ChunkedLLM(LLM):
     def stream_from_chunks_async(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         sampling_params: Params = None,
         *,
@@ -479,14 +481,14 @@ class ChunkedLLM(LLM):
         """One continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
         are one for all, or one for each. `keywords`: fields of the params, over those."""
         params = each_sampling("batch_generate_from_chunks", sampling_params, keywords)
-        specs = [_request(request) for request in requests]
+        specs = [_request(request) for request in to_list(requests, "requests", "requests")]
         options = each_whose(session, salt)
         return [GenerationOutput(fields) for fields in self._chunks.generate_from_chunks(specs, params, options)]
 
     def logits_from_chunks(
         self,
         system_chunk_id: str | None = None,
-        context_chunk_ids: Iterable[str] = (),
+        context_chunk_ids: Iterable[str] | None = (),
         query_chunk_id: str | None = None,
         *,
         salt: str | None = None,
@@ -572,7 +574,8 @@ class ChunkedLLM(LLM):
         stays of what this call registered. `keywords`: how it is composed (see the class),
         and fields of sampling_params.
         """
-        contexts = [context] if isinstance(context, str) else list(context or ())
+        contexts = [context] if isinstance(context, str) else [] if context is None else to_list(context, "context", "texts")
+        persists = persist_chunks is not None and to_flag(persist_chunks, "persist_chunks")
         sampled, how = keywords_of(keywords)
         if query is None and system_prompt is None and not contexts and not how:
             return super().generate(prompt, sampling_params, session=session, salt=salt, **sampled)
@@ -584,5 +587,5 @@ class ChunkedLLM(LLM):
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
         params = sampling("generate", sampling_params, sampled)
         whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
-        fields = self._chunks.generate(whole, spec, params, bool(persist_chunks), whose(session, salt))
+        fields = self._chunks.generate(whole, spec, params, persists, whose(session, salt))
         return GenerationOutput(fields)

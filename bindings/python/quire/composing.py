@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypedDict
 
 from . import _quire, habits, show
-from .convert import _pass, _set, to_text
+from .convert import _pass, _set, _set_flag, to_choice, to_ids, to_list, to_text
 from .errors import ChunkNotFoundError
 from .outputs import Fields
 from .sampling import FIELDS, Sampling
@@ -183,31 +183,37 @@ def _optional_id(chunk_id: Any) -> str:
 
 
 def _ids(chunk_ids: Iterable[str] | None) -> list[str]:
-    if isinstance(chunk_ids, str):
-        raise TypeError("context_chunk_ids must be a list of ids, not one string")
-    return [_id(chunk_id) for chunk_id in chunk_ids or ()]
+    return [] if chunk_ids is None else [_id(chunk_id) for chunk_id in to_list(chunk_ids, "context_chunk_ids", "ids")]
+
+
+def type_name(chunk_type: ChunkType | str) -> str:
+    """The name of a type of chunks; ValueError for anything else."""
+    return (ChunkType(chunk_type) if isinstance(chunk_type, str) else ChunkType._missing_(chunk_type)).value
 
 
 def _type(chunk_type: ChunkType | str | None) -> str | None:
-    return None if chunk_type is None else ChunkType(chunk_type).value
+    return None if chunk_type is None else type_name(chunk_type)
 
 
 def _blend(
     recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
 ) -> _quire.Blend:
     blend = _quire.Blend()
-    listed = isinstance(recompute, Iterable) and not isinstance(recompute, str)
+    listed = isinstance(recompute, Iterable) and not isinstance(recompute, (str, bytes, Mapping))
+    if not isinstance(selector, (str, type(None))):
+        raise TypeError(f"selector cannot be {selector!r}")
     if listed and selector not in (None, "explicit"):
         raise ValueError(f"recompute lists tokens; selector {selector!r} would choose others")
     if selector == "explicit" and not listed:
         raise ValueError("selector 'explicit' wants recompute as a list of indices into token_ids")
-    _pass("selector", selector or ("explicit" if listed else "query_attn"), blend.set_selector)
+    chosen = ("explicit" if listed else "query_attn") if selector is None else selector
+    _pass("selector", chosen, blend.set_selector)
     if listed:
-        _set(blend, "recompute", list(recompute), field="tokens")
+        _set(blend, "recompute", to_ids(recompute, "recompute", "indices into token_ids"), field="tokens")
     else:
         _set(blend, "recompute", BLEND_SHARE if recompute is None else recompute, field="share")
     _set(blend, "selector_seed", selector_seed, field="seed")
-    _pass("base", base or "anchored", blend.set_base)
+    _pass("base", "anchored" if base is None else base, blend.set_base)
     return blend
 
 
@@ -221,6 +227,13 @@ def keywords_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     """The sampling parameters among the keywords of a call, and how it composes."""
     sampled = {name: value for name, value in given.items() if name in FIELDS}
     return sampled, {name: value for name, value in given.items() if name not in sampled}
+
+
+def _starts(positions: Any) -> list[int]:
+    try:
+        return to_ids(positions, "positions", "starts")
+    except ValueError:
+        raise TypeError(f"positions cannot be {positions!r}") from None
 
 
 def _how(
@@ -241,17 +254,16 @@ def _how(
         refuse_composing(next(iter(unknown)))
     spec = _quire.CompositionSpec()
     _pass("mode", mode, spec.set_mode)
-    _set(spec, "without_system", without_system)
-    _set(spec, "computed_in_place", computed_in_place)
+    _set_flag(spec, "without_system", without_system)
+    _set_flag(spec, "computed_in_place", computed_in_place)
     if mode == "blend":
         spec.blend = _blend(recompute, selector, selector_seed, base)
     elif recompute is not None or selector is not None or base is not None:
         raise ValueError(f"recompute, selector and base belong to mode 'blend', not to {mode!r}")
-    if sink not in (None, "bos"):
-        raise ValueError(f"sink must be None or 'bos', not {sink!r}")
-    spec.bos_sink = sink == "bos"
+    if sink is not None:
+        spec.bos_sink = to_choice(sink, "sink", ("bos",)) == "bos"
     if not isinstance(positions, str):
-        _pass("positions", positions, lambda starts: spec.set_starts(list(starts)))
+        spec.set_starts(_starts(positions))
     elif positions == "parallel":
         spec.set_parallel()
     elif positions != "concat":

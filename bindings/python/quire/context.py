@@ -15,7 +15,7 @@ from .outputs import Fields, GenerationOutput, Record
 from .sampling import Params, Sampling, sampling
 from .sequence import Blocks
 from .session import whose
-from .convert import _callback, _set, to_bytes, to_path, to_text
+from .convert import _callback, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
 
 
 class ContextItem(Record):
@@ -57,16 +57,15 @@ def _item(item: Any) -> str:
 def _retention(pinned: bool | None, priority: int | None, ttl_seconds: float | None) -> _quire.ItemRetention:
     """None stays None: unsaid."""
     retention = _quire.ItemRetention()
-    _set(retention, "pinned", None if pinned is None else bool(pinned))
+    if pinned is not None:
+        _set_flag(retention, "pinned", pinned)
     _set(retention, "priority", priority)
     _set(retention, "ttl_seconds", ttl_seconds)
     return retention
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise TypeError(f"tags must be a list of strings, not {tags!r}")
-    words = [to_text(tag, "a tag") for tag in tags]
+    words = [to_text(tag, "a tag") for tag in to_list(tags, "tags", "strings")]
     if not all(words):
         raise ValueError("a tag is a word, not an empty string")
     return words
@@ -83,7 +82,7 @@ class ContextManager:
         items; what stands behind a switched item is computed again)
     store: a directory; None: the one given to the LLM
     salt: tenant; contexts of two salts share no item, in the store neither
-    max_host_bytes: of KV in host memory, a number or "10GiB", 0: no limit; what is beyond it goes on to the store, or
+    max_host_bytes: of KV in host memory, a number or "10GiB", 0 or None: no limit; what is beyond it goes on to the store, or
         without one nowhere
     max_store_bytes: of the store, likewise; saving evicts what was used least recently
     compress: what goes into the store; smaller, slower
@@ -97,8 +96,8 @@ class ContextManager:
         store: str | os.PathLike[str] | None = None,
         *,
         salt: str = "",
-        max_host_bytes: int | str = 0,
-        max_store_bytes: int | str = 0,
+        max_host_bytes: int | str | None = 0,
+        max_store_bytes: int | str | None = 0,
         compress: bool = False,
         write_through: bool = False,
     ) -> None:
@@ -107,13 +106,13 @@ class ContextManager:
         self.llm = llm
         self.mode = mode
         self.store = llm.store if store is None else store
-        path = b"" if self.store is None else to_path(self.store)
+        path = b"" if self.store is None else to_path(self.store, "store")
         options = _quire.ContextOptions()
         _set(options, "salt", to_text(salt, "salt"))
         _set(options, "max_host_bytes", to_bytes(max_host_bytes, "max_host_bytes"))
         _set(options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
-        _set(options, "compress", bool(compress))
-        _set(options, "write_through", bool(write_through))
+        _set_flag(options, "compress", compress)
+        _set_flag(options, "write_through", write_through)
         self._open_handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)
 
     @property
@@ -142,7 +141,7 @@ class ContextManager:
         labels = ("" if name is None else to_text(name, "name"), _tags(tags))
         retention = _retention(pinned, priority, ttl_seconds)
         text = _prompt(content, "content")
-        return self._handle.add(text, labels, to_text(kind, "kind"), bool(active), retention)
+        return self._handle.add(text, labels, to_text(kind, "kind"), to_flag(active, "active"), retention)
 
     def set_retention(
         self, item: str, *, pinned: bool = False, priority: int = 0, ttl_seconds: float | None = None
@@ -152,7 +151,9 @@ class ContextManager:
 
         ttl_seconds: since its last use; then an inactive item gives up its KV in memory, and the store may forget it.
         """
-        self._handle.set_retention(_item(item), _retention(bool(pinned), priority, ttl_seconds))
+        if priority is None:
+            raise TypeError("priority cannot be None")
+        self._handle.set_retention(_item(item), _retention(to_flag(pinned, "pinned"), priority, ttl_seconds))
 
     def activate(self, item: str) -> None:
         """Computes and copies nothing in mode "anchored"."""
@@ -164,10 +165,11 @@ class ContextManager:
 
     def tag(self, item: str, *tags: str) -> None:
         """Adds tags to those that the item has."""
+        tagged = _item(item)
         if not tags:
             raise ValueError("a tag is a word; give at least one")
         for tag in _tags(tags):
-            self._handle.tag(_item(item), tag)
+            self._handle.tag(tagged, tag)
 
     def show(self, item: str) -> ContextItem:
         """All about one item, as it is now."""
@@ -228,9 +230,7 @@ class ContextManager:
 
     def compose(self, ids: Iterable[str], name: str | None = None) -> str:
         """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""
-        if isinstance(ids, str):
-            raise TypeError("ids must be a list of ids, not one string")
-        wanted = [_item(item) for item in ids]
+        wanted = [_item(item) for item in to_list(ids, "ids", "ids")]
         return self._handle.compose(wanted, "" if name is None else to_text(name, "name"))
 
     def populate(self) -> int:
@@ -253,7 +253,7 @@ class ContextManager:
 
     def unload(self, item: str, drop: bool = False) -> None:
         """To host memory, with `drop` nowhere; its blocks are free. It comes back when it is used, or by restore."""
-        self._handle.unload(_item(item), bool(drop))
+        self._handle.unload(_item(item), to_flag(drop, "drop"))
 
     def erase(self, item: str, wipe: bool = False) -> None:
         """Forgets the item everywhere, in the store too.
@@ -261,7 +261,7 @@ class ContextManager:
         `wipe`: its bytes there become zeros first, and nothing of it is left in the folder; OSError where something is,
         since another process reads: call again.
         """
-        self._handle.erase(_item(item), bool(wipe))
+        self._handle.erase(_item(item), to_flag(wipe, "wipe"))
 
     def clear(self) -> int:
         """Forgets all items; what was saved stays saved. How many they were."""

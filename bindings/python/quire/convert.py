@@ -5,8 +5,11 @@ from __future__ import annotations
 import array
 import json
 import os
-from collections.abc import Callable, Mapping
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from . import _quire
 from .hub import find_model
@@ -17,9 +20,27 @@ def to_ids(ids: Any, what: str, kind: str = "token ids") -> list[int]:
     if isinstance(ids, (str, bytes, bytearray, Mapping, set)):  # some iterate over integers, but mean no ids
         raise ValueError(f"{what} must be a list of {kind}, not {type(ids).__name__}")
     try:
-        return array.array("i", ids.tolist() if hasattr(ids, "tolist") else ids).tolist()
+        listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        taken = array.array("i", listed).tolist()
     except (TypeError, OverflowError) as error:
         raise ValueError(f"{what} must be a list of {kind}: {error}") from None
+    if bool in set(map(type, listed)):
+        raise ValueError(f"{what} must be a list of {kind}, not of bools")
+    return taken
+
+
+def to_list(given: Any, what: str, kind: str) -> list[Any]:
+    """A list of any things but a text or a dict; TypeError naming `what`."""
+    if isinstance(given, (str, bytes, bytearray, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"{what} must be a list of {kind}, not {reprlib.repr(given)}")
+    return list(given)
+
+
+def to_flag(value: Any, what: str) -> bool:
+    """True or False, from a bool, 0 or 1; TypeError naming `what` for all else, which Python would call true or false."""
+    if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{what} must be True or False, not {reprlib.repr(value)}")
 
 
 def to_text(text: str, what: str = "text") -> str:
@@ -29,14 +50,39 @@ def to_text(text: str, what: str = "text") -> str:
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def to_json(value: Any, **options: Any) -> str:
-    """`value` as JSON; its texts as by to_text."""
-    return to_text(json.dumps(value, ensure_ascii=False, **options))
+def _refuse_keys(value: Any) -> None:
+    """Raises the TypeError for a key that JSON would make a text of."""
+    if isinstance(value, Mapping):
+        for key, held in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"keys are str, not {reprlib.repr(key)}")
+            _refuse_keys(held)
+    elif isinstance(value, (list, tuple)):
+        for held in value:
+            _refuse_keys(held)
+
+
+def to_json(value: Any, what: str, **options: Any) -> str:
+    """`value` as JSON; its texts as by to_text. TypeError or ValueError naming `what`."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, **options)  # this refuses what holds itself
+        _refuse_keys(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: {error}") from None
+    return to_text(text)
+
+
+def to_choice(value: Any, what: str, choices: Collection[str]) -> str:
+    """`value`, one of some words; ValueError naming `what` and the words."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ValueError(f"{what} must be one of {', '.join(map(repr, choices))}, not {reprlib.repr(value)}")
 
 
 def to_bytes(size: int | str | None, what: str) -> int:
     """Bytes as a number, from a number or a text as "10GiB"; None: 0, no limit. ValueError naming `what`."""
     if not isinstance(size, str):
+        _refuse_bool(what, size)
         return 0 if size is None else size
     try:
         return _quire.parse_bytes(to_text(size))
@@ -44,9 +90,12 @@ def to_bytes(size: int | str | None, what: str) -> int:
         raise ValueError(f"{what}: {error}") from None
 
 
-def to_path(path: str | os.PathLike[str]) -> bytes:
-    """`path` as the system takes it."""
-    encoded = os.fsencode(path)
+def to_path(path: str | os.PathLike[str], what: str = "path") -> bytes:
+    """`path` as the system takes it; TypeError naming `what`."""
+    try:
+        encoded = os.fsencode(path)
+    except TypeError:
+        raise TypeError(f"{what} must be a str or an os.PathLike, not {type(path).__name__}") from None
     if not encoded:
         raise ValueError("an empty path names no file or folder")
     if b"\0" in encoded:
@@ -56,12 +105,20 @@ def to_path(path: str | os.PathLike[str]) -> bytes:
 
 def to_model(model: str | os.PathLike[str]) -> bytes:
     """The path or preset of a model; "owner/name" is looked up in the local Hugging Face cache."""
-    return to_path(find_model(os.fspath(model)) if isinstance(os.fspath(model), str) else model)
+    named = isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str)
+    return to_path(find_model(os.fspath(model)) if named else model, "model")
+
+
+def _refuse_bool(name: str, value: Any) -> None:
+    """Raises the TypeError for a bool in place of a number or a text: to Python it is an integer, to a caller it is none."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} cannot be {bool(value)}")
 
 
 def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
     """What the library makes of an argument; ValueError for a number that does not fit, TypeError for another kind of
     thing."""
+    _refuse_bool(name, value)
     try:
         return take(value)
     except TypeError:
@@ -70,8 +127,13 @@ def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
 
 
 def _set(options: Any, name: str, value: Any, field: str | None = None) -> None:
-    """Sets an option, with the errors of _pass."""
+    """Sets an option that is no flag, with the errors of _pass."""
     _pass(name, value, lambda value: setattr(options, field or name, value))
+
+
+def _set_flag(options: Any, name: str, value: Any) -> None:
+    """Sets an option that is a flag, with the errors of to_flag."""
+    setattr(options, name, to_flag(value, name))
 
 
 def _callback(function: Any, what: str) -> Any:

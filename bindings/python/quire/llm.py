@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, whole_output, whole_outputs
 from .chat import Conversation, template_arguments
-from .convert import _pass, _set, to_bytes, to_ids, to_model, to_path, to_text
+from .convert import _pass, _set, _set_flag, to_bytes, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .errors import ClosedError
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
@@ -48,17 +48,21 @@ def _is_batch(prompts: Any) -> bool:
 
 
 def _kv_budget(size: str | int) -> int:
-    return _quire.AUTO_BUDGET if size == "auto" else to_bytes(size, "kv_budget")
+    return _quire.AUTO_BUDGET if isinstance(size, str) and size == "auto" else to_bytes(size, "kv_budget")
+
+
+def _quantize(name: str | None) -> str | None:
+    if isinstance(name, str) and not name:
+        raise ValueError("quantize cannot be ''; None leaves weights as they are")
+    return "" if name is None else name
 
 
 # How a keyword becomes a field of the library's options, where it is not as it is given.
 _TAKEN: dict[str, Callable[[Any], Any]] = {
-    "deterministic": bool,
-    "quantize": lambda name: "" if name is None else name,
+    "quantize": _quantize,
     "kv_budget": _kv_budget,
     "threads": lambda count: 0 if count is None else count,
-    "store": lambda path: b"" if path is None else to_path(path),
-    "cache_weights": bool,
+    "store": lambda path: b"" if path is None else to_path(path, "store"),
 }
 
 
@@ -124,12 +128,15 @@ class LLM:
         share for each of them, to measure what sharing gains. `progress`: True shows a bar while loading, on a terminal and
         in notebooks; a function gets the share that is loaded. `model_path`: another name of `model`."""
         given = dict(locals())
-        self.model = os.fspath(model_of(model, model_path))
+        chosen = model_of(model, model_path)
+        to_path(chosen, "model")
+        self.model = os.fspath(chosen)
         self.dtype, self.device, self.store = dtype, device, store
         self._warned = False
         options = _quire.Options()
         for name in _quire.Options.fields:
-            _set(options, name, _TAKEN[name](given[name]) if name in _TAKEN else given[name])
+            setting = _set_flag if isinstance(getattr(options, name), bool) else _set
+            setting(options, name, _TAKEN[name](given[name]) if name in _TAKEN else given[name])
         path = to_model(self.model)
         with shown(progress, f"loading {os.path.basename(str(self.model))}") as report:
             self._handle = self._open(path, options, report)
@@ -395,12 +402,9 @@ class LLM:
         self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None
     ) -> ForwardOutput:
         """Logits of the rows after the cached prefix (`rows="last"`: of the last one). Fills the cache."""
-        if reuse not in ("exact", "none"):
-            raise ValueError(f"reuse must be 'exact' or 'none', not {reuse!r}")
-        if rows not in ("all", "last"):
-            raise ValueError(f"rows must be 'all' or 'last', not {rows!r}")
-        ids, whole = to_ids(token_ids, "token_ids"), rows == "all"
-        return ForwardOutput(self._handle.forward(ids, reuse == "exact", whole, whose(salt=salt)))
+        reuses = to_choice(reuse, "reuse", ("exact", "none")) == "exact"
+        whole = to_choice(rows, "rows", ("all", "last")) == "all"
+        return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuses, whole, whose(salt=salt)))
 
     def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
         """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing.
@@ -463,7 +467,7 @@ class LLM:
         IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire.
         `salt`: whose it is now (see generate); the file does not say.
         """
-        return sequence.Sequence(self._handle.load_sequence(to_path(path), bool(wait), whose(salt=salt)))
+        return sequence.Sequence(self._handle.load_sequence(to_path(path), to_flag(wait, "wait"), whose(salt=salt)))
 
     def infer_from_blocks(
         self,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _quire
-from .composing import ChunkType
-from .convert import _set, to_json
+from .composing import ChunkType, type_name
+from .convert import _set, _set_flag, to_json
 from .llm import Prompt, _prompt
 from .session import to_salt
 
@@ -21,9 +21,11 @@ class RegisteredChunk(NamedTuple):
     tokens_computed: int
 
 
-def json_of(fields: Mapping[str, Any] | None) -> str:
-    """Returns metadata as JSON."""
-    return to_json({} if fields is None else fields, allow_nan=False)
+def json_of(fields: Mapping[str, Any] | None, what: str = "metadata") -> str:
+    """Returns metadata as JSON; an error naming `what` where it is none."""
+    if not isinstance(fields, (Mapping, type(None))):
+        raise ValueError(f"{what} must be a dict, not {reprlib.repr(fields)}")
+    return to_json({} if fields is None else fields, what, allow_nan=False)
 
 
 def affixes_of(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
@@ -59,11 +61,11 @@ def content_of(
     options = _quire.ChunkOptions()
     options.metadata = json_of(metadata)
     _set(options, "ttl_seconds", ttl_seconds)
-    _set(options, "pinned", pinned)
+    _set_flag(options, "pinned", pinned)
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
     options.salt = to_salt(salt)
-    return _quire.ChunkContent(_prompt(content, "content"), ChunkType(chunk_type).value, options)
+    return _quire.ChunkContent(_prompt(content, "content"), type_name(chunk_type), options)
 
 
 def listed_content(chunk: Mapping[str, Any] | Sequence[Any], salt: str | None) -> _quire.ChunkContent:

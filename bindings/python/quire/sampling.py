@@ -41,17 +41,22 @@ def check_keywords(call: str, keywords: Iterable[str], also: Iterable[str] = ())
             habits.refuse_keyword(call, name, [*also, *FIELDS], habits.CALLS, habits.SAMPLING)
 
 
+def check_params(params: Any) -> None:
+    """Raises the TypeError for what are no sampling parameters."""
+    if not isinstance(params, (SamplingParams, dict, type(None))):
+        raise TypeError(f"sampling_params must be a SamplingParams, a dict or None, not a {type(params).__name__}")
+
+
 def _over(params: Params, keywords: Mapping[str, Any]) -> Params:
     if isinstance(params, SamplingParams):
         return SamplingParams(**{**params.__getstate__(), **keywords})
-    if params is None or isinstance(params, dict):
-        return {**(params or {}), **keywords}
-    raise TypeError(f"sampling_params must be a SamplingParams, a dict or None, not a {type(params).__name__}")
+    return {**(params or {}), **keywords}
 
 
 def sampling(call: str, params: Params, keywords: Mapping[str, Any], also: Iterable[str] = ()) -> Params:
     """`params` with the keywords of the call over them."""
     check_keywords(call, keywords, also)
+    check_params(params)
     return _over(params, keywords) if keywords else params
 
 

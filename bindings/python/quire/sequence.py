@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import operator
 import os
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Unpack
@@ -14,10 +15,10 @@ from . import _quire
 from ._quire import Mark
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
-from .sampling import Params, Sampling, sampling
+from .sampling import Params, Sampling, check_params, sampling
 from .session import to_salt, whose
 from .stream import Stream
-from .convert import to_ids, to_path
+from .convert import to_choice, to_ids, to_path
 
 MODES = ("exact", "approximate")  # of edits
 
@@ -69,9 +70,10 @@ def _joined(parts: Iterable[Blocks]) -> Blocks:
 
 
 def _count(num_tokens: Any) -> int:
-    if isinstance(num_tokens, bool) or not hasattr(num_tokens, "__index__"):
-        raise TypeError(f"a number of tokens is an int, not {num_tokens!r}")
-    count = num_tokens.__index__()
+    try:
+        count = operator.index(None if isinstance(num_tokens, (bool, np.bool_)) else num_tokens)
+    except TypeError:
+        raise TypeError(f"a number of tokens is an int, not {num_tokens!r}") from None
     if abs(count) >= 2**62:
         raise ValueError(f"no sequence has {count} tokens")
     return count
@@ -91,7 +93,7 @@ def _part(part: Any) -> Blocks:
 
 def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], int]:
     """What `existing_blocks` and `existing_token_count` mean: a handle (or plain block ids) and the tokens that count."""
-    ordered = isinstance(blocks, Iterable) and not isinstance(blocks, (str, Set, Mapping))
+    ordered = isinstance(blocks, Iterable) and not isinstance(blocks, (str, bytes, bytearray, Set, Mapping))
     if blocks is not None and not ordered:
         raise TypeError(f"existing_blocks must be a Blocks or a list, not {blocks!r}")
     count = None if num_tokens is None else _count(num_tokens)
@@ -125,6 +127,7 @@ class VirtualSequence:
     existing_token_count: int | None = None  # given or not, a number afterwards
 
     def __post_init__(self) -> None:
+        check_params(self.sampling_params)
         blocks, count = existing(self.existing_blocks, self.existing_token_count)
         object.__setattr__(self, "token_ids", [] if self.token_ids is None else token_ids_of(self.token_ids, "token_ids"))
         object.__setattr__(self, "existing_blocks", blocks)
@@ -218,7 +221,7 @@ class Sequence:
 
     def rollback(self, mark: Mark | None = None, *, to_length: int | None = None, drop: int | None = None) -> None:
         """To a mark (the sampler's state included; later marks are forgotten), to a length, or so many tokens back."""
-        if [mark, to_length, drop].count(None) != 2:
+        if sum(given is not None for given in (mark, to_length, drop)) != 1:
             raise TypeError("rollback takes a mark, to_length= or drop=, exactly one of them")
         if mark is not None:
             self._handle.rollback(_mark(mark))
@@ -239,10 +242,9 @@ class Sequence:
 
         mode="approximate" keeps the KV of what stands behind, at its new place; `grade` says so from then on.
         """
-        if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}")
+        exact = to_choice(mode, "mode", MODES) == "exact"
         changed = (_count(start), _count(stop), token_ids_of(ids, "ids"))
-        self._handle.replace(*changed, mode == "exact", whose(session))
+        self._handle.replace(*changed, exact, whose(session))
 
     def insert(self, at: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
         """`ids` come to stand before token `at`; otherwise as replace."""

@@ -10,16 +10,18 @@ from .convert import to_text
 
 def session_name(session: str | None) -> str:
     """The name of a session; empty: of none, which nobody may ask for by accident."""
-    if session == "":
+    name = "" if session is None else to_text(session, "session")
+    if not name and session is not None:
         raise ValueError("session must be a name of 1 to 256 bytes, or None")
-    return "" if session is None else to_text(session, "session")
+    return name
 
 
 def to_salt(salt: str | None) -> str:
     """The name of a tenant; empty: the engine's own, which nobody may ask for by accident."""
-    if salt == "":
+    name = "" if salt is None else to_text(salt, "salt")
+    if not name and salt is not None:
         raise ValueError("salt must have 1 to 1024 bytes, or be None")
-    return "" if salt is None else to_text(salt, "salt")
+    return name
 
 
 def whose(session: str | None = None, salt: str | None = None, *, deltas: bool = True) -> _quire.RequestOptions:

@@ -10,14 +10,17 @@ from typing import Any
 
 from . import _quire
 from .outputs import Record
-from .convert import _pass, to_bytes, to_path, to_text
+from .convert import _pass, to_bytes, to_choice, to_flag, to_path, to_text
+
+
+KINDS = ("chunk", "sequence", "context", "checkpoint")  # of entries
 
 
 class StoreEntry(Record):
     """What somebody has saved."""
 
     key: str  # 64 hexadecimal digits
-    kind: str  # "chunk", "sequence", "context", "checkpoint"
+    kind: str  # one of KINDS
     name: str  # for people; may be empty
     tenant: str  # who may read it; usually empty
     metadata: dict[str, Any]
@@ -96,7 +99,7 @@ class Store:
         self.path = path
         self._lock = threading.Lock()
         self._process = os.getpid()
-        folder, given = to_path(path), (bool(read_only), bool(create))
+        folder, given = to_path(path), (to_flag(read_only, "read_only"), to_flag(create, "create"))
         self._handle = _pass("max_bytes", limit, lambda most: _quire.Store.open(folder, *given, most, owner))
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -107,9 +110,10 @@ class Store:
             return call(*arguments)
 
     def ls(self, kind: str | None = None) -> list[StoreEntry]:
-        """The least recently used first."""
+        """The least recently used first; of one `kind` alone if that is given, see StoreEntry."""
+        wanted = KINDS if kind is None else (to_choice(kind, "kind", KINDS),)
         entries = [StoreEntry(entry) for entry in self._call("list")]
-        return [entry for entry in entries if kind in (None, entry.kind)]
+        return [entry for entry in entries if entry.kind in wanted]
 
     def show(self, entry: str) -> StoreEntry:
         """All about one entry. Looking is no use of it."""
@@ -117,7 +121,7 @@ class Store:
 
     def pin(self, entry: str, pinned: bool = True) -> None:
         """Keeps the entry from eviction and expiry; `pinned=False` lets it go again."""
-        self._call("pin", to_text(entry, "entry"), bool(pinned))
+        self._call("pin", to_text(entry, "entry"), to_flag(pinned, "pinned"))
 
     def set_ttl(self, entry: str, seconds: float | None) -> None:
         """How long it is kept after its last use, which this is; None: forever."""
@@ -131,7 +135,7 @@ class Store:
         disk refuses or another process reads: it goes with the next wipe, which may be this one again (of what is not
         there by then).
         """
-        self._call("remove", to_text(entry, "entry"), bool(wipe))
+        self._call("remove", to_text(entry, "entry"), to_flag(wipe, "wipe"))
 
     def gc(self) -> StoreCleaning:
         """Removes what has expired, what nobody names, packed weights that no start would use, and the least recently
@@ -144,7 +148,7 @@ class Store:
 
     def weights(self, verify: bool = False) -> list[StoreWeights]:
         """Packed weights, by key. `verify`: reads all of them and compares their checksums."""
-        return [StoreWeights(item) for item in self._call("weights", bool(verify))]
+        return [StoreWeights(item) for item in self._call("weights", to_flag(verify, "verify"))]
 
     def export(self, entry: str, path: str | os.PathLike[str]) -> None:
         """One self-contained file. What is there is replaced."""
@@ -160,7 +164,7 @@ class Store:
 
         OSError, and the old index stays, where that would be none though something was there. `force`: an empty index.
         """
-        return _quire.Store.repair(to_path(path), bool(force))
+        return _quire.Store.repair(to_path(path), to_flag(force, "force"))
 
     def __iter__(self) -> Iterator[StoreEntry]:
         return iter(self.ls())

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 from . import _quire
 from .chat import Conversation
-from .convert import _pass, to_ids, to_model, to_text
+from .convert import _pass, to_flag, to_ids, to_list, to_model, to_text
 
 
 class Tokenizer:
@@ -42,16 +42,16 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of the text, with the special tokens that the model puts around it (`add_special_tokens=False`: without)."""
-        return self._handle.encode(to_text(text), bool(add_special_tokens))
+        return self._handle.encode(to_text(text), to_flag(add_special_tokens, "add_special_tokens"))
 
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
         """Text of the ids, or of one; bytes that are no whole character become U+FFFD."""
         several = [ids] if isinstance(ids, numbers.Integral) else ids
-        return self._handle.decode(to_ids(several, "ids"), bool(skip_special_tokens))
+        return self._handle.decode(to_ids(several, "ids"), to_flag(skip_special_tokens, "skip_special_tokens"))
 
     def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
         """The text of each list of ids."""
-        return [self.decode(ids, skip_special_tokens) for ids in sequences]
+        return [self.decode(ids, skip_special_tokens) for ids in to_list(sequences, "sequences", "lists of ids")]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that the token stands for in a text, exactly: parts of characters too; a special token's own spelling."""
@@ -85,8 +85,9 @@ class Tokenizer:
         variables: of the template, such as documents= (dicts with "text") and tools=; ValueError for one that the template
             does not read, and for a document or tool that it does not show
         """
+        as_ids = to_flag(tokenize, "tokenize")
         conversation = Conversation(self._handle, messages, add_generation_prompt, variables)
-        return conversation.ids() if tokenize else conversation.render()
+        return conversation.ids() if as_ids else conversation.render()
 
     def id_to_token(self, token_id: int) -> str:
         """The token as the vocabulary writes it; ValueError for an id that it does not have."""

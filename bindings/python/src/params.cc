@@ -42,13 +42,33 @@ nb::object to_python(const std::vector<std::pair<TokenId, double>>& bias) {
   return bias.empty() ? nb::none() : nb::object(dict);
 }
 
+bool is_bool(nb::handle value) {
+  bool held = false;
+  return nb::try_cast<bool>(value, held);
+}
+
+// Returns a number. A bool, which to Python is an integer, is none.
+template <class Value>
+Value to_number(nb::handle value) {
+  if (is_bool(value)) {
+    throw nb::type_error("a bool is no number");
+  }
+  return nb::cast<Value>(value);
+}
+
 // Reads a value from Python: a text is a list of one, keys of a bias may be strings, as in JSON.
 template <class Value>
 void from_python(nb::handle value, Value& out) {
-  out = nb::cast<Value>(value);
+  out = to_number<Value>(value);
 }
+void from_python(nb::handle value, bool& out) { out = nb::cast<bool>(value); }
 void from_python(nb::handle value, std::vector<TokenId>& out) {
-  out = value.is_none() ? std::vector<TokenId>() : nb::cast<std::vector<TokenId>>(value);
+  out.clear();
+  if (!value.is_none()) {
+    for (const nb::object& id : nb::cast<std::vector<nb::object>>(value)) {
+      out.push_back(to_number<TokenId>(id));
+    }
+  }
 }
 void from_python(nb::handle value, std::vector<std::string>& out) {
   if (nb::isinstance<nb::str>(value)) {
@@ -62,7 +82,7 @@ void from_python(nb::handle value, std::vector<std::pair<TokenId, double>>& out)
   if (!value.is_none()) {
     for (const auto& [id, weight] : nb::cast<nb::dict>(value)) {
       const nb::object key = nb::isinstance<nb::str>(id) ? nb::int_(id) : nb::borrow(id);
-      out.emplace_back(nb::cast<TokenId>(key), nb::cast<double>(nb::float_(weight)));
+      out.emplace_back(to_number<TokenId>(key), to_number<double>(weight));
     }
   }
 }
@@ -72,11 +92,10 @@ nb::object get_field(const SamplingParams& params, const SamplingField& field) {
 }
 
 void set_field(SamplingParams& params, const SamplingField& field, nb::handle value) {
-  if (std::string_view(field.name) == "top_k" && value.equal(nb::int_(-1))) {
-    params.top_k = 0;  // as vLLM writes "all"
-    return;
-  }
   std::visit([&](auto member) { from_python(value, params.*member); }, field.member);
+  if (std::string_view(field.name) == "top_k" && params.top_k == -1) {
+    params.top_k = 0;  // as vLLM writes "all"
+  }
 }
 
 // The fields that are not as by default.
@@ -154,7 +173,7 @@ nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
       "sampling parameter '" + name + "' cannot be " + nb::cast<std::string>(nb::repr(value));
   const bool right_kind = nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value) ||
                           nb::isinstance<nb::list>(value) || nb::isinstance<nb::dict>(value);
-  if (right_kind) {
+  if (right_kind && !is_bool(value)) {
     throw nb::value_error(message.c_str());
   }
   if (value.is_none() && name == "max_tokens") {

@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+from conftest import MODEL, ROOT
 
 import quire
 
@@ -34,6 +36,27 @@ def test_everything_that_is_public_says_what_it_is():
 def test_the_package_runs_as_the_command():
     done = subprocess.run([sys.executable, "-m", "quire", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"quire {quire.__version__}\n", "")
+
+
+def test_a_cpp_program_builds_with_the_headers_and_the_library_of_the_package(tmp_path):
+    page = (ROOT / "docs" / "cpp.md").read_text()
+    (program,) = re.findall(r"^```cpp\n(.*?)^```$", page, re.M | re.S)
+    (block,) = re.findall(r"^```console\n([^`]*get_include.*?)^```$", page, re.M | re.S)
+    (tmp_path / "first.cc").write_text(program)
+    commands = "\n".join(line.removeprefix("$ ") for line in block.splitlines())
+    path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(pathlib.Path(quire.__file__).parents[1])}
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, check=True)
+    done = subprocess.run([tmp_path / "first", MODEL], capture_output=True, text=True, check=True)
+    assert re.search(r"\n\d+ tokens\n\Z", done.stdout)
+
+
+def test_the_headers_of_the_package_are_those_of_its_version():
+    header = (pathlib.Path(quire.get_include()) / "quire" / "version.h").read_text()
+    assert ".".join(re.findall(r"#define QUIRE_VERSION_\w+ (\d+)", header)) == quire.__version__
+    assert {path.name for path in (ROOT / "include" / "quire").iterdir()} == {
+        path.name for path in (pathlib.Path(quire.get_include()) / "quire").iterdir()
+    }
 
 
 def test_every_library_that_the_package_is_linked_of_stands_in_its_notices_and_its_bill_of_materials():

@@ -3,9 +3,9 @@
 //
 // The tokens' blocks become copies of the request's own; their rows run through the model with keys
 // and values stored over the old ones, at the same places in their segments. Rows see by position:
-// a row sees earlier segments whole and of its own segment what is not behind it, so it never sees
-// the future, whatever was chosen (kv-science A4, T7, T8). All tokens chosen: a full causal
-// prefill.
+// a row sees earlier segments whole, and its own segment up to itself. So it never sees the future,
+// whichever tokens were chosen. With all tokens chosen the blend equals a full causal prefill.
+// tests/chunks/causality_test.cc and blend_test.cc show both.
 //
 // Thread rule: the engine thread.
 #pragma once

@@ -1,4 +1,4 @@
-// Document 004: allocation, pointers, zeros, tracking, positions. Names follow its lists.
+// KVCache: allocation, pointers, zeros, tracking, positions.
 #include "quire/kv_cache.h"
 
 #include <gtest/gtest.h>
