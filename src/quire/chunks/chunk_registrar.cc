@@ -16,7 +16,7 @@
 
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/chunk_store.h"

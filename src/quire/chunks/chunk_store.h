@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "quire/chunks.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv_store/entry.h"
 #include "quire/kv_store/kv_file.h"

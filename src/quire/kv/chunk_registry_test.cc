@@ -13,10 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::kv {
 namespace {

@@ -21,7 +21,7 @@
 #include "quire/engine/session_service.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"

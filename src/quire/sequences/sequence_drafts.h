@@ -11,7 +11,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"
