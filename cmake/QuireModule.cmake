@@ -5,7 +5,7 @@
 
 # Modules that the thread sanitizer instruments; `all` for every one. Beside those whose threads meet,
 # those that make threads wait by atomics of their own: it must see what they order.
-set(QUIRE_TSAN_MODULES kv sched device kernels kv_store attention engine tiers chunks sequences runtime contexts
+set(QUIRE_TSAN_MODULES kv sched device kernels kv_cache kv_store attention engine tiers chunks sequences runtime contexts
     api
     CACHE STRING "Modules that ThreadSanitizer instruments")
 

@@ -3,16 +3,20 @@
     python3 tools/check_layers.py [ROOT]
 
 src/quire/<module>: modules that tools/layers.toml names, always as "quire/<module>/<file>.h"; CMakeLists.txt links them.
-Each of its modules is a folder, and each use an include. include/quire, and what stands on the library (apps, bindings,
-...): public headers only. CUDA headers: only */cuda/ and device/.
+Each of its modules is a folder, and each use an include. Headers of the public classes: only the module `api`, which
+implements them; other modules include the headers of values. include/quire, and what stands on the library (apps,
+bindings, ...): public headers only. CUDA headers: only */cuda/ and device/.
 """
 
+import pathlib
 import re
 import sys
 import tomllib
 
 import source_text
 
+# Public headers whose classes or functions stand on modules above the ones that would include them.
+FACADES = ("llm", "chunks", "context", "sequence", "store", "checkpoints", "tokenizer", "tools", "quire")
 USERS = ("apps", "bindings", "integrations", "mlir", "examples")
 CUDA = re.compile(r"(cuda\w*|cublas\w*|cudnn\w*|curand\w*|cutlass/.*|cute/.*|nccl|nvrtc|nvtx3/.*|cooperative_groups)(\.hp?p?)?")
 MODULE_OF_CMAKE = re.compile(r"^quire_module\((\w+)(?:\s+USES((?:\s+\w+)+?))?(?:\s+DEPENDS[^)]*)?\)", re.M)
@@ -57,6 +61,10 @@ def check_links(root, allowed):
                 yield f"CMakeLists.txt: quire_module({module}) must name {use} behind USES, as tools/layers.toml does"
 
 
+def is_facade(name):
+    return name in {f"quire/{facade}.h" for facade in FACADES}
+
+
 def check_module_file(root, path, allowed):
     place = path.relative_to(root)
     module = place.parts[2]
@@ -70,12 +78,18 @@ def check_module_file(root, path, allowed):
     for line, name, quoted in source_text.includes(path):
         if quoted and not name.startswith("quire/"):
             yield f'{place}:{line}: include "{name}" as "quire/<module>/<file>.h"'
+        if module != "api" and is_facade(name):
+            yield f"{place}:{line}: {module} must not include {name}, which the module api implements; include the header of the values"
         if CUDA.fullmatch(name) and "cuda" not in place.parts and module != "device":
             yield f"{place}:{line}: CUDA header {name} outside */cuda/ and device/"
 
 
 def check_user_file(root, path):
     place = path.relative_to(root)
+    if place.parent == pathlib.Path("include/quire") and not is_facade(f"quire/{place.name}"):
+        for line, name, _ in source_text.includes(path):
+            if is_facade(name):
+                yield f"{place}:{line}: a header of values must not include {name}, whose class stands on the whole library"
     for line, name, _ in source_text.includes(path):
         if re.match(r"(src/)?quire/", name) and not (root / "include" / name).is_file():
             yield f"{place}:{line}: {place.parts[0]} may include only the public headers of include/quire, not {name}"

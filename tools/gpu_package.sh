@@ -56,7 +56,7 @@ check() {
     grep -E '^=========|FAILED'
   [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1
 }
-for program in kernels_gpu_test attention_gpu_test; do
+for program in kernels_gpu_test kv_cache_gpu_test attention_gpu_test; do
   check memcheck "$program" ''
   check initcheck "$program" 'KVCacheTest.AllocationTakesAndReturnsWhatItSays'
   check racecheck "$program" 'Products.*'

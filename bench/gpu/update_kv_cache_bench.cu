@@ -18,8 +18,8 @@
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/kernels/cuda/update_kv_cache.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/cuda/update_kv_cache.h"
 #include "quire/result.h"
 #include "timing.h"
 
@@ -29,9 +29,9 @@ using namespace quire::device::cuda;  // NOLINT(google-build-using-namespace): a
 using quire::KVUpdate;
 using quire::bench::microseconds;
 using quire::bench::must;
-using quire::kernels::cuda::launch_update;
-using quire::kernels::cuda::plan_update;
-using quire::kernels::cuda::UpdateLaunch;
+using quire::kv_cache::cuda::launch_update;
+using quire::kv_cache::cuda::plan_update;
+using quire::kv_cache::cuda::UpdateLaunch;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr int kHeads = 8, kDim = 128;

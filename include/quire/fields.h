@@ -14,9 +14,9 @@
 #include <variant>
 #include <vector>
 
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/export.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -111,7 +111,7 @@ void visit_members(const GenerationOutput& output, const Visit& visit) {
 // Visits the members of an answer's output, then the ids of its items.
 // user_id is a MissingIfEmpty, output_id a std::string.
 template <class Visit>
-void visit_members(const ContextManager::Answer& answer, const Visit& visit) {
+void visit_members(const ContextAnswer& answer, const Visit& visit) {
   visit_members(answer.output, visit);
   visit("user_id", MissingIfEmpty{answer.user_id});
   visit("output_id", answer.output_id);
@@ -163,7 +163,7 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 // `request_id` is a number, `finish_reason` a name of finish_reason_name().
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const GenerationOutput& output);
 // Returns the object of the answer's output, with `user_id` and `output_id` as further members.
-[[nodiscard]] QUIRE_API Result<std::string> to_json(const ContextManager::Answer& answer);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const ContextAnswer& answer);
 // Returns an object with `text` and `token_ids`, and `logprobs` where there are some.
 // finish_reason is left out until the last delta.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Delta& delta);

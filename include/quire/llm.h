@@ -1,137 +1,27 @@
 // LLM: a model, its KV cache and the engine that serves requests from any number of threads.
-// LLMOptions says how a model is opened, RequestOptions how a request is served. Stream gives the
-// output of one request piece by piece.
+// Stream gives the output of one request piece by piece.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
 #include <vector>
 
+#include "quire/chat.h"  // IWYU pragma: export
 #include "quire/export.h"
 #include "quire/interrupt.h"
+#include "quire/options.h"  // IWYU pragma: export
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/stats.h"  // IWYU pragma: export
 #include "quire/tokenizer.h"
 #include "quire/types.h"
 
 namespace quire {
-
-// Value of LLMOptions::kv_budget_bytes that means a share of the free memory. The share is four
-// fifths of a GPU's memory, or half of the machine's, that is free once the weights are loaded.
-inline constexpr std::int64_t kAutoBudget = INT64_MIN;
-
-// Options of LLM::open. Plain data, which the LLM copies.
-struct LLMOptions {
-  // "cpu", "cuda" or "cuda:1". LLM::open returns kDevice where no usable GPU answers.
-  std::string device = "cpu";
-  // True: the bits of a request depend neither on what is computed beside it nor on what was
-  // cached. False is faster on a GPU. The CPU is always deterministic.
-  bool deterministic = true;
-  // Type to compute in: "auto", "float32", "bfloat16" or "float16".
-  // On the CPU "auto" follows the checkpoint: fp16 weights compute in bf16, quantised GGUF tensors
-  // from their own codes. On a GPU "auto" means "bfloat16".
-  // LLM::open returns kUnsupported for "float16" on the CPU and for "float32" on a GPU.
-  std::string dtype = "auto";
-  // Format into which loading quantises the weights: "" (none), "q8g32" or "q4g32". LLM::open
-  // returns kUnsupported for a format on a GPU.
-  std::string quantize = {};
-  // Type of KV: "auto" (the type of dtype), "float32", "bfloat16" or "float16" (only on a GPU).
-  // On a GPU KV has the type of the weights; LLM::open returns kUnsupported for another one.
-  std::string kv_dtype = "auto";
-  // Tokens of a KV block, 1 to 256. Multiples of 32 are fast.
-  std::int32_t block_tokens = 32;
-  // Bytes of all KV blocks together, or kAutoBudget. The blocks never exceed it. LLM::open returns
-  // kInvalidArgument for a budget below one block, and for one that is not positive.
-  std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
-  // Most rows (tokens) of one step, 1 to 1,048,576. A longer prompt is computed in pieces.
-  std::int32_t max_batch_tokens = 2048;
-  // Threads that compute, up to 1,024. 0: one per core.
-  std::int32_t threads = 0;
-  // Seed from which requests without a seed of their own draw. A preset's random weights come from
-  // this seed too.
-  std::uint64_t seed = 0;
-  // True: a request reuses the KV of prefixes that it shares with earlier ones of its salt.
-  bool prefix_cache = true;
-  // True: KV that requests share is read for many of them at a time (docs/performance.md,
-  // Counters). False reads it for each request, with the same results, to measure the gain.
-  bool share_reads = true;
-  // Directory for what opening keeps (docs/store-format.md). Chunks and contexts name stores of
-  // their own.
-  std::string store = {};
-  // True: keeps packed weights in `store` (docs/store-format.md). A second start maps them, without
-  // reading and packing the model.
-  // Only for a model on disk, on the CPU: kInvalidArgument without `store` or for a preset,
-  // kUnsupported on a GPU.
-  bool cache_weights = false;
-  // Called by the thread that calls LLM::open, with the share of the weights that is loaded, 0 to
-  // 1. Never called for a preset or for mapped weights.
-  std::function<void(double share)> progress = {};
-
-  // Checks the options by themselves, before any file is opened.
-  // Errors: kInvalidArgument names the option, its value and the values that are allowed.
-  // kUnsupported for cache_weights on a GPU.
-  [[nodiscard]] QUIRE_API Status validate() const;
-};
-
-// Returns the bytes that `text` stands for: "1GiB", "512MiB", "64KB", "1073741824".
-// K, M, G, T, KiB, MiB, GiB and TiB count in powers of 1,024; KB, MB, GB and TB in powers of 1,000.
-// Upper and lower case are alike.
-// Errors: kInvalidArgument for other texts, for negative sizes and for more than 10^15 bytes.
-[[nodiscard]] QUIRE_API Result<std::int64_t> parse_bytes(std::string_view text);
-
-// A prompt is a text, which is encoded with special tokens, or token ids, which are taken as they
-// are.
-using Prompt = std::variant<std::string, std::vector<TokenId>>;
-
-// Says how LLM::forward uses the prefix cache. kExact begins behind the longest cached prefix,
-// kNone computes every token of the prompt.
-enum class ForwardReuse : std::uint8_t { kExact, kNone };
-// Says which logits LLM::forward returns. kAll: one row for each computed token; kLast: one row for
-// the last token.
-enum class ForwardRows : std::uint8_t { kAll, kLast };
-
-// Says how a request is served. The result does not depend on these options.
-struct RequestOptions {
-  // Name of the session that the request belongs to, up to 256 bytes (see LLM::pause_session).
-  // Empty: no session.
-  std::string session = {};
-  // Name of a tenant, up to 1,024 bytes. Only requests of one salt share cached prefixes. Empty
-  // means ChunkCacheOptions::salt, usually none.
-  // A sequence keeps the salt that it was made with: a later request on it brings that salt or an
-  // empty one.
-  std::string salt = {};
-  // For streams. The engine thread calls `notify` each time that Stream::next has something to
-  // give: a delta, the end, an error.
-  // `notify` must return at once and must not call back into Quire. One more call may come after
-  // the end was taken or the Stream was destroyed, until the LLM is closed. So `notify` must own,
-  // or share, all that it uses.
-  // With `notify` LLM::stream and LLM::stream_chat return without waiting for the running step. An
-  // error that refuses the request may then come with Stream::next. Stream::close does not wait
-  // either.
-  std::function<void()> notify = {};
-  // For streams. False: the stream has no deltas, only its output.
-  bool deltas = true;
-};
-
-// Says how long the KV that a session has left in the prefix cache is worth keeping.
-struct SessionRetention {
-  // A lower priority is evicted first.
-  std::int32_t priority = 0;
-  // Seconds after the session's last request from which on nobody wants the KV, 0 to 10^9. Not
-  // given: no limit.
-  std::optional<double> ttl_seconds = {};
-};
-
-// Numbers for dashboards, as pairs of name and value (docs/performance.md, Counters).
-using Stats = std::vector<std::pair<std::string, double>>;
 
 // Gives the output of one request piece by piece, as the engine computes it.
 //
@@ -184,20 +74,6 @@ class QUIRE_API Stream {
 
 class BlockList;
 class Sequence;
-
-// Options of LLM::load_sequence and CheckpointManager::load.
-struct LoadSequenceOptions {
-  // True: the call returns when all KV is there and every checksum was compared, also of what the
-  // prefix cache has.
-  // False: the call returns at once. KV that is not cached is read in the background, and a request
-  // waits for each layer when it comes to it. A damaged block spoils all that is loaded of its
-  // sequence: requests fail with kCorrupt, and so does every later use of the sequence.
-  // A model with a sliding window always loads as if `wait` were true.
-  bool wait = true;
-  // Salt of the loaded sequence, as RequestOptions::salt; the file does not say it. For a
-  // checkpoint the salt is the tenant.
-  std::string salt = {};
-};
 
 // A model, its KV cache and the engine that computes.
 //
@@ -271,6 +147,17 @@ class QUIRE_API LLM {
   // Starts the answer to a chat, with the arguments and errors of chat(), and returns its stream.
   // Waits as stream() does.
   [[nodiscard]] Result<Stream> stream_chat(std::string_view messages_json,
+                                           const SamplingParams& params = {},
+                                           std::string_view variables_json = "{}",
+                                           const RequestOptions& options = {});
+
+  // Answer a chat of typed messages: chat(to_json(messages), ...) and stream_chat(...) in one call.
+  // Errors: those of the calls above, and of to_json(messages).
+  [[nodiscard]] Result<GenerationOutput> chat(std::span<const ChatMessage> messages,
+                                              const SamplingParams& params = {},
+                                              std::string_view variables_json = "{}",
+                                              const RequestOptions& options = {});
+  [[nodiscard]] Result<Stream> stream_chat(std::span<const ChatMessage> messages,
                                            const SamplingParams& params = {},
                                            std::string_view variables_json = "{}",
                                            const RequestOptions& options = {});
@@ -381,6 +268,8 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<std::vector<std::string>> remarks() const;
   // Returns the counters after the last finished step. Waits for the running step only where work
   // that nobody waits for is queued, such as freeing the blocks of a closed sequence.
+  [[nodiscard]] Result<EngineStats> engine_stats() const;
+  // Returns the numbers of engine_stats() as pairs of name and value.
   [[nodiscard]] Result<Stats> stats() const;
   // Forgets every cached block that nobody uses, of all salts. Returns how many blocks became free.
   // Waits for the running step.

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/types.h"
+#include "quire/types.h"  // IWYU pragma: export
 
 namespace quire {
 
@@ -20,18 +20,6 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
 [[nodiscard]] constexpr const char* finish_reason_name(FinishReason reason) {
   constexpr const char* kNames[] = {"stop", "length", "cancelled"};
   return kNames[static_cast<std::uint8_t>(reason)];
-}
-
-// Says how exact a reuse was. The order is from best to worst (docs/reuse-grades.md).
-// * kExact: the bits of a cold full causal prefill on this backend.
-// * kEqualMath: the same function in another order of rounding. No better grade exists on a GPU
-//   without LLMOptions::deterministic.
-// * kApproximate: anything else. Some tokens have not seen some others.
-enum class ReuseGrade : std::uint8_t { kExact, kEqualMath, kApproximate };
-// Returns "exact", "equal_math" or "approximate". Static memory.
-[[nodiscard]] constexpr const char* reuse_grade_name(ReuseGrade grade) {
-  constexpr const char* kNames[] = {"exact", "equal_math", "approximate"};
-  return kNames[static_cast<std::uint8_t>(grade)];
 }
 
 // Counts the tokens of one request.

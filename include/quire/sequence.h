@@ -11,10 +11,13 @@
 #include <vector>
 
 #include "quire/export.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sequence_types.h"  // IWYU pragma: export
 #include "quire/types.h"
 
 namespace quire {
@@ -55,31 +58,6 @@ class QUIRE_API BlockList {
  private:
   std::shared_ptr<const Impl> impl_;
 };
-
-// A moment of one sequence, to come back to (Sequence::rollback). Plain data. A mark holds no KV;
-// the sequence holds the KV of its marks.
-struct Mark {
-  // Number of the mark. Each LLM counts its own marks.
-  std::uint64_t value = 0;
-  // The LLM of the sequence, not kept alive.
-  std::weak_ptr<const void> llm;
-};
-
-// Says how two sequences differ. Plain data that the caller owns.
-struct SequenceDiff {
-  // Number of tokens, from the first one on, that both have in common.
-  std::int64_t common_tokens = 0;
-  // Tokens behind the common ones. `left` is the sequence whose diff() was called, `right` the
-  // argument.
-  std::vector<TokenId> left, right;
-  // Number of KV blocks that both hold. 0 for sequences of two LLMs.
-  std::int64_t shared_blocks = 0;
-};
-
-// Says what an edit does to the KV behind the edited place.
-// * kExact: computes that KV again.
-// * kApproximate: keeps that KV, which has seen the old tokens and not the new ones.
-enum class EditMode : std::uint8_t { kExact, kApproximate };
 
 // A list of token ids with their KV. The KV of the last token is computed when something follows
 // that token.

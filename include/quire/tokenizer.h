@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/chat.h"  // IWYU pragma: export
 #include "quire/export.h"
 #include "quire/interrupt.h"
 #include "quire/result.h"
@@ -75,6 +76,15 @@ class QUIRE_API Tokenizer {
   // Special tokens are only spelled out here: encoding the text cannot tell the template's from
   // those that a message spells.
   [[nodiscard]] Result<std::string> render_chat_template(std::string_view messages_json,
+                                                         bool add_generation_prompt = true,
+                                                         std::string_view variables_json = "{}",
+                                                         const Interrupt& interrupted = {}) const;
+  // Do as the calls above, with typed messages.
+  // Errors: those of the calls above, and of to_json(messages).
+  [[nodiscard]] Result<std::vector<TokenId>> apply_chat_template(
+      std::span<const ChatMessage> messages, bool add_generation_prompt = true,
+      std::string_view variables_json = "{}", const Interrupt& interrupted = {}) const;
+  [[nodiscard]] Result<std::string> render_chat_template(std::span<const ChatMessage> messages,
                                                          bool add_generation_prompt = true,
                                                          std::string_view variables_json = "{}",
                                                          const Interrupt& interrupted = {}) const;

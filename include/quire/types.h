@@ -1,9 +1,12 @@
-// Ids that cross the public surface. All are plain values that own nothing.
+// Ids, prompts and grades: the words that the whole public surface shares. All are plain values.
 // Needs the standard library only.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
 
 namespace quire {
 
@@ -18,5 +21,21 @@ struct RequestId {
   std::uint64_t value = 0;
   friend auto operator<=>(RequestId, RequestId) = default;
 };
+
+// A prompt is a text, which is encoded with special tokens, or token ids, which are taken as they
+// are.
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+// Says how exact a reuse was. The order is from best to worst (docs/reuse-grades.md).
+// * kExact: the bits of a cold full causal prefill on this backend.
+// * kEqualMath: the same function in another order of rounding. No better grade exists on a GPU
+//   without LLMOptions::deterministic.
+// * kApproximate: anything else. Some tokens have not seen some others.
+enum class ReuseGrade : std::uint8_t { kExact, kEqualMath, kApproximate };
+// Returns "exact", "equal_math" or "approximate". Static memory.
+[[nodiscard]] constexpr const char* reuse_grade_name(ReuseGrade grade) {
+  constexpr const char* kNames[] = {"exact", "equal_math", "approximate"};
+  return kNames[static_cast<std::uint8_t>(grade)];
+}
 
 }  // namespace quire

@@ -99,6 +99,23 @@ class Layers(CheckTest):
             self.assert_finds(check_layers.check, name, '\n#include "quire/kv/ledger.h"\n', f"{name}:2: ")
         self.assert_finds(check_layers.check, "apps/cli/a.cc", '#include "quire/absent.h"\n', "apps/cli/a.cc:1: apps may include only")
 
+    def test_header_of_a_public_class_below_api_is_found(self):
+        for facade in check_layers.FACADES:
+            self.assert_finds(check_layers.check, "src/quire/kv/a.cc", f'#include "quire/{facade}.h"\n',
+                              f"src/quire/kv/a.cc:1: kv must not include quire/{facade}.h, which the module api implements")
+        self.assert_clean(check_layers.check, {"src/quire/kv/a.cc": '#include "quire/options.h"\n#include "quire/kv/store.h"\n'})
+
+    def test_api_may_include_the_headers_that_it_implements(self):
+        self.assert_clean(check_layers.check, {"tools/layers.toml": LAYERS + 'api = ["base"]\n',
+                                               "CMakeLists.txt": CLEAN["CMakeLists.txt"] + "quire_module(api USES base)\n",
+                                               "src/quire/api/a.cc": '#include "quire/llm.h"\n#include "quire/base/str.h"\n'})
+
+    def test_header_of_values_that_includes_a_public_class_is_found(self):
+        tree = self.tree({"include/quire/llm.h": '#pragma once\n#include "quire/options.h"\n',
+                          "include/quire/options.h": '#pragma once\n#include "quire/llm.h"\n'})
+        self.assertEqual(check_layers.check(tree), ["include/quire/options.h:2: a header of values must not include quire/llm.h, "
+                                                    "whose class stands on the whole library"])
+
     def test_cuda_header_outside_its_folders_is_found(self):
         self.assert_finds(check_layers.check, "src/quire/model/a.cc", "#include <cuda_runtime.h>\n",
                           "src/quire/model/a.cc:1: CUDA header cuda_runtime.h")

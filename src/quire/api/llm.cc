@@ -21,15 +21,18 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
+#include "quire/chat.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
+#include "quire/stats.h"
 #include "quire/text/work_limits.h"
 #include "quire/tiers/reload_policy.h"
 #include "quire/tiers/tier_service.h"
@@ -371,6 +374,19 @@ Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingPa
   return base::no_memory("the call");
 }
 
+Result<GenerationOutput> LLM::chat(std::span<const ChatMessage> messages,
+                                   const SamplingParams& params, std::string_view variables_json,
+                                   const RequestOptions& options) {
+  QUIRE_TRY(const std::string json, to_json(messages));
+  return chat(json, params, variables_json, options);
+}
+
+Result<Stream> LLM::stream_chat(std::span<const ChatMessage> messages, const SamplingParams& params,
+                                std::string_view variables_json, const RequestOptions& options) {
+  QUIRE_TRY(const std::string json, to_json(messages));
+  return stream_chat(json, params, variables_json, options);
+}
+
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,
                                    ForwardRows rows, const Interrupt& interrupted,
                                    const RequestOptions& options) try {
@@ -399,47 +415,44 @@ Result<Tokenizer> LLM::tokenizer() const try {
   return base::no_memory("the call");
 }
 
-Result<Stats> LLM::stats() const try {
+Result<EngineStats> LLM::engine_stats() const try {
   QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY(const auto stats, runtime->engine().stats());
   const tiers::ReloadPolicy::Measured pace = runtime->tiers().reload_policy().measured();
   const auto& ledger = stats.ledger;
-  const auto count = [](auto value) { return static_cast<double>(value); };
-  return Stats{
-      {"blocks_total", count(ledger.blocks_total)},
-      {"blocks_free", count(ledger.blocks_free)},
-      {"blocks_cached", count(ledger.blocks_cached)},
-      {"blocks_in_use", count(ledger.blocks_in_use)},
-      {"block_bytes", count(stats.block_bytes)},
-      {"bytes_in_use", count(ledger.blocks_in_use) * count(stats.block_bytes)},
-      {"evictions", count(ledger.evictions)},
-      {"evictions_closed", count(ledger.evictions_closed)},
-      {"evictions_expired", count(ledger.evictions_expired)},
-      {"evictions_later", count(ledger.evictions_later)},
-      {"blocks_moved", count(ledger.blocks_moved)},
-      {"sessions", count(ledger.sessions)},
-      {"tokens_computed", count(stats.tokens_computed)},
-      {"tokens_reused", count(stats.tokens_reused)},
-      {"tokens_generated", count(stats.tokens_generated)},
-      {"steps", count(stats.steps)},
-      {"steps_ahead", count(stats.steps_ahead)},
-      {"preemptions", count(stats.preemptions)},
-      {"requests_finished", count(stats.requests_finished)},
-      {"requests_running", count(stats.requests_running)},
-      {"requests_waiting", count(stats.requests_waiting)},
-      {"attention_entries", count(stats.attention.entries)},
-      {"attention_rows", count(stats.attention.rows)},
-      {"attention_blocks_read", count(stats.attention.blocks_read)},
-      {"step_seconds", stats.step_seconds},
-      {"forward_seconds", stats.forward_seconds},
-      {"sample_seconds", stats.sample_seconds},
-      {"load_seconds", stats.load_seconds},
-      {"load_bytes", count(stats.load_bytes)},
-      {"weight_bytes", count(stats.weight_bytes)},
-      {"mapped_weight_bytes", count(stats.mapped_weight_bytes)},
-      {"token_read_seconds", pace.read.value_or(0)},
-      {"token_compute_seconds", pace.computed.value_or(0)},
-  };
+  return EngineStats{.blocks_total = ledger.blocks_total,
+                     .blocks_free = ledger.blocks_free,
+                     .blocks_cached = ledger.blocks_cached,
+                     .blocks_in_use = ledger.blocks_in_use,
+                     .block_bytes = stats.block_bytes,
+                     .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
+                     .evictions = ledger.evictions,
+                     .evictions_closed = ledger.evictions_closed,
+                     .evictions_expired = ledger.evictions_expired,
+                     .evictions_later = ledger.evictions_later,
+                     .blocks_moved = ledger.blocks_moved,
+                     .sessions = ledger.sessions,
+                     .tokens_computed = stats.tokens_computed,
+                     .tokens_reused = stats.tokens_reused,
+                     .tokens_generated = stats.tokens_generated,
+                     .steps = stats.steps,
+                     .steps_ahead = stats.steps_ahead,
+                     .preemptions = stats.preemptions,
+                     .requests_finished = stats.requests_finished,
+                     .requests_running = stats.requests_running,
+                     .requests_waiting = stats.requests_waiting,
+                     .attention_entries = stats.attention.entries,
+                     .attention_rows = stats.attention.rows,
+                     .attention_blocks_read = stats.attention.blocks_read,
+                     .step_seconds = stats.step_seconds,
+                     .forward_seconds = stats.forward_seconds,
+                     .sample_seconds = stats.sample_seconds,
+                     .load_seconds = stats.load_seconds,
+                     .load_bytes = stats.load_bytes,
+                     .weight_bytes = stats.weight_bytes,
+                     .mapped_weight_bytes = stats.mapped_weight_bytes,
+                     .token_read_seconds = pace.read.value_or(0),
+                     .token_compute_seconds = pace.computed.value_or(0)};
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -15,6 +15,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/home_process.h"
 #include "quire/engine/submission.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"

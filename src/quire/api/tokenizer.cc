@@ -16,6 +16,7 @@
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/work_meter.h"
+#include "quire/chat.h"
 #include "quire/contexts/turn_format.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/interrupt.h"
@@ -142,6 +143,22 @@ Result<std::string> Tokenizer::render_chat_template(std::string_view messages_js
   return prompt.text();
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
+}
+
+Result<std::vector<TokenId>> Tokenizer::apply_chat_template(std::span<const ChatMessage> messages,
+                                                            bool add_generation_prompt,
+                                                            std::string_view variables_json,
+                                                            const Interrupt& interrupted) const {
+  QUIRE_TRY(const std::string json, to_json(messages));
+  return apply_chat_template(json, add_generation_prompt, variables_json, interrupted);
+}
+
+Result<std::string> Tokenizer::render_chat_template(std::span<const ChatMessage> messages,
+                                                    bool add_generation_prompt,
+                                                    std::string_view variables_json,
+                                                    const Interrupt& interrupted) const {
+  QUIRE_TRY(const std::string json, to_json(messages));
+  return render_chat_template(json, add_generation_prompt, variables_json, interrupted);
 }
 
 bool Tokenizer::has_chat_template() const { return impl_->text->chat_template.has_value(); }

@@ -15,7 +15,7 @@
 
 #include "quire/attention/entry.h"
 #include "quire/base/ids.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "quire/attention/entry.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"

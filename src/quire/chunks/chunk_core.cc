@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"

@@ -20,7 +20,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/chunk_store.h"
 #include "quire/engine/engine.h"

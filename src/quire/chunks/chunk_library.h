@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/background_writes.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_prefills.h"

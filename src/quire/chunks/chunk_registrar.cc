@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "quire/base/no_memory.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)

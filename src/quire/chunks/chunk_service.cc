@@ -18,7 +18,7 @@
 #include "quire/base/iso_time.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/composition_planner.h"
 #include "quire/engine/engine.h"

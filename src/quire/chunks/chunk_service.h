@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_library.h"

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/template_cutter.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/text/chunk_format.h"
 

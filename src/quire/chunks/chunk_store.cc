@@ -15,7 +15,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "quire/chunks.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"

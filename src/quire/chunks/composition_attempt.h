@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_planner.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_library.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
@@ -19,7 +19,6 @@
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/tiers/tier_service.h"
 

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_library.h"
 #include "quire/engine/active_request.h"
 #include "quire/kv/composition.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/blend.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_library.h"

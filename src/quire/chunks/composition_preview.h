@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "quire/base/no_memory.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_prefills.h"

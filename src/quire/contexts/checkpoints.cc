@@ -18,7 +18,6 @@
 #include "quire/base/iso_time.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
-#include "quire/checkpoints.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"
@@ -29,6 +28,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
+#include "quire/sequence_types.h"
 #include "quire/sequences/block_run.h"
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
@@ -72,9 +72,30 @@ Status check_fit(std::span<const kv_store::KVFilePart> pieces,
 
 }  // namespace
 
+Status check_options(const CheckpointOptions& options) {
+  const auto refuse = [](const char* option, const auto& value, const char* range) {
+    return Status(ErrorCode::kInvalidArgument,
+                  base::str_cat(option, " is ", value, ", must be ", range));
+  };
+  constexpr double kMaxSeconds = 1e10;
+  if (options.keep < 0) {
+    return refuse("keep", options.keep, "at least 0");
+  }
+  if (options.max_bytes < 0) {
+    return refuse("max_bytes", options.max_bytes, "at least 0");
+  }
+  if (options.every_tokens < 0) {
+    return refuse("every_tokens", options.every_tokens, "at least 0");
+  }
+  if (!(options.every_seconds >= 0 && options.every_seconds <= kMaxSeconds)) {
+    return refuse("every_seconds", options.every_seconds, "0 to 1e10");
+  }
+  return engine::SessionService::check_salt("tenant", options.tenant);
+}
+
 Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
     const runtime::Runtime& runtime, const std::string& folder, const CheckpointOptions& options) {
-  QUIRE_TRY_STATUS(options.validate());
+  QUIRE_TRY_STATUS(check_options(options));
   auto store = kv_store::Store::open(
       folder, {.max_bytes = options.max_bytes, .write = {.compress = options.compress}});
   if (!store.ok()) {

@@ -18,18 +18,22 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/checkpoints.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
+#include "quire/sequence_types.h"
 #include "quire/sequences/block_run.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/types.h"
 
 namespace quire::contexts {
+
+// Checks the options by themselves (CheckpointOptions::validate).
+// Errors: kInvalidArgument names the option, its value and the values that are allowed.
+[[nodiscard]] Status check_options(const CheckpointOptions& options);
 
 class CheckpointService {
  public:

@@ -20,13 +20,15 @@
 #include <utility>
 #include <vector>
 
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/contexts/item_list.h"
 #include "quire/contexts/turn_format.h"
 #include "quire/engine/channel.h"
+#include "quire/interrupt.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_uses.h"
-#include "quire/llm.h"
+#include "quire/options.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sequences/block_run.h"
@@ -70,11 +72,11 @@ class Context {
                                                               const Interrupt& interrupted);
   // Expires with the next change of the items.
   [[nodiscard]] std::weak_ptr<const void> epoch();
-  [[nodiscard]] Result<ContextManager::Answer> infer(const std::optional<std::string>& text,
-                                                     const SamplingParams& params,
-                                                     const Interrupt& interrupted,
-                                                     const ContextManager::Follow& follow,
-                                                     const RequestOptions& options);
+  [[nodiscard]] Result<ContextAnswer> infer(const std::optional<std::string>& text,
+                                            const SamplingParams& params,
+                                            const Interrupt& interrupted,
+                                            const ContextFollow& follow,
+                                            const RequestOptions& options);
   [[nodiscard]] Result<std::string> compose(std::span<const std::string> items,
                                             const std::string& name, const Interrupt& interrupted);
   [[nodiscard]] Result<std::int64_t> populate(const Interrupt& interrupted);
@@ -137,7 +139,7 @@ class Context {
   struct Asking {
     SamplingParams params;
     const Interrupt& interrupted;
-    const ContextManager::Follow& follow;
+    const ContextFollow& follow;
     RequestOptions options;
     std::size_t handed_out = 0;  // bytes of text
     bool stopped = false;
@@ -155,16 +157,16 @@ class Context {
                                                   std::int64_t cached, Asking& asking);
   [[nodiscard]] static Status attend(runtime::Runtime& runtime, engine::Channel& channel,
                                      Asking& asking);
-  [[nodiscard]] Result<ContextManager::Answer> keep_turn(std::optional<Item> user, Item output,
-                                                         Generated generated);
+  [[nodiscard]] Result<ContextAnswer> keep_turn(std::optional<Item> user, Item output,
+                                                Generated generated);
   [[nodiscard]] Result<Item> prefill_turn(runtime::Runtime& runtime, const Turn& turn,
                                           std::span<Item* const> before,
                                           std::span<const sequences::BlockRun> runs,
                                           const Asking& asking);
-  [[nodiscard]] Result<ContextManager::Answer> infer_anchored(runtime::Runtime& runtime,
-                                                              const Turn& turn, Asking asking);
-  [[nodiscard]] Result<ContextManager::Answer> infer_exact(runtime::Runtime& runtime,
-                                                           const Turn& turn, Asking asking);
+  [[nodiscard]] Result<ContextAnswer> infer_anchored(runtime::Runtime& runtime, const Turn& turn,
+                                                     Asking asking);
+  [[nodiscard]] Result<ContextAnswer> infer_exact(runtime::Runtime& runtime, const Turn& turn,
+                                                  Asking asking);
   // The sequence of `tokens`, from what `known` has of them.
   [[nodiscard]] Result<sequences::StateRef> follow(runtime::Runtime& runtime,
                                                    const sequences::StateRef& known,

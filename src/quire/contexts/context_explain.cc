@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/chunks/composition_preview.h"
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"
 #include "quire/output.h"

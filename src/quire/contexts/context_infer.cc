@@ -12,20 +12,21 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_service.h"
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/sampling_json.h"
 #include "quire/engine/session_service.h"
-#include "quire/fields.h"
 #include "quire/interrupt.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
+#include "quire/sampling/sampling_params.h"
 #include "quire/sequences/block_run.h"
 #include "quire/sequences/block_runs.h"
 #include "quire/sequences/sequence_service.h"
@@ -64,7 +65,7 @@ Status note_output(ContextItem& info, const GenerationOutput& output, SamplingPa
                    const std::optional<std::uint64_t>& seed) {
   info.text = output.text;
   params.seed = params.temperature > 0 ? seed : params.seed;
-  QUIRE_TRY(info.sampling_json, to_json(params));
+  QUIRE_TRY(info.sampling_json, engine::sampling_json(params));
   return {};
 }
 
@@ -158,7 +159,7 @@ Result<Context::Generated> Context::generate(runtime::Runtime& runtime,
 
 // Until the request has ended; hands out text that was not handed out before.
 Status Context::attend(runtime::Runtime& runtime, engine::Channel& channel, Asking& asking) {
-  const ContextManager::Follow& follow = asking.follow;
+  const ContextFollow& follow = asking.follow;
   const bool polls = asking.interrupted || follow.stop;
   const auto says = [](const Interrupt& asked) { return asked && asked(); };
   bool aborted = false;
@@ -199,9 +200,9 @@ Status Context::attend(runtime::Runtime& runtime, engine::Channel& channel, Aski
 }
 
 // Turn and output become items.
-Result<ContextManager::Answer> Context::keep_turn(std::optional<Item> user, Item output,
-                                                  Generated generated) {
-  ContextManager::Answer answer{.output_id = output.info.id};
+Result<ContextAnswer> Context::keep_turn(std::optional<Item> user, Item output,
+                                         Generated generated) {
+  ContextAnswer answer{.output_id = output.info.id};
   tokens_reused_ += generated.output.usage.cached_tokens;
   tokens_computed_ += generated.output.usage.prompt_tokens - generated.output.usage.cached_tokens +
                       generated.output.usage.completion_tokens;
@@ -233,8 +234,8 @@ Result<Item> Context::prefill_turn(runtime::Runtime& runtime, const Turn& turn,
   return user;
 }
 
-Result<ContextManager::Answer> Context::infer_anchored(runtime::Runtime& runtime, const Turn& turn,
-                                                       Asking asking) {
+Result<ContextAnswer> Context::infer_anchored(runtime::Runtime& runtime, const Turn& turn,
+                                              Asking asking) {
   const SamplingParams params = asking.params;
   const Interrupt& interrupted = asking.interrupted;
   std::vector<Item*> before = active_items(false);
@@ -273,8 +274,8 @@ Result<ContextManager::Answer> Context::infer_anchored(runtime::Runtime& runtime
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
 
-Result<ContextManager::Answer> Context::infer_exact(runtime::Runtime& runtime, const Turn& turn,
-                                                    Asking asking) {
+Result<ContextAnswer> Context::infer_exact(runtime::Runtime& runtime, const Turn& turn,
+                                           Asking asking) {
   const SamplingParams params = asking.params;
   std::vector<Item*> before = active_items(false);
   std::vector<TokenId> tokens = tokens_of(before);
@@ -304,13 +305,11 @@ Result<ContextManager::Answer> Context::infer_exact(runtime::Runtime& runtime, c
   return keep_turn(std::move(user), std::move(output), std::move(generated));
 }
 
-Result<ContextManager::Answer> Context::infer(const std::optional<std::string>& text,
-                                              const SamplingParams& params,
-                                              const Interrupt& interrupted,
-                                              const ContextManager::Follow& follow,
-                                              const RequestOptions& options) {
+Result<ContextAnswer> Context::infer(const std::optional<std::string>& text,
+                                     const SamplingParams& params, const Interrupt& interrupted,
+                                     const ContextFollow& follow, const RequestOptions& options) {
   QUIRE_TRY(const auto runtime, this->runtime());
-  QUIRE_TRY_STATUS(params.validate());
+  QUIRE_TRY_STATUS(sampling::check_params(params));
   QUIRE_TRY_STATUS(engine::SessionService::check_user(
       options, options_.salt,
       "a context has the salt that it was opened with; give that one, or none"));

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "quire/base/str.h"
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"
 #include "quire/kv_store/store_uses.h"

@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/result.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"

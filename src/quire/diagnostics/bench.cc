@@ -15,6 +15,7 @@
 
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/diagnostics.h"
 #include "quire/diagnostics/bench_floors.h"
 #include "quire/diagnostics/bench_state.h"
 #include "quire/engine/active_request.h"
@@ -29,7 +30,6 @@
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/tensor/dtype.h"
-#include "quire/tools.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -359,7 +359,7 @@ Status BenchOptions::validate() const {
   QUIRE_TRY_STATUS(check_range(batch, 1, "batch"));
   QUIRE_TRY_STATUS(check_range({generate, repeat}, 1, "generate and repeat"));
   QUIRE_TRY_STATUS(check_range({shared_prefix}, 0, "shared_prefix"));
-  return llm.validate();
+  return engine::check_options(llm);
 }
 
 Result<std::vector<BenchRecord>> run_bench(

@@ -8,7 +8,7 @@
 
 #include "quire/base/stopwatch.h"
 #include "quire/base/temporary_folder.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/chunks/composition_planner.h"

@@ -1,4 +1,4 @@
-// doctor_json: what this machine offers, which kernels are used, and whether they compute right.
+// doctor(): what this machine offers, which kernels are used, and whether they compute right.
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -7,23 +7,19 @@
 #include <fstream>
 #include <new>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "quire/attention/self_check.h"
-#include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
+#include "quire/diagnostics.h"
 #include "quire/kernels/self_check.h"
 #include "quire/result.h"
-#include "quire/tools.h"
 
 namespace quire {
 namespace {
-
-using base::Json;
 
 std::string cpu_name() {
   std::ifstream in("/proc/cpuinfo");
@@ -45,47 +41,38 @@ Status test_kernels(device::Isa isa) {
   return attention::self_test(isa);
 }
 
-Json isa_report() {
-  Json supported = Json::array();
-  Json self_test = Json::object();
+std::vector<MachineInfo::InstructionSet> tested_isas() {
+  std::vector<MachineInfo::InstructionSet> isas;
   for (const device::Isa isa : device::supported_isas()) {
-    const std::string_view name = device::isa_name(isa);
     const Status status = test_kernels(isa);
-    supported.push(name);
-    self_test.set(name, status.ok() ? "ok" : status.error().message);
+    isas.push_back({.name = std::string(device::isa_name(isa)),
+                    .self_test = status.ok() ? "ok" : status.error().message});
   }
-  return Json::object({{"chosen", device::isa_name(device::best_isa())},
-                       {"supported", std::move(supported)},
-                       {"self_test", std::move(self_test)}});
+  return isas;
 }
 
-// What LLMOptions::device may be here, and why not more.
-Json device_report() {
-  Json report = Json::object({{"cpu", cpu_name()}});
+// Returns the name of the GPU, or why there is none that can be used.
+std::string cuda_name() {
   const auto accelerator = device::Accelerator::open("cuda");
-  report.set("cuda", accelerator.ok() ? (*accelerator)->name() : accelerator.error().message);
-  return report;
+  return accelerator.ok() ? std::string((*accelerator)->name()) : accelerator.error().message;
 }
 
 }  // namespace
 
-const char* version() { return QUIRE_VERSION; }
-
-Result<std::string> doctor_json() try {
+Result<MachineInfo> doctor() try {
   utsname system{};
   ::uname(&system);
-  const Json report = Json::object({
-      {"version", version()},
-      {"compiler", __VERSION__},
-      {"system", std::string(system.sysname) + " " + system.release + " " + system.machine},
-      {"cpu", cpu_name()},
-      {"cores", std::thread::hardware_concurrency()},
-      {"memory_bytes", memory_bytes()},
-      {"isa", isa_report()},
-      {"libraries", Json::object({{"boost", BOOST_LIB_VERSION}})},
-      {"devices", device_report()},
-  });
-  return base::write_json(report);
+  return MachineInfo{
+      .version = QUIRE_VERSION,
+      .compiler = __VERSION__,
+      .system = std::string(system.sysname) + " " + system.release + " " + system.machine,
+      .cpu = cpu_name(),
+      .cores = std::thread::hardware_concurrency(),
+      .memory_bytes = memory_bytes(),
+      .chosen_isa = std::string(device::isa_name(device::best_isa())),
+      .isas = tested_isas(),
+      .boost_version = BOOST_LIB_VERSION,
+      .cuda = cuda_name()};
 } catch (const std::bad_alloc&) {
   return base::no_memory("looking at the machine");
 }

@@ -1,15 +1,14 @@
-// inspect_json: what a model path holds and needs, without reading weights.
+// inspect(): what a model path holds and needs, without reading weights.
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <new>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
+#include <vector>
 
-#include "quire/base/home_path.h"
-#include "quire/base/json.h"
 #include "quire/base/no_memory.h"
+#include "quire/diagnostics.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -18,29 +17,27 @@
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
-#include "quire/tools.h"
 #include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
 namespace quire {
 namespace {
 
-using base::Json;
 using kernels::WeightFormat;
 
-Json shape_of(const model::ModelConfig& config) {
-  return Json::object({{"layers", config.layers},
-                       {"hidden_size", config.hidden_size},
-                       {"intermediate_size", config.intermediate_size},
-                       {"heads", config.heads},
-                       {"kv_heads", config.kv_heads},
-                       {"head_dim", config.head_dim},
-                       {"vocab_size", config.vocab_size},
-                       {"max_positions", config.max_positions},
-                       {"tied_embeddings", config.tied_embeddings}});
+ModelInfo::Shape shape_of(const model::ModelConfig& config) {
+  return {.layers = config.layers,
+          .hidden_size = config.hidden_size,
+          .intermediate_size = config.intermediate_size,
+          .heads = config.heads,
+          .kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
+          .vocab_size = config.vocab_size,
+          .max_positions = config.max_positions,
+          .tied_embeddings = config.tied_embeddings};
 }
 
-// What is computed in where nothing is asked for, on the CPU.
+// Returns the format that a CPU computes in where nothing is asked for.
 WeightFormat computed_format(const model::ModelConfig& config) {
   const bool is_f32 = config.stored_dtype == tensor::DType::kFloat32;
   return is_f32 ? WeightFormat::kF32 : WeightFormat::kBf16;
@@ -48,67 +45,65 @@ WeightFormat computed_format(const model::ModelConfig& config) {
 
 // Returns the bytes of packed weights by format. Codes of model files whose types are all known
 // stay codes where nothing is asked for.
-Json weight_bytes_of(const model::ModelConfig& config,
-                     const std::optional<weights::ModelFiles>& model_files) {
+NamedNumbers weight_bytes_of(const model::ModelConfig& config,
+                             const std::optional<weights::ModelFiles>& model_files) {
   const WeightFormat chosen = computed_format(config);
   std::int64_t chosen_bytes = model::packed_weight_bytes(config, chosen);
   if (model_files && model_files->unsupported().empty()) {
     const auto own = model::own_weight_bytes(config, *model_files, chosen);
     chosen_bytes = own.ok() ? *own : chosen_bytes;
   }
-  Json bytes = Json::object({{"auto", chosen_bytes}});
+  NamedNumbers bytes = {{"auto", chosen_bytes}};
   for (const auto format :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
-    bytes.set(kernels::format_name(format), model::packed_weight_bytes(config, format));
+    bytes.emplace_back(kernels::format_name(format), model::packed_weight_bytes(config, format));
   }
   return bytes;
 }
 
-Json kv_bytes_of(const model::ModelConfig& config) {
-  Json bytes = Json::object();
+NamedNumbers kv_bytes_of(const model::ModelConfig& config) {
+  NamedNumbers bytes;
   for (const auto dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
     const auto geometry = config.kv_geometry(dtype, 32);
-    bytes.set(tensor::dtype_name(dtype), geometry.block_bytes() / geometry.block_tokens);
+    bytes.emplace_back(tensor::dtype_name(dtype), geometry.block_bytes() / geometry.block_tokens);
   }
   return bytes;
 }
 
-void add_config(const model::ModelConfig& config,
-                const std::optional<weights::ModelFiles>& model_files, Json& report) {
-  report.set("family", config.family);
-  report.set("shape", shape_of(config));
-  report.set("parameters", model::num_parameters(config));
-  report.set("dtype", tensor::dtype_name(config.stored_dtype));
-  report.set("weight_bytes", weight_bytes_of(config, model_files));
-  report.set("kv_bytes_per_token", kv_bytes_of(config));
-  report.set("remarks", Json::list(config.remarks));
+ModelInfo::Config config_info(const model::ModelConfig& config,
+                              const std::optional<weights::ModelFiles>& model_files) {
+  return {.family = std::string(config.family),
+          .shape = shape_of(config),
+          .parameters = model::num_parameters(config),
+          .dtype = std::string(tensor::dtype_name(config.stored_dtype)),
+          .weight_bytes = weight_bytes_of(config, model_files),
+          .kv_bytes_per_token = kv_bytes_of(config),
+          .remarks = config.remarks};
 }
 
 // A model without a tokenizer runs on ids: nothing is missing there.
-void add_text(const std::string& path, const weights::ModelFiles& model_files, Json& report,
-              Json& unsupported) {
+void add_text(const std::string& path, const weights::ModelFiles& model_files,
+              ModelInfo::Files& files, std::vector<std::string>& unsupported) {
   const auto text = engine::text_of(path, model_files);
-  report.set("tokenizer", nullptr);
-  report.set("chat_template", false);
   if (!text.ok()) {
-    unsupported.push("tokenizer: " + text.error().message);
+    unsupported.push_back("tokenizer: " + text.error().message);
   }
   if (!text.ok() || *text == nullptr) {
     return;
   }
   const engine::TextBundle& bundle = **text;
-  report.set("tokenizer", Json::object({{"vocab_size", bundle.tokenizer.vocab_size()},
-                                        {"bos_token", bundle.bos_token},
-                                        {"eos_token", bundle.eos_token}}));
-  report.set("chat_template", bundle.chat_template.has_value());
+  files.tokenizer = ModelInfo::Text{.vocab_size = bundle.tokenizer.vocab_size(),
+                                    .bos_token = bundle.bos_token,
+                                    .eos_token = bundle.eos_token};
+  files.has_chat_template = bundle.chat_template.has_value();
   if (!bundle.chat_template) {
-    report.set("chat_template_error", bundle.template_error);
+    files.chat_template_error = bundle.template_error;
   }
 }
 
-// How many tensors are in which encoding, and of the quantised ones how many are computed how.
-Json encodings_of(const weights::ModelFiles& model_files,
-                  const std::map<std::string, std::string>& computed) {
+// Counts the tensors of each encoding, and of the quantised ones how many are computed how.
+std::vector<ModelInfo::Encoding> encodings_of(const weights::ModelFiles& model_files,
+                                              const std::map<std::string, std::string>& computed) {
   struct Kind {
     int tensors = 0;
     std::map<std::string, int> computed_as;
@@ -121,51 +116,44 @@ Json encodings_of(const weights::ModelFiles& model_files,
       ++kind.computed_as[found->second];
     }
   }
-  Json encodings = Json::object();
+  std::vector<ModelInfo::Encoding> encodings;
   for (const auto& [encoding, kind] : kinds) {
-    Json entry = Json::object({{"tensors", kind.tensors}});
-    if (!kind.computed_as.empty()) {
-      Json computed_as = Json::object();
-      for (const auto& [format, tensors] : kind.computed_as) {
-        computed_as.set(format, tensors);
-      }
-      entry.set("computed_as", std::move(computed_as));
-    }
-    encodings.set(weights::encoding_name(encoding), std::move(entry));
+    encodings.push_back(
+        {.name = std::string(weights::encoding_name(encoding)),
+         .tensors = kind.tensors,
+         .computed_as = NamedNumbers(kind.computed_as.begin(), kind.computed_as.end())});
   }
   return encodings;
 }
 
-// Tensors of unknown types, and the first that is missing, superfluous or has another shape.
-void add_model_files(const weights::ModelFiles& model_files,
-                     const Result<model::ModelConfig>& config, Json& report, Json& unsupported) {
-  report.set("tensors", model_files.tensors().size());
-  report.set("file_bytes", model_files.total_bytes());
+// Describes tensors. Names those of unknown types, and the first that is missing, superfluous or
+// has another shape.
+ModelInfo::Files files_info(const weights::ModelFiles& model_files,
+                            const Result<model::ModelConfig>& config,
+                            std::vector<std::string>& unsupported) {
   const auto computed = config.ok() ? model::computed_as(*config, model_files)
                                     : std::map<std::string, std::string>();  // nobody knows
-  report.set(
-      "encodings",
-      encodings_of(model_files, computed.ok() ? *computed : std::map<std::string, std::string>()));
+  ModelInfo::Files files = {
+      .tensors = std::ssize(model_files.tensors()),
+      .file_bytes = static_cast<std::int64_t>(model_files.total_bytes()),
+      .encodings = encodings_of(model_files,
+                                computed.ok() ? *computed : std::map<std::string, std::string>())};
   for (const auto& tensor : model_files.unsupported()) {
-    unsupported.push("tensor " + tensor.name + " of type " + tensor.type);
+    unsupported.push_back("tensor " + tensor.name + " of type " + tensor.type);
   }
   if (config.ok() && model_files.unsupported().empty()) {
     const Status fits = model::TensorMap(*config, model_files).check_all();
     if (!fits.ok()) {
-      unsupported.push(fits.error().message);
+      unsupported.push_back(fits.error().message);
     }
   }
+  return files;
 }
 
 }  // namespace
 
-std::string expand_home(std::string_view path) { return base::home_path(path); }
-
-std::string json_string(std::string_view text) { return base::write_json(Json(text)); }
-
-Result<std::string> inspect_json(const std::string& model) try {
-  Json report = Json::object({{"model", model}});
-  Json unsupported = Json::array();
+Result<ModelInfo> inspect(const std::string& model) try {
+  ModelInfo info = {.model = model};
   auto config = engine::load_config(model);
   if (!config.ok() && config.error().code != ErrorCode::kUnsupported) {
     return config.error();
@@ -178,21 +166,18 @@ Result<std::string> inspect_json(const std::string& model) try {
     QUIRE_TRY(model_files, weights::ModelFiles::open(path));
   }
   if (!config.ok()) {
-    for (const std::string& what : engine::refused_by_config(model)) {
-      unsupported.push(what);
-    }
+    info.unsupported = engine::refused_by_config(model);
   } else {
     if (model_files) {
       model::take_dtype(*model_files, *config);
     }
-    add_config(*config, model_files, report);
+    info.config = config_info(*config, model_files);
   }
   if (model_files) {
-    add_model_files(*model_files, config, report, unsupported);
-    add_text(path, *model_files, report, unsupported);
+    info.files = files_info(*model_files, config, info.unsupported);
+    add_text(path, *model_files, *info.files, info.unsupported);
   }
-  report.set("unsupported", std::move(unsupported));
-  return base::write_json(report);
+  return info;
 } catch (const std::bad_alloc&) {
   return base::no_memory("looking at the model");
 }

@@ -38,6 +38,7 @@
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/sampling/sampling_params.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -159,7 +160,7 @@ Status Engine::check(const NewRequest& request) const {
 
 Status Engine::check(const SamplingParams& params) const {
   const std::int32_t vocab_size = model_config().vocab_size;
-  QUIRE_TRY_STATUS(params.validate());
+  QUIRE_TRY_STATUS(sampling::check_params(params));
   QUIRE_TRY_STATUS(check_ids(params.stop_token_ids, vocab_size, "stop_token_ids"));
   for (const auto& [id, bias] : params.logit_bias) {
     QUIRE_TRY_STATUS(check_ids({&id, 1}, vocab_size, "logit_bias"));

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/chunks.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
@@ -34,6 +33,8 @@
 #include "quire/engine/submission.h"
 #include "quire/kernels/context.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 

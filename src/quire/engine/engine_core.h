@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "quire/attention/plan.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"

@@ -1,9 +1,14 @@
 #include "quire/engine/llm_options.h"
 
+#include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
+#include "quire/base/str.h"
 #include "quire/engine/engine_core.h"
-#include "quire/llm.h"
+#include "quire/options.h"
+#include "quire/result.h"
 
 namespace quire::engine {
 
@@ -15,7 +20,72 @@ std::string dtype_of(const LLMOptions& options) {
   return options.dtype == "auto" && !on_cpu ? "bfloat16" : options.dtype;
 }
 
+Status out_of_range(std::string_view option, std::int64_t value, std::string_view range) {
+  return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
+}
+
+Status check_name(std::string_view option, const std::string& value,
+                  std::initializer_list<std::string_view> known) {
+  std::string list;
+  for (const std::string_view name : known) {
+    if (value == name) {
+      return {};
+    }
+    list += base::str_cat(list.empty() ? "" : ", ", '"', name, '"');
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(option, " must be one of ", list, ", not ", base::quoted(value))};
+}
+
+// "cuda" or "cuda:N".
+bool names_cuda(std::string_view device) {
+  constexpr std::string_view kName = "cuda";
+  if (!device.starts_with(kName)) {
+    return false;
+  }
+  device.remove_prefix(kName.size());
+  return device.empty() || (device.size() > 1 && device.front() == ':' &&
+                            device.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
 }  // namespace
+
+Status check_options(const LLMOptions& options) {
+  if (options.device != "cpu" && !names_cuda(options.device)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("device must be \"cpu\", \"cuda\" or \"cuda:N\", not ",
+                          base::quoted(options.device))};
+  }
+  QUIRE_TRY_STATUS(check_name("dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"}));
+  QUIRE_TRY_STATUS(
+      check_name("kv_dtype", options.kv_dtype, {"auto", "float32", "bfloat16", "float16"}));
+  if (!options.quantize.empty()) {
+    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32"}));
+  }
+  if (options.cache_weights && options.store.empty()) {
+    return {ErrorCode::kInvalidArgument,
+            "cache_weights needs a store to keep packed weights in; name a directory as store"};
+  }
+  if (options.cache_weights && options.device != "cpu") {
+    return {
+        ErrorCode::kUnsupported,
+        base::str_cat("cache_weights is for weights that the CPU computes with, not for device ",
+                      base::quoted(options.device), "; leave it out")};
+  }
+  if (options.block_tokens < 1 || options.block_tokens > 256) {
+    return out_of_range("block_tokens", options.block_tokens, "1..256");
+  }
+  if (options.max_batch_tokens < 1 || options.max_batch_tokens > (1 << 20)) {
+    return out_of_range("max_batch_tokens", options.max_batch_tokens, "1..1048576");
+  }
+  if (options.threads < 0 || options.threads > 1024) {
+    return out_of_range("threads", options.threads, "0 (one per core) to 1024");
+  }
+  if (options.kv_budget_bytes <= 0 && options.kv_budget_bytes != kAutoBudget) {
+    return out_of_range("kv_budget", options.kv_budget_bytes, "a positive number of bytes");
+  }
+  return {};
+}
 
 EngineOptions to_engine_options(const LLMOptions& options) {
   return {.device = options.device,

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 
 namespace quire::engine {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "quire/output.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "quire/output.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {

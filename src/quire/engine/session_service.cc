@@ -9,7 +9,7 @@
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 
 namespace quire::engine {

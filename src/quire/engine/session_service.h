@@ -19,7 +19,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/kv/prefix_cache.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 
 namespace quire::engine {

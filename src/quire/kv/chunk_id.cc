@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "quire/base/sha256.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/types.h"
 
 namespace quire::kv {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/types.h"
 
 namespace quire::kv {

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
+#include "quire/types.h"
 
 namespace quire::kv {
 namespace {

@@ -23,7 +23,7 @@
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/registry_state.h"

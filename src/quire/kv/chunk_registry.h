@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_room.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/chunk_usage.h"

@@ -20,13 +20,14 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::kv {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 

@@ -13,7 +13,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"

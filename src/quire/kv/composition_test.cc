@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::kv {
 namespace {

@@ -1,3 +1,5 @@
+#include "quire/sampling/sampling_params.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -10,7 +12,7 @@
 #include "quire/sampling.h"
 #include "quire/types.h"
 
-namespace quire {
+namespace quire::sampling {
 namespace {
 
 constexpr std::size_t kMaxStops = 64;
@@ -106,24 +108,24 @@ Status check_logit_bias(const SamplingParams& params) {
 
 }  // namespace
 
-Status SamplingParams::validate() const {
+Status check_params(const SamplingParams& params) {
   // Written so that NaN fails too.
-  if (!(temperature >= 0) || !std::isfinite(temperature)) {
-    return out_of_range("temperature", temperature, "finite and 0 or more");
+  if (!(params.temperature >= 0) || !std::isfinite(params.temperature)) {
+    return out_of_range("temperature", params.temperature, "finite and 0 or more");
   }
-  if (!(top_p > 0 && top_p <= 1)) {
-    return out_of_range("top_p", top_p, "in (0, 1]");
+  if (!(params.top_p > 0 && params.top_p <= 1)) {
+    return out_of_range("top_p", params.top_p, "in (0, 1]");
   }
-  if (top_k < 0) {
-    return out_of_range("top_k", top_k, "0 (off) or more");
+  if (params.top_k < 0) {
+    return out_of_range("top_k", params.top_k, "0 (off) or more");
   }
-  if (!(min_p >= 0 && min_p <= 1)) {
-    return out_of_range("min_p", min_p, "in [0, 1]");
+  if (!(params.min_p >= 0 && params.min_p <= 1)) {
+    return out_of_range("min_p", params.min_p, "in [0, 1]");
   }
-  QUIRE_TRY_STATUS(check_penalties(*this));
-  QUIRE_TRY_STATUS(check_counts(*this));
-  QUIRE_TRY_STATUS(check_stops(*this));
-  return check_logit_bias(*this);
+  QUIRE_TRY_STATUS(check_penalties(params));
+  QUIRE_TRY_STATUS(check_counts(params));
+  QUIRE_TRY_STATUS(check_stops(params));
+  return check_logit_bias(params);
 }
 
-}  // namespace quire
+}  // namespace quire::sampling

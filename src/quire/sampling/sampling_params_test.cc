@@ -1,3 +1,5 @@
+#include "quire/sampling/sampling_params.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +12,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 
-namespace quire {
+namespace quire::sampling {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -22,7 +24,7 @@ struct BadCase {
 };
 
 TEST(SamplingParams, DefaultsAndExtremesAreValid) {
-  EXPECT_TRUE(SamplingParams{}.validate().ok());
+  EXPECT_TRUE(check_params({}).ok());
   SamplingParams params;
   params.temperature = 0;
   params.top_p = 1e-9;
@@ -33,7 +35,7 @@ TEST(SamplingParams, DefaultsAndExtremesAreValid) {
   params.stop = {"a"};
   params.stop_token_ids = {0, 5, 5};
   params.logit_bias = {{3, -100.0}, {4, 1e30}};
-  EXPECT_TRUE(params.validate().ok());
+  EXPECT_TRUE(check_params(params).ok());
 }
 
 TEST(SamplingParams, EveryBadFieldIsRefusedByName) {
@@ -72,7 +74,7 @@ TEST(SamplingParams, EveryBadFieldIsRefusedByName) {
   for (const auto& bad : cases) {
     SamplingParams params;
     bad.spoil(params);
-    const Status status = params.validate();
+    const Status status = check_params(params);
     ASSERT_FALSE(status.ok()) << bad.mentions;
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(status.error().message, testing::HasSubstr(bad.mentions));
@@ -80,4 +82,4 @@ TEST(SamplingParams, EveryBadFieldIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace quire
+}  // namespace quire::sampling

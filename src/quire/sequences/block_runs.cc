@@ -14,7 +14,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"

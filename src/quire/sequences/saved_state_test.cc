@@ -16,6 +16,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tiers/kv_identity.h"
+#include "quire/types.h"
 
 namespace quire::sequences {
 namespace {

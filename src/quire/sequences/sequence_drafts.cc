@@ -22,7 +22,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequences/block_run.h"

@@ -14,7 +14,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/chunks/composition_planner.h"
 #include "quire/engine/active_request.h"
@@ -24,7 +24,7 @@
 #include "quire/interrupt.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"

@@ -18,11 +18,12 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/chunks.h"
+#include "quire/chunk_types.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
+#include "quire/interrupt.h"
 #include "quire/kv/types.h"
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"

@@ -25,12 +25,12 @@
 #include "quire/device/host_buffer.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/tasks.h"
+#include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
-#include "quire/llm.h"
 #include "quire/result.h"
 
 namespace quire::tiers {

@@ -23,7 +23,6 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
-#include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "quire/device/cuda/copy.h"
-#include "quire/kernels/cuda/kv_test_util.h"
+#include "quire/kv_cache/cuda/kv_test_util.h"
 #include "quire/result.h"
 
-namespace quire::kernels::cuda {
+namespace quire::kv_cache::cuda {
 namespace {
 
 using test::Bytes;
@@ -297,4 +297,4 @@ TEST_F(KVCacheTest, ResetMemoryIsInTheOrderOfTheStream) {
 }
 
 }  // namespace
-}  // namespace quire::kernels::cuda
+}  // namespace quire::kv_cache::cuda

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "quire/base/str.h"
-#include "quire/kernels/kv_device.h"
-#include "quire/kernels/kv_update.h"
+#include "quire/kv_cache/kv_device.h"
+#include "quire/kv_cache/kv_update.h"
 #include "quire/result.h"
 
 namespace quire {
@@ -113,11 +113,11 @@ Result<KVCache> KVCache::create(const KVCacheConfig& config, VramTracker* tracke
   }
   cache.config_ = config;
   cache.tracker_ = tracker;
-  QUIRE_TRY(cache.data_, kernels::allocate_kv(config.device, bytes));
+  QUIRE_TRY(cache.data_, kv_cache::allocate_kv(config.device, bytes));
   if (config.zero_fill) {
     // Waits: the first update may come on any stream.
-    QUIRE_TRY_STATUS(kernels::zero_kv(config.device, cache.data_, bytes, nullptr));
-    QUIRE_TRY_STATUS(kernels::synchronize_kv(config.device, nullptr));
+    QUIRE_TRY_STATUS(kv_cache::zero_kv(config.device, cache.data_, bytes, nullptr));
+    QUIRE_TRY_STATUS(kv_cache::synchronize_kv(config.device, nullptr));
   }
   return cache;
 }
@@ -146,7 +146,7 @@ KVCache::~KVCache() { free_memory(); }
 
 void KVCache::free_memory() {
   if (data_ != nullptr) {
-    kernels::free_kv(config_.device, data_);
+    kv_cache::free_kv(config_.device, data_);
   }
   if (tracker_ != nullptr) {
     tracker_->release(size_bytes());
@@ -156,7 +156,7 @@ void KVCache::free_memory() {
 void KVCache::advance_position(int n) { throw_if_failed(try_advance(n)); }
 
 Status KVCache::try_advance(int n) {
-  QUIRE_TRY_STATUS(kernels::check_kv_advance(position_, n, config_.max_context_length));
+  QUIRE_TRY_STATUS(kv_cache::check_kv_advance(position_, n, config_.max_context_length));
   position_ += n;
   return {};
 }
@@ -165,7 +165,7 @@ void KVCache::reset(KVStream stream) { throw_if_failed(try_reset(stream)); }
 
 Status KVCache::try_reset(KVStream stream) {
   if (config_.zero_fill && data_ != nullptr) {
-    QUIRE_TRY_STATUS(kernels::zero_kv(config_.device, data_, size_bytes(), stream));
+    QUIRE_TRY_STATUS(kv_cache::zero_kv(config_.device, data_, size_bytes(), stream));
   }
   position_ = 0;
   return {};

@@ -1,4 +1,4 @@
-// What the GPU tests of the contiguous KV cache share: a cache on the device beside one in host
+// Helpers of the GPU tests of the contiguous KV cache: a cache on the device beside one in host
 // memory that the reference keeps.
 #pragma once
 
@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "quire/device/cuda/gpu_test_util.h"
-#include "quire/kernels/kv_update.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/kv_update.h"
 
-namespace quire::kernels::cuda::test {
+namespace quire::kv_cache::cuda::test {
 
 using device::cuda::test::Bytes;
 using device::cuda::test::must;
@@ -67,4 +67,4 @@ class KVGpuTest : public device::cuda::test::GpuTest {
   }
 };
 
-}  // namespace quire::kernels::cuda::test
+}  // namespace quire::kv_cache::cuda::test

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/sampling.h"
 
 namespace quire {

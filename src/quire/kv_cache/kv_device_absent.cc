@@ -2,11 +2,11 @@
 #ifndef QUIRE_HAS_CUDA
 #include <cstdint>
 
-#include "quire/kernels/kv_device.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/kv_device.h"
 #include "quire/result.h"
 
-namespace quire::kernels {
+namespace quire::kv_cache {
 namespace {
 
 Error built_without() {
@@ -24,6 +24,6 @@ Status zero_kv(int, void*, std::int64_t, KVStream) { return built_without(); }
 Status synchronize_kv(int, KVStream) { return built_without(); }
 Status launch_kv_update(const KVUpdate&, KVStream) { return built_without(); }
 
-}  // namespace quire::kernels
+}  // namespace quire::kv_cache
 
 #endif

@@ -1,5 +1,5 @@
-// What a contiguous KV cache needs of a GPU. Two implementations: cuda/kv_device.cc, and
-// kv_device_absent.cc for builds without CUDA, where everything is kDevice.
+// The functions that a contiguous KV cache needs of a GPU. Two implementations: cuda/kv_device.cc,
+// and kv_device_absent.cc for builds without CUDA, where everything is kDevice.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,19 @@
 #include "quire/kv_cache.h"
 #include "quire/result.h"
 
-namespace quire::kernels {
+namespace quire::kv_cache {
 
-// Uninitialised memory of GPU `ordinal`, at least 256-byte aligned. kDevice, kOutOfBlocks.
+// Returns uninitialised memory of GPU `ordinal`, at least 256-byte aligned.
+// Errors: kDevice, kOutOfBlocks.
 [[nodiscard]] Result<void*> allocate_kv(int ordinal, std::int64_t bytes);
-// Waits for the work of the device. `data` comes from allocate_kv.
+// Waits for the work of the device and frees the memory. `data` comes from allocate_kv.
 void free_kv(int ordinal, void* data);
 
-// Zeros in the order of `stream`, which is of GPU `ordinal`.
+// Queues zeros in the order of `stream`, which is of GPU `ordinal`.
 [[nodiscard]] Status zero_kv(int ordinal, void* data, std::int64_t bytes, KVStream stream);
 [[nodiscard]] Status synchronize_kv(int ordinal, KVStream stream);
 
 // Launches the update kernel. Precondition: check_kv_update(update).ok().
 [[nodiscard]] Status launch_kv_update(const KVUpdate& update, KVStream stream);
 
-}  // namespace quire::kernels
+}  // namespace quire::kv_cache

@@ -5,12 +5,12 @@
 #include <cstdint>
 
 #include "quire/device/cuda/cuda_error.h"
-#include "quire/kernels/cuda/update_kv_cache.h"
-#include "quire/kernels/kv_update.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/cuda/update_kv_cache.h"
+#include "quire/kv_cache/kv_update.h"
 #include "quire/result.h"
 
-namespace quire::kernels::cuda {
+namespace quire::kv_cache::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -140,4 +140,4 @@ Status launch_update(const UpdateLaunch& launch, KVStream stream) {
   }
 }
 
-}  // namespace quire::kernels::cuda
+}  // namespace quire::kv_cache::cuda

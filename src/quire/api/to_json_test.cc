@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/context.h"
+#include "quire/context_types.h"
 #include "quire/fields.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -149,7 +149,7 @@ TEST(ToJson, LogprobsAreThereWhenTheyWereAskedFor) {
 
 TEST(ToJson, AnswerIsAnOutputWithTheIdsOfItsItems) {
   const std::string json =
-      to_json(ContextManager::Answer{.output = answer(), .user_id = "", .output_id = "b2"}).value();
+      to_json(ContextAnswer{.output = answer(), .user_id = "", .output_id = "b2"}).value();
   const std::string output = to_json(answer()).value();
   EXPECT_EQ(json, output.substr(0, output.size() - 1) + R"(,"user_id":"","output_id":"b2"})");
 }

@@ -1,5 +1,5 @@
 // The update kernel against its CPU reference: bit for bit, and nothing around it.
-#include "quire/kernels/cuda/update_kv_cache.h"
+#include "quire/kv_cache/cuda/update_kv_cache.h"
 
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -15,12 +15,12 @@
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/stream.h"
-#include "quire/kernels/cuda/kv_test_util.h"
-#include "quire/kernels/kv_update.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/cuda/kv_test_util.h"
+#include "quire/kv_cache/kv_update.h"
 #include "quire/result.h"
 
-namespace quire::kernels::cuda {
+namespace quire::kv_cache::cuda {
 namespace {
 
 using device::cuda::copy_async;
@@ -333,4 +333,4 @@ TEST_F(UpdateKernelTest, CountsAre64Bit) {
 }
 
 }  // namespace
-}  // namespace quire::kernels::cuda
+}  // namespace quire::kv_cache::cuda

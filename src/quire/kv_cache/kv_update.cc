@@ -1,4 +1,4 @@
-#include "quire/kernels/kv_update.h"
+#include "quire/kv_cache/kv_update.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -7,11 +7,11 @@
 #include <string_view>
 
 #include "quire/base/str.h"
-#include "quire/kernels/kv_device.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/kv_device.h"
 #include "quire/result.h"
 
-namespace quire::kernels {
+namespace quire::kv_cache {
 namespace {
 
 Status check_count(std::string_view name, int value) {
@@ -116,13 +116,13 @@ void update_kv_reference(const KVUpdate& update) {
   std::memcpy(static_cast<std::byte*>(update.cache_values) + offset, update.new_values, bytes);
 }
 
-}  // namespace quire::kernels
+}  // namespace quire::kv_cache
 
 namespace quire {
 
 Status update_kv_cache(const KVUpdate& update, KVStream stream) {
-  QUIRE_TRY_STATUS(kernels::check_kv_update(update));
-  return kernels::launch_kv_update(update, stream);
+  QUIRE_TRY_STATUS(kv_cache::check_kv_update(update));
+  return kv_cache::launch_kv_update(update, stream);
 }
 
 // NOLINTNEXTLINE(readability-function-size): programs call it with these parameters in this order

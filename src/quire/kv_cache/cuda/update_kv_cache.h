@@ -9,7 +9,7 @@
 #include "quire/kv_cache.h"
 #include "quire/result.h"
 
-namespace quire::kernels::cuda {
+namespace quire::kv_cache::cuda {
 
 // How a launch divides the work. One thread moves `vectors_per_thread` vectors of `vector_bytes`,
 // neighbours in a warp moving neighbouring vectors.
@@ -29,4 +29,4 @@ struct UpdateLaunch {
 // Precondition: check_kv_update, and a shape as plan_update gives (vectors per thread: 1, 2, 4).
 [[nodiscard]] Status launch_update(const UpdateLaunch& launch, KVStream stream);
 
-}  // namespace quire::kernels::cuda
+}  // namespace quire::kv_cache::cuda

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "quire/device/cuda/copy.h"
-#include "quire/kernels/cuda/kv_test_util.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/cuda/kv_test_util.h"
 #include "quire/result.h"
 
-namespace quire::kernels::cuda {
+namespace quire::kv_cache::cuda {
 namespace {
 
 using test::Bytes;
@@ -183,4 +183,4 @@ TEST_F(KVGenerationTest, ARefusedStepChangesNothing) {
 }
 
 }  // namespace
-}  // namespace quire::kernels::cuda
+}  // namespace quire::kv_cache::cuda

@@ -1,4 +1,4 @@
-#include "quire/kernels/kv_device.h"
+#include "quire/kv_cache/kv_device.h"
 
 #include <cuda_runtime_api.h>
 
@@ -9,11 +9,11 @@
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_guard.h"
 #include "quire/device/cuda/memory.h"
-#include "quire/kernels/cuda/update_kv_cache.h"
 #include "quire/kv_cache.h"
+#include "quire/kv_cache/cuda/update_kv_cache.h"
 #include "quire/result.h"
 
-namespace quire::kernels {
+namespace quire::kv_cache {
 
 using device::cuda::DeviceGuard;
 
@@ -41,4 +41,4 @@ Status launch_kv_update(const KVUpdate& update, KVStream stream) {
   return cuda::launch_update(cuda::plan_update(update), stream);
 }
 
-}  // namespace quire::kernels
+}  // namespace quire::kv_cache

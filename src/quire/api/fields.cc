@@ -2,32 +2,11 @@
 
 #include <span>
 
-#include "quire/llm.h"
-#include "quire/sampling.h"
+#include "quire/engine/sampling_json.h"
+#include "quire/options.h"
 
 namespace quire {
 namespace {
-
-constexpr SamplingField kSamplingFields[] = {
-    {"temperature", &SamplingParams::temperature, "0 is greedy (default 1)"},
-    {"top_p", &SamplingParams::top_p, "share of probability kept, (0, 1]"},
-    {"top_k", &SamplingParams::top_k, "tokens kept, 0 = all"},
-    {"min_p", &SamplingParams::min_p, "kept: at least so much of the likeliest, [0, 1]"},
-    {"repetition_penalty", &SamplingParams::repetition_penalty,
-     "of tokens in prompt and output, > 0"},
-    {"presence_penalty", &SamplingParams::presence_penalty, "of tokens in the output"},
-    {"frequency_penalty", &SamplingParams::frequency_penalty,
-     "of tokens in the output, per occurrence"},
-    {"max_tokens", &SamplingParams::max_tokens, "most tokens to generate (default 256)"},
-    {"min_tokens", &SamplingParams::min_tokens,
-     "tokens before an end is allowed, by stop texts too"},
-    {"stop", &SamplingParams::stop, "text that ends the output"},
-    {"stop_token_ids", &SamplingParams::stop_token_ids, "ids that end it"},
-    {"ignore_eos", &SamplingParams::ignore_eos, "go on after the end token"},
-    {"seed", &SamplingParams::seed, "makes the answer repeatable"},
-    {"logprobs", &SamplingParams::logprobs, "report the K likeliest tokens of each step"},
-    {"logit_bias", &SamplingParams::logit_bias, "added to a logit"},
-};
 
 constexpr LLMField kLLMFields[] = {
     {"device", &LLMOptions::device, "cpu, cuda or cuda:N"},
@@ -52,7 +31,7 @@ constexpr LLMField kLLMFields[] = {
 
 }  // namespace
 
-std::span<const SamplingField> sampling_fields() { return kSamplingFields; }
+std::span<const SamplingField> sampling_fields() { return engine::kSamplingFields; }
 std::span<const LLMField> llm_fields() { return kLLMFields; }
 
 }  // namespace quire

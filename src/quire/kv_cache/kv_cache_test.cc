@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/kernels/kv_update.h"
+#include "quire/kv_cache/kv_update.h"
 #include "quire/result.h"
 
 namespace quire {
@@ -92,9 +92,9 @@ TEST(KVCacheWithoutDevice, IsATypedErrorAndNothingIsCharged) {
 }
 
 TEST(KVPosition, AdvanceToTheCapacityAndNoFurther) {
-  EXPECT_TRUE(kernels::check_kv_advance(0, 10, 10).ok());
-  EXPECT_TRUE(kernels::check_kv_advance(9, 1, 10).ok());
-  const Status status = kernels::check_kv_advance(10, 1, 10);
+  EXPECT_TRUE(kv_cache::check_kv_advance(0, 10, 10).ok());
+  EXPECT_TRUE(kv_cache::check_kv_advance(9, 1, 10).ok());
+  const Status status = kv_cache::check_kv_advance(10, 1, 10);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kOverflow);
   EXPECT_EQ(status.error().message,
@@ -103,7 +103,7 @@ TEST(KVPosition, AdvanceToTheCapacityAndNoFurther) {
 }
 
 TEST(KVPosition, HugeAdvanceDoesNotWrapAround) {
-  const Status status = kernels::check_kv_advance(10, INT_MAX, 20);
+  const Status status = kv_cache::check_kv_advance(10, INT_MAX, 20);
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("position 2147483657 exceeds capacity 20"),
             std::string::npos);
@@ -111,7 +111,7 @@ TEST(KVPosition, HugeAdvanceDoesNotWrapAround) {
 
 TEST(KVPosition, ZeroAndNegativeAreRefused) {
   for (const int n : {0, -1, INT_MIN}) {
-    EXPECT_EQ(kernels::check_kv_advance(3, n, 10).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(kv_cache::check_kv_advance(3, n, 10).error().code, ErrorCode::kInvalidArgument);
   }
 }
 
@@ -173,7 +173,7 @@ class KVUpdateTest : public ::testing::Test {
   }
 
   [[nodiscard]] ErrorCode code() const {
-    const Status status = kernels::check_kv_update(update_);
+    const Status status = kv_cache::check_kv_update(update_);
     return status.ok() ? ErrorCode::kInternal : status.error().code;  // kInternal: none
   }
 
@@ -183,8 +183,8 @@ class KVUpdateTest : public ::testing::Test {
 };
 
 TEST_F(KVUpdateTest, ReferenceWritesRowsAtThePositionAndNothingElse) {
-  ASSERT_TRUE(kernels::check_kv_update(update_).ok());
-  kernels::update_kv_reference(update_);
+  ASSERT_TRUE(kv_cache::check_kv_update(update_).ok());
+  kv_cache::update_kv_reference(update_);
   for (int i = 0; i < 2 * kCapacity * kRow; ++i) {
     const int token = i / kRow % kCapacity, which = i / (kRow * kCapacity);
     const bool written = token == 3 || token == 4;
@@ -199,7 +199,7 @@ TEST_F(KVUpdateTest, ReferenceRefusesAPositionOnTheDeviceThatDoesNotFit) {
   update_.device_position = &position;
   update_.device_refusals = &refusals;
   const auto before = cache_;
-  kernels::update_kv_reference(update_);
+  kv_cache::update_kv_reference(update_);
   EXPECT_EQ(cache_, before);
   EXPECT_EQ(refusals, 1);
 }

@@ -1,0 +1,45 @@
+// Messages of a chat, for LLM::chat and Tokenizer::apply_chat_template.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/result.h"
+
+namespace quire {
+
+// A call of a function that the model has asked for. Plain data.
+struct ToolCall {
+  // Id that the answer of the tool refers to. Empty: none.
+  std::string id = {};
+  // Name of the function.
+  std::string name = {};
+  // Arguments of the function, a JSON object.
+  std::string arguments_json = "{}";
+};
+
+// A message of a chat. Plain data. The model's chat template decides which roles and members it
+// reads. Members that are empty are not given to the template, except for `role` and `content`.
+struct ChatMessage {
+  // "system", "user", "assistant", "tool" or another word that the template knows.
+  std::string role = {};
+  // The text. It never becomes a special token.
+  std::string content = {};
+  // Name of whoever speaks.
+  std::string name = {};
+  // For an assistant: calls of functions. The template sees each as
+  // {"id", "type": "function", "function": {"name", "arguments"}}.
+  std::vector<ToolCall> tool_calls = {};
+  // For a tool: id of the call that the message answers.
+  std::string tool_call_id = {};
+};
+
+// Returns the messages as a JSON list, as calls that take `messages_json` read it. The caller owns
+// the text, whose ill-formed UTF-8 became U+FFFD. O(text). Any thread may call; nothing waits.
+// Errors: kInvalidArgument for arguments_json that is no JSON object. kOutOfBlocks when the machine
+// refuses memory.
+[[nodiscard]] QUIRE_API Result<std::string> to_json(std::span<const ChatMessage> messages);
+
+}  // namespace quire

@@ -1,0 +1,60 @@
+// Counters of an engine (docs/performance.md, Counters). Plain data that the caller owns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/export.h"
+#include "quire/result.h"
+
+namespace quire {
+
+// Counters of an LLM's engine since it was opened, and what it holds now (LLM::engine_stats).
+struct EngineStats {
+  // KV blocks of the pool. `blocks_total` is the sum of the next three: free, known to the prefix
+  // cache and used by nobody, used. Registered chunks use their blocks.
+  std::int64_t blocks_total = 0, blocks_free = 0, blocks_cached = 0, blocks_in_use = 0;
+  // Bytes of one block over all layers, and of the blocks in use.
+  std::int64_t block_bytes = 0, bytes_in_use = 0;
+  // Cached blocks freed to make room, and those among them of sessions that were closed, were over
+  // their time, or were expected back later.
+  std::int64_t evictions = 0, evictions_closed = 0, evictions_expired = 0, evictions_later = 0;
+  // Cached blocks copied elsewhere so that others lie side by side.
+  std::int64_t blocks_moved = 0;
+  // Open sessions.
+  std::int64_t sessions = 0;
+  // Rows that went through the model: prompts, chunks and generated tokens.
+  std::int64_t tokens_computed = 0;
+  // Tokens of prompts that were not computed (Usage::cached_tokens), and generated tokens.
+  std::int64_t tokens_reused = 0, tokens_generated = 0;
+  // Forward passes, and those among them that a GPU began while the one before still ran.
+  std::int64_t steps = 0, steps_ahead = 0;
+  // Times that a running request gave its blocks back and was computed again later.
+  std::int64_t preemptions = 0;
+  // Requests that have ended, that run, and that wait. A chunk that is computed is a request, too.
+  std::int64_t requests_finished = 0, requests_running = 0, requests_waiting = 0;
+  // Work of attention in all layers: runs of KV with the rows that attend to them, rows of these
+  // runs, and visits to a KV block by one KV head in one layer.
+  std::int64_t attention_entries = 0, attention_rows = 0, attention_blocks_read = 0;
+  // Seconds in steps, and those among them in the model and choosing tokens.
+  double step_seconds = 0, forward_seconds = 0, sample_seconds = 0;
+  // Seconds to open the model, and bytes read for it.
+  double load_seconds = 0;
+  std::int64_t load_bytes = 0;
+  // Bytes of packed weights, and those among them that are mapped from a file.
+  std::int64_t weight_bytes = 0, mapped_weight_bytes = 0;
+  // Measured seconds to read a token of saved KV, and to compute one. 0: not measured yet.
+  double token_read_seconds = 0, token_compute_seconds = 0;
+};
+
+// Returns an object with the names of the fields, in their order, which the caller owns. O(1). Any
+// thread may call; nothing waits.
+// Errors: kOutOfBlocks when the machine refuses memory.
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const EngineStats& stats);
+
+// Numbers for dashboards, as pairs of name and value, in the order of EngineStats.
+using Stats = std::vector<std::pair<std::string, double>>;
+
+}  // namespace quire
