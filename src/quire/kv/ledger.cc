@@ -129,6 +129,19 @@ PrefixMatch Ledger::probe(std::span<const TokenId> tokens, std::string_view salt
   return result;
 }
 
+std::vector<std::int32_t> Ledger::match_each_salt(std::span<const TokenId> tokens) const {
+  if (!config().prefix_cache || tokens.empty()) {
+    return {};
+  }
+  std::vector<std::int32_t> lengths =
+      impl_->shared.index().match_each_salt(tokens.first(tokens.size() - 1));
+  for (std::int32_t& length : lengths) {
+    length *= config().block_tokens;
+  }
+  std::ranges::sort(lengths, std::greater());
+  return lengths;
+}
+
 PrefixMiss Ledger::explain(std::span<const TokenId> tokens, std::string_view salt) const {
   if (!config().prefix_cache) {
     return {.why = PrefixMiss::Why::kCacheOff};

@@ -41,6 +41,10 @@ class Ledger {
   [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens,
                                   std::string_view salt = {}) const;
 
+  // Returns the length of the match of each salt that has one, the longest first. For the operator;
+  // names no salt. Cost: O(salts * match).
+  [[nodiscard]] std::vector<std::int32_t> match_each_salt(std::span<const TokenId> tokens) const;
+
   // Returns the reason why the match ends where it does. Cost: O(match + blocks).
   [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;
