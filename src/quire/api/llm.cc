@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "quire/api/llm_impl.h"
+#include "quire/api/metrics.h"
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
@@ -31,7 +32,6 @@
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/text/work_limits.h"
-#include "quire/tiers/reload_policy.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
@@ -402,44 +402,20 @@ Result<Tokenizer> LLM::tokenizer() const try {
 Result<Stats> LLM::stats() const try {
   QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY(const auto stats, runtime->engine().stats());
-  const tiers::ReloadPolicy::Measured pace = runtime->tiers().reload_policy().measured();
-  const auto& ledger = stats.ledger;
-  const auto count = [](auto value) { return static_cast<double>(value); };
-  return Stats{
-      {"blocks_total", count(ledger.blocks_total)},
-      {"blocks_free", count(ledger.blocks_free)},
-      {"blocks_cached", count(ledger.blocks_cached)},
-      {"blocks_in_use", count(ledger.blocks_in_use)},
-      {"block_bytes", count(stats.block_bytes)},
-      {"bytes_in_use", count(ledger.blocks_in_use) * count(stats.block_bytes)},
-      {"evictions", count(ledger.evictions)},
-      {"evictions_closed", count(ledger.evictions_closed)},
-      {"evictions_expired", count(ledger.evictions_expired)},
-      {"evictions_later", count(ledger.evictions_later)},
-      {"blocks_moved", count(ledger.blocks_moved)},
-      {"sessions", count(ledger.sessions)},
-      {"tokens_computed", count(stats.tokens_computed)},
-      {"tokens_reused", count(stats.tokens_reused)},
-      {"tokens_generated", count(stats.tokens_generated)},
-      {"steps", count(stats.steps)},
-      {"steps_ahead", count(stats.steps_ahead)},
-      {"preemptions", count(stats.preemptions)},
-      {"requests_finished", count(stats.requests_finished)},
-      {"requests_running", count(stats.requests_running)},
-      {"requests_waiting", count(stats.requests_waiting)},
-      {"attention_entries", count(stats.attention.entries)},
-      {"attention_rows", count(stats.attention.rows)},
-      {"attention_blocks_read", count(stats.attention.blocks_read)},
-      {"step_seconds", stats.step_seconds},
-      {"forward_seconds", stats.forward_seconds},
-      {"sample_seconds", stats.sample_seconds},
-      {"load_seconds", stats.load_seconds},
-      {"load_bytes", count(stats.load_bytes)},
-      {"weight_bytes", count(stats.weight_bytes)},
-      {"mapped_weight_bytes", count(stats.mapped_weight_bytes)},
-      {"token_read_seconds", pace.read.value_or(0)},
-      {"token_compute_seconds", pace.computed.value_or(0)},
-  };
+  Stats pairs;
+  for (const api::Metric& metric :
+       api::metrics_of(stats, runtime->tiers().reload_policy().measured())) {
+    pairs.emplace_back(metric.name, metric.value);
+  }
+  return pairs;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::string> LLM::metrics_text() const try {
+  QUIRE_TRY(const auto runtime, impl_->open());
+  QUIRE_TRY(const auto stats, runtime->engine().stats());
+  return api::metrics_text(stats, runtime->tiers().reload_policy().measured());
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -495,6 +471,28 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
     parts.push_back({.position = cached.tokens,
                      .tokens = std::ssize(ids) - cached.tokens,
                      .reason = cached.miss});
+  }
+  return parts;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::vector<CachedPart>> LLM::explain_across_salts(const Prompt& prompt) const try {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
+  QUIRE_TRY(const std::vector<std::int32_t> lengths, engine->cached_prefixes(ids));
+  std::vector<CachedPart> parts;
+  std::int64_t position = 0;
+  for (std::size_t left = lengths.size(); left > 0; --left) {  // the shortest first
+    if (const std::int64_t end = lengths[left - 1]; end > position) {
+      parts.push_back({.position = position,
+                       .tokens = end - position,
+                       .num_salts = static_cast<std::int64_t>(left)});
+      position = end;
+    }
+  }
+  if (position < std::ssize(ids)) {
+    parts.push_back({.position = position, .tokens = std::ssize(ids) - position});
   }
   return parts;
 } catch (const std::bad_alloc&) {
