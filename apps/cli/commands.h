@@ -82,6 +82,8 @@ class LineCommands {
   // Parses a line without its slash, once. kInvalidArgument in the words of the command line.
   [[nodiscard]] Result<ParsedLine> parse(std::string_view line);
 
+  // Returns the tree of all commands.
+  [[nodiscard]] const CLI::App& app() const { return *app_; }
   // Returns all names, without the slash.
   [[nodiscard]] std::vector<std::string> names() const;
   // Returns whether an argument of the command is called so. False where there is no such command.
