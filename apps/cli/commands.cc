@@ -104,6 +104,7 @@ const CLI::App* find_command(const CLI::App& app, std::string_view name) {
 
 std::string help_table(const std::vector<const CLI::App*>& commands) {
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(commands.size());
   for (const CLI::App* const command : commands) {
     rows.push_back({synopsis(*command), command->get_description()});
   }

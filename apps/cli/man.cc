@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <cstddef>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -92,7 +91,10 @@ class SharedOptions {
       for (const CLI::Option* const option : options) {
         entries += contains(*option) ? tagged_option(*option) : "";
       }
-      text += entries.empty() ? "" : ".SS " + macro_argument(group + " options") + "\n" + entries;
+      if (!entries.empty()) {
+        text += ".SS " + macro_argument(group + " options") + "\n";
+        text += entries;
+      }
     }
     return text.empty() ? "" : ".SH SHARED OPTIONS\n" + text;
   }
