@@ -15,6 +15,7 @@
 
 #include "compose.h"
 #include "generate.h"
+#include "line.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
@@ -25,7 +26,6 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
-#include "usage.h"
 
 namespace quire::cli {
 namespace {
@@ -37,8 +37,6 @@ CLI::Option* add_type(CLI::App& command, const std::function<void(ChunkType)>& s
                               {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery},
                               set, "kind of chunk");
 }
-
-bool is_control(unsigned char c) { return c < ' '; }
 
 json::value or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
@@ -119,7 +117,8 @@ std::shared_ptr<Options> options_of(CLI::App& command, const Place& place) {
 
 struct AddOptions {
   Format format = Format::kText;
-  std::optional<std::string> text, file, name, anchor;
+  std::optional<std::string> text, file, anchor;
+  std::string name;
   std::vector<TokenId> token_ids;
   std::vector<std::string> metadata;  // KEY=VALUE
   bool no_anchor = false;
@@ -178,12 +177,8 @@ Status register_text(ScriptSession& session, AddOptions& options) {
     }
     metadata[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
-  if (options.name) {
-    if (options.name->empty() || std::ranges::any_of(*options.name, is_control)) {
-      return {ErrorCode::kInvalidArgument,
-              "--name wants one line of text, not \"" + preview(*options.name) + '"'};
-    }
-    metadata["name"] = *options.name;
+  if (!options.name.empty()) {
+    metadata["name"] = options.name;
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
   ComputeProgress progress(session.llm.llm(), 0);
@@ -212,7 +207,7 @@ void declare_add(const Place& place) {
                       "system chunk behind which a context is computed (the one added last)");
   command->add_flag("--no-anchor", options->no_anchor, "compute the context behind nothing")
       ->excludes("--anchor");
-  command->add_option("--name", options->name, "to call the chunk by");
+  add_name(*command, options->name, "to call the chunk by");
   command->add_option("--metadata", options->metadata, "KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--ttl", chunk.options.ttl_seconds,
@@ -378,32 +373,10 @@ void declare_chunk_commands(const Place& place) {
   declare_clear(place);
 }
 
-// CLI11 takes all that follows a quote which nothing closes for one word: 0, or that quote.
-char open_quote(std::string_view line) {
-  constexpr std::string_view kSpace = " \t\r\n\v\f";
-  for (std::size_t at = 0; (at = line.find_first_not_of(kSpace, at)) != line.npos;) {
-    const char quote = line[at];
-    if (quote != '"' && quote != '\'' && quote != '`') {
-      at = std::min(line.find_first_of(kSpace, at), line.size());
-      continue;
-    }
-    do {
-      at = line.find(quote, at + 1);
-      if (at == line.npos) {
-        return quote;
-      }
-    } while (line[at - 1] == '\\');
-    ++at;
-  }
-  return 0;
-}
-
 }  // namespace
 
-Result<ScriptAction> parse_command(std::string line, Format format) {
-  if (const char quote = open_quote(line); quote != 0) {
-    return {ErrorCode::kInvalidArgument, std::string("the quote ") + quote + " is not closed"};
-  }
+Result<ScriptAction> parse_command(const std::string& line, Format format) {
+  QUIRE_TRY(std::vector<std::string> words, split_words(line));
   CLI::App app("Commands on chunks", "");
   app.require_subcommand(1);
   ScriptAction action;
@@ -414,12 +387,9 @@ Result<ScriptAction> parse_command(std::string line, Format format) {
   declare_compose(place);
   declare_run(place);
   refuse_no_numbers(app);
-  try {
-    app.parse(std::move(line));
-  } catch (const CLI::CallForHelp&) {
-    return ScriptAction([help = help_of(app)](ScriptSession&) { return print(help); });
-  } catch (const CLI::ParseError& error) {
-    return {ErrorCode::kInvalidArgument, usage_message(app, error)};
+  QUIRE_TRY(std::string help, parse_words(app, std::move(words)));
+  if (!help.empty()) {
+    return ScriptAction([text = std::move(help)](ScriptSession&) { return print(text); });
   }
   return action;
 }

@@ -31,7 +31,7 @@ inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
 // A command as a line. Wrong usage is kInvalidArgument. `format`: of commands that name none.
-[[nodiscard]] Result<ScriptAction> parse_command(std::string line, Format format);
+[[nodiscard]] Result<ScriptAction> parse_command(const std::string& line, Format format);
 
 // Declare the commands of a script below `app` as commands of the program, each with MODEL first:
 // those of `chunk`, and `compose`. What was named is left in `model` and `action`, which must

@@ -1,21 +1,26 @@
 #include "commands.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
-#include <span>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "line.h"
+#include "options.h"
+#include "output.h"
 #include "quire/result.h"
+#include "usage.h"
 
 namespace quire::cli {
 namespace {
 
 constexpr std::string_view kNameOption = "name=";
-constexpr std::string_view kNameUsage = "[name=NAME]";
 
-// The first word of `text`, which is cut off it; "" at the end.
+// Takes the first word off `text`; "" at the end.
 std::string_view take_word(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
   const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
@@ -23,45 +28,101 @@ std::string_view take_word(std::string_view& text) {
   return word;
 }
 
-bool is_flag(std::string_view word) { return word.starts_with("--"); }
-
-// What a usage allows.
-struct Shape {
-  std::size_t required = 0, allowed = 0;
-  bool unlimited = false;
-  bool text = false, text_required = false;
-};
-
-Shape shape_of(std::string_view usage) {
-  Shape shape;
-  for (std::string_view word = take_word(usage); !word.empty(); word = take_word(usage)) {
-    const bool optional = word.starts_with('[');
-    if (word.starts_with("[--") || word.starts_with("[name=")) {
-      continue;
-    }
-    if (word.find("TEXT") != std::string_view::npos) {
-      shape.text = true;
-      shape.text_required = !optional;
-      continue;
-    }
-    ++shape.allowed;
-    shape.required += optional ? 0 : 1;
-    shape.unlimited |= word.find("...") != std::string_view::npos;
-  }
-  return shape;
+// Returns the arguments that stand by their place, in order.
+std::vector<const CLI::Option*> positionals(const CLI::App& command) {
+  return command.get_options([](const CLI::Option* option) { return option->get_positional(); });
 }
 
-// Whether `word` is one of the options of the usage; notes it then.
-bool take_option(std::string_view usage, std::string_view word, Arguments& arguments) {
-  if (is_flag(word) && usage.find("[" + std::string(word) + "]") != usage.npos) {
-    arguments.flags.emplace(word);
-    return true;
+// Returns the option that a word names, or null.
+const CLI::Option* option_of_word(const CLI::App& command, std::string_view word) {
+  const bool is_name = word.starts_with(kNameOption);
+  const bool is_option = word.starts_with("--");
+  return is_name || is_option
+             ? command.get_option_no_throw(is_name ? "--name"
+                                                   : std::string(word.substr(0, word.find('='))))
+             : nullptr;
+}
+
+// Writes name=NAME as CLI11 takes it.
+void push_word(const CLI::App& command, std::string_view word, std::vector<std::string>& words) {
+  if (word.starts_with(kNameOption) && option_of_word(command, word) != nullptr) {
+    words.emplace_back("--name");
+    word.remove_prefix(kNameOption.size());
   }
-  if (word.starts_with(kNameOption) && usage.find(kNameUsage) != usage.npos) {
-    arguments.name = word.substr(kNameOption.size());
-    return true;
+  words.emplace_back(word);
+}
+
+// Returns the words of `rest`, which end with a text: options and the arguments before it, then all
+// that is left as one word.
+std::vector<std::string> words_before_text(const CLI::App& command, std::string_view rest) {
+  std::vector<std::string> words;
+  std::size_t before = positionals(command).size() - 1;
+  while (true) {
+    std::string_view behind = rest;
+    const std::string_view word = take_word(behind);
+    const CLI::Option* const option = option_of_word(command, word);
+    if (word.empty() || (option == nullptr && before == 0)) {
+      break;
+    }
+    before -= option == nullptr ? 1 : 0;
+    push_word(command, word, words);
+    if (option != nullptr && option->get_items_expected_max() > 0 &&
+        word.find('=') == std::string_view::npos) {
+      words.emplace_back(take_word(behind));
+    }
+    rest = behind;
   }
-  return false;
+  if (const std::string_view text = trimmed(rest); !text.empty()) {
+    words.insert(words.end(), {"--", std::string(text)});
+  }
+  return words;
+}
+
+bool ends_with_text(const CLI::App& command) {
+  const auto all = positionals(command);
+  return !all.empty() && all.back()->get_name(true).starts_with("TEXT");
+}
+
+Result<std::vector<std::string>> words_of_line(const CLI::App& command, std::string_view rest) {
+  if (ends_with_text(command)) {
+    return words_before_text(command, rest);
+  }
+  QUIRE_TRY(const std::vector<std::string> split, split_words(std::string(rest)));
+  std::vector<std::string> words;
+  for (const std::string& word : split) {
+    push_word(command, word, words);
+  }
+  return words;
+}
+
+// Returns the command with this name, or null.
+const CLI::App* find_command(const CLI::App& app, std::string_view name) {
+  const std::vector<const CLI::App*> all = app.get_subcommands({});
+  const auto found = std::ranges::find(all, name, &CLI::App::get_name);
+  return found == all.end() ? nullptr : *found;
+}
+
+std::string help_table(const std::vector<const CLI::App*>& commands) {
+  std::vector<std::vector<std::string>> rows;
+  rows.reserve(commands.size());
+  for (const CLI::App* const command : commands) {
+    rows.push_back({synopsis(*command), command->get_description()});
+  }
+  std::string text;
+  for (const std::string& line : format_table(rows)) {
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string help_of_command(const CLI::App& command) {
+  return help_table({&command}) + command.get_footer();
+}
+
+Status print_text(Repl& /*repl*/, const Arguments& arguments) { return print(arguments.text); }
+
+void require(CLI::Option& option, Presence presence) {
+  option.required(presence == Presence::kRequired);
 }
 
 }  // namespace
@@ -71,61 +132,112 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-Result<Arguments> parse_arguments(const Command& command, std::string_view rest) {
-  const Shape shape = shape_of(command.usage);
-  Arguments arguments;
-  bool nameless = false;  // "name=" alone, such as of a variable that is not set, is no text
-  while (true) {
-    std::string_view behind = rest;
-    const std::string_view word = take_word(behind);
-    if (word.empty()) {
-      break;
-    }
-    const bool taken = take_option(command.usage, word, arguments);
-    nameless |= taken && word == kNameOption;
-    if (!taken) {
-      if (shape.text && arguments.words.size() == shape.allowed) {
-        break;
-      }
-      arguments.words.emplace_back(word);
-    }
-    rest = behind;
-  }
-  arguments.text = shape.text ? trimmed(rest) : std::string_view();
-  const std::size_t count = arguments.words.size();
-  const bool wrong_count = count < shape.required || (count > shape.allowed && !shape.unlimited) ||
-                           std::ranges::any_of(arguments.words, is_flag);
-  if (wrong_count || nameless || (shape.text_required && arguments.text.empty())) {
-    return {ErrorCode::kInvalidArgument,
-            "usage: " + usage_of(command) + "; /help " + std::string(command.name) + " says more"};
-  }
-  return arguments;
+LineCommand& LineCommand::ids(Presence presence) {
+  require(*command_.add_option("ID", to_->ids), presence);
+  return *this;
 }
 
-const Command* find_command(std::string_view name) {
-  for (const std::span<const Command> table : {item_commands(), talk_commands()}) {
-    for (const Command& command : table) {
-      if (command.name == name) {
-        return &command;
-      }
-    }
-  }
-  return nullptr;
+LineCommand& LineCommand::id(Presence presence) {
+  const auto set = [to = to_](const std::string& id) { to->ids = {id}; };
+  require(*command_.add_option_function<std::string>("ID", set), presence);
+  return *this;
 }
 
-std::vector<std::string> command_names() {
+LineCommand& LineCommand::word(const char* name, Presence presence) {
+  require(*command_.add_option(name, to_->word), presence);
+  return *this;
+}
+
+LineCommand& LineCommand::text(const char* name, Presence presence) {
+  command_.set_help_flag();
+  require(*command_.add_option(name, to_->text), presence);
+  return *this;
+}
+
+LineCommand& LineCommand::name() {
+  add_name(command_, to_->name, "to call the item by");
+  return *this;
+}
+
+LineCommand& LineCommand::flag(const char* option, const char* help) {
+  command_.add_flag(option, to_->flag, help);
+  return *this;
+}
+
+LineCommand& LineCommand::number() {
+  command_.add_option("NUMBER", to_->number)->required();
+  return *this;
+}
+
+LineCommand& LineCommand::seconds() {
+  command_.add_option("SECONDS", to_->seconds);
+  return *this;
+}
+
+LineCommand& LineCommand::more(const char* lines) {
+  command_.footer(lines);
+  return *this;
+}
+
+LineCommands::LineCommands() : app_(std::make_unique<CLI::App>("Commands of a chat", kChatName)) {
+  app_->require_subcommand(1);
+  declare_talk_commands(*this);
+  declare_item_commands(*this);
+}
+
+LineCommands::~LineCommands() = default;
+
+LineCommand LineCommands::add(const char* name, const char* help, ChatWork work) {
+  CLI::App* const command = app_->add_subcommand(name, help);
+  command->group(group_);
+  auto to = std::make_shared<Arguments>();
+  command->callback([this, to, work] { parsed_ = {.work = work, .arguments = *to}; });
+  return {*command, std::move(to)};
+}
+
+Result<ParsedLine> LineCommands::parse(std::string_view line) {
+  const std::string name(take_word(line));
+  const CLI::App* const command = find_command(*app_, name);
+  if (command == nullptr) {
+    return {ErrorCode::kInvalidArgument, unknown_command(*app_, name)};
+  }
+  refuse_no_numbers(*app_);
+  QUIRE_TRY(std::vector<std::string> words, words_of_line(*command, line));
+  words.insert(words.begin(), name);
+  QUIRE_TRY(const std::string help, parse_words(*app_, std::move(words)));
+  if (!help.empty()) {
+    parsed_ = {.work = &print_text, .arguments = {.text = help_of_command(*command)}};
+  }
+  return parsed_;
+}
+
+std::vector<std::string> LineCommands::names() const {
   std::vector<std::string> names;
-  for (const std::span<const Command> table : {item_commands(), talk_commands()}) {
-    for (const Command& command : table) {
-      names.emplace_back(command.name);
-    }
+  for (const CLI::App* const command : app_->get_subcommands({})) {
+    names.push_back(command->get_name());
   }
   return names;
 }
 
-std::string usage_of(const Command& command) {
-  return "/" + std::string(command.name) + (command.usage.empty() ? "" : " ") +
-         std::string(command.usage);
+bool LineCommands::takes(std::string_view command, std::string_view argument) const {
+  const CLI::App* const found = find_command(*app_, command);
+  return found != nullptr &&
+         std::ranges::any_of(positionals(*found), [argument](const CLI::Option* option) {
+           return option->get_name(true).find(argument) != std::string::npos;
+         });
+}
+
+std::string LineCommands::table(const char* group) const {
+  return help_table(std::as_const(*app_).get_subcommands(
+      [group](const CLI::App* command) { return command->get_group() == group; }));
+}
+
+Result<std::string> LineCommands::help(const std::string& name) const {
+  const CLI::App* const command = find_command(*app_, name);
+  if (command == nullptr) {
+    return {ErrorCode::kNotFound, "no command \"/" + name + "\"; /help lists them"};
+  }
+  return help_of_command(*command);
 }
 
 }  // namespace quire::cli

@@ -1,55 +1,113 @@
-// The commands of `quire chat` as data: dispatch, /help and completion read the same table.
+// The commands of `quire chat`, declared to CLI11 as those of the program are: parsing, hints,
+// /help and completion read the same tree.
 #pragma once
 
 #include <cstdint>
-#include <set>
-#include <span>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/result.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace quire::cli {
 
 class Repl;
 
-// What stands behind a command, cut as its usage says.
+// What stands behind a command. Each command fills the fields that it declares.
 struct Arguments {
-  std::vector<std::string> words;
-  std::string text;             // of usages that end with TEXT: the rest of the line
-  std::string name;             // of name=NAME
-  std::set<std::string> flags;  // "--drop"
+  std::vector<std::string> ids;   // items
+  std::string word;               // a branch, a setting, a tag: what the command calls it
+  std::string text;               // the rest of the line
+  std::string name;               // of name=NAME
+  bool flag = false;              // the only one that the command has
+  std::int32_t number = 0;        // a whole number
+  std::optional<double> seconds;  // a time
 };
 
-struct Command {
-  std::string_view name;  // without the slash
-  // Words between blanks: X is required, [X] may be left out, X... may be repeated; TEXT takes the
-  // rest of the line. [--x] and [name=NAME] may be left out too; with TEXT they stand before it.
-  // The words ID, COMMAND, SETTING, BRANCH, CHECKPOINT and FILE also say what completion offers.
-  std::string_view usage;
-  std::string_view help;  // one line
-  std::string_view more;  // what /help NAME adds; "" or lines
-  Status (*run)(Repl& repl, const Arguments& arguments);
+using ChatWork = Status (*)(Repl&, const Arguments&);
+
+// A line once it is parsed.
+struct ParsedLine {
+  ChatWork work = nullptr;
+  Arguments arguments;
 };
 
-// The commands, in the order of /help: of items, of the conversation.
-[[nodiscard]] std::span<const Command> item_commands();
-[[nodiscard]] std::span<const Command> talk_commands();
+// Says whether an argument may be left out.
+enum class Presence : std::uint8_t { kRequired, kOptional };
 
-// Null if there is none.
-[[nodiscard]] const Command* find_command(std::string_view name);
-// All names, without the slash.
-[[nodiscard]] std::vector<std::string> command_names();
-// "/tag ID TAG"
-[[nodiscard]] std::string usage_of(const Command& command);
+// One command while it is declared: each call adds an argument behind those before it.
+class LineCommand {
+ public:
+  LineCommand(CLI::App& command, std::shared_ptr<Arguments> to)
+      : command_(command), to_(std::move(to)) {}
+
+  LineCommand& ids(Presence presence = Presence::kRequired);  // ID...
+  LineCommand& id(Presence presence = Presence::kRequired);   // ID
+  // An argument with this name. "ID", "COMMAND", "SETTING", "BRANCH", "CHECKPOINT" and "FILE" also
+  // say what completion offers.
+  LineCommand& word(const char* name, Presence presence = Presence::kOptional);
+  // The rest of the line, as it stands; the last argument. A text takes no quotes off, and --help
+  // within it is text.
+  LineCommand& text(const char* name, Presence presence = Presence::kRequired);
+  LineCommand& name();  // --name NAME, and name=NAME for short
+  LineCommand& flag(const char* option, const char* help);
+  LineCommand& number();                 // NUMBER
+  LineCommand& seconds();                // [SECONDS]
+  LineCommand& more(const char* lines);  // what /help NAME adds
+
+ private:
+  CLI::App& command_;
+  std::shared_ptr<Arguments> to_;
+};
+
+// All commands, declared anew: CLI11 leaves in its tree what it has parsed.
+class LineCommands {
+ public:
+  LineCommands();
+  ~LineCommands();
+  LineCommands(const LineCommands&) = delete;
+  LineCommands& operator=(const LineCommands&) = delete;
+
+  // Declares a command of the group that was begun last.
+  LineCommand add(const char* name, const char* help, ChatWork work);
+  void begin_group(const char* group) { group_ = group; }
+
+  // Parses a line without its slash, once. kInvalidArgument in the words of the command line.
+  [[nodiscard]] Result<ParsedLine> parse(std::string_view line);
+
+  // Returns the tree of all commands.
+  [[nodiscard]] const CLI::App& app() const { return *app_; }
+  // Returns all names, without the slash.
+  [[nodiscard]] std::vector<std::string> names() const;
+  // Returns whether an argument of the command is called so. False where there is no such command.
+  [[nodiscard]] bool takes(std::string_view command, std::string_view argument) const;
+  // Returns a line for each command of the group: "/tag ID TAG", and what it does.
+  [[nodiscard]] std::string table(const char* group) const;
+  // Returns all about one command. kNotFound.
+  [[nodiscard]] Result<std::string> help(const std::string& name) const;
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+  std::string group_;
+  ParsedLine parsed_;
+};
+
+inline constexpr const char* kTalkGroup = "Conversation";
+inline constexpr const char* kItemGroup = "Items";
+// Declare the commands in the order of /help: of the conversation, of items.
+void declare_talk_commands(LineCommands& commands);
+void declare_item_commands(LineCommands& commands);
 
 // Between words.
 inline constexpr std::string_view kBlanks = " \t\r";
 // Returns the text without the blanks at both ends.
 [[nodiscard]] std::string_view trimmed(std::string_view text);
-
-// kInvalidArgument naming the usage.
-[[nodiscard]] Result<Arguments> parse_arguments(const Command& command, std::string_view rest);
 
 }  // namespace quire::cli

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "command.h"
+#include "man.h"
 #include "options.h"
 #include "output.h"
 #include "quire/result.h"
@@ -41,9 +42,16 @@ int show_help(const CLI::App& app, const std::vector<std::string>& words) {
 void add_help(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("help", "Show the help of a command, as --help does");
   auto words = std::make_shared<std::vector<std::string>>();
-  command->add_option("COMMAND", *words, "such as run, or chunk add; without it all commands");
-  command->callback(
-      [words, &app, &action] { action = [words, &app] { return show_help(app, *words); }; });
+  auto manual = std::make_shared<bool>(false);
+  CLI::Option* const named =
+      command->add_option("COMMAND", *words, "such as run, or chunk add; without it all commands");
+  command->add_flag("--man", *manual, "print the manual page quire(1): quire help --man | man -l -")
+      ->excludes(named);
+  command->callback([words, manual, &app, &action] {
+    action = [words, manual, &app] {
+      return *manual ? printed(print(man_page(app))) : show_help(app, *words);
+    };
+  });
 }
 
 void add_version(CLI::App& app, Action& action) {

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "output.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/result.h"
@@ -136,6 +137,8 @@ bool is_number(const std::string& text) {
   return std::from_chars(text.data(), end, number).ptr == end && !text.empty();
 }
 
+bool is_control(unsigned char c) { return c < ' '; }
+
 // Say what is wrong with the text of a number, "" if nothing is.
 std::string refuse_no_integer(const std::string& text) {
   return is_number<std::int64_t>(text) || is_number<std::uint64_t>(text)
@@ -220,6 +223,14 @@ void add_model(CLI::App& command, std::string& model) {
   command
       .add_option("MODEL", model, "Hugging Face folder, GGUF file, or preset:NAME (random weights)")
       ->required();
+}
+
+CLI::Option* add_name(CLI::App& command, std::string& name, const char* help) {
+  const auto refuse = [](const std::string& text) {
+    const bool is_line = !text.empty() && std::ranges::none_of(text, &is_control);
+    return is_line ? std::string() : "want one line of text, got \"" + preview(text) + '"';
+  };
+  return command.add_option("--name", name, help)->option_text("NAME")->check(refuse);
 }
 
 void add_engine_options(CLI::App& command, LLMOptions& options) {

@@ -29,6 +29,9 @@ void add_format(CLI::App& command, Format& format);
 // The positional MODEL.
 void add_model(CLI::App& command, std::string& model);
 
+// Adds --name: one line by which what is added is called.
+CLI::Option* add_name(CLI::App& command, std::string& name, const char* help);
+
 // "0,16,40": whole numbers, 0 or more, all of `text`; nullopt for anything else.
 [[nodiscard]] std::optional<std::vector<std::int32_t>> parse_list(const std::string& text);
 

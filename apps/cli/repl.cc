@@ -16,7 +16,6 @@
 #include "commands.h"
 #include "interrupts.h"
 #include "line_reader.h"
-#include "nearest.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
@@ -172,16 +171,9 @@ Status Repl::handle(const std::string& line, bool quoted) {
 }
 
 Status Repl::command(std::string_view line) {
-  const std::string_view name = line.substr(0, line.find_first_of(kBlanks));
-  const Command* command = find_command(name);
-  if (command == nullptr) {
-    const std::string right = nearest(name, command_names());
-    return {ErrorCode::kInvalidArgument,
-            "unknown command \"/" + std::string(name) + "\"; " +
-                (right.empty() ? "" : "did you mean /" + right + "? ") + "/help lists them"};
-  }
-  QUIRE_TRY(const Arguments arguments, parse_arguments(*command, line.substr(name.size())));
-  return command->run(*this, arguments);
+  LineCommands commands;
+  QUIRE_TRY(const ParsedLine parsed, commands.parse(line));
+  return parsed.work(*this, parsed.arguments);
 }
 
 Interrupt Repl::interrupt() const {
@@ -280,15 +272,15 @@ std::vector<std::string> Repl::complete(std::string_view line) const {
   if (!line.starts_with('/')) {
     return all;
   }
+  const LineCommands commands;
   if (blank == std::string_view::npos) {
-    for (const std::string& name : command_names()) {
+    for (const std::string& name : commands.names()) {
       all.push_back("/" + name);
     }
     return all;
   }
-  const Command* command = find_command(line.substr(1, blank - 1));
-  const auto wants = [command](std::string_view word) {
-    return command != nullptr && command->usage.find(word) != std::string_view::npos;
+  const auto wants = [&commands, name = line.substr(1, blank - 1)](std::string_view argument) {
+    return commands.takes(name, argument);
   };
   const auto items = context_.items();
   if (wants("ID") && items.ok()) {
@@ -296,7 +288,7 @@ std::vector<std::string> Repl::complete(std::string_view line) const {
       all.push_back(item.name.empty() ? item.id.substr(0, kShownDigits) : item.name);
     }
   }
-  add(wants("COMMAND") ? command_names() : std::vector<std::string>());
+  add(wants("COMMAND") ? commands.names() : std::vector<std::string>());
   add(wants("SETTING") ? setting_names() : std::vector<std::string>());
   add(wants("BRANCH") ? branches_.names() : std::vector<std::string>());
   add(wants("CHECKPOINT") ? branches_.checkpoints() : std::vector<std::string>());

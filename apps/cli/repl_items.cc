@@ -1,6 +1,5 @@
 // The commands of `quire chat` on items: what the context holds, what is switched on, where it is.
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -43,7 +42,7 @@ Status add_item(Repl& repl, const Arguments& arguments) {
 }
 
 Status load_item(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const std::string text, read_text(arguments.words.front()));
+  QUIRE_TRY(const std::string text, read_text(arguments.word));
   return add_text(repl, text, {.name = arguments.name, .tags = {}});
 }
 
@@ -82,10 +81,9 @@ Status list_items(Repl& repl, const Arguments& /*arguments*/) {
 }
 
 Status show_context(Repl& repl, const Arguments& arguments) {
-  if (!arguments.words.empty() && arguments.words.front() != "list") {
+  if (!arguments.word.empty() && arguments.word != "list") {
     return {ErrorCode::kInvalidArgument, "/context takes \"list\" or nothing, not \"" +
-                                             arguments.words.front() +
-                                             "\"; /add TEXT adds an item"};
+                                             arguments.word + "\"; /add TEXT adds an item"};
   }
   QUIRE_TRY_STATUS(list_items(repl, arguments));
   QUIRE_TRY(const ContextStats stats, repl.context().stats());
@@ -105,12 +103,12 @@ Status show_context(Repl& repl, const Arguments& arguments) {
 }
 
 Status show_item(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const ContextItem item, repl.context().show(arguments.words.front()));
+  QUIRE_TRY(const ContextItem item, repl.context().show(arguments.ids.front()));
   return print(item_listing(item));
 }
 
 Status set_active(Repl& repl, const Arguments& arguments, bool active) {
-  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.ids));
   for (const std::string& id : ids) {
     QUIRE_TRY_STATUS(active ? repl.context().activate(id) : repl.context().deactivate(id));
   }
@@ -127,11 +125,11 @@ Status deactivate(Repl& repl, const Arguments& arguments) {
 
 Status populate(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(const ContextStats before, repl.context().stats());
-  if (arguments.words.empty()) {
+  if (arguments.ids.empty()) {
     QUIRE_TRY([[maybe_unused]] const std::int64_t computed,
               repl.context().populate(repl.interrupt()));
   } else {
-    QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+    QUIRE_TRY(const auto ids, repl.ids_of(arguments.ids));
     QUIRE_TRY_STATUS(repl.context().restore(ids.front(), repl.interrupt()));
   }
   QUIRE_TRY(const ContextStats after, repl.context().stats());
@@ -140,12 +138,12 @@ Status populate(Repl& repl, const Arguments& arguments) {
 
 Status compose_items(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY(const std::string id,
-            repl.context().compose(arguments.words, arguments.name, repl.interrupt()));
+            repl.context().compose(arguments.ids, arguments.name, repl.interrupt()));
   return print_title(repl, id);
 }
 
 Status tag(Repl& repl, const Arguments& arguments) {
-  return repl.context().tag(arguments.words[0], arguments.words[1]);
+  return repl.context().tag(arguments.ids.front(), arguments.word);
 }
 
 Status set_retention(Repl& repl, const std::string& name,
@@ -156,39 +154,22 @@ Status set_retention(Repl& repl, const std::string& name,
 }
 
 Status pin_item(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
-  const bool pinned = !arguments.flags.contains("--off");
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.ids));
+  const bool pinned = !arguments.flag;
   for (const std::string& id : ids) {
     QUIRE_TRY_STATUS(set_retention(repl, id, [&](ItemRetention& r) { r.pinned = pinned; }));
   }
   return {};
 }
 
-// All of `word`.
-template <class Number>
-Result<Number> parse_number(const std::string& word, std::string_view what) {
-  Number number{};
-  const char* const end = word.data() + word.size();
-  const auto [stop, error] = std::from_chars(word.data(), end, number);
-  if (error != std::errc() || stop != end) {
-    return {ErrorCode::kInvalidArgument, std::string(what) + ", not \"" + word + "\""};
-  }
-  return number;
-}
-
 Status set_priority(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const auto priority,
-            parse_number<std::int32_t>(arguments.words[1], "a priority is a whole number"));
-  return set_retention(repl, arguments.words[0], [&](ItemRetention& r) { r.priority = priority; });
+  return set_retention(repl, arguments.ids.front(),
+                       [&](ItemRetention& r) { r.priority = arguments.number; });
 }
 
 Status set_ttl(Repl& repl, const Arguments& arguments) {
-  std::optional<double> seconds;
-  if (arguments.words.size() > 1) {
-    QUIRE_TRY(seconds, parse_number<double>(arguments.words[1], "a time is a number of seconds"));
-  }
-  return set_retention(repl, arguments.words[0],
-                       [&](ItemRetention& r) { r.ttl_seconds = seconds; });
+  return set_retention(repl, arguments.ids.front(),
+                       [&](ItemRetention& r) { r.ttl_seconds = arguments.seconds; });
 }
 
 Status need_store(Repl& repl) {
@@ -199,7 +180,7 @@ Status need_store(Repl& repl) {
 
 Status save(Repl& repl, const Arguments& arguments) {
   QUIRE_TRY_STATUS(need_store(repl));
-  QUIRE_TRY(std::vector<std::string> ids, repl.ids_of(arguments.words));
+  QUIRE_TRY(std::vector<std::string> ids, repl.ids_of(arguments.ids));
   if (ids.empty()) {
     QUIRE_TRY(const std::vector<ContextItem> items, repl.context().items());
     for (const ContextItem& item : items) {
@@ -215,15 +196,15 @@ Status save(Repl& repl, const Arguments& arguments) {
 }
 
 Status unload(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.ids));
   for (const std::string& id : ids) {
-    QUIRE_TRY_STATUS(repl.context().unload(id, arguments.flags.contains("--drop")));
+    QUIRE_TRY_STATUS(repl.context().unload(id, arguments.flag));
   }
   return {};
 }
 
 Status restore(Repl& repl, const Arguments& arguments) {
-  for (const std::string& name : arguments.words) {
+  for (const std::string& name : arguments.ids) {
     QUIRE_TRY_STATUS(repl.context().restore(name, repl.interrupt()));
     QUIRE_TRY_STATUS(print_title(repl, name));
   }
@@ -231,9 +212,9 @@ Status restore(Repl& repl, const Arguments& arguments) {
 }
 
 Status erase(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const auto ids, repl.ids_of(arguments.words));
+  QUIRE_TRY(const auto ids, repl.ids_of(arguments.ids));
   for (const std::string& id : ids) {
-    QUIRE_TRY_STATUS(repl.context().erase(id, arguments.flags.contains("--wipe")));
+    QUIRE_TRY_STATUS(repl.context().erase(id, arguments.flag));
   }
   return {};
 }
@@ -285,67 +266,117 @@ Status clear_all(Repl& repl, bool disk) {
 }
 
 Status clear_items(Repl& repl, const Arguments& arguments) {
-  const bool disk = arguments.flags.contains("--disk");
-  if (arguments.words.empty()) {
+  const bool disk = arguments.flag;
+  if (arguments.word.empty()) {
     return clear_all(repl, disk);
   }
-  if (arguments.words.front() == "conversation") {
+  if (arguments.word == "conversation") {
     return clear_conversation(repl, disk);
   }
   return {ErrorCode::kInvalidArgument,
-          "/clear takes \"conversation\" or nothing, not \"" + arguments.words.front() + "\""};
+          "/clear takes \"conversation\" or nothing, not \"" + arguments.word + "\""};
 }
 
-constexpr Command kItemCommands[] = {
-    {"system", "TEXT|FILE", "what the assistant is told first",
-     "TEXT that is the path of a file stands for what is in it. An earlier one is switched off.\n"
-     "It comes before all other items; /clear forgets those.\n",
-     system},
-    {"add", "[name=NAME] TEXT", "a text that the next questions share",
-     "Its KV is computed once. The same text again is the same item. Items are named by id, by\n"
-     "the beginning of an id (4 digits or more), or by NAME.\n",
-     add_item},
-    {"load", "[name=NAME] FILE", "the same with the text of a file", "", load_item},
-    {"context", "[list]", "all items, memory and tokens", "", show_context},
-    {"list", "", "all items", "", list_items},
-    {"show", "ID", "all about one item", "", show_item},
-    {"activate", "ID...", "switches items on", "Nothing is computed or copied.\n", activate},
-    {"deactivate", "ID...", "switches items off: they have no influence on what is asked next",
-     "Nothing is computed or copied.\n", deactivate},
-    {"populate", "[ID]", "computes or fetches the KV of active items, or of one", "", populate},
-    {"compose", "ID... [name=NAME]", "one item of several, which then have seen each other",
-     "The items it is made of are switched off.\n", compose_items},
-    {"tag", "ID TAG", "gives an item a tag", "", tag},
-    {"pin", "ID... [--off]", "keeps the KV of items where it is, while others make room",
-     "In the store too. With --off they may go again.\n", pin_item},
-    {"priority", "ID NUMBER", "where memory is short items with a lower one go first",
-     "0 at the start; it may be negative. Of equal ones the least recently used goes first.\n",
-     set_priority},
-    {"ttl", "ID [SECONDS]", "so long after its last use an item may go before all others",
-     "One that is off then gives up its KV in memory with the next use of the context, and the\n"
-     "store may forget it. Without SECONDS its time does not end.\n",
-     set_ttl},
-    {"save", "[ID...]", "writes items into the store: the given or all active ones",
-     "They stay where they are. Needs --store DIR.\n", save},
-    {"unload", "ID... [--drop]", "frees device memory: the KV goes to host memory",
-     "With --drop it goes nowhere: it is read from the store or computed when it is used again.\n",
-     unload},
-    {"restore", "ID...", "back to the device: from host memory or the store",
-     "Also items that an earlier session has saved; these join the context behind the others.\n"
-     "Of several, those before the first one that cannot be restored are back.\n",
-     restore},
-    {"erase", "ID... [--wipe]", "forgets items everywhere, in the store too",
-     "With --wipe their bytes in the store become zeros first.\n", erase},
-    {"clear", "[conversation] [--disk]",
-     "forgets all items but the system text, or the questions and answers",
-     "What was saved stays in the store; saved questions and answers are switched off. With\n"
-     "--disk these items go from the store too; what only other sessions have saved there stays\n"
-     "in any case: `quire store rm` removes it. Branches and checkpoints are forgotten too.\n",
-     clear_items},
-};
+void declare_making(LineCommands& commands) {
+  commands.add("system", "what the assistant is told first", &system)
+      .text("TEXT|FILE")
+      .more(
+          "TEXT that is the path of a file stands for what is in it. An earlier one is switched "
+          "off.\n"
+          "It comes before all other items; /clear forgets those.\n");
+  commands.add("add", "a text that the next questions share", &add_item)
+      .name()
+      .text("TEXT")
+      .more(
+          "Its KV is computed once. The same text again is the same item. Items are named by id, "
+          "by\n"
+          "the beginning of an id (4 digits or more), or by NAME.\n");
+  commands.add("load", "the same with the text of a file", &load_item)
+      .name()
+      .word("FILE", Presence::kRequired);
+  commands.add("context", "all items, memory and tokens", &show_context).word("list");
+  commands.add("list", "all items", &list_items);
+  commands.add("show", "all about one item", &show_item).id();
+}
+
+void declare_using(LineCommands& commands) {
+  const char* const nothing = "Nothing is computed or copied.\n";
+  commands.add("activate", "switches items on", &activate).ids().more(nothing);
+  commands
+      .add("deactivate", "switches items off: they have no influence on what is asked next",
+           &deactivate)
+      .ids()
+      .more(nothing);
+  commands.add("populate", "computes or fetches the KV of active items, or of one", &populate)
+      .id(Presence::kOptional);
+  commands.add("compose", "one item of several, which then have seen each other", &compose_items)
+      .ids()
+      .name()
+      .more("The items it is made of are switched off.\n");
+  commands.add("tag", "gives an item a tag", &tag).id().word("TAG", Presence::kRequired);
+}
+
+void declare_keeping(LineCommands& commands) {
+  commands.add("pin", "keeps the KV of items where it is, while others make room", &pin_item)
+      .ids()
+      .flag("--off", "let it go again")
+      .more("In the store too. With --off they may go again.\n");
+  commands.add("priority", "where memory is short items with a lower one go first", &set_priority)
+      .id()
+      .number()
+      .more(
+          "0 at the start; it may be negative. Of equal ones the least recently used goes "
+          "first.\n");
+  commands.add("ttl", "so long after its last use an item may go before all others", &set_ttl)
+      .id()
+      .seconds()
+      .more(
+          "One that is off then gives up its KV in memory with the next use of the context, and "
+          "the\n"
+          "store may forget it. Without SECONDS its time does not end.\n");
+}
+
+void declare_moving(LineCommands& commands) {
+  commands.add("save", "writes items into the store: the given or all active ones", &save)
+      .ids(Presence::kOptional)
+      .more("They stay where they are. Needs --store DIR.\n");
+  commands.add("unload", "frees device memory: the KV goes to host memory", &unload)
+      .ids()
+      .flag("--drop", "keep it nowhere but in the store")
+      .more(
+          "With --drop it goes nowhere: it is read from the store or computed when it is used "
+          "again.\n");
+  commands.add("restore", "back to the device: from host memory or the store", &restore)
+      .ids()
+      .more(
+          "Also items that an earlier session has saved; these join the context behind the "
+          "others.\n"
+          "Of several, those before the first one that cannot be restored are back.\n");
+  commands.add("erase", "forgets items everywhere, in the store too", &erase)
+      .ids()
+      .flag("--wipe", "overwrite the bytes with zeros")
+      .more("With --wipe their bytes in the store become zeros first.\n");
+  commands
+      .add("clear", "forgets all items but the system text, or the questions and answers",
+           &clear_items)
+      .word("conversation")
+      .flag("--disk", "in the store too")
+      .more(
+          "What was saved stays in the store; saved questions and answers are switched off. With\n"
+          "--disk these items go from the store too; what only other sessions have saved there "
+          "stays\n"
+          "in any case: `quire store rm` removes it. Branches and checkpoints are forgotten "
+          "too.\n");
+}
 
 }  // namespace
 
-std::span<const Command> item_commands() { return kItemCommands; }
+void declare_item_commands(LineCommands& commands) {
+  commands.begin_group(kItemGroup);
+  declare_making(commands);
+  declare_using(commands);
+  declare_keeping(commands);
+  declare_moving(commands);
+}
 
 }  // namespace quire::cli

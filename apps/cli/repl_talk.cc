@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,12 +75,12 @@ Result<std::string> find_output(Repl& repl, const std::string& name) {
 }
 
 Status use_output(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const std::string id, find_output(repl, arguments.words.front()));
+  QUIRE_TRY(const std::string id, find_output(repl, arguments.ids.front()));
   return repl.context().activate(id);
 }
 
 Status delete_output(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const std::string id, find_output(repl, arguments.words.front()));
+  QUIRE_TRY(const std::string id, find_output(repl, arguments.ids.front()));
   return repl.context().erase(id);
 }
 
@@ -152,29 +151,23 @@ Status stats(Repl& repl, const Arguments& /*arguments*/) {
 }
 
 Status set(Repl& repl, const Arguments& arguments) {
-  const std::string name = arguments.words.empty() ? "" : arguments.words.front();
   if (!arguments.text.empty()) {
-    QUIRE_TRY_STATUS(repl.set(name, arguments.text));
+    QUIRE_TRY_STATUS(repl.set(arguments.word, arguments.text));
   }
-  QUIRE_TRY(const std::string listing, settings_listing(repl.sampling(), name));
+  QUIRE_TRY(const std::string listing, settings_listing(repl.sampling(), arguments.word));
   return print(listing);
-}
-
-// One name of an argument that may be left out.
-std::string optional_name(const Arguments& arguments) {
-  return arguments.words.empty() ? "" : arguments.words.front();
 }
 
 Status print_branch(Repl& repl) { return print("on branch " + repl.branches().current() + "\n"); }
 
 Status fork(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY_STATUS(repl.branches().fork(optional_name(arguments)));
+  QUIRE_TRY_STATUS(repl.branches().fork(arguments.word));
   return print_branch(repl);
 }
 
 Status switch_branch(Repl& repl, const Arguments& arguments) {
-  if (!arguments.words.empty()) {
-    QUIRE_TRY_STATUS(repl.branches().switch_to(arguments.words.front()));
+  if (!arguments.word.empty()) {
+    QUIRE_TRY_STATUS(repl.branches().switch_to(arguments.word));
     return print_branch(repl);
   }
   std::string text;
@@ -185,44 +178,29 @@ Status switch_branch(Repl& repl, const Arguments& arguments) {
 }
 
 Status checkpoint(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY_STATUS(repl.branches().checkpoint(optional_name(arguments)));
+  QUIRE_TRY_STATUS(repl.branches().checkpoint(arguments.word));
   return print("checkpoint " + repl.branches().checkpoints().back() + "\n");
 }
 
 Status rollback(Repl& repl, const Arguments& arguments) {
-  QUIRE_TRY(const std::int64_t later, repl.branches().rollback(optional_name(arguments)));
+  QUIRE_TRY(const std::int64_t later, repl.branches().rollback(arguments.word));
   return print("at checkpoint " + repl.branches().checkpoints().back() + "; " +
                std::to_string(later) + " later items taken back\n");
 }
 
-std::string help_table(std::span<const Command> commands) {
-  std::vector<std::vector<std::string>> rows;
-  for (const Command& command : commands) {
-    rows.push_back({usage_of(command), std::string(command.help)});
-  }
-  std::string text;
-  for (const std::string& line : format_table(rows)) {
-    text += line + "\n";
-  }
-  return text;
-}
-
 Status help(Repl& /*repl*/, const Arguments& arguments) {
-  if (arguments.words.empty()) {
+  const LineCommands commands;
+  if (arguments.word.empty()) {
     return print(
         "A line without a slash is a question. Items are named by id, the beginning of an\n"
         "id, or name. \"\"\" begins a text of several lines, and ends it; what is pasted on a\n"
         "terminal is one question. Ctrl-C ends an answer, which stays as far as it is; twice\n"
         "in a row at the prompt it leaves.\n" +
-        help_table(talk_commands()) + "Items:\n" + help_table(item_commands()));
+        commands.table(kTalkGroup) + kItemGroup + ":\n" + commands.table(kItemGroup));
   }
-  std::string name = arguments.words.front();
-  name.erase(0, name.starts_with('/') ? 1 : 0);
-  const Command* command = find_command(name);
-  if (command == nullptr) {
-    return {ErrorCode::kNotFound, "no command \"/" + name + "\"; /help lists them"};
-  }
-  return print(help_table({command, 1}) + std::string(command->more));
+  const std::string& name = arguments.word;
+  QUIRE_TRY(const std::string text, commands.help(name.substr(name.starts_with('/') ? 1 : 0)));
+  return print(text);
 }
 
 Status leave(Repl& repl, const Arguments& /*arguments*/) {
@@ -230,55 +208,83 @@ Status leave(Repl& repl, const Arguments& /*arguments*/) {
   return {};
 }
 
-constexpr Command kTalkCommands[] = {
-    {"infer", "[TEXT]", "an answer behind all active items",
-     "TEXT becomes a question, as a line without a slash; without it the assistant just goes on.\n",
-     infer},
-    {"query", "TEXT", "a question, as a line without a slash; it may begin with one here",
-     "The question is asked at once and becomes an item of kind user, its answer one of kind\n"
-     "output: a query is not prepared beforehand, only what stands before it (/add, /compose).\n",
-     infer},
-    {"conversation", "", "the questions and answers that are switched on", "", conversation},
-    {"new", "", "a new conversation: questions and answers so far are switched off", "",
-     new_conversation},
-    {"forget", "", "takes back the last question and what was answered",
-     "Their items are erased; those that a branch, a checkpoint or the store has are switched "
-     "off.\n"
-     "Without a question that is on, the answers that are on are taken back.\n",
-     forget},
-    {"output", "", "all answers, with their ids", "", outputs},
-    {"use-output", "ID", "switches an answer on", "", use_output},
-    {"delete-output", "ID", "forgets an answer everywhere", "", delete_output},
-    {"explain", "", "what the last answer stood on, what was reused and what computed",
-     "grade: exact has the bits of a plain prompt, equal_math the same function in another order\n"
-     "of rounding, approximate has items that have not seen all before them.\n",
-     explain},
-    {"stats", "", "counts of items, bytes and tokens; times of the last answer", "", stats},
-    {"set", "[SETTING] [TEXT]", "how answers are sampled; without a value shows it",
-     "Settings are the sampling options of the command line. The value \"default\" takes one back\n"
-     "to what it was at the start.\n",
-     set},
-    {"fork", "[BRANCH]", "goes on in a new branch, which begins as this one",
-     "A branch is which items there are and which are switched on. Its items are shared with the\n"
-     "others; nothing is computed.\n",
-     fork},
-    {"switch", "[BRANCH]", "goes on in another branch; without a name lists them",
-     "Items that the other branch does not know are switched off. Nothing is computed.\n",
-     switch_branch},
-    {"checkpoint", "[CHECKPOINT]", "remembers this moment of the branch", "", checkpoint},
-    {"rollback", "[CHECKPOINT]", "back to a checkpoint of the branch, or to the last one",
-     "Items that came later are erased; those that another branch or the store has are switched\n"
-     "off. Later checkpoints are forgotten, this one stays.\n",
-     rollback},
-    {"help", "[COMMAND]", "this list, or more about one command; so does /?", "", help},
-    {"?", "[COMMAND]", "as /help", "", help},
-    {"exit", "", "leaves; so do /quit, /bye, q, and the end of input", "", leave},
-    {"quit", "", "leaves", "", leave},
-    {"bye", "", "leaves", "", leave},
-};
+void declare_asking(LineCommands& commands) {
+  commands.add("infer", "an answer behind all active items", &infer)
+      .text("TEXT", Presence::kOptional)
+      .more(
+          "TEXT becomes a question, as a line without a slash; without it the assistant just goes "
+          "on.\n");
+  commands.add("query", "a question, as a line without a slash; it may begin with one here", &infer)
+      .text("TEXT")
+      .more(
+          "The question is asked at once and becomes an item of kind user, its answer one of kind\n"
+          "output: a query is not prepared beforehand, only what stands before it (/add, "
+          "/compose).\n");
+  commands.add("conversation", "the questions and answers that are switched on", &conversation);
+  commands.add("new", "a new conversation: questions and answers so far are switched off",
+               &new_conversation);
+  commands.add("forget", "takes back the last question and what was answered", &forget)
+      .more(
+          "Their items are erased; those that a branch, a checkpoint or the store has are switched "
+          "off.\n"
+          "Without a question that is on, the answers that are on are taken back.\n");
+}
+
+void declare_looking(LineCommands& commands) {
+  commands.add("output", "all answers, with their ids", &outputs);
+  commands.add("use-output", "switches an answer on", &use_output).id();
+  commands.add("delete-output", "forgets an answer everywhere", &delete_output).id();
+  commands
+      .add("explain", "what the last answer stood on, what was reused and what computed", &explain)
+      .more(
+          "grade: exact has the bits of a plain prompt, equal_math the same function in another "
+          "order\n"
+          "of rounding, approximate has items that have not seen all before them.\n");
+  commands.add("stats", "counts of items, bytes and tokens; times of the last answer", &stats);
+  commands.add("set", "how answers are sampled; without a value shows it", &set)
+      .word("SETTING")
+      .text("TEXT", Presence::kOptional)
+      .more(
+          "Settings are the sampling options of the command line. The value \"default\" takes one "
+          "back\n"
+          "to what it was at the start.\n");
+}
+
+void declare_branching(LineCommands& commands) {
+  commands.add("fork", "goes on in a new branch, which begins as this one", &fork)
+      .word("BRANCH")
+      .more(
+          "A branch is which items there are and which are switched on. Its items are shared with "
+          "the\n"
+          "others; nothing is computed.\n");
+  commands.add("switch", "goes on in another branch; without a name lists them", &switch_branch)
+      .word("BRANCH")
+      .more("Items that the other branch does not know are switched off. Nothing is computed.\n");
+  commands.add("checkpoint", "remembers this moment of the branch", &checkpoint).word("CHECKPOINT");
+  commands.add("rollback", "back to a checkpoint of the branch, or to the last one", &rollback)
+      .word("CHECKPOINT")
+      .more(
+          "Items that came later are erased; those that another branch or the store has are "
+          "switched\n"
+          "off. Later checkpoints are forgotten, this one stays.\n");
+}
+
+void declare_leaving(LineCommands& commands) {
+  commands.add("help", "this list, or more about one command; so does /?", &help).word("COMMAND");
+  commands.add("?", "as /help", &help).word("COMMAND");
+  commands.add("exit", "leaves; so do /quit, /bye, q, and the end of input", &leave);
+  commands.add("quit", "leaves", &leave);
+  commands.add("bye", "leaves", &leave);
+}
 
 }  // namespace
 
-std::span<const Command> talk_commands() { return kTalkCommands; }
+void declare_talk_commands(LineCommands& commands) {
+  commands.begin_group(kTalkGroup);
+  declare_asking(commands);
+  declare_looking(commands);
+  declare_branching(commands);
+  declare_leaving(commands);
+}
 
 }  // namespace quire::cli

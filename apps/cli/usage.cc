@@ -121,27 +121,32 @@ std::vector<const CLI::App*> named_commands(const CLI::App& app) {
   return chain;
 }
 
-// "quire chunk add"
+bool is_of_chat(const CLI::App& command) {
+  const CLI::App* const parent = command.get_parent();
+  return parent != nullptr && parent->get_name() == kChatName;
+}
+
+// "quire chunk add", "/add"
 std::string path_of(const CLI::App& command) {
   const CLI::App* const parent = command.get_parent();
   const std::string before = parent == nullptr ? "" : path_of(*parent);
-  return before + (before.empty() ? "" : " ") + command.get_name();
+  const bool apart = !before.empty() && !is_of_chat(command);
+  return before + (apart ? " " : "") + command.get_name();
 }
 
-// "quire run [OPTIONS] MODEL [PROMPT]"
-std::string synopsis(const CLI::App& command) {
-  std::string text = path_of(command) + " [OPTIONS]";
-  for (const CLI::Option* const option : command.get_options({})) {
-    if (option->get_positional()) {
-      const std::string name =
-          option->get_name(true) + (option->get_items_expected_max() > 1 ? "..." : "");
-      text += option->get_required() ? " " + name : " [" + name + "]";
-    }
+// "ID...", "--off"; an option with a value as a chat takes it too: "name=NAME"
+std::string word_of(const CLI::Option& option) {
+  if (option.get_positional()) {
+    return option.get_name(true) + (option.get_items_expected_max() > 1 ? "..." : "");
   }
-  return text;
+  const std::string name = option.get_lnames().front();
+  return option.get_items_expected_max() > 0 ? name + "=" + option.get_option_text() : "--" + name;
 }
 
-std::string help_hint(const CLI::App& command) { return "; see " + path_of(command) + " --help"; }
+std::string help_hint(const CLI::App& command) {
+  return is_of_chat(command) ? "; see /help " + command.get_name()
+                             : "; see " + path_of(command) + " --help";
+}
 
 std::vector<std::string> option_names(const std::vector<const CLI::App*>& chain) {
   std::vector<std::string> names;
@@ -195,7 +200,11 @@ std::string unknown_option(const std::vector<const CLI::App*>& chain, const std:
   return said + (right.empty() ? "" : "; did you mean " + right + "?") + help_hint(command);
 }
 
-bool is_option(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
+constexpr std::string_view kOptionsEnd = "--";
+
+bool is_option(const std::string& word) {
+  return word.size() > 1 && word.front() == '-' && word != kOptionsEnd;
+}
 
 // Returns CLI11's message in our words: lower case, and plain where it speaks of its own types.
 std::string in_plain_words(const CLI::App& command, const std::string& said) {
@@ -229,6 +238,18 @@ std::string names_of_commands(const CLI::App& app, std::string_view between) {
 
 }  // namespace
 
+std::string synopsis(const CLI::App& command) {
+  const bool names_options = is_of_chat(command);  // they are few
+  std::string text = path_of(command) + (names_options ? "" : " [OPTIONS]");
+  for (const CLI::Option* const option : command.get_options({})) {
+    if (option->get_positional() || (names_options && option != command.get_help_ptr())) {
+      const std::string word = word_of(*option);
+      text += option->get_required() ? " " + word : " [" + word + "]";
+    }
+  }
+  return text;
+}
+
 std::string help_text(const CLI::App& command) {
   const auto formatter = command.get_formatter();
   const bool below = command.get_parent() != nullptr;
@@ -246,7 +267,9 @@ std::string help_text(const CLI::App& command) {
 std::string help_of(const CLI::App& app) { return help_text(*named_commands(app).back()); }
 
 std::string unknown_command(const CLI::App& app, const std::string& word) {
-  std::string said = "unknown command " + in_double_quotes(word);
+  const bool is_chat = app.get_name() == kChatName;
+  const std::string slash = is_chat ? kChatName : "";
+  std::string said = "unknown command " + in_double_quotes(slash + word);
   std::vector<std::string> names;
   for (const CLI::App* const command : app.get_subcommands({})) {
     names.push_back(command->get_name());
@@ -257,7 +280,10 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
   if (!here.empty()) {
     said += "; " + std::string(here);
   } else if (!right.empty()) {
-    said += "; did you mean " + right + "?";
+    said += "; did you mean " + slash + right + "?";
+  }
+  if (is_chat) {
+    return said + (right.empty() ? "; " : " ") + "/help lists them";
   }
   return said + "; there are " + names_of_commands(app, ", ");
 }
@@ -279,7 +305,9 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
       if (is_option(word)) {
         return unknown_option(chain, word);
       }
-      words.push_back(word);
+      if (word != kOptionsEnd) {
+        words.push_back(word);
+      }
     }
   }
   if (!command.get_subcommands({}).empty()) {
@@ -293,8 +321,10 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
                      help_hint(command);
   }
   if (!words.empty()) {
+    const bool takes_words = std::ranges::any_of(
+        command.get_options({}), [](const auto* option) { return option->get_positional(); });
     return in_double_quotes(words.front()) + " is one argument too many: " + synopsis(command) +
-           "; a text of several words stands in quotes" + help_hint(command);
+           (takes_words ? "; a text of several words stands in quotes" : "") + help_hint(command);
   }
   return in_plain_words(command, error.what()) + help_hint(command);
 }

@@ -12,6 +12,11 @@ namespace quire::cli {
 
 // The name of the program, and of the app that holds its commands.
 inline constexpr const char* kProgram = "quire";
+// The name of the app that holds the commands of a chat.
+inline constexpr const char* kChatName = "/";
+
+// Returns how a command is written: "quire run [OPTIONS] MODEL [PROMPT]", "/pin ID... [--off]".
+[[nodiscard]] std::string synopsis(const CLI::App& command);
 
 // Returns the help of the command that was named, or of `app`.
 [[nodiscard]] std::string help_of(const CLI::App& app);

@@ -178,6 +178,11 @@ class QUIRE_API LLM {
   // Errors: kInvalidArgument for a text where the model has no tokenizer.
   [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt,
                                                        const RequestOptions& options = {}) const;
+  // Returns what the prefix cache holds of the prompt whatever the salt: parts in order, and for
+  // each the number of salts that hold it. Names no salt. Changes nothing; waits for the running
+  // step. For the operator of a service. Never let a tenant call it: it tells what others have
+  // asked. Errors: kInvalidArgument for a text where the model has no tokenizer.
+  [[nodiscard]] Result<std::vector<CachedPart>> explain_across_salts(const Prompt& prompt) const;
 
   // Returns a sequence of these tokens, which the caller owns. `token_ids` may be empty.
   // Blocks until the tokens that no cache holds are computed. Only session and salt of `options`
@@ -271,6 +276,9 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<EngineStats> engine_stats() const;
   // Returns the numbers of engine_stats() as pairs of name and value.
   [[nodiscard]] Result<Stats> stats() const;
+  // Returns the counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4.
+  // Waits as stats() does. For the operator: the numbers are those of all tenants together.
+  [[nodiscard]] Result<std::string> metrics_text() const;
   // Forgets every cached block that nobody uses, of all salts. Returns how many blocks became free.
   // Waits for the running step.
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();

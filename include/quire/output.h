@@ -105,6 +105,18 @@ struct ReusePart {
   std::string reason;
 };
 
+// A part of a prompt, with the number of tenants whose prefix cache holds it.
+// LLM::explain_across_salts returns a list of parts.
+struct CachedPart {
+  // Position of the part's first token.
+  std::int64_t position = 0;
+  // Number of tokens of the part.
+  std::int64_t tokens = 0;
+  // Number of salts that have computed all tokens up to the part's end. The empty salt counts as
+  // one.
+  std::int64_t num_salts = 0;
+};
+
 // Logits of LLM::forward.
 struct ForwardOutput {
   RequestId request_id;

@@ -413,6 +413,14 @@ class LLM:
         """
         return [Fields(part) for part in self._handle.explain(_prompt(prompt), whose(salt=salt))]
 
+    def explain_across_salts(self, prompt: Prompt) -> list[Fields]:
+        """What the prefix cache holds of the prompt whatever the salt: parts in order, and `num_salts` that hold each.
+
+        For the operator of a service, and never for tenants: it tells what others have asked. It names no salt. A part that
+        none holds has `num_salts` 0; no salt counts as one. Changes nothing.
+        """
+        return [Fields(part) for part in self._handle.explain_across_salts(_prompt(prompt))]
+
     def pause_session(
         self, session: str, expected_return: float | None = None, *, salt: str | None = None
     ) -> None:
@@ -541,6 +549,10 @@ class LLM:
     def stats(self) -> dict[str, int | float]:
         """Counters after the last finished step; times are in seconds."""
         return {k: v if k.endswith("_seconds") else int(v) for k, v in self._handle.stats().items()}
+
+    def metrics_text(self) -> str:
+        """The counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4. For the operator."""
+        return self._handle.metrics_text()
 
     def clear_prefix_cache(self) -> int:
         """Forgets every cached block that nobody uses; returns how many became free."""

@@ -131,6 +131,33 @@ void bind_sessions(nb::module_& module, nb::class_<LLM>& llm) {
       });
 }
 
+// Binds what operators ask: of all tenants together.
+void bind_operating(nb::class_<LLM>& llm) {
+  llm.def("explain_across_salts",
+          [](const LLM& llm, const Prompt& prompt) {
+            return to_list(unwrap(without_gil([&] { return llm.explain_across_salts(prompt); })));
+          })
+      .def("metrics_text", [](const LLM& llm) { return unwrap(llm.metrics_text()); })
+      .def("stats",
+           [](const LLM& llm) {
+             nb::dict dict;
+             for (const auto& [name, value] : unwrap(llm.stats())) {
+               dict[name.c_str()] = value;
+             }
+             return dict;
+           })
+      .def("remarks",
+           [](const LLM& llm) {
+             nb::list remarks;
+             for (const std::string& remark : unwrap(llm.remarks())) {
+               remarks.append(to_text(remark));
+             }
+             return remarks;
+           })
+      .def("clear_prefix_cache",
+           [](LLM& llm) { return unwrap(without_gil([&] { return llm.clear_prefix_cache(); })); });
+}
+
 void bind_llm(nb::module_& module) {
   nb::class_<Stream>(module, "Stream")
       .def_prop_ro("request_id", [](const Stream& s) { return s.request_id().value; })
@@ -165,29 +192,12 @@ void bind_llm(nb::module_& module) {
              return to_list(unwrap(without_gil([&] { return llm.explain(prompt, options); })));
            })
       .def("tokenizer", [](const LLM& llm) { return unwrap(llm.tokenizer()); })
-      .def("stats",
-           [](const LLM& llm) {
-             nb::dict dict;
-             for (const auto& [name, value] : unwrap(llm.stats())) {
-               dict[name.c_str()] = value;
-             }
-             return dict;
-           })
-      .def("remarks",
-           [](const LLM& llm) {
-             nb::list remarks;
-             for (const std::string& remark : unwrap(llm.remarks())) {
-               remarks.append(to_text(remark));
-             }
-             return remarks;
-           })
-      .def("clear_prefix_cache",
-           [](LLM& llm) { return unwrap(without_gil([&] { return llm.clear_prefix_cache(); })); })
       .def("abort",
            [](LLM& llm, std::uint64_t id) {
              return unwrap(without_gil([&] { return llm.abort(RequestId{id}); }));
            })
       .def("close", &LLM::close, nb::call_guard<WithoutGil>());
+  bind_operating(llm);
   bind_sessions(module, llm);
   bind_sequences(module, llm);
 }

@@ -80,6 +80,18 @@ nb::list to_list(const std::vector<ReusePart>& parts) {
   return list;
 }
 
+nb::list to_list(const std::vector<CachedPart>& parts) {
+  nb::list list;
+  for (const CachedPart& part : parts) {
+    nb::dict dict;
+    dict["position"] = part.position;
+    dict["tokens"] = part.tokens;
+    dict["num_salts"] = part.num_salts;
+    list.append(dict);
+  }
+  return list;
+}
+
 nb::object to_array(std::vector<float> values, std::initializer_list<std::size_t> shape) {
   auto kept = std::make_unique<std::vector<float>>(std::move(values));
   const nb::capsule owner(

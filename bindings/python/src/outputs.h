@@ -20,6 +20,8 @@ namespace quire::python {
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
 // As explain gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);
+// As explain_across_salts gives them.
+[[nodiscard]] nanobind::list to_list(const std::vector<CachedPart>& parts);
 // A NumPy array of this shape that owns the memory; nothing is copied.
 [[nodiscard]] nanobind::object to_array(std::vector<float> values,
                                         std::initializer_list<std::size_t> shape);

@@ -31,6 +31,20 @@ def test_a_prefix_is_reused_within_its_salt_and_not_beyond(llm):
     assert llm.explain(PROMPT, salt="cleo")[0].reason == "never seen"
 
 
+def test_the_operator_sees_how_many_hold_each_part_and_who_is_not_told(llm):
+    def across(prompt):
+        return [(part.position, part.tokens, part.num_salts) for part in llm.explain_across_salts(prompt)]
+
+    assert across(PROMPT) == [(0, len(PROMPT), 0)]
+    llm.generate([PROMPT, PROMPT[:41]], ONE, salt=["ada's secret", "bob"])
+    llm.generate(PROMPT, ONE)
+    assert across(PROMPT) == [(0, 40, 3), (40, 40, 2), (80, len(PROMPT) - 80, 0)]
+    assert "secret" not in repr(llm.explain_across_salts(PROMPT))
+    assert llm.explain(PROMPT, salt="cleo")[0].reason == "never seen"
+    with pytest.raises(TypeError):
+        llm.explain_across_salts(PROMPT, salt="ada's secret")
+
+
 def test_every_call_takes_one(llm, tmp_path):
     list(llm.stream(PROMPT, ONE, salt="stream"))
     llm.forward(PROMPT, rows="last", salt="forward")

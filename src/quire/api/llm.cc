@@ -16,9 +16,12 @@
 #include <vector>
 
 #include "quire/api/llm_impl.h"
+#include "quire/api/metrics.h"
 #include "quire/api/tokenizer_impl.h"
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/resident_memory.h"
+#include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
 #include "quire/chat.h"
@@ -34,7 +37,6 @@
 #include "quire/sampling.h"
 #include "quire/stats.h"
 #include "quire/text/work_limits.h"
-#include "quire/tiers/reload_policy.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
@@ -59,6 +61,47 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
   }
   base::WorkMeter meter(text::kWorkOfCall, interrupted);
   return engine.text()->tokenizer.encode(std::get<std::string>(prompt), {.meter = &meter});
+}
+
+EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& stats) {
+  const tiers::ReloadPolicy::Measured pace = runtime.tiers().reload_policy().measured();
+  const auto& ledger = stats.ledger;
+  return {
+      .blocks_total = ledger.blocks_total,
+      .blocks_free = ledger.blocks_free,
+      .blocks_cached = ledger.blocks_cached,
+      .blocks_in_use = ledger.blocks_in_use,
+      .block_bytes = stats.block_bytes,
+      .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
+      .evictions = ledger.evictions,
+      .evictions_closed = ledger.evictions_closed,
+      .evictions_expired = ledger.evictions_expired,
+      .evictions_later = ledger.evictions_later,
+      .blocks_moved = ledger.blocks_moved,
+      .sessions = ledger.sessions,
+      .tokens_computed = stats.tokens_computed,
+      .tokens_reused = stats.tokens_reused,
+      .tokens_generated = stats.tokens_generated,
+      .steps = stats.steps,
+      .steps_ahead = stats.steps_ahead,
+      .preemptions = stats.preemptions,
+      .requests_finished = stats.requests_finished,
+      .requests_running = stats.requests_running,
+      .requests_waiting = stats.requests_waiting,
+      .attention_entries = stats.attention.entries,
+      .attention_rows = stats.attention.rows,
+      .attention_blocks_read = stats.attention.blocks_read,
+      .step_seconds = stats.step_seconds,
+      .forward_seconds = stats.forward_seconds,
+      .sample_seconds = stats.sample_seconds,
+      .load_seconds = stats.load_seconds,
+      .load_bytes = stats.load_bytes,
+      .weight_bytes = stats.weight_bytes,
+      .mapped_weight_bytes = stats.mapped_weight_bytes,
+      .token_read_seconds = pace.read.value_or(0),
+      .token_compute_seconds = pace.computed.value_or(0),
+      .oldest_waiting_seconds = stats.waiting_since ? base::seconds_since(*stats.waiting_since) : 0,
+      .process_resident_memory_bytes = base::resident_bytes()};
 }
 
 Status first_failure(Channels channels) {
@@ -418,41 +461,15 @@ Result<Tokenizer> LLM::tokenizer() const try {
 Result<EngineStats> LLM::engine_stats() const try {
   QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY(const auto stats, runtime->engine().stats());
-  const tiers::ReloadPolicy::Measured pace = runtime->tiers().reload_policy().measured();
-  const auto& ledger = stats.ledger;
-  return EngineStats{.blocks_total = ledger.blocks_total,
-                     .blocks_free = ledger.blocks_free,
-                     .blocks_cached = ledger.blocks_cached,
-                     .blocks_in_use = ledger.blocks_in_use,
-                     .block_bytes = stats.block_bytes,
-                     .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
-                     .evictions = ledger.evictions,
-                     .evictions_closed = ledger.evictions_closed,
-                     .evictions_expired = ledger.evictions_expired,
-                     .evictions_later = ledger.evictions_later,
-                     .blocks_moved = ledger.blocks_moved,
-                     .sessions = ledger.sessions,
-                     .tokens_computed = stats.tokens_computed,
-                     .tokens_reused = stats.tokens_reused,
-                     .tokens_generated = stats.tokens_generated,
-                     .steps = stats.steps,
-                     .steps_ahead = stats.steps_ahead,
-                     .preemptions = stats.preemptions,
-                     .requests_finished = stats.requests_finished,
-                     .requests_running = stats.requests_running,
-                     .requests_waiting = stats.requests_waiting,
-                     .attention_entries = stats.attention.entries,
-                     .attention_rows = stats.attention.rows,
-                     .attention_blocks_read = stats.attention.blocks_read,
-                     .step_seconds = stats.step_seconds,
-                     .forward_seconds = stats.forward_seconds,
-                     .sample_seconds = stats.sample_seconds,
-                     .load_seconds = stats.load_seconds,
-                     .load_bytes = stats.load_bytes,
-                     .weight_bytes = stats.weight_bytes,
-                     .mapped_weight_bytes = stats.mapped_weight_bytes,
-                     .token_read_seconds = pace.read.value_or(0),
-                     .token_compute_seconds = pace.computed.value_or(0)};
+  return public_stats(*runtime, stats);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::string> LLM::metrics_text() const try {
+  QUIRE_TRY(const auto runtime, impl_->open());
+  QUIRE_TRY(const auto stats, runtime->engine().stats());
+  return api::metrics_text(public_stats(*runtime, stats), stats);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -508,6 +525,28 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
     parts.push_back({.position = cached.tokens,
                      .tokens = std::ssize(ids) - cached.tokens,
                      .reason = cached.miss});
+  }
+  return parts;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::vector<CachedPart>> LLM::explain_across_salts(const Prompt& prompt) const try {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
+  QUIRE_TRY(const std::vector<std::int32_t> lengths, engine->cached_prefixes(ids));
+  std::vector<CachedPart> parts;
+  std::int64_t position = 0;
+  for (std::size_t left = lengths.size(); left > 0; --left) {  // the shortest first
+    if (const std::int64_t end = lengths[left - 1]; end > position) {
+      parts.push_back({.position = position,
+                       .tokens = end - position,
+                       .num_salts = static_cast<std::int64_t>(left)});
+      position = end;
+    }
+  }
+  if (position < std::ssize(ids)) {
+    parts.push_back({.position = position, .tokens = std::ssize(ids) - position});
   }
   return parts;
 } catch (const std::bad_alloc&) {

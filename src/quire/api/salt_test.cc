@@ -92,6 +92,32 @@ TEST_F(Salts, ExplainSaysNothingOfAnotherOne) {
   }
 }
 
+std::vector<std::array<std::int64_t, 3>> across(const LLM& llm, const Prompt& prompt) {
+  std::vector<std::array<std::int64_t, 3>> parts;
+  for (const CachedPart& part : llm.explain_across_salts(prompt).value()) {
+    parts.push_back({part.position, part.tokens, part.num_salts});
+  }
+  return parts;
+}
+
+TEST_F(Salts, TheOperatorSeesHowManyHoldEachPart) {
+  using Parts = std::vector<std::array<std::int64_t, 3>>;
+  const std::int64_t all = std::ssize(prompt_);
+  EXPECT_EQ(across(llm_, prompt_), (Parts{{0, all, 0}})) << "nobody has asked";
+  EXPECT_EQ(reused("alice"), 0);
+  EXPECT_EQ(across(llm_, prompt_), (Parts{{0, 80, 1}, {80, all - 80, 0}}));
+  EXPECT_EQ(reused(""), 0);
+  Ids half(prompt_.begin(), prompt_.begin() + 41);
+  ASSERT_TRUE(llm_.generate(half, greedy_, {.salt = "bob"}).ok());
+  EXPECT_EQ(across(llm_, prompt_), (Parts{{0, 40, 3}, {40, 40, 2}, {80, all - 80, 0}}));
+  EXPECT_EQ(llm_.explain(prompt_, {.salt = "cleo"}).value().front().reason, "never seen")
+      << "a tenant learns nothing of it";
+  EXPECT_EQ(stat(llm_, "blocks_cached"), 10 + 10 + 5) << "looking changes nothing";
+  EXPECT_EQ(across(llm_, Ids{}), Parts{});
+  ASSERT_TRUE(llm_.clear_prefix_cache().ok());
+  EXPECT_EQ(across(llm_, prompt_), (Parts{{0, all, 0}}));
+}
+
 TEST_F(Salts, ALongOneIsRefusedWhereverItIsGiven) {
   const std::string longest(1024, 's'), more(1025, 's');
   const auto expect_refused = [](const auto& result, const std::string& argument) {

@@ -89,6 +89,9 @@ class ActiveRequest {
   // the prefix index's or composed.
   std::int64_t note_admission(std::int64_t cached_tokens);
   [[nodiscard]] bool admitted() const { return admitted_; }
+  [[nodiscard]] const Timing& timing() const { return output_.timing; }
+  // Returns how many tokens were sampled for this request.
+  [[nodiscard]] std::size_t num_sampled() const { return sampled_ids().size(); }
   [[nodiscard]] std::int64_t cached_tokens() const { return output_.usage.cached_tokens; }
 
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.

@@ -272,6 +272,12 @@ Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
   return cached;
 }
 
+Result<std::vector<std::int32_t>> Engine::cached_prefixes(std::span<const TokenId> tokens) {
+  std::vector<std::int32_t> lengths;
+  QUIRE_TRY_STATUS(thread_.call([&] { lengths = core_->ledger.cache().match_each_salt(tokens); }));
+  return lengths;
+}
+
 const std::string& Engine::salt_of(const std::string& asked) const {
   return options_.salt_of(asked);
 }

@@ -77,6 +77,9 @@ class Engine final : private EngineThread::Worker {
   };
   [[nodiscard]] Result<Cached> cached_prefix(std::span<const TokenId> tokens,
                                              const std::string& salt);
+  // Returns the length of the cached prefix of each salt that has one, the longest first. For the
+  // operator.
+  [[nodiscard]] Result<std::vector<std::int32_t>> cached_prefixes(std::span<const TokenId> tokens);
   // Returns the salt of a call that asks for this one: an empty one is everybody's here.
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
   // Returns the counters, with all that was posted before the call.
@@ -101,7 +104,7 @@ class Engine final : private EngineThread::Worker {
   // Clears the prefix cache when one fails.
   [[nodiscard]] Status copy_blocks_now();
   // Makes the counters visible to stats().
-  void publish_stats() { stats_.publish(*core_); }
+  void publish_stats() { stats_.publish(*core_, requests_->waiting_since()); }
 
   // The sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }

@@ -1,14 +1,17 @@
 // EngineCore: the parts that every step works on, made when the model is loaded.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "quire/attention/plan.h"
 #include "quire/chunk_types.h"
 #include "quire/device/accelerator.h"
+#include "quire/engine/histogram.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
@@ -53,6 +56,10 @@ struct EngineStats {
   std::int64_t requests_finished = 0;
   std::int64_t requests_running = 0;
   std::int64_t requests_waiting = 0;
+  std::optional<std::chrono::steady_clock::time_point> waiting_since;  // the oldest of them
+  Histogram queue_times;              // of requests, until they were first computed
+  Histogram first_token_times;        // of requests that generate, from submission
+  Histogram step_times;               // up to delivery
   attention::PlanCounters attention;  // of all layers of all steps
   double step_seconds = 0;          // in steps, all together, up to delivery; one after the other:
   double schedule_seconds = 0;      // planning and committing

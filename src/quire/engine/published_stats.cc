@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
+#include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 
 namespace quire::engine {
 
-void PublishedStats::publish(EngineCore& core) {
+void PublishedStats::publish(EngineCore& core, std::optional<Clock::time_point> waiting_since) {
   core.counters.ledger = core.ledger.counts();
   core.counters.requests_running = core.scheduler.num_running();
   core.counters.requests_waiting = core.scheduler.num_waiting();
+  core.counters.waiting_since = waiting_since;
   const std::lock_guard lock(mutex_);
   stats_ = core.counters;
 }

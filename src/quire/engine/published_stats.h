@@ -3,15 +3,18 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
+#include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 
 namespace quire::engine {
 
 class PublishedStats {
  public:
-  // Shows the counters of this moment. Engine thread.
-  void publish(EngineCore& core);
+  // Shows the counters of this moment. `waiting_since`: when the oldest waiting request was
+  // submitted. Engine thread.
+  void publish(EngineCore& core, std::optional<Clock::time_point> waiting_since);
   // Returns what was published last. Any thread.
   [[nodiscard]] EngineStats get() const;
 

@@ -80,8 +80,14 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
-  stats_.publish(core_);
+  publish();
   return {};
+}
+
+std::optional<Clock::time_point> RequestTable::waiting_since() const {
+  const std::optional<RequestId> first = core_.scheduler.first_waiting();
+  const auto found = first ? active_.find(first->value) : active_.end();
+  return found == active_.end() ? std::nullopt : std::optional(found->second.request().submitted);
 }
 
 // Only a request that chooses at random, and brings no seed, draws one: prefill and greedy requests
@@ -98,7 +104,7 @@ bool RequestTable::abort(RequestId id) {
     return false;
   }
   core_.scheduler.finish(id);
-  stats_.publish(core_);
+  publish();
   it->second.end(FinishReason::kCancelled);
   active_.erase(it);
   return true;
@@ -109,7 +115,7 @@ void RequestTable::fail(RequestId id, Error error) {
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   core_.scheduler.finish(id);
   core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
-  stats_.publish(core_);
+  publish();
   it->second.fail(std::move(error));
   active_.erase(it);
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -39,6 +40,10 @@ class RequestTable {
   // Ends a request whose output is complete.
   void finish(ActiveRequest& active);
 
+  // Returns the time at which the oldest of the waiting requests was submitted; nullopt when none
+  // waits.
+  [[nodiscard]] std::optional<Clock::time_point> waiting_since() const;
+
   [[nodiscard]] bool empty() const { return active_.empty(); }
   // Precondition: the request has not ended.
   [[nodiscard]] ActiveRequest& at(RequestId id) { return active_.at(id.value); }
@@ -49,6 +54,7 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
+  void publish() { stats_.publish(core_, waiting_since()); }
   [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
 

@@ -152,6 +152,9 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
       return;
     }
     step.core.counters.tokens_generated += 1;
+    if (active.num_sampled() == 1) {
+      step.core.counters.first_token_times.add(active.timing().first_token_seconds);
+    }
     step.touched.push_back(&active);
   } else {
     ends = reaches_end(step, run);  // the prompt was all that was wanted
@@ -249,6 +252,7 @@ void note_admissions(Step& step) {
       const std::int64_t cached_tokens =
           step.core.scheduler.progress(step.now.runs[i].request).cached_tokens;
       step.core.counters.tokens_reused += active.note_admission(cached_tokens);
+      step.core.counters.queue_times.add(active.timing().queue_seconds);
     }
   }
 }
@@ -303,7 +307,7 @@ void settle_step(Step& step) {
 }
 
 void deliver_step(Step& step) {
-  step.stats.publish(step.core);
+  step.stats.publish(step.core, step.requests.waiting_since());
   for (ActiveRequest* active : step.touched) {
     active->deliver();
   }

@@ -44,7 +44,9 @@ Status compute_next(Step& step) {
   watch.lap(counters.sample_seconds);
   settle_step(step);
   watch.lap(counters.settle_seconds);
-  counters.step_seconds += seconds_between(start, Clock::now());
+  const double seconds = seconds_between(start, Clock::now());
+  counters.step_seconds += seconds;
+  counters.step_times.add(seconds);
   deliver_step(step);
   watch.lap(counters.deliver_seconds);
   return {};

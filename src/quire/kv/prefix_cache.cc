@@ -1,7 +1,9 @@
 #include "quire/kv/prefix_cache.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +34,20 @@ PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view
     result.evictable_blocks += state_->shared.index().is_unused(block) ? 1 : 0;
   }
   return result;
+}
+
+std::vector<std::int32_t> PrefixCache::match_each_salt(std::span<const TokenId> tokens) const {
+  const LedgerConfig& config = state_->shared.config();
+  if (!config.prefix_cache || tokens.empty()) {
+    return {};
+  }
+  std::vector<std::int32_t> lengths =
+      state_->shared.index().match_each_salt(tokens.first(tokens.size() - 1));
+  for (std::int32_t& length : lengths) {
+    length *= config.block_tokens;
+  }
+  std::ranges::sort(lengths, std::greater());
+  return lengths;
 }
 
 PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_view salt) const {

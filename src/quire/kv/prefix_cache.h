@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/types.h"
@@ -26,6 +27,9 @@ class PrefixCache {
   // Returns that length with the blocks that attaching it would hold. Cost: O(match).
   [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens,
                                   std::string_view salt = {}) const;
+  // Returns the length of the match of each salt that has one, the longest first. For the operator;
+  // names no salt. Cost: O(salts * match).
+  [[nodiscard]] std::vector<std::int32_t> match_each_salt(std::span<const TokenId> tokens) const;
   // Returns the reason why the match ends where it does. Cost: O(match + blocks).
   [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;

@@ -111,6 +111,16 @@ std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens,
   return chain;
 }
 
+std::vector<std::int32_t> PrefixIndex::match_each_salt(std::span<const TokenId> tokens) const {
+  std::vector<std::int32_t> counts;
+  for (const auto& [salt, root] : root_ids_) {
+    if (const auto count = static_cast<std::int32_t>(match(tokens, salt).size()); count > 0) {
+      counts.push_back(count);
+    }
+  }
+  return counts;
+}
+
 std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const TokenId> tokens) const {
   const std::uint64_t hash = chain_hash(hash_of(parent.id.value), tokens);
   for (std::int32_t id = buckets_[hash & (buckets_.size() - 1)]; id >= 0;

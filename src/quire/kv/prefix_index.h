@@ -51,6 +51,9 @@ class PrefixIndex {
   [[nodiscard]] std::vector<BlockRef> match(std::span<const TokenId> tokens,
                                             std::string_view salt = {}) const;
 
+  // Returns, for each salt that has some, how many blocks match() finds. O(salts * match).
+  [[nodiscard]] std::vector<std::int32_t> match_each_salt(std::span<const TokenId> tokens) const;
+
   // The child of `parent` that holds `tokens` (one block of them).
   [[nodiscard]] std::optional<BlockRef> find(BlockRef parent,
                                              std::span<const TokenId> tokens) const;

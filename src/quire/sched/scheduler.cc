@@ -301,6 +301,12 @@ std::int32_t Scheduler::num_waiting() const {
   return static_cast<std::int32_t>(impl_->state.line.size()) - impl_->state.num_running;
 }
 
+std::optional<RequestId> Scheduler::first_waiting() const {
+  const auto& line = impl_->state.line;
+  const auto first = static_cast<std::size_t>(impl_->state.num_running);
+  return first < line.size() ? std::optional(line[first]->request.id) : std::nullopt;
+}
+
 std::int32_t Scheduler::num_running() const { return impl_->state.num_running; }
 
 }  // namespace quire::sched

@@ -69,6 +69,8 @@ class Scheduler {
   // Returns the counters of a request; zeros if it is unknown.
   [[nodiscard]] RequestProgress progress(RequestId id) const;
   [[nodiscard]] std::int32_t num_waiting() const;
+  // Returns the request that has waited longest, or nullopt when none waits. Cost: O(1).
+  [[nodiscard]] std::optional<RequestId> first_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;
 
  private:

@@ -1,0 +1,133 @@
+#include "quire/api/metrics.h"
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "quire/engine/engine_core.h"
+#include "quire/engine/histogram.h"
+#include "quire/stats.h"
+
+namespace quire::api {
+namespace {
+
+using enum MetricKind;
+
+constexpr Metric kMetrics[] = {
+    {"blocks_total", kGauge, "KV blocks of the pool", &EngineStats::blocks_total},
+    {"blocks_free", kGauge, "KV blocks that are free", &EngineStats::blocks_free},
+    {"blocks_cached", kGauge, "KV blocks that the prefix cache knows and nobody uses",
+     &EngineStats::blocks_cached},
+    {"blocks_in_use", kGauge, "KV blocks in use, also by registered chunks",
+     &EngineStats::blocks_in_use},
+    {"block_bytes", kGauge, "Bytes of one KV block over all layers", &EngineStats::block_bytes},
+    {"bytes_in_use", kGauge, "Bytes of the KV blocks in use", &EngineStats::bytes_in_use},
+    {"evictions", kCounter, "Cached blocks freed to make room", &EngineStats::evictions},
+    {"evictions_closed", kCounter, "Evicted blocks of a session that was closed",
+     &EngineStats::evictions_closed},
+    {"evictions_expired", kCounter, "Evicted blocks of a session that was over its time",
+     &EngineStats::evictions_expired},
+    {"evictions_later", kCounter, "Evicted blocks of a session that was expected back later",
+     &EngineStats::evictions_later},
+    {"blocks_moved", kCounter, "Cached blocks copied elsewhere so that others lie side by side",
+     &EngineStats::blocks_moved},
+    {"sessions", kGauge, "Open sessions", &EngineStats::sessions},
+    {"tokens_computed", kCounter, "Rows that went through the model",
+     &EngineStats::tokens_computed},
+    {"tokens_reused", kGauge, "Tokens of prompts that were not computed",
+     &EngineStats::tokens_reused},
+    {"tokens_generated", kCounter, "Generated tokens", &EngineStats::tokens_generated},
+    {"steps", kCounter, "Forward passes", &EngineStats::steps},
+    {"steps_ahead", kCounter, "Forward passes launched while the one before still ran",
+     &EngineStats::steps_ahead},
+    {"preemptions", kCounter, "Times a running request gave its blocks back",
+     &EngineStats::preemptions},
+    {"requests_finished", kCounter, "Finished requests, computed chunks included",
+     &EngineStats::requests_finished},
+    {"requests_running", kGauge, "Running requests", &EngineStats::requests_running},
+    {"requests_waiting", kGauge, "Waiting requests", &EngineStats::requests_waiting},
+    {"attention_entries", kCounter, "Runs of KV with the rows that attend to them, in all layers",
+     &EngineStats::attention_entries},
+    {"attention_rows", kCounter, "Rows of these runs", &EngineStats::attention_rows},
+    {"attention_blocks_read", kCounter, "Visits to a KV block by one KV head in one layer",
+     &EngineStats::attention_blocks_read},
+    {"step_seconds", kCounter, "Time in steps", &EngineStats::step_seconds},
+    {"forward_seconds", kCounter, "Time in the model", &EngineStats::forward_seconds},
+    {"sample_seconds", kCounter, "Time choosing tokens", &EngineStats::sample_seconds},
+    {"load_seconds", kGauge, "Time to open the model", &EngineStats::load_seconds},
+    {"load_bytes", kGauge, "Bytes read to open the model", &EngineStats::load_bytes},
+    {"weight_bytes", kGauge, "Bytes of packed weights", &EngineStats::weight_bytes},
+    {"mapped_weight_bytes", kGauge, "Bytes of packed weights that are mapped from a store",
+     &EngineStats::mapped_weight_bytes},
+    {"token_read_seconds", kGauge, "Measured time to read a token of saved KV; 0 until measured",
+     &EngineStats::token_read_seconds},
+    {"token_compute_seconds", kGauge, "Measured time to compute a token; 0 until measured",
+     &EngineStats::token_compute_seconds},
+    {"oldest_waiting_seconds", kGauge,
+     "Time since the oldest waiting request was submitted; 0 when none waits",
+     &EngineStats::oldest_waiting_seconds},
+    {"process_resident_memory_bytes", kGauge,
+     "Bytes of the process in RAM, mapped weights included",
+     &EngineStats::process_resident_memory_bytes},
+};
+
+// Returns the shortest text that reads as this number.
+std::string shown(double value) {
+  std::array<char, 32> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end};
+}
+
+void add_head(std::string& text, const std::string& name, std::string_view help,
+              std::string_view type) {
+  text += "# HELP " + name + " ";
+  text.append(help).append(".\n# TYPE ").append(name).append(" ").append(type).append("\n");
+}
+
+void add_metric(std::string& text, const Metric& metric, const EngineStats& stats) {
+  const bool counts = metric.kind == kCounter;
+  const std::string name = std::string("quire_") + metric.name + (counts ? "_total" : "");
+  add_head(text, name, metric.help, counts ? "counter" : "gauge");
+  const double value = std::visit(
+      [&stats](auto member) { return static_cast<double>(stats.*member); }, metric.member);
+  text += name + " " + shown(value) + "\n";
+}
+
+void add_histogram(std::string& text, const std::string& name, std::string_view help,
+                   const engine::Histogram& histogram) {
+  add_head(text, name, help, "histogram");
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i <= engine::Histogram::kBounds; ++i) {
+    total += histogram.count(i);
+    const bool last = i == engine::Histogram::kBounds;
+    text += name + "_bucket{le=\"" + (last ? "+Inf" : shown(engine::Histogram::bound(i))) + "\"} " +
+            std::to_string(total) + "\n";
+  }
+  text += name + "_sum " + shown(histogram.sum()) + "\n";
+  text += name + "_count " + std::to_string(total) + "\n";
+}
+
+}  // namespace
+
+std::span<const Metric> metrics() { return kMetrics; }
+
+std::string metrics_text(const EngineStats& stats, const engine::EngineStats& times) {
+  std::string text;
+  for (const Metric& metric : kMetrics) {
+    add_metric(text, metric, stats);
+  }
+  add_histogram(text, "quire_time_to_first_token_seconds",
+                "Time from submission to the first generated token", times.first_token_times);
+  add_histogram(text, "quire_queue_time_seconds",
+                "Time from submission until a request was first computed", times.queue_times);
+  add_histogram(text, "quire_step_time_seconds", "Time of one step up to delivery",
+                times.step_times);
+  return text;
+}
+
+}  // namespace quire::api
