@@ -180,7 +180,7 @@ std::string closing_sections() {
 
 std::string man_page(const CLI::App& app) {
   const SharedOptions shared(app);
-  std::string text = ".TH QUIRE 1 " + macro_argument(kDate) + " " +
+  std::string text = ".TH QUIRE 1 " + std::string(kDate) + " " +
                      macro_argument(std::string("quire ") + version()) + " \"User Commands\"\n";
   text += ".SH NAME\nquire \\- language models whose KV cache is yours\n";
   text += ".SH SYNOPSIS\n.B quire\n.I COMMAND\n[OPTIONS] ARGUMENTS\n";
