@@ -9,10 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <new>
-#include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -21,7 +18,6 @@
 
 #include "quire/base/check.h"
 #include "quire/base/json.h"
-#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/kv/chunk_types.h"
