@@ -11,15 +11,24 @@ PAGES = ["README.md", "CONTRIBUTING.md"]
 
 
 class ReadmeTest(unittest.TestCase):
-    def test_each_function_of_the_way_of_a_request_is_declared_where_the_table_says(self):
-        rows = re.findall(r"^\| (\d) \|.*$", (ROOT / "README.md").read_text(), re.M)
-        self.assertEqual(rows, [str(i) for i in range(1, 9)])
-        places = re.findall(r"`([\w/]+\.h) : (\w+)`", (ROOT / "README.md").read_text())
-        self.assertGreaterEqual(len(places), 12)
-        for path, function in places:
-            with self.subTest(path=path, function=function):
+    def way_of_a_request(self):
+        table = (ROOT / "README.md").read_text().split("## The way of a request")[1].split("## ")[0]
+        self.assertEqual(re.findall(r"^\| (\d) \|", table, re.M), [str(i) for i in range(1, 9)])
+        return re.findall(r"`([\w/]+\.(?:h|cc)) : (\w+)`", table)
+
+    def test_each_name_of_the_way_of_a_request_is_where_the_table_says(self):
+        places = self.way_of_a_request()
+        self.assertGreaterEqual(len(places), 20)
+        for path, name in places:
+            with self.subTest(path=path, name=name):
                 code = re.sub(r"//.*", "", (ROOT / path).read_text())
-                self.assertRegex(code, rf"[\w>&*] {function}\(")
+                self.assertRegex(code, rf"[\w>&*:] ?(?:\w+::)?{name}\(|struct {name} ")
+
+    def test_the_way_of_a_request_is_short(self):
+        files = {path for path, _ in self.way_of_a_request()}
+        lines = {path: len((ROOT / path).read_text().splitlines()) for path in files}
+        self.assertLessEqual(len(files), 24)
+        self.assertLessEqual(sum(lines.values()), 4000, lines)
 
     def test_links_and_paths_exist(self):
         for page in PAGES:

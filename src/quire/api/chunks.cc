@@ -13,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "quire/api/await.h"
 #include "quire/api/llm_impl.h"
 #include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
+#include "quire/api/stream_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunks/chunk_drafts.h"

@@ -1,7 +1,5 @@
 #include "quire/llm.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,13 +13,11 @@
 #include <variant>
 #include <vector>
 
+#include "quire/api/await.h"
 #include "quire/api/llm_impl.h"
-#include "quire/api/metrics.h"
+#include "quire/api/stream_impl.h"
 #include "quire/api/tokenizer_impl.h"
-#include "quire/base/check.h"
 #include "quire/base/no_memory.h"
-#include "quire/base/resident_memory.h"
-#include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
 #include "quire/chat.h"
@@ -37,7 +33,6 @@
 #include "quire/sampling.h"
 #include "quire/stats.h"
 #include "quire/text/work_limits.h"
-#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -63,209 +58,7 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
   return engine.text()->tokenizer.encode(std::get<std::string>(prompt), {.meter = &meter});
 }
 
-EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& stats) {
-  const tiers::ReloadPolicy::Measured pace = runtime.tiers().reload_policy().measured();
-  const auto& ledger = stats.ledger;
-  return {
-      .blocks_total = ledger.blocks_total,
-      .blocks_free = ledger.blocks_free,
-      .blocks_cached = ledger.blocks_cached,
-      .blocks_in_use = ledger.blocks_in_use,
-      .block_bytes = stats.block_bytes,
-      .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
-      .evictions = ledger.evictions,
-      .evictions_closed = ledger.evictions_closed,
-      .evictions_expired = ledger.evictions_expired,
-      .evictions_later = ledger.evictions_later,
-      .blocks_moved = ledger.blocks_moved,
-      .sessions = ledger.sessions,
-      .tokens_computed = stats.tokens_computed,
-      .tokens_reused = stats.tokens_reused,
-      .tokens_generated = stats.tokens_generated,
-      .steps = stats.steps,
-      .steps_ahead = stats.steps_ahead,
-      .preemptions = stats.preemptions,
-      .requests_finished = stats.requests_finished,
-      .requests_running = stats.requests_running,
-      .requests_waiting = stats.requests_waiting,
-      .attention_entries = stats.attention.entries,
-      .attention_rows = stats.attention.rows,
-      .attention_blocks_read = stats.attention.blocks_read,
-      .step_seconds = stats.step_seconds,
-      .forward_seconds = stats.forward_seconds,
-      .sample_seconds = stats.sample_seconds,
-      .load_seconds = stats.load_seconds,
-      .load_bytes = stats.load_bytes,
-      .weight_bytes = stats.weight_bytes,
-      .mapped_weight_bytes = stats.mapped_weight_bytes,
-      .token_read_seconds = pace.read.value_or(0),
-      .token_compute_seconds = pace.computed.value_or(0),
-      .oldest_waiting_seconds = stats.waiting_since ? base::seconds_since(*stats.waiting_since) : 0,
-      .process_resident_memory_bytes = base::resident_bytes()};
-}
-
-Status first_failure(Channels channels) {
-  for (const auto& channel : channels) {
-    QUIRE_TRY_STATUS(channel->failure());
-  }
-  return {};
-}
-
-// Ends a request for a caller who may not fail, and waits until its blocks are free. Gives up after
-// a few tries that were refused memory: then the request goes on to its own end.
-void abort_surely(engine::Engine& engine, RequestId id) noexcept {
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    try {
-      const auto aborted = engine.abort(id);
-      if (aborted.ok() || aborted.error().code != ErrorCode::kOutOfBlocks) {
-        return;
-      }
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
-    }
-  }
-}
-
-// Waits until all have ended, one has failed, or the caller interrupts.
-Status wait_all(Channels channels, const Interrupt& interrupted) {
-  const int timeout_ms = interrupted || channels.size() > 1 ? kInterruptPollMs : -1;
-  Status state;
-  for (const auto& channel : channels) {
-    while (state.ok() && !channel->wait_end(timeout_ms)) {
-      state = interrupted && interrupted()
-                  ? Status(ErrorCode::kCancelled, "the call was interrupted")
-                  : first_failure(channels);
-    }
-  }
-  return state.ok() ? first_failure(channels) : state;
-}
-
 }  // namespace
-
-Status await(engine::Engine& engine, Channels channels, const Interrupt& interrupted) {
-  Status done;
-  try {
-    done = wait_all(channels, interrupted);
-  } catch (const std::bad_alloc&) {
-    done = base::no_memory("waiting for requests");
-  }
-  if (done.ok()) {
-    return done;
-  }
-  for (const auto& channel : channels) {
-    engine.abandon(channel->id());
-  }
-  return done;
-}
-
-Result<std::vector<GenerationOutput>> await_outputs(engine::Engine& engine, Channels channels,
-                                                    const Interrupt& interrupted) {
-  QUIRE_TRY_STATUS(await(engine, channels, interrupted));
-  std::vector<GenerationOutput> outputs;
-  for (const auto& channel : channels) {
-    QUIRE_TRY(auto output, channel->take_generation());
-    outputs.push_back(std::move(output));
-  }
-  return outputs;
-}
-
-Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Stream::Stream(Stream&&) noexcept = default;
-Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this != &other) {
-    close();
-    impl_ = std::move(other.impl_);
-  }
-  return *this;
-}
-Stream::~Stream() { close(); }
-
-bool Stream::Impl::arrived(int timeout_ms) {
-  if (channel != nullptr || refusal) {
-    return true;
-  }
-  auto answer = submission->take(timeout_ms);
-  if (!answer) {
-    return false;
-  }
-  if (answer->ok()) {
-    channel = std::move(*answer).value();
-  } else {
-    refusal = std::move(*answer).error();
-  }
-  return true;
-}
-
-RequestId Stream::request_id() const {
-  const bool taken = !impl_->engine->home().left() && impl_->arrived(-1) && !impl_->refusal;
-  return taken ? impl_->channel->id() : RequestId{};
-}
-
-bool Stream::wait(int timeout_ms) {
-  if (impl_->ended || impl_->engine->home().left()) {
-    return true;
-  }
-  const auto start = std::chrono::steady_clock::now();
-  if (!impl_->arrived(timeout_ms)) {
-    return false;
-  }
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::steady_clock::now() - start);
-  const int left = timeout_ms - static_cast<int>(waited.count());
-  return impl_->refusal || impl_->channel->wait(timeout_ms < 0 ? timeout_ms : std::max(left, 0));
-}
-
-Result<std::optional<Delta>> Stream::next() try {
-  if (impl_->ended) {
-    return std::optional<Delta>();
-  }
-  QUIRE_TRY_STATUS(impl_->engine->home().check());
-  [[maybe_unused]] const bool arrived = impl_->arrived(-1);
-  if (const std::optional<Error>& refusal = impl_->refusal; refusal.has_value()) {
-    impl_->ended = true;
-    return *refusal;
-  }
-  auto delta = impl_->channel->next();
-  if (!delta.ok()) {
-    impl_->ended = true;
-    return delta;
-  }
-  const std::optional<Delta>& given = *delta;
-  if (!given.has_value() || given->finished) {
-    impl_->ended = true;
-    QUIRE_TRY(impl_->output, impl_->channel->take_generation());
-  }
-  return delta;
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-bool Stream::finished() const { return impl_->output.has_value(); }
-
-const GenerationOutput& Stream::output() const {
-  const std::optional<GenerationOutput>& output = impl_->output;
-  QUIRE_CHECK(output.has_value(), "the stream has not finished; ask finished() first");
-  return *output;
-}
-
-void Stream::close() {
-  if (impl_ == nullptr || impl_->ended) {
-    return;
-  }
-  impl_->ended = true;
-  engine::Engine& engine = *impl_->engine;
-  // A closed engine has ended the request already.
-  if (impl_->waits) {
-    abort_surely(engine, impl_->channel->id());
-    return;
-  }
-  if (impl_->submission != nullptr) {
-    impl_->submission->give_up();
-  }
-  if (!engine.home().left() && impl_->arrived(0) && !impl_->refusal) {
-    engine.abandon(impl_->channel->id());
-  }
-}
 
 Result<std::shared_ptr<runtime::Runtime>> LLM::Impl::open() const try {
   QUIRE_TRY_STATUS(home.check());
@@ -454,22 +247,6 @@ Result<Tokenizer> LLM::tokenizer() const try {
     return {ErrorCode::kUnsupported, engine->text_error()};
   }
   return wrap_tokenizer(engine->text());
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<EngineStats> LLM::engine_stats() const try {
-  QUIRE_TRY(const auto runtime, impl_->open());
-  QUIRE_TRY(const auto stats, runtime->engine().stats());
-  return public_stats(*runtime, stats);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<std::string> LLM::metrics_text() const try {
-  QUIRE_TRY(const auto runtime, impl_->open());
-  QUIRE_TRY(const auto stats, runtime->engine().stats());
-  return api::metrics_text(public_stats(*runtime, stats), stats);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -13,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "quire/api/await.h"
 #include "quire/api/llm_impl.h"
 #include "quire/api/sequence_impl.h"
+#include "quire/api/stream_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/reuse_grade.h"

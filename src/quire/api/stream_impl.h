@@ -1,0 +1,29 @@
+// The members of a Stream.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "quire/engine/channel.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/submission.h"
+#include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+
+namespace quire {
+
+struct Stream::Impl {
+  std::shared_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Channel> channel;        // null until the engine has taken the request
+  std::shared_ptr<engine::Submission> submission;  // of one that is not waited for, else null
+  std::optional<Error> refusal;
+  std::optional<GenerationOutput> output;
+  bool waits = true;  // close() does, until the blocks are free
+  bool ended = false;
+
+  // Waits at most `timeout_ms` (negative: for ever) until the request was taken or refused.
+  [[nodiscard]] bool arrived(int timeout_ms);
+};
+
+}  // namespace quire
