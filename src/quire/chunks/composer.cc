@@ -24,7 +24,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_attempt.h"
 #include "quire/chunks/composition_planner.h"
-#include "quire/chunks/part_origins.h"
+#include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
@@ -309,22 +309,22 @@ Status Composer::start_bos(const std::string& salt, CompositionAttempt& attempt)
   return {};
 }
 
-// Returns the origin of each part's KV. A variant of `fresh`, which this call has computed, counts
-// as computed at its first use, and is erased from `fresh` then.
-Composer::Origins Composer::origins_of(const kv::ResolvedComposition& composition,
-                                       StartedPrefills& fresh) {
-  Origins origins;
+// Returns how much of each part's KV is reused. A variant of `fresh`, which this call has computed,
+// counts as computed at its first use, and is erased from `fresh` then.
+Composer::ReuseByPart Composer::reuse_by_part(const kv::ResolvedComposition& composition,
+                                              StartedPrefills& fresh) {
+  ReuseByPart parts;
   const auto add = [&](const kv::VariantName& name, std::string shown, std::int64_t tokens) {
-    PartOrigin origin{.name = std::move(shown), .reused = tokens};
+    PartReuse part{.name = std::move(shown), .reused = tokens};
     if (const auto prefill = fresh.extract(name)) {
-      origin.reused = prefill.mapped().channel->cached_tokens();
-      origin.computed = tokens - origin.reused;
-      origin.from_prefix_cache = true;
+      part.reused = prefill.mapped().channel->cached_tokens();
+      part.computed = tokens - part.reused;
+      part.from_prefix_cache = true;
     }
-    origins.push_back(std::move(origin));
+    parts.push_back(std::move(part));
   };
   if (composition.mode == ReuseMode::kExact) {
-    return origins;  // its ids are a plain prompt
+    return parts;  // its ids are a plain prompt
   }
   for (const kv::Part& part : composition.parts) {
     add({part.chunk->id, part.key}, part.chunk->id.substr(0, kShownDigits),
@@ -336,18 +336,18 @@ Composer::Origins Composer::origins_of(const kv::ResolvedComposition& compositio
   if (behind_bos && fresh.contains(bos)) {
     add(bos, std::string(kv::kBosVariant), 1);
   }
-  return origins;
+  return parts;
 }
 
 // The request's sequence. Blending computes a part of the contexts again, here and now.
 Result<SeqId> Composer::compose(const CompositionSpec& spec,
-                                const kv::ResolvedComposition& composition, Origins& origins,
+                                const kv::ResolvedComposition& composition, ReuseByPart& parts,
                                 ReuseReport& reuse) {
   const kv::ComposeTail tail = {.tokens = *composition.query.chunk->tokens,
                                 .position = composition.query.position};
   kv::Ledger& ledger = core_.ledger();
   if (spec.mode != ReuseMode::kBlend) {
-    reuse.sources = sources_of(origins, 0);
+    reuse.sources = sources_of(parts, 0);
     return ledger.segments().compose(composition.uses(), tail);
   }
   engine::EngineCore& core = core_.engine.core();
@@ -358,8 +358,8 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
                                               .max_rows = core_.engine.options().max_batch_tokens},
                                              spec.blend, composition));
   core.counters.tokens_computed += blended.recomputed_tokens;
-  take_off(blended.recomputed, origins);
-  reuse.sources = sources_of(origins, blended.recomputed_tokens);
+  take_off(blended.recomputed, parts);
+  reuse.sources = sources_of(parts, blended.recomputed_tokens);
   if (blended.context_tokens > 0) {
     reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
                             static_cast<double>(blended.context_tokens);
@@ -373,7 +373,7 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
 
 Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
                                                  const kv::ResolvedComposition& composition,
-                                                 Origins origins) {
+                                                 ReuseByPart parts) {
   engine::NewRequest request{.kind = run.kind,
                              .session = run.options.session,
                              .salt = planner_.whose(run),
@@ -401,8 +401,8 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
     composed.pieces.push_back(part.chunk->tokens);
   }
   composed.pieces.push_back(composition.query.chunk->tokens);
-  QUIRE_TRY(composed.sequence, compose(*run.spec, composition, origins, composed.reuse));
-  composed.cached_tokens = reused_tokens(origins);
+  QUIRE_TRY(composed.sequence, compose(*run.spec, composition, parts, composed.reuse));
+  composed.cached_tokens = reused_tokens(parts);
   request.composed = std::move(composed);
   return request;
 }
@@ -416,12 +416,12 @@ Status Composer::start_runs(std::span<const ComposedRun> runs, CompositionAttemp
       }
     }
   };
-  attempt.origins.clear();
+  attempt.parts.clear();
   attempt.channels.clear();  // of a visit that was refused memory
   StartedPrefills fresh = attempt.started;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    attempt.origins.push_back(origins_of(attempt.compositions[i], fresh));
-    auto request = request_for(runs[i], attempt.compositions[i], attempt.origins.back());
+    attempt.parts.push_back(reuse_by_part(attempt.compositions[i], fresh));
+    auto request = request_for(runs[i], attempt.compositions[i], attempt.parts.back());
     if (!request.ok()) {
       close_all();
       return std::move(request).error();
@@ -449,9 +449,9 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
 }
 
 // Chunks that were deleted while the run waited for their KV are not used any more.
-void Composer::count_use(const ComposedRun& run, std::span<const PartOrigin> origins) {
-  for (const PartOrigin& origin : origins) {  // the request reports them, and its prefill has
-    core_.engine.core().counters.tokens_reused -= origin.from_prefix_cache ? origin.reused : 0;
+void Composer::count_use(const ComposedRun& run, std::span<const PartReuse> parts) {
+  for (const PartReuse& part : parts) {  // the request reports them, and its prefill has
+    core_.engine.core().counters.tokens_reused -= part.from_prefix_cache ? part.reused : 0;
   }
   if (!run.counted) {
     return;
@@ -465,12 +465,12 @@ void Composer::count_use(const ComposedRun& run, std::span<const PartOrigin> ori
     }
   }
   core_.registry.usage().count(planner_.whose(run),
-                               std::ranges::count(origins, 0, &PartOrigin::computed), 0);
+                               std::ranges::count(parts, 0, &PartReuse::computed), 0);
 }
 
 void Composer::count_uses(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    count_use(runs[i], attempt.origins[i]);
+    count_use(runs[i], attempt.parts[i]);
   }
   attempt.in_use.clear();
 }

@@ -16,7 +16,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_attempt.h"
 #include "quire/chunks/composition_planner.h"
-#include "quire/chunks/part_origins.h"
+#include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/interrupt.h"
@@ -42,7 +42,7 @@ class Composer {
       std::vector<kv::VariantName>* computed = nullptr);
 
  private:
-  using Origins = CompositionAttempt::Origins;
+  using ReuseByPart = CompositionAttempt::ReuseByPart;
 
   // Callers' threads.
   [[nodiscard]] Result<std::vector<std::shared_ptr<engine::Channel>>> submit(
@@ -74,15 +74,15 @@ class Composer {
   // Returns the loads of KV that the compositions stand on.
   [[nodiscard]] std::vector<tiers::BackgroundLoads::LoadRef> loads_of(
       const Compositions& compositions) const;
-  [[nodiscard]] static Origins origins_of(const kv::ResolvedComposition& composition,
-                                          StartedPrefills& fresh);
+  [[nodiscard]] static ReuseByPart reuse_by_part(const kv::ResolvedComposition& composition,
+                                                 StartedPrefills& fresh);
   [[nodiscard]] Result<engine::NewRequest> request_for(const ComposedRun& run,
                                                        const kv::ResolvedComposition& composition,
-                                                       Origins origins);
+                                                       ReuseByPart parts);
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
-                                      const kv::ResolvedComposition& composition, Origins& origins,
-                                      ReuseReport& reuse);
-  void count_use(const ComposedRun& run, std::span<const PartOrigin> origins);
+                                      const kv::ResolvedComposition& composition,
+                                      ReuseByPart& parts, ReuseReport& reuse);
+  void count_use(const ComposedRun& run, std::span<const PartReuse> parts);
   void count_uses(std::span<const ComposedRun> runs, CompositionAttempt& attempt);
 
   ChunkCore& core_;

@@ -11,7 +11,7 @@
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_planner.h"
-#include "quire/chunks/part_origins.h"
+#include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/kv/chunk_registry.h"
@@ -78,7 +78,7 @@ class ChunkUse : public engine::RequestObserver {
 using ChunkUses = std::vector<std::shared_ptr<ChunkUse>>;
 
 struct CompositionAttempt {
-  using Origins = std::vector<PartOrigin>;
+  using ReuseByPart = std::vector<PartReuse>;
   bool counted = true;                                 // all its runs are
   StartedPrefills started;                             // prefills of this call
   ChunkUses in_use;                                    // nothing is evicted between two visits
@@ -86,7 +86,7 @@ struct CompositionAttempt {
   bool reads_behind = true;                            // until something was damaged
   std::vector<tiers::BackgroundLoads::LoadRef> loads;  // what it stands on is still read
   Compositions compositions;                           // of this visit; their chunks are in use
-  std::vector<Origins> origins;                        // of the runs
+  std::vector<ReuseByPart> parts;                      // of the runs
   std::vector<std::shared_ptr<engine::Channel>> channels;
 };
 

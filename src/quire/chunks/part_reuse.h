@@ -1,4 +1,4 @@
-// Part origins: how many tokens of each part of a composition have KV that was there, and how many
+// Part parts: how many tokens of each part of a composition have KV that was there, and how many
 // were computed for the call. The reuse report of a composed request follows from them: its sources
 // add up to its cached tokens and, with the query, to the tokens computed.
 #pragma once
@@ -11,22 +11,22 @@
 
 namespace quire::chunks {
 
-struct PartOrigin {
+struct PartReuse {
   std::string name;  // of the part, as sources show it
   std::int64_t reused = 0;
   std::int64_t computed = 0;
   bool from_prefix_cache = false;  // what is reused of it
 };
 
-[[nodiscard]] std::int64_t reused_tokens(std::span<const PartOrigin> origins);
+[[nodiscard]] std::int64_t reused_tokens(std::span<const PartReuse> parts);
 
 // Takes `recomputed`, [parts] tokens that blend computes again, off what is reused. A part that was
 // computed for this call is computed twice: its tokens come off what other parts reuse, from the
 // last part on. Reused and computed tokens then add up to the parts' tokens, as far as that goes.
-void take_off(std::span<const std::int64_t> recomputed, std::vector<PartOrigin>& origins);
+void take_off(std::span<const std::int64_t> recomputed, std::vector<PartReuse>& parts);
 
 // ReuseReport::sources, without `recomputed` tokens: those are a source of their own.
 using Sources = std::vector<std::pair<std::string, std::int64_t>>;
-[[nodiscard]] Sources sources_of(std::span<const PartOrigin> origins, std::int64_t recomputed);
+[[nodiscard]] Sources sources_of(std::span<const PartReuse> parts, std::int64_t recomputed);
 
 }  // namespace quire::chunks
