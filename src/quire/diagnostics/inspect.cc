@@ -116,6 +116,7 @@ std::vector<ModelInfo::Encoding> encodings_of(const weights::Checkpoint& checkpo
     }
   }
   std::vector<ModelInfo::Encoding> encodings;
+  encodings.reserve(kinds.size());
   for (const auto& [encoding, kind] : kinds) {
     encodings.push_back(
         {.name = std::string(weights::encoding_name(encoding)),
