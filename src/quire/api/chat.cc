@@ -3,6 +3,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "quire/base/json.h"

@@ -18,6 +18,7 @@
 #include "quire/base/iso_time.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
+#include "quire/engine/session_service.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"

@@ -117,6 +117,7 @@ std::vector<ModelInfo::Encoding> encodings_of(const weights::ModelFiles& model_f
     }
   }
   std::vector<ModelInfo::Encoding> encodings;
+  encodings.reserve(kinds.size());
   for (const auto& [encoding, kind] : kinds) {
     encodings.push_back(
         {.name = std::string(weights::encoding_name(encoding)),

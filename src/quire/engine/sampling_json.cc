@@ -1,7 +1,6 @@
 #include "quire/engine/sampling_json.h"
 
 #include <new>
-#include <optional>
 #include <string>
 #include <variant>
 
