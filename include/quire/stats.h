@@ -47,10 +47,6 @@ struct EngineStats {
   std::int64_t weight_bytes = 0, mapped_weight_bytes = 0;
   // Measured seconds to read a token of saved KV, and to compute one. 0: not measured yet.
   double token_read_seconds = 0, token_compute_seconds = 0;
-  // Seconds since the oldest waiting request was submitted. 0: none waits.
-  double oldest_waiting_seconds = 0;
-  // Bytes of the process in memory, mapped weights included.
-  std::int64_t process_resident_memory_bytes = 0;
 };
 
 // Returns an object with the names of the fields, in their order, which the caller owns. O(1). Any

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <variant>
 
+#include "quire/base/resident_memory.h"
+#include "quire/base/stopwatch.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/histogram.h"
 #include "quire/stats.h"
@@ -68,12 +70,6 @@ constexpr Metric kMetrics[] = {
      &EngineStats::token_read_seconds},
     {"token_compute_seconds", kGauge, "Measured time to compute a token; 0 until measured",
      &EngineStats::token_compute_seconds},
-    {"oldest_waiting_seconds", kGauge,
-     "Time since the oldest waiting request was submitted; 0 when none waits",
-     &EngineStats::oldest_waiting_seconds},
-    {"process_resident_memory_bytes", kGauge,
-     "Bytes of the process in RAM, mapped weights included",
-     &EngineStats::process_resident_memory_bytes},
 };
 
 // Returns the shortest text that reads as this number.
@@ -89,13 +85,12 @@ void add_head(std::string& text, const std::string& name, std::string_view help,
   text.append(help).append(".\n# TYPE ").append(name).append(" ").append(type).append("\n");
 }
 
-void add_metric(std::string& text, const Metric& metric, const EngineStats& stats) {
-  const bool counts = metric.kind == kCounter;
-  const std::string name = std::string("quire_") + metric.name + (counts ? "_total" : "");
-  add_head(text, name, metric.help, counts ? "counter" : "gauge");
-  const double value = std::visit(
-      [&stats](auto member) { return static_cast<double>(stats.*member); }, metric.member);
-  text += name + " " + shown(value) + "\n";
+void add_number(std::string& text, std::string_view name, MetricKind kind, std::string_view help,
+                double value) {
+  const bool counts = kind == kCounter;
+  const std::string full = "quire_" + std::string(name) + (counts ? "_total" : "");
+  add_head(text, full, help, counts ? "counter" : "gauge");
+  text += full + " " + shown(value) + "\n";
 }
 
 void add_histogram(std::string& text, const std::string& name, std::string_view help,
@@ -119,8 +114,19 @@ std::span<const Metric> metrics() { return kMetrics; }
 std::string metrics_text(const EngineStats& stats, const engine::EngineStats& times) {
   std::string text;
   for (const Metric& metric : kMetrics) {
-    add_metric(text, metric, stats);
+    std::visit(
+        [&](auto member) {
+          add_number(text, metric.name, metric.kind, metric.help,
+                     static_cast<double>(stats.*member));
+        },
+        metric.member);
   }
+  add_number(text, "oldest_waiting_seconds", kGauge,
+             "Time since the oldest waiting request was submitted; 0 when none waits",
+             times.waiting_since ? base::seconds_since(*times.waiting_since) : 0);
+  add_number(text, "process_resident_memory_bytes", kGauge,
+             "Bytes of the process in RAM, mapped weights included",
+             static_cast<double>(base::resident_bytes()));
   add_histogram(text, "quire_time_to_first_token_seconds",
                 "Time from submission to the first generated token", times.first_token_times);
   add_histogram(text, "quire_queue_time_seconds",

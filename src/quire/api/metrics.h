@@ -24,7 +24,8 @@ struct Metric {
 // Returns all numbers, in the order of EngineStats.
 [[nodiscard]] std::span<const Metric> metrics();
 
-// Returns the numbers, and the histograms of `times`, in Prometheus' text format, version 0.0.4.
+// Returns the numbers in Prometheus' text format, version 0.0.4, with what changes while nothing is
+// computed (queue age, memory of the process) and the histograms of `times`.
 [[nodiscard]] std::string metrics_text(const EngineStats& stats, const engine::EngineStats& times);
 
 }  // namespace quire::api

@@ -73,6 +73,10 @@ LLM asked(int requests) {
   return llm;
 }
 
+double gauge(const LLM& llm, const std::string& name) {
+  return parse(llm.metrics_text().value()).at("quire_" + name).samples.front().second;
+}
+
 double count_of(const Family& histogram) { return histogram.samples.back().second; }
 
 TEST(Metrics, EachStatisticIsInTheTextUnderItsName) {
@@ -86,14 +90,20 @@ TEST(Metrics, EachStatisticIsInTheTextUnderItsName) {
     ASSERT_NE(found, families.end()) << name;
     EXPECT_EQ(found->second.type, gauge == families.end() ? "counter" : "gauge") << name;
     ASSERT_EQ(found->second.samples.size(), 1u) << name;
-    if (name != "process_resident_memory_bytes") {
-      EXPECT_EQ(found->second.samples.front().second, value) << name;
-    }
+    EXPECT_EQ(found->second.samples.front().second, value) << name;
     names.insert(found->first);
   }
+  names.insert({"quire_oldest_waiting_seconds", "quire_process_resident_memory_bytes"});
   for (const auto& [name, family] : families) {
     EXPECT_TRUE(names.contains(name) || family.type == "histogram") << name;
   }
+}
+
+TEST(Metrics, StatisticsStandStillWhileNothingIsComputed) {
+  const LLM llm = asked(1);
+  const Stats before = llm.stats().value();
+  const std::vector<char> touched(std::size_t{64} << 20, 'x');  // memory of the process
+  EXPECT_EQ(llm.stats().value(), before) << touched.size();
 }
 
 TEST(Metrics, HistogramsAddUp) {
@@ -144,21 +154,21 @@ TEST(Metrics, TheAgeOfTheOldestWaitingRequestGrowsUntilItRuns) {
       LLM::open(kModel,
                 here({.block_tokens = 8, .kv_budget_bytes = 2048 * kTokenBytes, .threads = 2}))
           .value();
-  EXPECT_EQ(stat(llm, "oldest_waiting_seconds"), 0);
+  EXPECT_EQ(gauge(llm, "oldest_waiting_seconds"), 0);
   Stream runs =
       llm.stream(some_ids(700, 1), {.temperature = 0, .max_tokens = 1300, .ignore_eos = true})
           .value();
   ASSERT_TRUE(runs.next().value());
   Stream waits = llm.stream(some_ids(1500, 2), {.temperature = 0, .max_tokens = 1}).value();
   ASSERT_EQ(stat(llm, "requests_waiting"), 1);
-  const double age = stat(llm, "oldest_waiting_seconds");
+  const double age = gauge(llm, "oldest_waiting_seconds");
   EXPECT_GT(age, 0);
-  EXPECT_GT(stat(llm, "oldest_waiting_seconds"), age);
+  EXPECT_GT(gauge(llm, "oldest_waiting_seconds"), age);
   runs.close();
   while (waits.next().value()) {
   }
-  EXPECT_EQ(stat(llm, "oldest_waiting_seconds"), 0);
-  EXPECT_GT(stat(llm, "process_resident_memory_bytes"), 1 << 20);
+  EXPECT_EQ(gauge(llm, "oldest_waiting_seconds"), 0);
+  EXPECT_GT(gauge(llm, "process_resident_memory_bytes"), 1 << 20);
 }
 
 TEST(Metrics, AClosedLLMHasNone) {

@@ -9,8 +9,6 @@
 #include "quire/api/metrics.h"
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
-#include "quire/base/resident_memory.h"
-#include "quire/base/stopwatch.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/json_values.h"
 #include "quire/llm.h"
@@ -33,42 +31,39 @@ void visit_numbers(const EngineStats& stats, const Visit& visit) {
 EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& stats) {
   const tiers::ReloadPolicy::Measured pace = runtime.tiers().reload_policy().measured();
   const auto& ledger = stats.ledger;
-  return {
-      .blocks_total = ledger.blocks_total,
-      .blocks_free = ledger.blocks_free,
-      .blocks_cached = ledger.blocks_cached,
-      .blocks_in_use = ledger.blocks_in_use,
-      .block_bytes = stats.block_bytes,
-      .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
-      .evictions = ledger.evictions,
-      .evictions_closed = ledger.evictions_closed,
-      .evictions_expired = ledger.evictions_expired,
-      .evictions_later = ledger.evictions_later,
-      .blocks_moved = ledger.blocks_moved,
-      .sessions = ledger.sessions,
-      .tokens_computed = stats.tokens_computed,
-      .tokens_reused = stats.tokens_reused,
-      .tokens_generated = stats.tokens_generated,
-      .steps = stats.steps,
-      .steps_ahead = stats.steps_ahead,
-      .preemptions = stats.preemptions,
-      .requests_finished = stats.requests_finished,
-      .requests_running = stats.requests_running,
-      .requests_waiting = stats.requests_waiting,
-      .attention_entries = stats.attention.entries,
-      .attention_rows = stats.attention.rows,
-      .attention_blocks_read = stats.attention.blocks_read,
-      .step_seconds = stats.step_seconds,
-      .forward_seconds = stats.forward_seconds,
-      .sample_seconds = stats.sample_seconds,
-      .load_seconds = stats.load_seconds,
-      .load_bytes = stats.load_bytes,
-      .weight_bytes = stats.weight_bytes,
-      .mapped_weight_bytes = stats.mapped_weight_bytes,
-      .token_read_seconds = pace.read.value_or(0),
-      .token_compute_seconds = pace.computed.value_or(0),
-      .oldest_waiting_seconds = stats.waiting_since ? base::seconds_since(*stats.waiting_since) : 0,
-      .process_resident_memory_bytes = base::resident_bytes()};
+  return {.blocks_total = ledger.blocks_total,
+          .blocks_free = ledger.blocks_free,
+          .blocks_cached = ledger.blocks_cached,
+          .blocks_in_use = ledger.blocks_in_use,
+          .block_bytes = stats.block_bytes,
+          .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
+          .evictions = ledger.evictions,
+          .evictions_closed = ledger.evictions_closed,
+          .evictions_expired = ledger.evictions_expired,
+          .evictions_later = ledger.evictions_later,
+          .blocks_moved = ledger.blocks_moved,
+          .sessions = ledger.sessions,
+          .tokens_computed = stats.tokens_computed,
+          .tokens_reused = stats.tokens_reused,
+          .tokens_generated = stats.tokens_generated,
+          .steps = stats.steps,
+          .steps_ahead = stats.steps_ahead,
+          .preemptions = stats.preemptions,
+          .requests_finished = stats.requests_finished,
+          .requests_running = stats.requests_running,
+          .requests_waiting = stats.requests_waiting,
+          .attention_entries = stats.attention.entries,
+          .attention_rows = stats.attention.rows,
+          .attention_blocks_read = stats.attention.blocks_read,
+          .step_seconds = stats.step_seconds,
+          .forward_seconds = stats.forward_seconds,
+          .sample_seconds = stats.sample_seconds,
+          .load_seconds = stats.load_seconds,
+          .load_bytes = stats.load_bytes,
+          .weight_bytes = stats.weight_bytes,
+          .mapped_weight_bytes = stats.mapped_weight_bytes,
+          .token_read_seconds = pace.read.value_or(0),
+          .token_compute_seconds = pace.computed.value_or(0)};
 }
 
 }  // namespace
