@@ -46,10 +46,13 @@ def build(log, preset, *targets, options=()):
 
 
 def objects(preset, wanted):
-    """Returns the object files of a configured preset whose source is of the tree and, relative to it, `wanted`."""
+    """Returns one object file for each source of the tree that a configured preset compiles and that is, relative to it, `wanted`."""
     commands = json.loads((BUILD / preset / "compile_commands.json").read_text())
-    sources = {re.search(r" -o (\S+)", command["command"])[1]: os.path.relpath(command["file"], ROOT) for command in commands}
-    return [output for output, source in sources.items() if not source.startswith("build/") and wanted(source)]
+    outputs = {}
+    for command in commands:
+        source = os.path.relpath(command["file"], ROOT)
+        outputs.setdefault(source, re.search(r" -o (\S+)", command["command"])[1])
+    return [output for source, output in outputs.items() if not source.startswith("build/") and wanted(source)]
 
 
 def programs(preset):

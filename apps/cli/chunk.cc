@@ -1,7 +1,6 @@
 #include "chunk.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <boost/json.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +20,6 @@
 #include "progress.h"
 #include "quire/chunks.h"
 #include "quire/fields.h"
-#include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"

@@ -137,8 +137,8 @@ class StageTest(Folder):
         self.assertTrue(all(built))
         self.assertFalse(built[0] & built[1])
 
-    def test_objects_are_those_of_sources_of_the_tree(self):
-        sources = {"b.o": "src/quire/a/cuda/b.cu", "c.o": "src/quire/a/c.cc", "u.o": "build/cuda/Unity/unity_0.cxx"}
+    def test_objects_are_one_for_each_source_of_the_tree(self):
+        sources = {"b.o": "src/quire/a/cuda/b.cu", "again.o": "src/quire/a/cuda/b.cu", "c.o": "src/quire/a/c.cc", "u.o": "build/cuda/Unity/unity_0.cxx"}
         commands = [{"file": str(self.path / source), "command": f"c++ -O2 -o {output} -c {source}"} for output, source in sources.items()]
         self.write("build/cuda/compile_commands.json", json.dumps(commands))
         with mock.patch("check_stages.ROOT", self.path), mock.patch("check_stages.BUILD", self.path / "build"):

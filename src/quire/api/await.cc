@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "quire/base/no_memory.h"
-#include "quire/engine/channel.h"
+#include "quire/engine/channel.h"  // IWYU pragma: keep (called through pointers)
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
 #include "quire/output.h"

@@ -31,7 +31,6 @@
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
-#include "quire/stats.h"
 #include "quire/text/work_limits.h"
 #include "quire/types.h"
 

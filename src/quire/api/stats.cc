@@ -5,11 +5,12 @@
 #include <string>
 #include <variant>
 
-#include "quire/api/llm_impl.h"
+#include "quire/api/llm_impl.h"  // IWYU pragma: keep (the members of an LLM)
 #include "quire/api/metrics.h"
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/json_values.h"
 #include "quire/llm.h"
 #include "quire/result.h"

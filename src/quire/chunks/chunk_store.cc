@@ -20,6 +20,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
+#include "quire/kv_store/store_core.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
