@@ -56,11 +56,15 @@ def objects(preset, wanted):
 
 
 def programs(preset):
-    """Returns what each test of a configured preset runs of what the preset builds: {test: its files}."""
-    folder = f"{BUILD / preset.removesuffix('-slow')}/"
-    listed = subprocess.run(["ctest", "--preset", preset, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {test["name"]: [word.removeprefix(folder) for word in test["command"] if word.startswith(folder)]
-            for test in json.loads(listed)["tests"]}
+    """Returns what each test of a configured preset runs of what the preset builds: {test: its files}. CTest itself says so only once
+    they are built."""
+    folder = BUILD / preset.removesuffix("-slow")
+    listed = subprocess.run(["ctest", "--preset", preset, "-N"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = {}
+    for file in folder.rglob("CTestTestfile.cmake"):
+        for name, words in re.findall(r'^add_test\((?:\[=\[)?(.+?)(?:\]=\])? "(.*)"\)$', file.read_text(), re.M):
+            files[name] = [word.removeprefix(f"{folder}/") for word in words.split('" "') if word.startswith(f"{folder}/")]
+    return {name: files[name] for name in re.findall(r"^ +Test +#\d+: (\S+)", listed, re.M)}
 
 
 def share_of_this_commit(parts):

@@ -116,21 +116,25 @@ class StageTest(Folder):
         self.assertTrue(all(30 <= len(share) <= 70 for share in shares), [len(share) for share in shares])
 
     def test_the_halves_of_the_sanitizers_are_all_tests_once_and_build_what_they_run(self):
-        folder = f"{check_stages.BUILD}/asan"
+        folder = self.path / "build/asan"
         commands = {name: [f"{folder}/{name.split('/')[0]}_test"] for name in ("base", "kv/1", "kv/2", "api/1", *(f"t{at}" for at in range(20)))}
         commands |= {"cli": ["python3", "tests/cli.py", f"{folder}/apps/quire"], "check_a+b": ["clang++", "-fsyntax-only"]}
-        listing = json.dumps({"tests": [{"name": name, "command": command} for name, command in commands.items()]})
+        lines = ["add_test([=[{}]=] {})".format(name, " ".join(f'"{word}"' for word in command)) for name, command in commands.items()]
+        self.write("build/asan/CTestTestfile.cmake", "\n".join(lines[:5]) + "\nsubdirs(\"tests\")\n")
+        self.write("build/asan/tests/CTestTestfile.cmake", "\n".join(lines[5:]) + "\n")
+        listing = "Test project x\n" + "".join(f"  Test {'#' + str(at):>4}: {name}\n" for at, name in enumerate(commands, 1))
         ran, built = [], []
         for mine in (True, False):
             build_half, test_half = check_stages.asan_half(mine)
             with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=listing)), \
                     mock.patch("check_stages.turn", return_value=5), mock.patch("check_stages.ctest") as ctest, \
+                    mock.patch("check_stages.BUILD", self.path / "build"), \
                     mock.patch("check_stages.configure"), mock.patch("check_stages.build") as build:
                 build_half(None)
                 test_half(None)
             self.assertEqual(ctest.call_args.args[1:3], ("asan", "-R"))
             ran.append([name for name in commands if re.search(ctest.call_args.args[3], name)])
-            needed = {word.removeprefix(folder + "/") for name in ran[-1] for word in commands[name] if word.startswith(folder)}
+            needed = {word.removeprefix(f"{folder}/") for name in ran[-1] for word in commands[name] if word.startswith(str(folder))}
             self.assertEqual(set(build.call_args.args[2:]), needed | {"fuzz"})
             built.append(needed)
         self.assertEqual(sorted(sum(ran, [])), sorted(commands))
