@@ -82,7 +82,8 @@ def count_cases(cases):
 
 
 def count_programs(report):
-    """Counts what CTest's report adds: unittest's tests, other programs as one, GoogleTest programs only when they crashed."""
+    """Counts what CTest's report adds: unittest's tests, other programs as one, GoogleTest programs only when they crashed
+    or were not built."""
     count = Count()
     for test in xml.parse(report).getroot().iter("testcase"):
         output, failed = test.findtext("system-out") or "", test.get("status") == "fail"
@@ -95,7 +96,7 @@ def count_programs(report):
             skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", output))
             passed = int(ran[1]) - skipped - bad
         elif test.get("status") == "notrun":
-            continue
+            passed, bad = 0, int("Unable to find executable" in output)
         count.add(Count(passed, bad, [test.get("name")] if bad else []))
     return count
 

@@ -74,6 +74,9 @@ class CountTest(Folder):
         self.assertEqual(self.programs(("fail", "[==========] Running 3\n[  FAILED  ] Kv.X")), check_log.Count())
         self.assertEqual(self.programs(("fail", "[==========] Running 3\nSegmentation fault")), check_log.Count(0, 1))
 
+    def test_a_program_that_was_not_built_is_a_failure_and_one_that_is_skipped_is_nothing(self):
+        self.assertEqual(self.programs(("notrun", "Unable to find executable: /build/kv_test"), ("notrun", "skipped")), check_log.Count(0, 1))
+
     def test_unittest_programs_count_their_tests(self):
         self.assertEqual(self.programs(("run", "Ran 12 tests in 1 s\n\nOK (skipped=2)")), check_log.Count(10, 0))
         self.assertEqual(self.programs(("fail", "Ran 12 tests in 1 s\n\nFAILED (failures=2, errors=1)")), check_log.Count(9, 3))
