@@ -119,9 +119,10 @@ Result<Database> Database::open(const std::filesystem::path& path, Mode mode) {
   const std::string uri = uri_of(path, mode == Mode::kImmutable ? "?immutable=1" : "");
   const int flags =
       SQLITE_OPEN_URI | (mode == Mode::kWrite ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY);
+  Database database(path, nullptr);  // copies the path: a connection would be lost if that threw
   sqlite3* connection = nullptr;
   const int code = sqlite3_open_v2(uri.c_str(), &connection, flags, nullptr);
-  Database database(path, connection);
+  database.connection_.reset(connection);
   if (code != SQLITE_OK) {
     return database.failure();
   }
