@@ -20,7 +20,7 @@ namespace quire::cli {
 
 class Repl;
 
-// What stands behind a command. Each command fills the fields that it declares.
+// Holds the arguments of one command, which fills the fields that it declares.
 struct Arguments {
   std::vector<std::string> ids;   // items
   std::string word;               // a branch, a setting, a tag: what the command calls it

@@ -18,9 +18,9 @@ namespace quire::python {
 [[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
 [[nodiscard]] nanobind::dict to_dict(const ContextManager::Answer& answer);
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
-// As explain gives them.
+// Returns the parts as explain() gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);
-// As explain_across_salts gives them.
+// Returns the parts as explain_across_salts() gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<CachedPart>& parts);
 // A NumPy array of this shape that owns the memory; nothing is copied.
 [[nodiscard]] nanobind::object to_array(std::vector<float> values,

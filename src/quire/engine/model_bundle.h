@@ -35,7 +35,7 @@ struct TextBundle {
 
 // Tokenizer and template of a folder or GGUF file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
-// The same for a path that locate gave and its model files; null where it has none.
+// Returns the tokenizer and template of a path that locate() gave; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> text_of(
     const std::string& path, const weights::ModelFiles& model_files);
 

@@ -98,7 +98,7 @@ Status StoreCollector::expire_and_evict(const ObjectSizes& objects, const StoreE
 
 Result<GcReport> StoreCollector::gc() {
   QUIRE_TRY_STATUS(core_.check_writable());
-  // What cannot be overwritten now stays marked; the wipe itself has said so.
+  // Objects that cannot be overwritten now stay marked; the wipe itself has said so.
   [[maybe_unused]] const Status wiped = wipes_.finish();
   QUIRE_TRY(GcReport report, collect(nullptr));
   if (const auto weights = core_.folder().open_in(kWeightsName, false); weights.ok()) {

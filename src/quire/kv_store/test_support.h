@@ -1,4 +1,4 @@
-// What the tests of this module share: folders that go away, pools with known bytes, saved runs.
+// Helpers of the tests of this module: folders that go away, pools with known bytes, saved runs.
 #pragma once
 
 #include <gtest/gtest.h>

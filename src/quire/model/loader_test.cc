@@ -1,4 +1,4 @@
-// What model files must hold, and what a decoder made of them is.
+// Loading decoders: the tensors that model files must hold, and the decoder made of them.
 #include "quire/model/loader.h"
 
 #include <gmock/gmock.h>

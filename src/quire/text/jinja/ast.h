@@ -49,7 +49,7 @@ struct Expr {
   Value constant = {};
 };
 
-// What an assignment writes to: a variable, or an attribute of a namespace.
+// Names the thing that an assignment writes to: a variable, or an attribute of a namespace.
 struct Target {
   std::string name;
   std::string attribute;  // empty: the variable itself

@@ -315,7 +315,7 @@ class Interpreter {
     return Flow::kNormal;
   }
 
-  // What a loop's `if` keeps.
+  // Returns the filter of a loop's `if`; empty without one.
   Loop::Filter loop_filter(const Stmt& stmt, const ScopePtr& scope) {
     if (stmt.condition == nullptr) {
       return {};
