@@ -1,0 +1,36 @@
+// Loop: the one thread on which connections, answers and streams live, its timers, and the workers
+// that may block. Tests put a clock of their own in its place.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+namespace quire::server {
+
+// Runs tasks: on one thread that never blocks, and on a few that may.
+// Threads: any thread may call, also the engine's inside RequestOptions::notify.
+class Loop {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // Names a timer. 0: no timer.
+  using Timer = std::uint64_t;
+
+  Loop() = default;
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+  virtual ~Loop() = default;
+
+  // Runs `task` on the loop's thread, soon, in the order of the calls. Never runs it in the call.
+  virtual void post(std::function<void()> task) = 0;
+  // Runs `task` on a worker, where it may block: tokenizing, registration, large JSON.
+  virtual void work(std::function<void()> task) = 0;
+  // Runs `task` on the loop's thread after `delay`.
+  virtual Timer after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
+  // Forgets a timer. Does nothing for one that has run or was forgotten.
+  virtual void cancel(Timer timer) = 0;
+  // Returns the time that timers go by.
+  [[nodiscard]] virtual Clock::time_point now() const = 0;
+};
+
+}  // namespace quire::server
