@@ -34,6 +34,17 @@ class CompareBuilds(unittest.TestCase):
         self.assertEqual(set(line.split(" ", 1)[1] for line in ran), {"bench preset:x --batch 1,8 --format json"})
         self.assertEqual([(old, new) for _, old, new in found], [([2.0] * 3, [1.0] * 3), ([16.0] * 3, [8.0] * 3)])
 
+    def test_a_build_that_fails_is_named_with_its_error(self):
+        command = self.path / "broken"
+        command.write_text("#!/bin/sh\necho 'error: no such model' >&2\nexit 1\n")
+        command.chmod(0o755)
+        with self.assertRaisesRegex(SystemExit, "broken bench: error: no such model"):
+            compare_builds.records(str(command), ["preset:x"])
+
+    def test_no_round_begins_after_the_time(self):
+        before, after = self.build("before", 2.0), self.build("after", 1.0)
+        self.assertEqual(compare_builds.compare(before, after, 3, ["preset:x"], limit=-1), [])
+
     def test_records_are_told_apart_by_what_they_measured(self):
         found = compare_builds.records(self.build("before", 2.0), ["preset:x"])
         self.assertEqual({identity[3]: seconds for identity, seconds in found.items()}, {1: 2.0, 8: 16.0})
