@@ -120,7 +120,7 @@ Status ChunkLibrary::adopt_saved(const kv::Chunk& saved, ReadBehind* behind) {
   if (!read) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core_.registry.begin(chunk, std::nullopt));
   }
-  core_.registry.publish(chunk.id);
+  core_.registry.finish(chunk.id);
   return {};
 }
 

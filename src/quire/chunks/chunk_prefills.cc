@@ -105,7 +105,7 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     }
     Status ended = core_.registry.variants().end(id, key, segment);
     if (ended.ok() && segment) {
-      core_.registry.publish(id);
+      core_.registry.finish(id);
     }
     return ended;
   };

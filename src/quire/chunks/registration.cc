@@ -256,7 +256,7 @@ Result<std::optional<PendingPrefill>> Registration::begin_new(ChunkDraft& draft)
       draft.result.hold = core_.registry.usage().hold(chunk->id);
     }
     if (!has_kv) {
-      core_.registry.publish(chunk->id);
+      core_.registry.finish(chunk->id);
       return std::optional<PendingPrefill>();
     }
     QUIRE_TRY(const PendingPrefill pending,
