@@ -176,7 +176,7 @@ void ChunkLibrary::start_reading(ReadBehind behind) {
   core_.tiers.start(std::move(behind.read), [this, arriving = std::move(behind.arriving)](
                                                 tiers::BackgroundLoads::Load& load) {
     drop_damaged(load, arriving);
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   });
 }
 

@@ -184,7 +184,7 @@ void ChunkRegistrar::withdraw(TakenChunks taken) {
     }
     std::ranges::for_each(salts,
                           [this](const std::string& salt) { prefills_.drop_unused_bos(salt); });
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   });
 }
 

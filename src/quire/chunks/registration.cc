@@ -47,7 +47,7 @@ Status Registration::visit(const Visit& visit) {
         failure = visit(draft);
       }
     }
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   });
   return called.ok() ? failure : called;
 }
@@ -194,7 +194,7 @@ Status Registration::begin_all(std::vector<PendingPrefill>& pending) {
       pending.push_back(*prefill);
     }
   }
-  core_.engine.publish_stats();
+  core_.engine.refresh_stats();
   return {};
 }
 

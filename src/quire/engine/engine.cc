@@ -108,7 +108,7 @@ Status Engine::load(const std::string& model) {
       *core_, *requests_, stats_, thread_, pool_,
       StepOptions{.share_reads = options_.share_reads, .shared_tokens = shared_tokens(options_)});
   step_->hooks = &hooks_;
-  publish_stats();
+  refresh_stats();
   return {};
 }
 
@@ -127,7 +127,7 @@ Status Engine::run(const std::function<void()>& task) {
     core_->ledger.sequences().close_since(mark);
     core_->ledger.segments().drop_since(
         mark, [this](kv::SegmentId id) { return hooks_.holders->owns(id); });
-    publish_stats();
+    refresh_stats();
     return base::no_memory("the call");
   }
 }
@@ -257,7 +257,7 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
   std::int64_t cleared = 0;
   QUIRE_TRY_STATUS(thread_.call([&] {
     cleared = core_->ledger.cache().clear();
-    publish_stats();
+    refresh_stats();
   }));
   return cleared;
 }
@@ -288,7 +288,7 @@ Result<EngineStats> Engine::stats() {
     if (stats_.shows(posted)) {
       break;
     }
-    QUIRE_TRY_STATUS(thread_.call([this] { publish_stats(); }));  // behind those tasks
+    QUIRE_TRY_STATUS(thread_.call([this] { refresh_stats(); }));  // behind those tasks
     stats_.note_shown(posted);
   }
   if (thread_.closed()) {

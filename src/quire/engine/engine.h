@@ -25,9 +25,9 @@
 #include "quire/engine/home_process.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/stats_snapshot.h"
 #include "quire/engine/step_recovery.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/submission.h"
@@ -104,7 +104,7 @@ class Engine final : private EngineThread::Worker {
   // Clears the prefix cache when one fails.
   [[nodiscard]] Status copy_blocks_now();
   // Makes the counters visible to stats().
-  void publish_stats() { stats_.publish(*core_, requests_->waiting_since()); }
+  void refresh_stats() override { stats_.refresh(*core_, requests_->waiting_since()); }
 
   // The sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }
@@ -135,7 +135,6 @@ class Engine final : private EngineThread::Worker {
   void begin_turn() override;
   void step() override { compute_next_or_fail(*step_); }
   [[nodiscard]] Status run(const std::function<void()>& task) override;
-  void publish() override { publish_stats(); }
   [[nodiscard]] bool await_blocks() override { return hooks_.holders->await_blocks(); }
   void end() override;
 
@@ -157,7 +156,7 @@ class Engine final : private EngineThread::Worker {
   mutable std::once_flag digest_once_;
   mutable std::string digest_;
 
-  PublishedStats stats_;
+  StatsSnapshot stats_;
   std::unique_ptr<RequestTable> requests_;
   EngineThread thread_{home_, *this};
   std::unique_ptr<Step> step_;

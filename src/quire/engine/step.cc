@@ -307,7 +307,7 @@ void settle_step(Step& step) {
 }
 
 void deliver_step(Step& step) {
-  step.stats.publish(step.core, step.requests.waiting_since());
+  step.stats.refresh(step.core, step.requests.waiting_since());
   for (ActiveRequest* active : step.touched) {
     active->deliver();
   }

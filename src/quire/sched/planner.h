@@ -30,8 +30,8 @@ struct QueuedRequest {
 struct SchedulerState {
   SchedulerConfig config;
   kv::Ledger* ledger = nullptr;
-  std::vector<std::unique_ptr<QueuedRequest>>
-      line;  // by arrival; the first num_running are running
+  // By arrival; the first num_running are running.
+  std::vector<std::unique_ptr<QueuedRequest>> line;
   std::int32_t num_running = 0;
   std::uint64_t version = 0;  // grows with every change
 };
