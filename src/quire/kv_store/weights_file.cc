@@ -81,7 +81,7 @@ Status place_parts(std::size_t header_bytes, std::int64_t limit, WeightsHeader& 
     end = stored.offset + *bytes;
     pieces += pieces_of(*bytes);
   }
-  if (std::cmp_greater(pieces, device::ThreadPool::kMaxItems)) {
+  if (std::cmp_greater(pieces, device::ThreadPool::kMaxCount)) {
     return corrupt("more weights than a file holds");
   }
   header.file_bytes = end;

@@ -10,9 +10,9 @@
 #include "quire/base/str.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/weights.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -23,10 +23,10 @@
 namespace quire::model::cuda {
 namespace {
 
+using device::cuda::CudaStream;
 using device::cuda::DeviceBuffer;
 using device::cuda::Event;
 using device::cuda::PinnedBuffer;
-using device::cuda::Stream;
 
 constexpr std::size_t kBufferBytes = std::size_t{16} << 20;
 
@@ -87,7 +87,7 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
 
 // Copies a piece by way of pinned memory, once what was there before has been read.
 Status WeightUploader::send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer) {
-  const Stream& stream = device_.compute_stream();
+  const CudaStream& stream = device_.compute_stream();
   if (buffer.read) {
     QUIRE_TRY_STATUS(buffer.read->synchronize());
   } else {

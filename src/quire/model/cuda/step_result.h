@@ -10,9 +10,9 @@
 #include <optional>
 #include <span>
 
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/choice.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step.h"
