@@ -21,9 +21,9 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/memory_pool.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cuda/choose.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -100,8 +100,8 @@ TEST_F(Faults, AnyAllocationOfAStepMayFail) {
 
 TEST_F(Faults, AnyAllocationOfAnOpeningMayFail) {
   device::ThreadPool threads(2);
-  const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                 .pool = &threads};
+  const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                       .pool = &threads};
   const auto accelerator = device::Accelerator::open("cuda").value();
   std::optional<engine::ModelBundle> bundle;
   MemoryPool& pool = accelerator->context().device_pool();

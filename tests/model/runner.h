@@ -27,7 +27,7 @@ inline device::ThreadPool& pool() {
   return threads;
 }
 
-inline kernels::Context context_of(device::Isa isa) {
+inline kernels::KernelContext context_of(device::Isa isa) {
   return {.table = &kernels::kernels_for(isa), .pool = &pool()};
 }
 
@@ -40,7 +40,8 @@ inline std::string read_text(const std::filesystem::path& path) {
 
 // The decoder of a model folder or .gguf file.
 inline Result<Decoder> load_decoder(const std::filesystem::path& path,
-                                    const kernels::Context& context, const LoadOptions& options) {
+                                    const kernels::KernelContext& context,
+                                    const LoadOptions& options) {
   QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
   auto config = model_files.gguf() != nullptr
                     ? config_from_gguf(*model_files.gguf())

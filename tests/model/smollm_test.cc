@@ -16,7 +16,7 @@
 #include "golden.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -102,7 +102,7 @@ TEST_F(SmolLM2, LogitsAndAnswerAfterALongDocumentEqualTransformers) {
 class SmolLM2InItsOwnCodes : public SmolLM2 {
  protected:
   device::ThreadPool pool_{2};
-  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
   LoadOptions options_{.format = kernels::WeightFormat::kBf16, .keep_codes = true};
 };
 

@@ -7,7 +7,7 @@
 
 #include "quire/attention/entry.h"
 #include "quire/attention/plan.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -26,7 +26,7 @@ struct MassParams {
 
 // mass[e][token] += the probability that the rows of entry e give the token, summed over rows and
 // heads. No sliding window. Cost: 2 * rows * heads * tokens * head_dim FLOP.
-void add_mass(const kernels::Context& context, const MassParams& params,
+void add_mass(const kernels::KernelContext& context, const MassParams& params,
               const tensor::PagedKVView& view);
 
 }  // namespace quire::attention

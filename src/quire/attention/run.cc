@@ -19,8 +19,8 @@
 #include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/subnormals.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -247,8 +247,8 @@ void finish(const RowStates& states, std::size_t rows, device::ThreadPool& pool)
 
 }  // namespace
 
-void run(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
-         AttentionScratch& scratch) {
+void run(const kernels::KernelContext& context, const RunParams& params,
+         const tensor::PagedKVView& view, AttentionScratch& scratch) {
   const AttentionShape& shape = params.shape;
   QUIRE_CHECK(
       shape.heads > 0 && shape.head_dim > 0 && params.plan != nullptr && params.rotary != nullptr,

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "quire/attention/plan.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -49,7 +49,7 @@ class AttentionScratch {
 // 32, sizes of q, out, lse and rotary table fit. Runs on all threads of the pool; one call at a
 // time per scratch. Allocates nothing once the scratch has grown. Bytes read:
 // plan.counters.blocks_read * head_block_bytes.
-void run(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
-         AttentionScratch& scratch);
+void run(const kernels::KernelContext& context, const RunParams& params,
+         const tensor::PagedKVView& view, AttentionScratch& scratch);
 
 }  // namespace quire::attention

@@ -26,8 +26,8 @@
 #include "quire/attention/self_check.h"  // IWYU pragma: export (tolerances)
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"

@@ -31,7 +31,7 @@
 #include "quire/engine/step_recovery.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/submission.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -116,7 +116,7 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const std::string& text_error() const { return core_->bundle.text_error; }
   [[nodiscard]] const model::ModelConfig& model_config() const { return core_->decoder().config(); }
   [[nodiscard]] const ModelBundle& bundle() const { return core_->bundle; }
-  [[nodiscard]] const kernels::Context& context() const { return context_; }
+  [[nodiscard]] const kernels::KernelContext& context() const { return context_; }
   // Returns the device that computes; null on the CPU.
   [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
   // Returns whether a request's bits do not depend on its batch, see graded().
@@ -145,7 +145,7 @@ class Engine final : private EngineThread::Worker {
   const HomeProcess home_;
   const EngineOptions options_;
   device::ThreadPool pool_;
-  kernels::Context context_;
+  kernels::KernelContext context_;
   std::unique_ptr<device::Accelerator> accelerator_;  // before what lies on it
   std::unique_ptr<EngineCore> core_;
   std::unique_ptr<SessionService> sessions_;

@@ -11,7 +11,7 @@
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
@@ -80,7 +80,7 @@ EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedPool blocks,
 
 Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
                                               const EngineOptions& options,
-                                              const kernels::Context& context,
+                                              const kernels::KernelContext& context,
                                               device::Accelerator* accelerator) {
   BundleOptions how = options.model;
   if (accelerator != nullptr) {

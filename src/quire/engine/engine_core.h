@@ -13,7 +13,7 @@
 #include "quire/device/accelerator.h"
 #include "quire/engine/histogram.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
@@ -103,7 +103,7 @@ struct EngineCore {
 // kInvalidArgument for options that do not fit the model, kOutOfBlocks for refused memory.
 [[nodiscard]] Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
                                                             const EngineOptions& options,
-                                                            const kernels::Context& context,
+                                                            const kernels::KernelContext& context,
                                                             device::Accelerator* accelerator);
 
 }  // namespace quire::engine

@@ -21,7 +21,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -334,7 +334,7 @@ Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model
   return Formats{weight_format(options.quantize, dtype), kv};
 }
 
-Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
+Result<ModelBundle> load_preset(const kernels::KernelContext& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
@@ -490,7 +490,7 @@ std::string digest_of(const ModelBundle& bundle) {
   return base::to_hex(hasher.finish());
 }
 
-Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,
+Result<ModelBundle> load_model(const kernels::KernelContext& context, const std::string& model,
                                const BundleOptions& options) {
   if (is_preset(model) && !options.weights_store.empty()) {
     return {ErrorCode::kInvalidArgument, base::str_cat("cache_weights is for models on disk, and ",

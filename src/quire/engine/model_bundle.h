@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
@@ -62,7 +62,7 @@ struct ModelBundle {
 [[nodiscard]] std::string digest_of(const ModelBundle& bundle);
 
 // `model`: folder, GGUF file or "preset:NAME". Errors name file, tensor or key.
-[[nodiscard]] Result<ModelBundle> load_model(const kernels::Context& context,
+[[nodiscard]] Result<ModelBundle> load_model(const kernels::KernelContext& context,
                                              const std::string& model,
                                              const BundleOptions& options);
 

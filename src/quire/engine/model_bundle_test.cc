@@ -16,8 +16,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/result.h"
 #include "quire/types.h"
 #include "quire/weights/test_files.h"
@@ -89,8 +89,8 @@ class GgufBundle : public ::testing::Test {
 
   Result<ModelBundle> load() {
     folder_.write("model.gguf", file_.build());
-    const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                   .pool = &pool_};
+    const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                         .pool = &pool_};
     return load_model(context, (folder_.path() / "model.gguf").string(), {});
   }
 
@@ -305,8 +305,8 @@ class CopiedFolder : public ::testing::Test {
   }
 
   auto load() {
-    const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                   .pool = &pool_};
+    const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                         .pool = &pool_};
     return load_model(context, folder_.path().string(), {}).value();
   }
   [[nodiscard]] std::string spelled(TokenId id) const {
@@ -332,8 +332,8 @@ TEST_F(CopiedFolder, ItsEndsAreAllThatAnySourceNames) {
 
 TEST_F(CopiedFolder, AModelThatIsCutWhileItIsLoadedIsAnError) {
   const std::filesystem::path weights = folder_.path() / "model.safetensors";
-  const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                 .pool = &pool_};
+  const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                       .pool = &pool_};
   BundleOptions options;
   options.progress = [&](double) { std::filesystem::resize_file(weights, 1 << 20); };
   const auto bundle = load_model(context, folder_.path().string(), options);

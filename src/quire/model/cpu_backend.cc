@@ -18,8 +18,8 @@
 #include "quire/base/stopwatch.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
@@ -70,7 +70,7 @@ void gather_rows(std::span<const float> from, std::span<const std::int32_t> indi
 // Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
-  CpuBackend(const kernels::Context& context, const ModelConfig& config,
+  CpuBackend(const kernels::KernelContext& context, const ModelConfig& config,
              const DecoderWeights& weights)
       : context(context), config(config), weights(weights) {
     for (const std::int32_t window : config.window_tokens) {
@@ -100,7 +100,7 @@ struct CpuBackend final : DecoderBackend {
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
 
-  const kernels::Context context;
+  const kernels::KernelContext context;
   const ModelConfig& config;
   const DecoderWeights& weights;
   ForwardTiming timing;
@@ -415,7 +415,7 @@ attention::PlanCounters CpuBackend::last_counters() const {
 
 }  // namespace
 
-std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::Context& context,
+std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::KernelContext& context,
                                                  const ModelConfig& config,
                                                  const DecoderWeights& weights) {
   return std::make_unique<CpuBackend>(context, config, weights);

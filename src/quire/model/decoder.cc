@@ -18,7 +18,7 @@
 #include "quire/base/stopwatch.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -98,7 +98,7 @@ class TwoSinks final : public WeightSink {
 }  // namespace
 
 struct Decoder::Impl {
-  kernels::Context context;
+  kernels::KernelContext context;
   ModelConfig config;
   base::MappedFile file;   // what mapped weights lie in
   DecoderWeights weights;  // empty on an accelerator
@@ -108,7 +108,7 @@ struct Decoder::Impl {
 
   // A decoder of `config` whose weights `fill(report, sink)` gives; to the sink when there is one.
   template <class Fill>
-  static Result<Decoder> make(const kernels::Context& context, const ModelConfig& config,
+  static Result<Decoder> make(const kernels::KernelContext& context, const ModelConfig& config,
                               const Placement& placement, Fill&& fill);
   template <class Fill>
   [[nodiscard]] Status fill_accelerator(const Placement& placement, const Fill& fill);
@@ -135,8 +135,9 @@ Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& f
 }
 
 template <class Fill>
-Result<Decoder> Decoder::Impl::make(const kernels::Context& context, const ModelConfig& config,
-                                    const Placement& placement, Fill&& fill) {
+Result<Decoder> Decoder::Impl::make(const kernels::KernelContext& context,
+                                    const ModelConfig& config, const Placement& placement,
+                                    Fill&& fill) {
   QUIRE_TRY_STATUS(config.validate());
   const auto start = std::chrono::steady_clock::now();
   auto impl = std::make_unique<Impl>();
@@ -192,7 +193,7 @@ std::span<const kernels::TokenLogprob> Decoder::last_logprobs(std::size_t row) c
   return impl_->backend->last_logprobs(row);
 }
 
-Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
+Result<Decoder> Decoder::load(const kernels::KernelContext& context, const ModelConfig& config,
                               const weights::ModelFiles& model_files, const LoadOptions& options,
                               const Placement& placement) {
   return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
@@ -202,7 +203,7 @@ Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig
   });
 }
 
-Result<Decoder> Decoder::map(const kernels::Context& context, const ModelConfig& config,
+Result<Decoder> Decoder::map(const kernels::KernelContext& context, const ModelConfig& config,
                              MappedWeights weights) {
   QUIRE_TRY(Decoder decoder, Impl::make(context, config, {}, [&](LoadReport& report, WeightSink*) {
               return view_weights(config, weights.parts, report);
@@ -212,7 +213,7 @@ Result<Decoder> Decoder::map(const kernels::Context& context, const ModelConfig&
   return decoder;
 }
 
-Result<Decoder> Decoder::random(const kernels::Context& context, const ModelConfig& config,
+Result<Decoder> Decoder::random(const kernels::KernelContext& context, const ModelConfig& config,
                                 kernels::WeightFormat format, std::uint64_t seed,
                                 const Placement& placement) {
   return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {

@@ -16,7 +16,7 @@
 #include "quire/base/mapped_file.h"
 #include "quire/device/accelerator.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -51,17 +51,17 @@ class Decoder {
   // wrongly shaped tensor is an error that names it (loader.h). Weights go to an accelerator matrix
   // by matrix, so the host never holds them all; the call then fails as make_device_upload does
   // too.
-  [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
+  [[nodiscard]] static Result<Decoder> load(const kernels::KernelContext& context,
                                             const ModelConfig& config,
                                             const weights::ModelFiles& model_files,
                                             const LoadOptions& options,
                                             const Placement& placement = {});
   // Makes a decoder on the CPU whose matrices stay where they lie in the file. Packs nothing, and
   // reads nothing before its use. Fails with kCorrupt if the parts do not fit the config.
-  [[nodiscard]] static Result<Decoder> map(const kernels::Context& context,
+  [[nodiscard]] static Result<Decoder> map(const kernels::KernelContext& context,
                                            const ModelConfig& config, MappedWeights weights);
   // Makes a decoder with seeded random weights of the config's shape, for benchmarks.
-  [[nodiscard]] static Result<Decoder> random(const kernels::Context& context,
+  [[nodiscard]] static Result<Decoder> random(const kernels::KernelContext& context,
                                               const ModelConfig& config,
                                               kernels::WeightFormat format, std::uint64_t seed,
                                               const Placement& placement = {});

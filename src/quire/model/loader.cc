@@ -15,7 +15,7 @@
 
 #include "quire/base/str.h"
 #include "quire/device/arena.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -220,7 +220,7 @@ struct Sizer {
 // Visitor that fills weights from the tensors of model files.
 class Packer {
  public:
-  Packer(const kernels::Context& context, const ModelConfig& config,
+  Packer(const kernels::KernelContext& context, const ModelConfig& config,
          const weights::ModelFiles& model_files, const LoadOptions& options, LoadReport& report)
       : context_(context),
         config_(config),
@@ -284,7 +284,7 @@ class Packer {
     }
   }
 
-  const kernels::Context& context_;
+  const kernels::KernelContext& context_;
   const ModelConfig& config_;
   const weights::ModelFiles& model_files_;
   const LoadOptions& options_;
@@ -373,8 +373,8 @@ std::uint64_t split_mix(std::uint64_t& state) {
 // draws cost a few nanoseconds.
 class Randomizer {
  public:
-  Randomizer(const kernels::Context& context, const ModelConfig& config, const LoadOptions& options,
-             std::uint64_t seed, LoadReport& report)
+  Randomizer(const kernels::KernelContext& context, const ModelConfig& config,
+             const LoadOptions& options, std::uint64_t seed, LoadReport& report)
       : context_(context),
         config_(config),
         format_(options.format),
@@ -422,7 +422,7 @@ class Randomizer {
     }
   }
 
-  const kernels::Context& context_;
+  const kernels::KernelContext& context_;
   const ModelConfig& config_;
   WeightFormat format_;
   std::uint64_t seed_;
@@ -453,7 +453,8 @@ Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
   return sizer.total;
 }
 
-Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,
+Result<DecoderWeights> load_weights(const kernels::KernelContext& context,
+                                    const ModelConfig& config,
                                     const weights::ModelFiles& model_files,
                                     const LoadOptions& options, LoadReport& report) {
   QUIRE_TRY_STATUS(TensorMap(config, model_files).check_all());
@@ -485,9 +486,9 @@ std::vector<PackedPart> packed_parts_of(const ModelConfig& config, const Decoder
   return parts;
 }
 
-Result<DecoderWeights> random_weights(const kernels::Context& context, const ModelConfig& config,
-                                      const LoadOptions& options, std::uint64_t seed,
-                                      LoadReport& report) {
+Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
+                                      const ModelConfig& config, const LoadOptions& options,
+                                      std::uint64_t seed, LoadReport& report) {
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   Randomizer randomizer(context, config, options, seed, report);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
@@ -27,7 +27,7 @@ namespace quire::model {
 //                 *.rotary_emb.inv_freq, and GGUF's rope_freqs and rope_factors, which the config
 //                 has read
 //   kOutOfBlocks  no memory for a matrix
-[[nodiscard]] Result<DecoderWeights> load_weights(const kernels::Context& context,
+[[nodiscard]] Result<DecoderWeights> load_weights(const kernels::KernelContext& context,
                                                   const ModelConfig& config,
                                                   const weights::ModelFiles& model_files,
                                                   const LoadOptions& options, LoadReport& report);
@@ -55,7 +55,7 @@ namespace quire::model {
 // Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
 // of one, small biases. The same seed gives the same weights on any machine. Of the options format
 // and sink count.
-[[nodiscard]] Result<DecoderWeights> random_weights(const kernels::Context& context,
+[[nodiscard]] Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
                                                     const ModelConfig& config,
                                                     const LoadOptions& options, std::uint64_t seed,
                                                     LoadReport& report);

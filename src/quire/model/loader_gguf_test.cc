@@ -14,8 +14,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -150,7 +150,7 @@ class LoaderGgufTest : public ::testing::Test {
   weights::testing::TempFolder folder_;
   std::mt19937 random_{3};
   device::ThreadPool pool_{2};
-  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
   LoadReport report_;
 };
 

@@ -21,8 +21,8 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -109,7 +109,7 @@ class LoaderTest : public ::testing::Test {
 
   weights::testing::TempFolder folder_;
   device::ThreadPool pool_{2};
-  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
   LoadOptions options_{.format = kernels::WeightFormat::kF32};
   LoadReport report_;
 };
