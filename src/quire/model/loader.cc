@@ -62,9 +62,9 @@ class Tally {
   Status matrix(const WeightId& id, PackedWeights& weights) {
     const auto bytes = static_cast<std::int64_t>(weights.size_bytes());
     report_.packed_bytes += bytes;
-    if (id.part == Part::kHead) {
+    if (id.role == WeightRole::kHead) {
       report_.head_bytes += bytes;
-    } else if (id.part != Part::kEmbedding) {
+    } else if (id.role != WeightRole::kEmbedding) {
       report_.layer_bytes += bytes;
       layer_bytes_[static_cast<std::size_t>(weights.format())] += bytes;
     }
@@ -207,7 +207,7 @@ struct Sizer {
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map.find(id, columns, depth));
     const OwnFormat own = own_format(parts);
-    const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.part, format);
+    const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.role, format);
     total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
   }
@@ -236,7 +236,7 @@ class Packer {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
     const OwnFormat own = options_.keep_codes ? own_format(parts) : OwnFormat{};
     const WeightFormat format =
-        own.quantised ? own.format : weight_format(config_, id.part, options_.format);
+        own.quantised ? own.format : weight_format(config_, id.role, options_.format);
     std::atomic<bool> all_fit = true;
     const auto rows = [&](std::int64_t first, std::int64_t count, std::span<float> out) {
       read_parts(parts, first, count, out);
@@ -393,7 +393,7 @@ class Randomizer {
              out.subspan(static_cast<std::size_t>(i) * width, width));
       }
     };
-    const WeightFormat format = weight_format(config_, id.part, format_);
+    const WeightFormat format = weight_format(config_, id.role, format_);
     weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
     QUIRE_TRY_STATUS(check_memory(weights));
     return tally_.matrix(id, weights);

@@ -223,12 +223,12 @@ TEST_F(LoaderTest, ATiedHeadMayBeAbsentOrEqualButNotDifferent) {
 TEST_F(LoaderTest, QuantisingSparesTheEmbedding) {
   ModelConfig config = llama_config();
   const auto q4 = kernels::WeightFormat::kQ4g32;
-  EXPECT_EQ(weight_format(config, Part::kDown, q4), q4);
-  EXPECT_EQ(weight_format(config, Part::kHead, q4), q4);
-  EXPECT_EQ(weight_format(config, Part::kEmbedding, q4), kernels::WeightFormat::kBf16);
+  EXPECT_EQ(weight_format(config, WeightRole::kDown, q4), q4);
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), q4);
+  EXPECT_EQ(weight_format(config, WeightRole::kEmbedding, q4), kernels::WeightFormat::kBf16);
   config.tied_embeddings = true;
-  EXPECT_EQ(weight_format(config, Part::kHead, q4), kernels::WeightFormat::kQ8g32);
-  EXPECT_EQ(weight_format(config, Part::kHead, kernels::WeightFormat::kF32),
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), kernels::WeightFormat::kQ8g32);
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, kernels::WeightFormat::kF32),
             kernels::WeightFormat::kF32);
 }
 
@@ -311,10 +311,10 @@ TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
     }
     Status take(const WeightId& id, const std::vector<float>& values) override {
       bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
-      return id.part == refused ? Status(ErrorCode::kOutOfBlocks, "full") : Status();
+      return id.role == refused ? Status(ErrorCode::kOutOfBlocks, "full") : Status();
     }
     std::int64_t bytes = 0;
-    std::optional<Part> refused;
+    std::optional<WeightRole> refused;
   };
   Count sink;
   const auto weights = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
@@ -323,7 +323,7 @@ TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
   EXPECT_EQ(weights->head.data(), nullptr);
   EXPECT_TRUE(weights->final_norm.empty());
   EXPECT_EQ(weights->layers.back().down.weights.data(), nullptr);
-  sink.refused = Part::kFinalNorm;
+  sink.refused = WeightRole::kFinalNorm;
   const auto refused = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
 }
