@@ -106,7 +106,7 @@ TEST_F(Faults, AnyAllocationOfAnOpeningMayFail) {
   std::optional<engine::ModelBundle> bundle;
   MemoryPool& pool = accelerator->context().device_pool();
   const int failures = fail_each_allocation(pool, [&]() -> Status {
-    auto loaded = engine::load_model(
+    auto loaded = engine::open_model(
         context, kModel, {.dtype = "bfloat16", .placement = {.accelerator = accelerator.get()}});
     if (!loaded.ok()) {
       EXPECT_EQ(pool.stats().used_bytes, 0) << "memory is left behind";

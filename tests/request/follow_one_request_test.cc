@@ -38,7 +38,7 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
 
   device::ThreadPool pool(2);
   const kernels::KernelContext context{&kernels::kernels_for(device::best_isa()), &pool};
-  auto bundle = engine::load_model(context, path, {});
+  auto bundle = engine::open_model(context, path, {});
   ASSERT_TRUE(bundle.ok()) << bundle.error().message;
   const text::Tokenizer& tokenizer = bundle->text->tokenizer;
   const auto geometry = bundle->decoder->config().kv_geometry(bundle->kv_dtype, kBlockTokens);

@@ -64,7 +64,7 @@ BenchFloors::BenchFloors(const kernels::KernelContext& context, const model::Dec
                          const std::optional<kernels::DeviceCeilings>& device)
     : context_(context),
       config_(decoder.config()),
-      weights_(decoder.load_report()),
+      weights_(decoder.pack_report()),
       kv_token_bytes_(2.0 * config_.layers * config_.kv_heads * config_.head_dim *
                       tensor::dtype_bytes(kv_dtype)),
       read_bandwidth_(device ? device->read_bytes_per_second

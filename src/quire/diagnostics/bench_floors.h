@@ -47,7 +47,7 @@ class BenchFloors {
 
   const kernels::KernelContext context_;
   const model::ModelConfig config_;
-  const model::LoadReport weights_;
+  const model::PackReport weights_;
   double kv_token_bytes_ = 0;
   double read_bandwidth_ = 0;  // bytes/s
   double peak_ = 0;            // FLOP/s of the format's multiply-adds

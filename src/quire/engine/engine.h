@@ -40,8 +40,8 @@ namespace quire::engine {
 
 class Engine final : private EngineThread::Worker {
  public:
-  // Loads the model. Nothing runs before start().
-  [[nodiscard]] static Result<std::unique_ptr<Engine>> load(const std::string& model,
+  // Opens the model. Nothing runs before start().
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> open(const std::string& model,
                                                             const EngineOptions& options);
   ~Engine() override;
   Engine(const Engine&) = delete;
@@ -124,8 +124,8 @@ class Engine final : private EngineThread::Worker {
 
  private:
   Engine(const EngineOptions& options, int threads);
-  // Opens the device, and loads the model where it computes.
-  [[nodiscard]] Status load(const std::string& model);
+  // Opens the device, and the model where it computes.
+  [[nodiscard]] Status open(const std::string& model);
 
   // EngineThread::Worker.
   [[nodiscard]] bool has_work() const override {

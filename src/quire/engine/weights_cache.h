@@ -24,7 +24,7 @@ class WeightsCache {
     const std::string& path;
     const weights::ModelFiles& model_files;
     const model::ModelConfig& config;
-    const model::LoadOptions& options;
+    const model::PackOptions& options;
   };
   // Makes the store where there is none. kInvalidArgument for a folder that is no store,
   // kUnsupported for one of a later format. Reads a page of each tensor, which with sizes and times

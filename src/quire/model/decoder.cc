@@ -26,7 +26,7 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
@@ -102,7 +102,7 @@ struct Decoder::Impl {
   ModelConfig config;
   base::MappedFile file;   // what mapped weights lie in
   DecoderWeights weights;  // empty on an accelerator
-  LoadReport report;
+  PackReport report;
   std::string digest;  // hexadecimal; empty until it is asked for
   std::unique_ptr<DecoderBackend> backend;
 
@@ -193,19 +193,19 @@ std::span<const kernels::TokenLogprob> Decoder::last_logprobs(std::size_t row) c
   return impl_->backend->last_logprobs(row);
 }
 
-Result<Decoder> Decoder::load(const kernels::KernelContext& context, const ModelConfig& config,
-                              const weights::ModelFiles& model_files, const LoadOptions& options,
+Result<Decoder> Decoder::open(const kernels::KernelContext& context, const ModelConfig& config,
+                              const weights::ModelFiles& model_files, const PackOptions& options,
                               const Placement& placement) {
-  return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
-    LoadOptions with_sink = options;
+  return Impl::make(context, config, placement, [&](PackReport& report, WeightSink* sink) {
+    PackOptions with_sink = options;
     with_sink.sink = sink;
-    return load_weights(context, config, model_files, with_sink, report);
+    return pack_weights(context, config, model_files, with_sink, report);
   });
 }
 
 Result<Decoder> Decoder::map(const kernels::KernelContext& context, const ModelConfig& config,
                              MappedWeights weights) {
-  QUIRE_TRY(Decoder decoder, Impl::make(context, config, {}, [&](LoadReport& report, WeightSink*) {
+  QUIRE_TRY(Decoder decoder, Impl::make(context, config, {}, [&](PackReport& report, WeightSink*) {
               return view_weights(config, weights.parts, report);
             }));
   decoder.impl_->file = std::move(weights.file);
@@ -216,13 +216,13 @@ Result<Decoder> Decoder::map(const kernels::KernelContext& context, const ModelC
 Result<Decoder> Decoder::random(const kernels::KernelContext& context, const ModelConfig& config,
                                 kernels::WeightFormat format, std::uint64_t seed,
                                 const Placement& placement) {
-  return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
+  return Impl::make(context, config, placement, [&](PackReport& report, WeightSink* sink) {
     return random_weights(context, config, {.format = format, .sink = sink}, seed, report);
   });
 }
 
 const ModelConfig& Decoder::config() const { return impl_->config; }
-const LoadReport& Decoder::load_report() const { return impl_->report; }
+const PackReport& Decoder::pack_report() const { return impl_->report; }
 attention::PlanCounters Decoder::last_counters() const { return impl_->backend->last_counters(); }
 ForwardTiming Decoder::last_timing() const { return impl_->backend->last_timing(); }
 

@@ -23,7 +23,7 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
-#include "quire/model/load_options.h"  // IWYU pragma: export
+#include "quire/model/pack_options.h"  // IWYU pragma: export
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/weights/model_files.h"
@@ -48,13 +48,13 @@ struct MappedWeights {
 class Decoder {
  public:
   // Packs every tensor of the model files, which are not needed afterwards. An unknown, missing or
-  // wrongly shaped tensor is an error that names it (loader.h). Weights go to an accelerator matrix
-  // by matrix, so the host never holds them all; the call then fails as make_device_upload does
-  // too.
-  [[nodiscard]] static Result<Decoder> load(const kernels::KernelContext& context,
+  // wrongly shaped tensor is an error that names it (weight_packer.h). Weights go to an accelerator
+  // matrix by matrix, so the host never holds them all; the call then fails as make_device_upload
+  // does too.
+  [[nodiscard]] static Result<Decoder> open(const kernels::KernelContext& context,
                                             const ModelConfig& config,
                                             const weights::ModelFiles& model_files,
-                                            const LoadOptions& options,
+                                            const PackOptions& options,
                                             const Placement& placement = {});
   // Makes a decoder on the CPU whose matrices stay where they lie in the file. Packs nothing, and
   // reads nothing before its use. Fails with kCorrupt if the parts do not fit the config.
@@ -101,7 +101,7 @@ class Decoder {
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
   [[nodiscard]] const ModelConfig& config() const;
-  [[nodiscard]] const LoadReport& load_report() const;
+  [[nodiscard]] const PackReport& pack_report() const;
   // Returns the times of the last forward, or of all calls since the await before the last.
   [[nodiscard]] ForwardTiming last_timing() const;
   // Returns counters of the same calls, summed over layers.

@@ -1,5 +1,5 @@
 // DecoderWeights: the packed weights of a decoder, and the one list of what a config wants to be
-// there. Loader, random weights, digest and parameter count all walk that list.
+// there. Packer, random weights, digest and parameter count all walk that list.
 #pragma once
 
 #include <cstddef>

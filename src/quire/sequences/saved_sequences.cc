@@ -105,7 +105,7 @@ Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t p
     QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
   }
   const std::int64_t end = position + std::ssize(tokens);
-  const std::int64_t limit = engine_.model_config().max_positions;
+  const std::int64_t limit = engine_.model_config().context_length;
   if (position >= 0 && end <= limit) {
     return {};
   }

@@ -1,5 +1,5 @@
 // Loading decoders: the tensors that model files must hold, and the decoder made of them.
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ class LoaderTest : public ::testing::Test {
   }
 
   Result<DecoderWeights> load(const ModelConfig& config, const Tensors& tensors) {
-    return load_weights(context_, config, write(tensors), options_, report_);
+    return pack_weights(context_, config, write(tensors), options_, report_);
   }
 
   std::string refusal(const ModelConfig& config, const Tensors& tensors, ErrorCode code) {
@@ -110,8 +110,8 @@ class LoaderTest : public ::testing::Test {
   weights::testing::TempFolder folder_;
   device::ThreadPool pool_{2};
   kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
-  LoadOptions options_{.format = kernels::WeightFormat::kF32};
-  LoadReport report_;
+  PackOptions options_{.format = kernels::WeightFormat::kF32};
+  PackReport report_;
 };
 
 TEST_F(LoaderTest, FusedMatricesHoldTheirPartsInOrder) {
@@ -335,12 +335,12 @@ TEST_F(LoaderTest, PackedPartsAreViewedAsTheWeightsThatTheyAre) {
   std::vector<kernels::PackedPart> parts = packed.packed_parts();
   const auto viewed = Decoder::map(context_, config, {.parts = parts, .digest = "given"});
   ASSERT_TRUE(viewed.ok()) << viewed.error().message;
-  const LoadReport report = viewed->load_report();
+  const PackReport report = viewed->pack_report();
   EXPECT_EQ(report.bytes_read, 0);
-  EXPECT_EQ(report.mapped_bytes, packed.load_report().packed_bytes);
-  EXPECT_EQ(report.packed_bytes, packed.load_report().packed_bytes);
-  EXPECT_EQ(report.layer_bytes, packed.load_report().layer_bytes);
-  EXPECT_EQ(report.main_format, packed.load_report().main_format);
+  EXPECT_EQ(report.mapped_bytes, packed.pack_report().packed_bytes);
+  EXPECT_EQ(report.packed_bytes, packed.pack_report().packed_bytes);
+  EXPECT_EQ(report.layer_bytes, packed.pack_report().layer_bytes);
+  EXPECT_EQ(report.main_format, packed.pack_report().main_format);
   EXPECT_EQ(viewed->weights_digest(), "given");
   const std::vector<kernels::PackedPart> again = viewed->packed_parts();
   ASSERT_EQ(again.size(), parts.size());

@@ -1,4 +1,4 @@
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/load_options.h"
+#include "quire/model/pack_options.h"
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
@@ -57,7 +57,7 @@ device::Arena storage_for(const WeightSink* sink) {
 // Counts what has been packed, and hands it on.
 class Tally {
  public:
-  Tally(LoadReport& report, WeightSink* sink) : report_(report), sink_(sink) {}
+  Tally(PackReport& report, WeightSink* sink) : report_(report), sink_(sink) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights) {
     const auto bytes = static_cast<std::int64_t>(weights.size_bytes());
@@ -92,7 +92,7 @@ class Tally {
     return {};
   }
 
-  LoadReport& report_;
+  PackReport& report_;
   WeightSink* sink_;
   std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_ = {};
 };
@@ -221,7 +221,7 @@ struct Sizer {
 class Packer {
  public:
   Packer(const kernels::KernelContext& context, const ModelConfig& config,
-         const weights::ModelFiles& model_files, const LoadOptions& options, LoadReport& report)
+         const weights::ModelFiles& model_files, const PackOptions& options, PackReport& report)
       : context_(context),
         config_(config),
         model_files_(model_files),
@@ -287,8 +287,8 @@ class Packer {
   const kernels::KernelContext& context_;
   const ModelConfig& config_;
   const weights::ModelFiles& model_files_;
-  const LoadOptions& options_;
-  LoadReport& report_;
+  const PackOptions& options_;
+  PackReport& report_;
   Tally tally_;
   TensorMap map_;
   device::Arena storage_;
@@ -297,7 +297,7 @@ class Packer {
 // Visitor that fills weights from parts that are packed already.
 class Viewer {
  public:
-  Viewer(std::span<const PackedPart> parts, LoadReport& report)
+  Viewer(std::span<const PackedPart> parts, PackReport& report)
       : parts_(parts), tally_(report, nullptr) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
@@ -374,7 +374,7 @@ std::uint64_t split_mix(std::uint64_t& state) {
 class Randomizer {
  public:
   Randomizer(const kernels::KernelContext& context, const ModelConfig& config,
-             const LoadOptions& options, std::uint64_t seed, LoadReport& report)
+             const PackOptions& options, std::uint64_t seed, PackReport& report)
       : context_(context),
         config_(config),
         format_(options.format),
@@ -453,10 +453,10 @@ Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
   return sizer.total;
 }
 
-Result<DecoderWeights> load_weights(const kernels::KernelContext& context,
+Result<DecoderWeights> pack_weights(const kernels::KernelContext& context,
                                     const ModelConfig& config,
                                     const weights::ModelFiles& model_files,
-                                    const LoadOptions& options, LoadReport& report) {
+                                    const PackOptions& options, PackReport& report) {
   QUIRE_TRY_STATUS(TensorMap(config, model_files).check_all());
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
@@ -468,7 +468,7 @@ Result<DecoderWeights> load_weights(const kernels::KernelContext& context,
 }
 
 Result<DecoderWeights> view_weights(const ModelConfig& config, std::span<const PackedPart> parts,
-                                    LoadReport& report) {
+                                    PackReport& report) {
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   report = {};
@@ -487,8 +487,8 @@ std::vector<PackedPart> packed_parts_of(const ModelConfig& config, const Decoder
 }
 
 Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
-                                      const ModelConfig& config, const LoadOptions& options,
-                                      std::uint64_t seed, LoadReport& report) {
+                                      const ModelConfig& config, const PackOptions& options,
+                                      std::uint64_t seed, PackReport& report) {
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   Randomizer randomizer(context, config, options, seed, report);
