@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -18,7 +18,7 @@ namespace quire::attention {
 struct RunParams {
   AttentionShape shape;
   std::span<const Entry> entries;
-  const Plan* plan = nullptr;                    // of these entries
+  const AttentionPlan* plan = nullptr;           // of these entries
   std::int32_t window_tokens = 0;                // of this layer; as given to PlanMaker
   std::span<const float> q;                      // row r at q[r * q_stride], heads x head_dim, not
   std::ptrdiff_t q_stride = 0;                   // rotated: rotation per entry happens here

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/chunk_types.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/histogram.h"

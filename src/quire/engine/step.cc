@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
 #include "quire/base/str.h"

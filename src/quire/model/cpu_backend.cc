@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/mass.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
@@ -47,7 +47,7 @@ constexpr std::int64_t kGatedRows = 64;
 struct WindowPlan {
   std::int32_t window_tokens = 0;
   std::span<const attention::Entry> entries;
-  attention::Plan plan;               // of the entries
+  attention::AttentionPlan plan;      // of the entries
   kernels::RotaryTable query_rotary;  // rows as plan.query_positions
 };
 

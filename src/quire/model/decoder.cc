@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/mapped_file.h"
 #include "quire/device/accelerator.h"
 #include "quire/kernels/choice.h"
