@@ -16,8 +16,8 @@
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_prefills.h"
-#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/chunks/registration.h"
+#include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_types.h"
