@@ -31,7 +31,7 @@ inline constexpr SamplingField kSamplingFields[] = {
     {"logit_bias", &SamplingParams::logit_bias, "added to a logit"},
 };
 
-// Returns an object with the names and the order of kSamplingFields.
+// Returns a JSON object with the names and the order of kSamplingFields.
 // Errors: kOutOfBlocks when the machine refuses memory.
 [[nodiscard]] Result<std::string> sampling_json(const SamplingParams& params);
 
