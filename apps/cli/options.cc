@@ -257,6 +257,9 @@ std::string refuse_seed(const std::string& text) {
 
 void add_sampling_options(CLI::App& command, SamplingParams& params) {
   for (const SamplingField& field : sampling_fields()) {
+    if (std::string_view(field.name) == "n") {
+      continue;  // the command line shows one output
+    }
     FieldOption option(command, field.name, field.help);
     std::visit([&](auto member) { option.add(params.*member)->group("Sampling"); }, field.member);
   }

@@ -67,7 +67,7 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 // Why `text` is no seed, "" if it is one; CLI11 would cut what does not fit.
 [[nodiscard]] std::string refuse_seed(const std::string& text);
 
-// One option for each of sampling_fields().
+// One option for each of sampling_fields() but `n`: the command line shows one output.
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
 // Numbers of `app` and its commands refuse what is none, in plain words. CLI11 takes an empty text
