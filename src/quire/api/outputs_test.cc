@@ -41,7 +41,7 @@ TEST(StoppedBy, SaysEosStopIdStopStringAndLength) {
   ASSERT_EQ(whole.finish_reason, FinishReason::kStop);
   EXPECT_EQ(whole.stopped_by.kind, StoppedBy::Kind::kEos);
   EXPECT_EQ(whole.stopped_by.id, whole.token_ids.back());
-  ASSERT_GT(whole.token_ids.size(), 3U);
+  ASSERT_GE(whole.token_ids.size(), 3U);
 
   const GenerationOutput cut = must(llm.chat(kQuestion, greedy(2)));
   EXPECT_EQ(cut.stopped_by.kind, StoppedBy::Kind::kLength);
