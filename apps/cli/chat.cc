@@ -14,6 +14,7 @@
 #include "command.h"
 #include "conversation.h"
 #include "generate.h"
+#include "hub.h"
 #include "interrupts.h"
 #include "options.h"
 #include "output.h"
@@ -79,7 +80,8 @@ ReuseMode mode_of(const ChatCommand& options) {
 std::string banner(const std::string& model, ReuseMode mode) {
   const std::filesystem::path path(model);
   std::string text = path.has_filename() ? path.filename().string() : model;
-  if (const auto report = inspect_json(model); report.ok()) {
+  const auto found = find_model(model);
+  if (const auto report = found.ok() ? inspect_json(*found) : found.error(); report.ok()) {
     const boost::json::value inspected = boost::json::parse(*report);
     boost::system::error_code none;
     const boost::json::value* const positions =

@@ -24,6 +24,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -195,7 +196,7 @@ void declare_add(const Place& place) {
   CLI::App* command =
       add_command(place, "add", "Register a text or token ids and compute their KV");
   auto options = options_of<AddOptions>(*command, place);
-  command->add_option("TEXT", options->text, "the chunk's text");
+  command->add_option("TEXT", options->text, "the chunk's text")->check(refuse_no_utf8);
   command->add_option("--file", options->file, "file with the text, - for stdin");
   add_list(*command, "--token-ids", options->token_ids,
            "ids instead of text, as 1,15,7; no template is put around them");

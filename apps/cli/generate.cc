@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "hub.h"
 #include "interrupts.h"
 #include "output.h"
 #include "progress.h"
@@ -25,6 +26,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tools.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -38,7 +40,8 @@ auto load_with(const std::string& model, LLMOptions options, bool verbose, Open 
       line.show("loading " + std::to_string(static_cast<int>(share * 100)) + " %");
     };
   }
-  auto llm = open(model, options);
+  const auto found = find_model(model);
+  auto llm = found.ok() ? open(*found, options) : found.error();
   line.clear();
   if (verbose && llm.ok()) {
     std::fprintf(stderr, "loaded %s in %.2f s\n", model.c_str(), line.seconds());
@@ -146,6 +149,7 @@ Result<std::string> read_text(const std::string& path) {
   if (file == nullptr || std::ferror(file.get()) != 0) {
     return {ErrorCode::kIo, "cannot read \"" + path + "\": " + std::strerror(errno)};
   }
+  QUIRE_TRY_STATUS(check_utf8(text, path == "-" ? "stdin" : "\"" + path + "\""));
   return text;
 }
 

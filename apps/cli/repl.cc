@@ -27,6 +27,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "repl_text.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -153,6 +154,7 @@ Status Repl::handle(const std::string& line, bool quoted) {
   if (options_.echo) {
     QUIRE_TRY_STATUS(print("> " + line + "\n"));
   }
+  QUIRE_TRY_STATUS(check_utf8(line, "the line"));
   const std::string_view text = trimmed(line);
   if (text.empty()) {
     return {};

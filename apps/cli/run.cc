@@ -28,6 +28,7 @@
 #include "quire/sampling.h"
 #include "quire/tokenizer.h"
 #include "quire/types.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -307,9 +308,10 @@ void add_run(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("run", "Answer one prompt");
   auto options = std::make_shared<RunOptions>();
   add_model(*command, options->model);
-  command->add_option(
-      "PROMPT", options->prompt,
-      "text; without it stdin is read, with it text that is piped in stands behind");
+  command
+      ->add_option("PROMPT", options->prompt,
+                   "text; without it stdin is read, with it text that is piped in stands behind")
+      ->check(refuse_no_utf8);
   command->add_option("--prompt-file", options->prompt_file, "file with the prompt, - for stdin");
   add_list(*command, "--prompt-ids", options->prompt_ids, "token ids instead of text, as 1,15,7");
   CLI::Option* raw = command->add_flag(

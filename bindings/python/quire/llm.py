@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,8 +34,10 @@ Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
 def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
-    if type(prompt) is dict and prompt.keys() == {"prompt_token_ids"}:  # as vLLM writes ids
-        prompt = prompt["prompt_token_ids"]
+    if type(prompt) is dict and len(prompt) == 1:  # as vLLM writes texts and ids
+        prompt = prompt.get("prompt_token_ids", prompt.get("prompt", prompt))
+    if type(prompt) is dict and "role" in prompt:
+        raise ValueError(f"{what} is a message; messages are for llm.chat(messages)")
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
 
 
@@ -72,9 +76,20 @@ _CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt")
 _opened: weakref.WeakSet[LLM] = weakref.WeakSet()
 
 
+def _unless_closed(hook: Callable[[Any], object], raised: Any) -> None:
+    """`hook`, but for the ClosedError of a daemon thread."""
+    is_closed = issubclass(raised.exc_type, ClosedError)
+    if not (is_closed and raised.thread is not None and raised.thread.daemon):
+        hook(raised)
+
+
 @atexit.register
 def _close_all() -> None:
-    """Ends what other threads wait for, with ClosedError, and keeps them from coming back later."""
+    """Ends what other threads wait for, with ClosedError, and keeps them from coming back later.
+
+    Daemon threads end there without a word, as at the end of every interpreter.
+    """
+    threading.excepthook = functools.partial(_unless_closed, threading.excepthook)
     for _ in range(2):  # the second time: what they have opened since
         while _opened:
             with contextlib.suppress(KeyError):  # the last one has gone meanwhile
@@ -193,6 +208,7 @@ class LLM:
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
+    @habits.names_first
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
@@ -231,6 +247,7 @@ class LLM:
                     stacklevel=3,
                 )
 
+    @habits.names_first
     def stream(
         self,
         prompt: Prompt,
@@ -244,6 +261,7 @@ class LLM:
         params = sampling("stream", sampling_params, keywords)
         return Stream(self._handle.stream(_prompt(prompt), params, whose(session, salt)))
 
+    @habits.names_first
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -267,6 +285,7 @@ class LLM:
         ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
         return GenerationOutput(self._handle.generate([ids], [params], [whose(session, salt)])[0])
 
+    @habits.names_first
     def stream_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

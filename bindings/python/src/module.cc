@@ -101,6 +101,7 @@ void bind_tokenizer(nb::module_& module) {
            })
       .def("has_chat_template", &Tokenizer::has_chat_template)
       .def("template_variables", &Tokenizer::template_variables)
+      .def("template_words", &Tokenizer::template_words)
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
       .def_prop_ro("bos_token_id", &Tokenizer::bos_token_id)
       .def_prop_ro("leading_bos_token_id", &Tokenizer::leading_bos_token_id)

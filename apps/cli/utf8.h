@@ -1,0 +1,17 @@
+// Texts that come from outside: they are UTF-8, or refused with the place.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "quire/result.h"
+
+namespace quire::cli {
+
+// Returns "" where `text` is UTF-8, else which byte is not and the way out. O(bytes). A check of
+// CLI11.
+[[nodiscard]] std::string refuse_no_utf8(const std::string& text);
+// Returns kInvalidArgument in these words, with `what` before them, where `text` is no UTF-8.
+[[nodiscard]] Status check_utf8(const std::string& text, std::string_view what);
+
+}  // namespace quire::cli
