@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +24,9 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tokenizer.h"
 #include "quire/tools.h"
+#include "quire/types.h"
 #include "repl.h"
 
 namespace quire::cli {
@@ -37,6 +40,11 @@ struct ChatCommand {
   ChatOptions conversation;
   ReplOptions repl;
 };
+
+std::int64_t count_tokens(const Tokenizer& tokenizer, const std::string& text) {
+  const auto ids = tokenizer.encode(text, false);
+  return ids.ok() ? std::ssize(*ids) : 0;
+}
 
 // System text, for want of one the BOS token that prompts begin with, and documents become the
 // first items.
@@ -57,8 +65,11 @@ Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context
     QUIRE_TRY([[maybe_unused]] const std::string id,
               context.add(*first, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
   }
+  std::int64_t expected = 0;
   for (const std::string& path : options.document_files) {
     QUIRE_TRY(const std::string text, read_text(path));
+    expected += watched() && tokenizer.ok() ? count_tokens(*tokenizer, text) : 0;
+    progress.expect(expected);
     QUIRE_TRY([[maybe_unused]] const std::string id,
               context.add(text, {.name = "", .tags = {}, .active = true}, progress.beside({})));
   }

@@ -181,9 +181,12 @@ Status register_text(ScriptSession& session, AddOptions& options) {
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
   ComputeProgress progress(session.llm.llm(), 0);
-  const auto registered = session.llm.register_chunk(options.chunk, progress.beside({}));
+  const auto registered = session.llm.register_with_details(
+      {&options.chunk, 1}, progress.beside({}),
+      [&progress](std::int64_t, std::int64_t wanted) { progress.expect(wanted); });
   progress.end();
-  QUIRE_TRY(const std::string id, registered);
+  QUIRE_TRY(const std::vector<RegisteredChunk> chunks, registered);
+  const std::string& id = chunks.front().chunk_id;
   if (session.adds_to_store) {
     QUIRE_TRY_STATUS(session.llm.flush_store());
   }
@@ -314,7 +317,7 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   QUIRE_TRY_STATUS(options.sampling.validate());
   QUIRE_TRY_STATUS(check_logprobs(options.sampling, options.format));
   QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing, session.deleted));
-  ComputeProgress progress(session.llm.llm(), 0);
+  ComputeProgress progress(session.llm.llm(), expected_tokens(session.llm, composed));
   auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
   if (!stream.ok()) {
     if (composed.adds_query) {  // what is refused leaves nothing

@@ -67,6 +67,25 @@ Status pass_on(Interrupts& interrupts, LLM& llm, const Stream& stream, bool& int
   return {};
 }
 
+Result<std::string> read_bytes(const std::string& path) {
+  const auto close = [](std::FILE* file) { return file == stdin ? 0 : std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(
+      path == "-" ? stdin : std::fopen(expand_home(path).c_str(), "rb"), close);
+  std::string text;
+  char buffer[1 << 16];
+  while (file != nullptr && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0) {
+    text.append(buffer, std::fread(buffer, 1, sizeof buffer, file.get()));
+  }
+  if (file == nullptr || std::ferror(file.get()) != 0) {
+    return {ErrorCode::kIo, "cannot read \"" + path + "\": " + std::strerror(errno)};
+  }
+  return text;
+}
+
+std::string shown_path(const std::string& path) {
+  return path == "-" ? "stdin" : "\"" + path + "\"";
+}
+
 }  // namespace
 
 Result<LLM> load(const std::string& model, LLMOptions options, bool verbose) {
@@ -138,19 +157,14 @@ void wait_for_piped_text() {
 }
 
 Result<std::string> read_text(const std::string& path) {
-  const auto close = [](std::FILE* file) { return file == stdin ? 0 : std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(
-      path == "-" ? stdin : std::fopen(expand_home(path).c_str(), "rb"), close);
-  std::string text;
-  char buffer[1 << 16];
-  while (file != nullptr && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0) {
-    text.append(buffer, std::fread(buffer, 1, sizeof buffer, file.get()));
-  }
-  if (file == nullptr || std::ferror(file.get()) != 0) {
-    return {ErrorCode::kIo, "cannot read \"" + path + "\": " + std::strerror(errno)};
-  }
-  QUIRE_TRY_STATUS(check_utf8(text, path == "-" ? "stdin" : "\"" + path + "\""));
-  return text;
+  QUIRE_TRY(std::string bytes, read_bytes(path));
+  return repair_utf8(std::move(bytes), shown_path(path));
+}
+
+Result<std::string> read_strict_text(const std::string& path) {
+  QUIRE_TRY(std::string bytes, read_bytes(path));
+  QUIRE_TRY_STATUS(check_utf8(bytes, shown_path(path)));
+  return bytes;
 }
 
 }  // namespace quire::cli

@@ -134,6 +134,7 @@ int Repl::loop() {
     }
     interrupted_before = false;
     interrupts_.arm();
+    line = repair_utf8(std::move(line), "the line");
     const Status done = handle(line, quoted);
     interrupts_.disarm();
     if (!done.ok()) {
@@ -154,7 +155,6 @@ Status Repl::handle(const std::string& line, bool quoted) {
   if (options_.echo) {
     QUIRE_TRY_STATUS(print("> " + line + "\n"));
   }
-  QUIRE_TRY_STATUS(check_utf8(line, "the line"));
   const std::string_view text = trimmed(line);
   if (text.empty()) {
     return {};

@@ -65,7 +65,7 @@ Result<std::vector<std::string>> texts_of(const Tokenizer& tokenizer,
 Status tokenize(const TokenizeOptions& options) {
   std::string text = options.text.value_or("");
   if (!options.text.has_value()) {
-    QUIRE_TRY(text, read_text("-"));
+    QUIRE_TRY(text, read_strict_text("-"));
   }
   QUIRE_TRY(const std::string model, find_model(options.model));
   QUIRE_TRY(const Tokenizer tokenizer, Tokenizer::open(model));

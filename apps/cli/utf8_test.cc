@@ -1,5 +1,6 @@
 #include "utf8.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -33,6 +34,20 @@ TEST(Utf8, ARefusalNamesTheTextThePlaceAndTheByte) {
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_TRUE(refused.error().message.starts_with("the prompt: byte 2 (0xFC) is not UTF-8"));
   EXPECT_TRUE(check_utf8("Zürich", "the prompt").ok());
+}
+
+// Oracle: bytes.decode(errors="replace") of Python.
+TEST(Utf8, EachRunOfBytesThatIsNoCharacterBecomesOneReplacement) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(repair_utf8("Caf\xE9.", "the card"), "Caf\uFFFD.");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::StartsWith("note: the card: byte 4 (0xE9) is not UTF-8"));
+  EXPECT_EQ(repair_utf8("\xE2\x82x\xF0\x9F\xA6", ""), "\uFFFDx\uFFFD");
+  EXPECT_EQ(repair_utf8("\xED\xA0\x80", ""), "\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(repair_utf8("\xC3\xC3\xBC", ""), "\uFFFDü");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(repair_utf8("Zürich", ""), "Zürich");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ SAMPLING = {
 # Of calls that generate, beside those.
 CALLS = {
     "stream": "llm.stream(prompt) or llm.stream_chat(messages), which give the text as it comes",
-    "use_tqdm": "llm.stream(prompt) for text as it comes; loading and register_chunk take progress=",
+    "use_tqdm": "progress=True, of loading, generate, chat and register_chunk",
     "prompts": "prompt: one, or a list",
     "prompt_token_ids": "prompt: a list of ids is one, too",
     "params": "sampling_params",

@@ -70,7 +70,7 @@ _TAKEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt")
+_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "progress")
 
 # Those whose engine may still run: an interpreter that ends closes them.
 _opened: weakref.WeakSet[LLM] = weakref.WeakSet()
@@ -194,6 +194,7 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
@@ -205,6 +206,7 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
@@ -216,6 +218,7 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
         """One output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of prompts.
@@ -224,6 +227,8 @@ class LLM:
         session: whose request it is (see pause_session); for a list of prompts perhaps a list
         salt: tenant; cached prefixes are shared by requests of one salt alone. None: that of the chunks if they have
             one (ChunkedLLM), else none; for a list of prompts perhaps a list
+        progress: True shows a bar while the prompts are computed, on a terminal and in notebooks; a function gets the
+            share of their tokens that is computed
         """
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
@@ -231,9 +236,15 @@ class LLM:
         options = each_whose(session, salt)
         if not prompts:
             return []
-        outputs = [GenerationOutput(each) for each in self._handle.generate(prompts, params, options)]
+        outputs = self._generated(prompts, params, options, progress)
         self._look_at(prompts, outputs)
         return outputs if batch else outputs[0]
+
+    def _generated(
+        self, prompts: list[str | list[int]], params: list[Params], options: list[_quire.RequestOptions], progress: Progress
+    ) -> list[GenerationOutput]:
+        with shown(progress, "computing prompts" if len(prompts) > 1 else "computing the prompt") as report:
+            return [GenerationOutput(each) for each in self._handle.generate(prompts, params, options, report)]
 
     def _look_at(self, prompts: Sequence[str | list[int]], outputs: Sequence[GenerationOutput]) -> None:
         """Warns once when a model for chat has answered a plain text with nothing."""
@@ -272,6 +283,7 @@ class LLM:
         template_args: Mapping[str, Any] = {},
         session: str | None = None,
         salt: str | None = None,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
         """As generate, through the model's own chat template.
@@ -281,9 +293,10 @@ class LLM:
             does not show them
         template_args: its other variables, such as enable_thinking; ValueError for one that it does not read. Further
             keywords that are no sampling parameters but that it reads are such variables, too
+        progress: as of generate
         """
         ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
-        return GenerationOutput(self._handle.generate([ids], [params], [whose(session, salt)])[0])
+        return self._generated([ids], [params], [whose(session, salt)], progress)[0]
 
     @habits.names_first
     def stream_chat(

@@ -30,15 +30,15 @@ namespace quire::python {
 namespace {
 
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
-                  const std::vector<RequestOptions>& options) {
+                  const std::vector<RequestOptions>& options, const nb::object& progress) {
   const auto list = to_params_list(params);
-  auto outputs =
-      without_gil([&] { return llm.generate_batch(prompts, list, &interrupted, options); });
-  nb::list result;
-  for (const GenerationOutput& output : unwrap(std::move(outputs))) {
-    result.append(to_dict(output));
+  const PromptProgress report = progress_to(progress);
+  const auto outputs = unwrap(without_gil(
+      [&] { return llm.generate_batch(prompts, list, &interrupted, options, report); }));
+  if (PyErr_Occurred() != nullptr) {
+    throw nb::python_error();
   }
-  return result;
+  return list_of(outputs, [](const GenerationOutput& output) { return to_dict(output); });
 }
 
 // Whether next_delta() would not wait.
@@ -169,7 +169,8 @@ void bind_llm(nb::module_& module) {
 
   nb::class_<LLM> llm(module, "LLM");
   llm.def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
-      .def("generate", &generate)
+      .def("generate", &generate, nb::arg("prompts"), nb::arg("params"), nb::arg("options"),
+           nb::arg("progress").none())
       .def(
           "stream",
           [](LLM& llm, const Prompt& prompt, const nb::object& params,

@@ -1,7 +1,9 @@
 #include "quire/llm.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -22,6 +24,7 @@
 #include "quire/base/work_meter.h"
 #include "quire/chat.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/engine/session_service.h"
@@ -144,22 +147,52 @@ RequestOptions options_of(std::span<const RequestOptions> options, std::size_t i
   return options.empty() ? RequestOptions() : options[options.size() == 1 ? 0 : index];
 }
 
-Result<std::vector<GenerationOutput>> LLM::generate_batch(
-    std::span<const Prompt> prompts, std::span<const SamplingParams> params,
-    const Interrupt& interrupted, std::span<const RequestOptions> options) try {
+namespace {
+
+// Says how far the requests of the channels are, whose prompts have so many tokens.
+void report(std::span<const std::shared_ptr<engine::Channel>> channels,
+            std::span<const std::int64_t> tokens, const PromptProgress& progress) {
+  std::int64_t done = 0;
+  std::int64_t wanted = 0;
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    done += std::min(channels[i]->computed_tokens(), tokens[i]);
+    wanted += tokens[i];
+  }
+  progress(done, wanted);
+}
+
+}  // namespace
+
+Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
+                                                          std::span<const SamplingParams> params,
+                                                          const Interrupt& interrupted,
+                                                          std::span<const RequestOptions> options,
+                                                          const PromptProgress& progress) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<NewRequest> requests;
+  std::vector<std::int64_t> tokens;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i], interrupted));
     RequestOptions whose = options_of(options, i);
+    tokens.push_back(std::ssize(ids));
     requests.push_back({.prompt = std::move(ids),
                         .params = params[params.size() == 1 ? 0 : i],
                         .session = std::move(whose.session),
                         .salt = std::move(whose.salt)});
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
-  return await_outputs(*engine, channels, interrupted);
+  if (!progress) {
+    return await_outputs(*engine, channels, interrupted);
+  }
+  auto outputs = await_outputs(*engine, channels, [&] {
+    report(channels, tokens, progress);
+    return interrupted && interrupted();
+  });
+  if (outputs.ok()) {
+    report(channels, tokens, progress);
+  }
+  return outputs;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

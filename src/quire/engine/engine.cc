@@ -242,15 +242,18 @@ Result<bool> Engine::abort(RequestId id) {
   return found;
 }
 
+void Engine::abort_surely(RequestId id) noexcept {
+  base::do_surely([&]() -> Status {
+    QUIRE_TRY([[maybe_unused]] const bool found, abort(id));
+    return {};
+  });
+}
+
 void Engine::abandon(RequestId id) noexcept {
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    try {
-      thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
-      return;
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
-    }
-  }
+  base::do_surely([&] {
+    thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
+    return Status();
+  });
 }
 
 Result<std::int64_t> Engine::clear_prefix_cache() {
