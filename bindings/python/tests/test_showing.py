@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import json
 import pickle
 import sys
@@ -137,6 +138,15 @@ def test_progress_of_a_prompt_grows_in_small_steps_from_none_to_all(chunked):
         chunked.generate("Ada", progress=5)
     with pytest.raises(TypeError, match="register_chunks takes it"):
         chunked.generate(context=["Card 4."], query="Who?", progress=True)
+
+
+def test_many_more_threads_than_processors_are_remarked():
+    with quire.LLM(MODEL, threads=64 * os.cpu_count()) as llm:
+        (remark,) = llm.remarks()
+        assert f"threads is {64 * os.cpu_count()}, but this machine has {os.cpu_count()} processor" in remark
+        assert llm.generate("Ada", max_tokens=1).token_ids
+    with quire.LLM(MODEL, threads=1) as llm:
+        assert llm.remarks() == []
 
 
 def test_progress_of_a_prompt_that_raises_ends_the_call(chunked):

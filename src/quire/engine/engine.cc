@@ -68,6 +68,17 @@ Status check_ids(std::span<const TokenId> ids, std::int32_t vocab_size, std::str
 // A task that ends a request may post another, which gives back what that held and posts none.
 constexpr int kTaskGenerations = 2;
 
+// Returns what to say of a number of threads that only get into each other's way; else "".
+std::string remark_on_threads(int threads) {
+  constexpr int kTooMany = 4;  // for each processor
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  return processors == 0 || threads <= kTooMany * processors
+             ? ""
+             : base::str_cat("threads is ", threads, ", but this machine has ", processors,
+                             processors == 1 ? " processor" : " processors",
+                             ": more threads than that are slower; leave threads out");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::load(const std::string& model,
@@ -100,6 +111,9 @@ Status Engine::load(const std::string& model) {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(core_, load_core(model, options_, context_, accelerator_.get()));
+  if (std::string remark = remark_on_threads(options_.threads); !remark.empty()) {
+    core_->bundle.remarks.push_back(std::move(remark));
+  }
   sessions_ =
       std::make_unique<SessionService>(thread_, core_->ledger.cache(), options_.chunks.salt);
   sessions_->attach(*hooks_.holders);
