@@ -56,8 +56,8 @@ struct CheckpointOptions {
   // save due. 0: never.
   double every_seconds = 0;
   // Most bytes that the tenant's entries of the store name; 0: no limit. Beyond it saving evicts
-  // the tenant's least recently used entries, but none that is pinned or just saved. What other
-  // tenants hold neither counts nor goes: StoreOptions::max_bytes bounds all of them.
+  // the tenant's least recently used entries, but none that is pinned or just saved. Entries of
+  // other tenants neither count nor go: StoreOptions::max_bytes bounds all of them.
   std::int64_t max_bytes = 0;
   // True: compresses what is saved, which is smaller and slower (docs/store-format.md).
   bool compress = false;

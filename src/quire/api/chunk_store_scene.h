@@ -1,4 +1,4 @@
-// What the tests of chunks in a store share: a store, chunks, and the process before.
+// Shared by the tests of chunks in a store: a store, chunks, and the process before.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ class ChunkStore : public testing::Test {
     return output.ok() ? output->token_ids : Ids();
   }
 
-  // What a process that has ended registered and composed, and its answer.
+  // Returns the composition of a process that has ended, and its answer.
   [[nodiscard]] std::pair<CompositionSpec, Ids> process_before(bool in_place = false) const {
     ChunkedLLM llm = open();
     CompositionSpec spec = register_all(llm);
@@ -66,7 +66,7 @@ class ChunkStore : public testing::Test {
     return {spec, answer(llm, spec)};
   }
 
-  // As if it had been measured.
+  // Makes the engine believe that computing is faster than reading.
   static void make_computing_faster(ChunkedLLM& llm) {
     tiers::ReloadPolicy& pace = llm.llm().impl().open().value()->tiers().reload_policy();
     for (int i = 0; i < 5; ++i) {
@@ -95,7 +95,7 @@ class ChunkStore : public testing::Test {
     return count;
   }
 
-  // What answer() always computes: the query, and its own tokens but for the last.
+  // Tokens that answer() always computes: the query, and its own tokens but for the last.
   static constexpr double kOwnTokens = 7 + 11;
 
   const TemporaryFolder temporary_;

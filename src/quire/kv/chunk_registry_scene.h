@@ -1,4 +1,4 @@
-// What the tests of the registry of chunks share: a ledger, a clock, chunks with a name of one
+// Shared by the tests of the registry of chunks: a ledger, a clock, chunks with a name of one
 // letter.
 #pragma once
 
