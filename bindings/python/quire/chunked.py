@@ -583,7 +583,7 @@ class ChunkedLLM(LLM):
         if query is None and system_prompt is None and not contexts and not how:
             return super().generate(prompt, sampling_params, session=session, salt=salt, progress=progress, **sampled)
         spec = _how(**how)
-        if progress:
+        if progress is not None and progress is not False:
             raise TypeError("progress is of plain prompts; register_chunks takes it for chunks")
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
