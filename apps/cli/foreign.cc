@@ -1,6 +1,7 @@
 #include "foreign.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
