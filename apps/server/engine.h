@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/chunk_types.h"
+#include "quire/interrupt.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -32,6 +33,8 @@ struct GenerationRequest {
   SamplingParams sampling = {};
   // Session and salt; `notify` is the argument of Engine::start.
   RequestOptions options = {};
+  // Ends the wait for a composition's KV. Asked by the thread that calls Engine::start.
+  Interrupt interrupted = {};
 };
 
 // A generation that runs. Destroying it aborts it without waiting.
@@ -61,6 +64,8 @@ struct ModelFacts {
   std::int32_t block_tokens = 0;
   std::int64_t block_bytes = 0;
   std::int64_t num_blocks = 0;
+  // No token stands for more bytes. 0: not known.
+  std::int64_t longest_token_bytes = 0;
   // Fingerprint of weights, 64 hexadecimal digits, or "".
   std::string fingerprint;
 };
