@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/chunk_types.h"
+#include "quire/interrupt.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -32,6 +33,8 @@ struct GenerationRequest {
   SamplingParams sampling = {};
   // Session and salt; `notify` is the argument of Engine::start.
   RequestOptions options = {};
+  // Ends the wait for a composition's KV. Asked by the thread that calls Engine::start.
+  Interrupt interrupted = {};
 };
 
 // A generation that runs. Destroying it aborts it without waiting.
@@ -45,8 +48,8 @@ class Generation {
 
   // Returns true when next() has something to give at once.
   [[nodiscard]] virtual bool ready() = 0;
-  // Returns the next delta, or nullopt at the end, or the error that ended the request. Precondition:
-  // ready().
+  // Returns the next delta, or nullopt at the end, or the error that ended the request.
+  // Precondition: ready().
   [[nodiscard]] virtual Result<std::optional<Delta>> next() = 0;
   // Returns the output, once next() gave the last delta.
   [[nodiscard]] virtual const GenerationOutput& output() const = 0;
@@ -61,6 +64,8 @@ struct ModelFacts {
   std::int32_t block_tokens = 0;
   std::int64_t block_bytes = 0;
   std::int64_t num_blocks = 0;
+  // No token stands for more bytes. 0: not known.
+  std::int64_t longest_token_bytes = 0;
   // Fingerprint of weights, 64 hexadecimal digits, or "".
   std::string fingerprint;
 };
@@ -78,8 +83,8 @@ class Engine {
   // Generation::ready() has become true; it must return at once.
   // Does not wait for a prompt of ids. A composition waits until its chunks' KV is there, so a
   // worker calls.
-  [[nodiscard]] virtual Result<std::unique_ptr<Generation>> start(
-      GenerationRequest request, std::function<void()> notify) = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<Generation>> start(GenerationRequest request,
+                                                                  std::function<void()> notify) = 0;
   // Returns the tokenizer.
   [[nodiscard]] virtual Result<Tokenizer> tokenizer() const = 0;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;

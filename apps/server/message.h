@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace quire::server {
+
+struct Caller;
 
 // A header field. Names are lower case.
 struct HeaderField {
@@ -32,6 +35,9 @@ struct Request {
   std::string remote;
   // Id of the request: x-request-id of the client, or one that the transport made.
   std::string id;
+  // Names the tenant and role that asks. Never null behind the transport's check of keys, which
+  // stands in front of routing; null on the paths that need no key where none was given.
+  std::shared_ptr<const Caller> caller;
 
   // Returns the value of the first field of that name, or "". Refers to the request.
   [[nodiscard]] std::string_view header(std::string_view name) const;
@@ -46,6 +52,23 @@ struct Response {
   std::string body = {};
   // True: the connection is closed after the response.
   bool close = false;
+};
+
+// What the access log and the metrics say of an answer beside what the transport knows. The API
+// fills it before the answer ends. "" and nullopt: unknown.
+struct AnswerFacts {
+  // Pattern that matched, as "/v1/chunks/{chunk_id}".
+  std::string route;
+  std::string model;
+  std::optional<std::int64_t> prompt_tokens;
+  std::optional<std::int64_t> cached_tokens;
+  std::optional<std::int64_t> completion_tokens;
+  std::string grade;
+  std::optional<double> queue_ms;
+  std::optional<double> first_token_ms;
+  std::string finish_reason;
+  // `code` of the error that was answered, as "queue_full".
+  std::string error_code;
 };
 
 // Says how a stream begins and is kept alive.
@@ -93,6 +116,8 @@ class Answer {
   // Says what to call, once, when nobody reads the answer any more. Replaces an earlier one. Called
   // at once where that has already happened; never after the answer has ended otherwise.
   virtual void on_gone(std::function<void(Gone)> call) = 0;
+  // Returns the facts to be logged when the answer ends.
+  [[nodiscard]] virtual AnswerFacts& facts() = 0;
 };
 
 // Takes a request and sees to its answer, now or later. Called by the loop's thread.

@@ -1,0 +1,14 @@
+// Lists of endpoints, one for each part of the API.
+#pragma once
+
+#include <span>
+
+#include "api/router.h"
+
+namespace quire::server {
+
+[[nodiscard]] std::span<const Endpoint> health_endpoints();
+[[nodiscard]] std::span<const Endpoint> model_endpoints();
+[[nodiscard]] std::span<const Endpoint> completion_endpoints();
+
+}  // namespace quire::server

@@ -1,0 +1,169 @@
+// GenerationRun: the generations of one HTTP request, from admission to the last byte. A Renderer
+// says how their tokens look in the request's API.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "api/admission.h"
+#include "api/call.h"
+#include "api/errors.h"
+#include "api/extension.h"
+#include "engine.h"
+#include "quire/output.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::server {
+
+// A prompt and the choices that are generated for it.
+struct PromptPlan {
+  std::variant<std::vector<TokenId>, CompositionSpec> prompt;
+  SamplingParams sampling = {};
+  // Choices: choice j has seed + j.
+  std::int32_t choices = 1;
+  // Salt of the engine and session.
+  RequestOptions options = {};
+  // Path of the prompt, for errors: "prompt", "messages".
+  std::string path = {};
+  // Number of tokens; known beforehand also for a composition.
+  std::int64_t tokens = 0;
+};
+
+// What is to be generated for one HTTP request.
+struct GenerationPlan {
+  // At least one.
+  std::vector<PromptPlan> prompts;
+  Extension extension = {};
+  bool stream = false;
+};
+
+// One choice of a prompt.
+struct ChoiceState {
+  std::size_t prompt = 0;
+  std::int32_t number = 0;
+  std::unique_ptr<Generation> generation = nullptr;
+  bool asked = false;  // the engine was asked for it
+  bool done = false;
+  GenerationOutput output = {};
+};
+
+// What a run has to say at its end. Plain data.
+struct RunReport {
+  std::string request_id;
+  // Each prompt counts once, however many choices it has.
+  Usage usage = {};
+  ReuseReport reuse = {};
+  // Tokens that were computed until the first token.
+  std::int64_t computed_tokens = 0;
+  // Given where the request asked for it.
+  std::optional<std::vector<ReusePart>> parts = {};
+  double queue_ms = 0;
+  double first_token_ms = 0;
+  double total_ms = 0;
+};
+
+// Says how generations look in one API. Called by the loop's thread.
+class Renderer {
+ public:
+  Renderer() = default;
+  Renderer(const Renderer&) = delete;
+  Renderer& operator=(const Renderer&) = delete;
+  virtual ~Renderer() = default;
+
+  // Returns bytes that are sent after 15 seconds of silence.
+  [[nodiscard]] virtual std::string ping() const { return ": ping\n\n"; }
+  // Appends the events for a delta of choice `index`.
+  virtual void delta(std::string& out, std::size_t index, const Delta& delta) = 0;
+  // Appends the events for the end of choice `index`. `last`: all others have ended, so `report`
+  // is there.
+  virtual void finish(std::string& out, std::size_t index, const GenerationOutput& output,
+                      const RunReport* report) = 0;
+  // Appends the events behind the last choice.
+  virtual void end(std::string& out, const RunReport& report) = 0;
+  // Returns the body where the request does not stream.
+  [[nodiscard]] virtual json::value body(const std::vector<ChoiceState>& choices,
+                                         const RunReport& report) = 0;
+  // Returns the event for an error in the middle of a stream.
+  [[nodiscard]] virtual std::string error_event(const ApiError& error, bool admin) {
+    return "data: " + error_body(error, ErrorShape::kOpenAI, admin) + "\n\n";
+  }
+};
+
+enum class RunState : std::uint8_t { kQueued, kRunning, kDone };
+
+// The generations of one HTTP request. Owns itself through Services::runs until it has ended.
+// Threads: the loop's thread.
+class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
+ public:
+  // Admits the request and starts it, or answers why not. `call` is answered by the run from then
+  // on.
+  static void start(Services& services, CallPtr call, GenerationPlan plan,
+                    std::unique_ptr<Renderer> renderer);
+
+  GenerationRun(Services& services, CallPtr call, GenerationPlan plan,
+                std::unique_ptr<Renderer> renderer);
+  ~GenerationRun();
+  GenerationRun(const GenerationRun&) = delete;
+  GenerationRun& operator=(const GenerationRun&) = delete;
+
+  // Ends the run with an error. Idempotent.
+  void fail(ApiError error);
+
+  [[nodiscard]] const std::string& id() const { return id_; }
+  [[nodiscard]] const Call& call() const { return *call_; }
+  [[nodiscard]] const GenerationPlan& plan() const { return plan_; }
+  [[nodiscard]] const std::vector<ChoiceState>& choices() const { return choices_; }
+  [[nodiscard]] RunState state() const;
+  // Precondition: all choices have ended.
+  [[nodiscard]] RunReport report() const;
+  // Tokens that have come so far, of all choices.
+  [[nodiscard]] std::int64_t generated() const { return generated_; }
+
+ private:
+  struct Bell;
+
+  [[nodiscard]] Check check_and_admit();
+  void begin();
+  void ask(std::size_t index);
+  void ask_engine(std::size_t index, GenerationRequest request, std::function<void()> notify);
+  void asked(std::size_t index, Result<std::unique_ptr<Generation>> generation);
+  void ask_others(std::size_t prompt);
+  // Takes what all choices have to give.
+  void pump();
+  // Returns false when the run has ended.
+  [[nodiscard]] bool pump_choice(std::size_t index, std::string& out);
+  void take_end(std::size_t index, std::string& out);
+  void note_delta(const Delta& delta);
+  void complete(std::string& out);
+  void after(const RunReport& report);
+  void note_facts(const RunReport& report);
+  void gone(Gone why);
+  void leave();
+
+  Services& services_;
+  CallPtr call_;
+  GenerationPlan plan_;
+  std::unique_ptr<Renderer> renderer_;
+  std::string id_;
+  std::vector<ChoiceState> choices_;
+  std::unique_ptr<Ticket> ticket_;
+  std::shared_ptr<Bell> bell_;
+  Loop::Timer deadline_ = 0;
+  std::int64_t generated_ = 0;
+  std::optional<Loop::Clock::time_point> last_token_;
+  std::size_t left_ = 0;  // choices that have not ended
+  bool began_ = false;    // a token has come
+  bool over_ = false;
+};
+
+// Returns the milliseconds between two moments.
+[[nodiscard]] double milliseconds(Loop::Clock::time_point from, Loop::Clock::time_point to);
+
+}  // namespace quire::server

@@ -1,0 +1,274 @@
+#include "api/openai.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/call.h"
+#include "api/errors.h"
+#include "api/extension.h"
+#include "api/fields.h"
+#include "api/generation.h"
+#include "api/render.h"
+#include "api/sampling.h"
+#include "quire/tokenizer.h"
+
+namespace quire::server {
+namespace {
+
+constexpr FieldRule kStreamOptionRules[] = {
+    {.name = "include_usage", .kinds = kBool, .help = "one more chunk with usage"},
+    {.name = "continuous_usage_stats", .kinds = kBool, .help = "usage in every chunk"},
+    {.name = "include_obfuscation", .kinds = kBool, .effect = Effect::kIgnored},
+};
+const FieldTable& stream_options_table() {
+  static const FieldTable table{"StreamOptions", "Options of a stream.", {kStreamOptionRules}};
+  return table;
+}
+
+constexpr double kMaxTokens = 2147483647;
+
+}  // namespace
+
+std::span<const FieldRule> openai_rules() {
+  static const FieldRule rules[] = {
+      {.name = "model", .kinds = kString, .help = "a name of the model; default the served one"},
+      {.name = "n",
+       .kinds = kInteger,
+       .help = "choices for each prompt, up to --max-n",
+       .min = 1,
+       .max = 128},
+      {.name = "stream", .kinds = kBool, .help = "server-sent events"},
+      {.name = "stream_options",
+       .kinds = kObject,
+       .help = "only with stream",
+       .members = &stream_options_table()},
+      {.name = "max_tokens",
+       .kinds = kInteger,
+       .help = "most tokens to generate",
+       .min = 0,
+       .max = kMaxTokens},
+      {.name = "return_token_ids", .kinds = kBool, .help = "adds ids of prompts and choices"},
+      {.name = "timings_per_token", .kinds = kBool, .help = "adds timings to every chunk"},
+      {.name = "user", .kinds = kString, .effect = Effect::kIgnored},
+  };
+  return rules;
+}
+
+Checked<OpenAIRequest> read_openai(const Services& services, const Call& call) {
+  QUIRE_TRY_STATUS(check_model(services, call));
+  const Members members = call.members();
+  OpenAIRequest request;
+  QUIRE_TRY(request.sampling, read_sampling(call.body, ""));
+  QUIRE_TRY(request.extension, read_extension(call));
+  const std::int64_t n = members.integer("n").value_or(1);
+  if (n > services.config->max_n) {
+    return invalid("n", std::to_string(n) + " choices, at most " +
+                            std::to_string(services.config->max_n) + " are allowed");
+  }
+  request.n = static_cast<std::int32_t>(n);
+  request.stream = members.flag("stream");
+  if (const json::object* const given = members.object("stream_options")) {
+    if (!request.stream) {
+      return invalid("stream_options", "is allowed with stream: true alone");
+    }
+    const Members options(*given);
+    request.continuous_usage = options.flag("continuous_usage_stats");
+    request.include_usage = options.flag("include_usage");
+  }
+  request.return_token_ids = members.flag("return_token_ids");
+  request.timings_per_token = members.flag("timings_per_token");
+  request.max_tokens = members.integer("max_tokens");
+  return request;
+}
+
+OpenAIRenderer::OpenAIRenderer(Services& services, const OpenAIRequest& request,
+                               std::string_view id_prefix, const char* object,
+                               const char* chunk_object)
+    : services_(services),
+      request_(request),
+      id_(new_id(id_prefix)),
+      created_(unix_seconds()),
+      object_(object) {
+  json::object chunk;
+  chunk["id"] = id_;
+  chunk["object"] = chunk_object;
+  chunk["created"] = created_;
+  chunk["model"] = services.names.front();
+  chunk["system_fingerprint"] = services.system_fingerprint;
+  prefix_ = json::serialize(chunk);
+  prefix_.pop_back();
+  prefix_.insert(0, "data: ");
+  prefix_ += ",\"choices\":[";
+}
+
+TokenPieces& OpenAIRenderer::pieces() const { return *services_.pieces; }
+
+OpenAIRenderer::Progress& OpenAIRenderer::progress(std::size_t index) {
+  if (progress_.size() <= index) {
+    progress_.resize(index + 1);
+  }
+  return progress_[index];
+}
+
+void OpenAIRenderer::open_chunk(std::string& out, std::size_t index) const {
+  out += prefix_;
+  out += "{\"index\":";
+  out += std::to_string(index);
+}
+
+// Closes choice and list, and appends what stands behind.
+void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) const {
+  out += "}]";
+  if (request_.include_usage && !request_.continuous_usage) {
+    out += ",\"usage\":null";
+  } else if (request_.continuous_usage) {
+    Usage usage;
+    for (const Progress& choice : progress_) {
+      usage.completion_tokens += choice.tokens;
+    }
+    out += ",\"usage\":{\"completion_tokens\":" + std::to_string(usage.completion_tokens) + "}";
+  }
+  if (report != nullptr && !request_.include_usage) {
+    out += ",\"quire\":" + json::serialize(quire_json(*report));
+    out += ",\"timings\":" + json::serialize(timings_json(*report));
+  }
+  out += "}\n\n";
+}
+
+void OpenAIRenderer::delta(std::string& out, std::size_t index, const Delta& delta) {
+  Progress& choice = progress(index);
+  choice.tokens += static_cast<std::int64_t>(delta.token_ids.size());
+  if (!choice.begun) {
+    choice.begun = true;
+    append_first(out, index);
+  }
+  const bool shows_ids = request_.top_logprobs || request_.return_token_ids;
+  if (delta.text.empty() && (!shows_ids || delta.token_ids.empty())) {
+    return;
+  }
+  open_chunk(out, index);
+  append_choice(out, index, delta);
+  out += ",\"finish_reason\":null";
+  close_chunk(out, nullptr);
+}
+
+void OpenAIRenderer::finish(std::string& out, std::size_t index, const GenerationOutput& output,
+                            const RunReport* report) {
+  Progress& choice = progress(index);
+  if (!choice.begun) {
+    choice.begun = true;
+    append_first(out, index);
+  }
+  open_chunk(out, index);
+  append_last(out, index, output);
+  out += ",\"finish_reason\":\"";
+  out += finish_word(output.finish_reason);
+  out += "\",\"stop_reason\":" + json::serialize(stop_reason(output, request_.sampling));
+  close_chunk(out, report);
+}
+
+void OpenAIRenderer::end(std::string& out, const RunReport& report) {
+  if (request_.include_usage) {
+    out += prefix_;
+    out += "],\"usage\":" + json::serialize(usage_json(report.usage));
+    out += ",\"quire\":" + json::serialize(quire_json(report));
+    out += ",\"timings\":" + json::serialize(timings_json(report));
+    out += "}\n\n";
+  }
+  out += kDone;
+}
+
+json::object OpenAIRenderer::head() const {
+  json::object body;
+  body["id"] = id_;
+  body["object"] = object_;
+  body["created"] = created_;
+  body["model"] = services_.names.front();
+  body["system_fingerprint"] = services_.system_fingerprint;
+  return body;
+}
+
+json::value OpenAIRenderer::body(const std::vector<ChoiceState>& choices, const RunReport& report) {
+  json::object body = head();
+  json::array list;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const GenerationOutput& output = choices[i].output;
+    json::object choice;
+    choice["index"] = i;
+    set_choice(choice, i, output);
+    choice["finish_reason"] = finish_word(output.finish_reason);
+    choice["stop_reason"] = stop_reason(output, request_.sampling);
+    list.push_back(std::move(choice));
+  }
+  body["choices"] = std::move(list);
+  body["usage"] = usage_json(report.usage);
+  set_body(body, choices);
+  body["quire"] = quire_json(report);
+  body["timings"] = timings_json(report);
+  return body;
+}
+
+Check check_bytes(const Engine& engine, std::size_t bytes, std::string path) {
+  const ModelFacts& facts = engine.facts();
+  const std::int64_t most = facts.context_tokens * facts.longest_token_bytes;
+  if (facts.longest_token_bytes == 0 || static_cast<std::int64_t>(bytes) <= most) {
+    return passed();
+  }
+  // So many tokens at least.
+  const std::int64_t tokens =
+      (static_cast<std::int64_t>(bytes) + facts.longest_token_bytes - 1) / facts.longest_token_bytes;
+  ApiError error = invalid(std::move(path), "the text has " + std::to_string(bytes) +
+                                                " bytes, and the maximum context length is " +
+                                                std::to_string(facts.context_tokens) + " tokens");
+  error.code = "context_length_exceeded";
+  error.cause = ErrorCode::kOverflow;
+  error.prompt_tokens = tokens;
+  error.context_tokens = facts.context_tokens;
+  return error;
+}
+
+Checked<std::vector<TokenId>> encode_text(const Engine& engine, std::string_view text,
+                                          bool add_special_tokens, std::string path,
+                                          const Interrupt& interrupted) {
+  QUIRE_TRY_STATUS(check_bytes(engine, text.size(), path));
+  QUIRE_TRY(const Tokenizer tokenizer, engine.tokenizer());
+  auto ids = tokenizer.encode(text, add_special_tokens, interrupted);
+  if (!ids.ok()) {
+    return api_error(ids.error(), std::move(path));
+  }
+  if (ids->empty()) {
+    return invalid(std::move(path), "the prompt has no token");
+  }
+  return std::move(ids).value();
+}
+
+GenerationPlan plan_of(const Services& services, const Call& call, const OpenAIRequest& request,
+                       std::vector<std::vector<TokenId>> prompts, const char* path,
+                       std::int64_t default_tokens) {
+  GenerationPlan plan{.extension = request.extension, .stream = request.stream};
+  const std::int64_t context = services.engine->facts().context_tokens;
+  const bool several = prompts.size() > 1;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    PromptPlan prompt{.sampling = request.sampling, .choices = request.n};
+    prompt.tokens = static_cast<std::int64_t>(prompts[i].size());
+    prompt.prompt = std::move(prompts[i]);
+    prompt.sampling.max_tokens =
+        output_length(request.max_tokens, default_tokens, context - prompt.tokens,
+                      call.caller->limits.max_completion_tokens);
+    prompt.options.session = request.extension.session;
+    prompt.options.salt = engine_salt(call.caller->tenant, request.extension.cache_salt);
+    prompt.path = several ? element_path(path, i) : path;
+    plan.prompts.push_back(std::move(prompt));
+  }
+  return plan;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,112 @@
+// What the two generating endpoints of OpenAI share: fields, and frames of streams.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/call.h"
+#include "api/errors.h"
+#include "api/extension.h"
+#include "api/fields.h"
+#include "api/generation.h"
+#include "api/render.h"
+#include "quire/interrupt.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
+
+namespace quire::server {
+
+// Rules that chat and completions share: `model`, `n`, `stream`, `stream_options`, ...
+[[nodiscard]] std::span<const FieldRule> openai_rules();
+
+// What a body of OpenAI asks for beside its prompt. Plain data.
+struct OpenAIRequest {
+  SamplingParams sampling = {};
+  Extension extension = {};
+  std::int32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool return_token_ids = false;
+  bool timings_per_token = false;
+  // Likeliest tokens to show for each; nullopt: no log probabilities.
+  std::optional<std::int64_t> top_logprobs = {};
+  // Most tokens to generate, where the body says so.
+  std::optional<std::int64_t> max_tokens = {};
+};
+
+// Reads what openai_rules(), sampling_rules() and extension_rules() have.
+// Errors: 400, and 404 for another model.
+[[nodiscard]] Checked<OpenAIRequest> read_openai(const Services& services, const Call& call);
+
+// Writes bodies and chunks that chat and completions have in common.
+class OpenAIRenderer : public Renderer {
+ public:
+  OpenAIRenderer(Services& services, const OpenAIRequest& request, std::string_view id_prefix,
+                 const char* object, const char* chunk_object);
+
+  void delta(std::string& out, std::size_t index, const Delta& delta) final;
+  void finish(std::string& out, std::size_t index, const GenerationOutput& output,
+              const RunReport* report) final;
+  void end(std::string& out, const RunReport& report) final;
+  [[nodiscard]] json::value body(const std::vector<ChoiceState>& choices,
+                                 const RunReport& report) final;
+
+ protected:
+  // Appends the members of a choice behind `"index":N`: a piece of text, and logprobs.
+  virtual void append_choice(std::string& out, std::size_t index, const Delta& delta) = 0;
+  // Appends those of the last chunk of a choice, without finish_reason.
+  virtual void append_last(std::string& out, std::size_t index, const GenerationOutput& output) = 0;
+  // Appends whole chunks in front of the first delta of a choice.
+  virtual void append_first(std::string& out, std::size_t index) = 0;
+  // Sets the members of a choice of a body.
+  virtual void set_choice(json::object& choice, std::size_t index,
+                          const GenerationOutput& output) = 0;
+  // Sets further members of a body.
+  virtual void set_body(json::object& body, const std::vector<ChoiceState>& choices) = 0;
+
+  void open_chunk(std::string& out, std::size_t index) const;
+  void close_chunk(std::string& out, const RunReport* report) const;
+
+  [[nodiscard]] const OpenAIRequest& request() const { return request_; }
+  [[nodiscard]] Services& services() const { return services_; }
+  [[nodiscard]] TokenPieces& pieces() const;
+
+ private:
+  struct Progress {
+    bool begun = false;
+    std::int64_t tokens = 0;
+  };
+  [[nodiscard]] Progress& progress(std::size_t index);
+  [[nodiscard]] json::object head() const;
+
+  Services& services_;
+  OpenAIRequest request_;
+  std::string id_;
+  std::int64_t created_;
+  const char* object_;
+  std::string prefix_;  // of a chunk, up to the list of choices
+  std::vector<Progress> progress_;
+};
+
+// Encodes on a worker's behalf, and refuses a text that cannot fit before it is encoded (rule Q7).
+[[nodiscard]] Checked<std::vector<TokenId>> encode_text(const Engine& engine, std::string_view text,
+                                                        bool add_special_tokens, std::string path,
+                                                        const Interrupt& interrupted);
+// Errors: 400 `context_length_exceeded` for more bytes than a context of longest tokens has.
+[[nodiscard]] Check check_bytes(const Engine& engine, std::size_t bytes, std::string path);
+
+// Returns the plan of prompts of ids, with lengths of outputs and salts.
+[[nodiscard]] GenerationPlan plan_of(const Services& services, const Call& call,
+                                     const OpenAIRequest& request,
+                                     std::vector<std::vector<TokenId>> prompts, const char* path,
+                                     std::int64_t default_tokens);
+
+}  // namespace quire::server

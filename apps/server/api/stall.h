@@ -1,0 +1,48 @@
+// StallWatch: finds out that the engine has stopped making steps (rule P8).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "loop.h"
+
+namespace quire::server {
+
+struct Services;
+
+// Asks a worker for the engine's counters now and then, and keeps the time of the last step.
+// Threads: the loop's thread.
+class StallWatch {
+ public:
+  explicit StallWatch(Services& services) : services_(services) {}
+
+  // Begins to watch. The engine is there.
+  void begin();
+  // Stops watching.
+  void stop();
+  // Says that the device has failed.
+  void device_failed() { device_failed_ = true; }
+  // Returns true where a request runs and no step was made for --stall-seconds, or the device has
+  // failed.
+  [[nodiscard]] bool stalled() const;
+  // Seconds since the last step that was seen, or since nothing runs: 0.
+  [[nodiscard]] double last_step_age() const;
+  // Says that tokens have come.
+  void note_step();
+
+ private:
+  void look();
+
+  Services& services_;
+  // Outlives the watch in tasks under way.
+  std::shared_ptr<int> life_ = std::make_shared<int>(0);
+  Loop::Timer timer_ = 0;
+  std::int64_t steps_ = -1;
+  bool running_ = false;
+  bool asking_ = false;
+  bool device_failed_ = false;
+  Loop::Clock::time_point last_step_ = {};
+};
+
+}  // namespace quire::server

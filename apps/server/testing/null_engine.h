@@ -1,0 +1,64 @@
+// NullEngine: an engine that computes nothing and gives a token each millisecond of the loop's time.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "loop.h"
+#include "quire/tokenizer.h"
+
+namespace quire::server {
+
+// Answers with the ids 10, 11, 12, ... and the texts " 0", " 1", ... Nothing is cached, and the
+// prompt takes no time. Threads: the loop's.
+class NullEngine final : public Engine {
+ public:
+  explicit NullEngine(Loop& loop, std::optional<Tokenizer> tokenizer = {})
+      : loop_(loop), tokenizer_(std::move(tokenizer)) {
+    facts_ = {.context_tokens = 2048,
+              .vocab_size = 2048,
+              .block_tokens = 32,
+              .block_bytes = 1 << 16,
+              .num_blocks = 1024,
+              .longest_token_bytes = 32,
+              .fingerprint = std::string(64, 'a')};
+  }
+  [[nodiscard]] Result<std::unique_ptr<Generation>> start(GenerationRequest request,
+                                                          std::function<void()> notify) override;
+  [[nodiscard]] Result<Tokenizer> tokenizer() const override {
+    if (!tokenizer_) {
+      return {ErrorCode::kUnsupported, "no tokenizer"};
+    }
+    return *tokenizer_;
+  }
+  [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] Result<EngineStats> stats() const override {
+    return EngineStats{.blocks_total = facts_.num_blocks, .blocks_free = facts_.num_blocks,
+                       .requests_running = running};
+  }
+  [[nodiscard]] ChunkedLLM* chunks() override { return nullptr; }
+
+  ModelFacts& mutable_facts() { return facts_; }
+  // Requests that run now, and that were started.
+  std::int64_t running = 0, started = 0;
+  // Error with which the next request ends after `fail_after` tokens.
+  std::optional<Error> failure;
+  std::int64_t fail_after = 0;
+  // Requests as they were started.
+  std::vector<GenerationRequest> requests;
+
+ private:
+  Loop& loop_;
+  std::optional<Tokenizer> tokenizer_;
+  ModelFacts facts_;
+};
+
+}  // namespace quire::server
