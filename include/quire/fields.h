@@ -49,7 +49,7 @@ using LLMField = Field<LLMOptions, bool, std::int32_t, std::int64_t, std::uint64
 
 // Returns all fields of SamplingParams, in the order of the struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const SamplingField> sampling_fields();
-// Returns all fields of LLMOptions but `progress`, which no text can give, in the order of the
+// Returns all fields of LLMOptions but the functions, which no text can give, in the order of the
 // struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const LLMField> llm_fields();
 
@@ -64,7 +64,8 @@ struct MissingIfEmpty {
 //
 // `visit` is a callable for every type of value that the comments below name. `name` is static
 // memory; `value` refers to the output.
-// An empty list of logprobs and an empty optional mean that the value is missing.
+// An empty list of logprobs, parts or outputs and an empty optional mean that the value is missing;
+// so does a StoppedBy of kind kNothing.
 
 // Visits the counts of a Usage, a std::int64_t each.
 template <class Visit>
@@ -93,8 +94,8 @@ void visit_members(const Timing& timing, const Visit& visit) {
 
 // Visits the members of a GenerationOutput.
 // Usage, ReuseReport and Timing come as one value each, which visit_members() takes in turn.
-// The other values are a RequestId, a std::string, two lists of TokenId, a FinishReason and a list
-// of TokenLogprobs.
+// The other values are a RequestId, a std::string, two lists of TokenId, a FinishReason, a
+// StoppedBy and lists of ReusePart, TokenLogprobs and GenerationOutput.
 template <class Visit>
 void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("request_id", output.request_id);
@@ -102,10 +103,13 @@ void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("token_ids", output.token_ids);
   visit("prompt_token_ids", output.prompt_token_ids);
   visit("finish_reason", output.finish_reason);
+  visit("stopped_by", output.stopped_by);
   visit("usage", output.usage);
   visit("reuse", output.reuse);
+  visit("parts", output.parts);
   visit("logprobs", output.logprobs);
   visit("timing", output.timing);
+  visit("outputs", output.outputs);
 }
 
 // Visits the members of an answer's output, then the ids of its items.
@@ -144,7 +148,7 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 // Each to_json() returns JSON without blanks, which the caller owns. O(size).
 // Errors: kOutOfBlocks when the machine refuses memory.
 // The text is UTF-8: other bytes become U+FFFD.
-// A missing optional or list of logprobs is left out.
+// A missing value is left out. A StoppedBy is "eos", "length", the stop id or the stop string.
 // A logit bias and the logprobs of a token are objects whose keys are ids.
 // An infinite number becomes the largest finite one of its sign, and NaN becomes null.
 

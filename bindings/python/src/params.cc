@@ -13,6 +13,7 @@
 
 #include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
+#include "log.h"
 #include "paths.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
@@ -250,6 +251,7 @@ void bind_options(nb::module_& module) {
     std::visit([&](auto member) { options.def_rw(field.name, member); }, field.member);
   }
   options.attr("fields") = names;
+  options.def("log_to", [](LLMOptions& o, const LogRecords& records) { o.log = records.sink(); });
 }
 
 void bind_params(nb::module_& module) {
@@ -259,6 +261,7 @@ void bind_params(nb::module_& module) {
       .def_rw("session", &RequestOptions::session)
       .def_rw("salt", &RequestOptions::salt)
       .def_rw("deltas", &RequestOptions::deltas)
+      .def_rw("explain", &RequestOptions::explain)
       .def("wake", [](RequestOptions& options, const Wakeups& wakeups, std::uint64_t key) {
         options.notify = wakeups.notifier(key);
       });

@@ -38,6 +38,9 @@ std::string make_nonce() {
 
 }  // namespace
 
+ChunkLibrary::ChunkLibrary(ChunkCore& core, ChunkPrefills& prefills)
+    : core_(core), prefills_(prefills), writes_(core.engine.log()) {}
+
 Status ChunkLibrary::open() {
   if (core_.options.store.empty()) {
     return {};

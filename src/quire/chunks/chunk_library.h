@@ -45,7 +45,7 @@ struct ReadBehind {
 class ChunkLibrary {
  public:
   // Both are borrowed.
-  ChunkLibrary(ChunkCore& core, ChunkPrefills& prefills) : core_(core), prefills_(prefills) {}
+  ChunkLibrary(ChunkCore& core, ChunkPrefills& prefills);
 
   // Opens the store, before anything else.
   [[nodiscard]] Status open();

@@ -28,6 +28,7 @@
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/prompt_parts.h"
 #include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/step.h"
@@ -161,6 +162,12 @@ Status Engine::check(const NewRequest& request) const {
 Status Engine::check(const SamplingParams& params) const {
   const std::int32_t vocab_size = model_config().vocab_size;
   QUIRE_TRY_STATUS(sampling::check_params(params));
+  if (params.n != 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("n is ", params.n,
+                          ", and this call has one output; use generate, chat or "
+                          "generate_from_chunks, or call once for each output")};
+  }
   QUIRE_TRY_STATUS(check_ids(params.stop_token_ids, vocab_size, "stop_token_ids"));
   for (const auto& [id, bias] : params.logit_bias) {
     QUIRE_TRY_STATUS(check_ids({&id, 1}, vocab_size, "logit_bias"));
@@ -260,6 +267,14 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
     publish_stats();
   }));
   return cleared;
+}
+
+Result<std::vector<ReusePart>> Engine::explain(std::span<const TokenId> tokens,
+                                               const std::string& salt) {
+  std::vector<ReusePart> parts;
+  QUIRE_TRY_STATUS(
+      thread_.call([&] { parts = prompt_parts(core_->ledger.cache(), tokens, salt_of(salt)); }));
+  return parts;
 }
 
 Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,

@@ -24,6 +24,7 @@
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/home_process.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/published_stats.h"
 #include "quire/engine/request_table.h"
@@ -32,6 +33,7 @@
 #include "quire/engine/step_state.h"
 #include "quire/engine/submission.h"
 #include "quire/kernels/context.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -71,6 +73,9 @@ class Engine final : private EngineThread::Worker {
   // model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
+  // Returns the parts of a prompt as the prefix cache has them (LLM::explain).
+  [[nodiscard]] Result<std::vector<ReusePart>> explain(std::span<const TokenId> tokens,
+                                                       const std::string& salt);
   struct Cached {
     std::int64_t tokens = 0;
     std::string miss;  // why the token behind them is not, in words
@@ -93,6 +98,7 @@ class Engine final : private EngineThread::Worker {
   // Returns the thread on which the services above touch the parts of the engine.
   [[nodiscard]] EngineThread& thread() { return thread_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
+  [[nodiscard]] const Log& log() const { return options_.log; }
   [[nodiscard]] device::ThreadPool& pool() { return pool_; }
   // Returns the error of parameters that this model does not take: kInvalidArgument.
   [[nodiscard]] Status check(const SamplingParams& params) const;

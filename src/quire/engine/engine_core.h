@@ -12,6 +12,7 @@
 #include "quire/chunk_types.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/histogram.h"
+#include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/context.h"
 #include "quire/kv/ledger.h"
@@ -35,6 +36,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;
   bool prefix_cache = true;
   bool share_reads = true;
+  Log log;
   ChunkCacheOptions chunks;
   BundleOptions model;
   // Returns the salt of a call that asks for this one: an empty one is everybody's here.

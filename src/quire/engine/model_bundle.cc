@@ -138,8 +138,7 @@ std::string without_template(const TemplateSources& sources) {
                        " and none named \"default\"; copy the one to use to ", sources.place);
 }
 
-std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
-                                            const TemplateSources& sources) {
+std::shared_ptr<TextBundle> make_text(text::Tokenizer tokenizer, const TemplateSources& sources) {
   auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
   bundle->bos_token = spelling(bundle->tokenizer, bundle->tokenizer.bos_token_id());
   bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
@@ -150,7 +149,7 @@ std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
   return bundle;
 }
 
-Result<std::shared_ptr<const TextBundle>> text_of_gguf(const weights::GgufFile& file) {
+Result<std::shared_ptr<TextBundle>> text_of_gguf(const weights::GgufFile& file) {
   QUIRE_TRY(auto vocab, vocab_from_gguf(file));
   QUIRE_TRY(auto tokenizer, text::Tokenizer::from_vocab(std::move(vocab)));
   TemplateSources sources;
@@ -232,7 +231,7 @@ Status name_additional(const fs::path& folder, TemplateSources& sources) {
   return lacks_memory ? listed : Status();
 }
 
-Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
+Result<std::shared_ptr<TextBundle>> text_of_folder(const fs::path& folder) {
   auto tokenizer = text::Tokenizer::from_folder(folder);
   if (!tokenizer.ok()) {
     return naming(folder, std::move(tokenizer).error());
@@ -348,6 +347,33 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
   return bundle;
 }
 
+// Puts the template that LLMOptions::chat_template names in place of the model's own, with tools,
+// too.
+Status set_template(const std::string& named, TextBundle& text) {
+  const bool is_text = named.find("{{") != std::string::npos ||
+                       named.find("{%") != std::string::npos ||
+                       named.find('\n') != std::string::npos;
+  std::string source = named;
+  if (!is_text) {
+    auto read = base::read_file(base::home_path(named));
+    if (!read.ok()) {
+      return {read.error().code, base::str_cat("chat_template: ", read.error().message)};
+    }
+    source = std::move(read).value();
+  }
+  auto parsed = text::ChatTemplate::parse(source);
+  if (!parsed.ok()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("chat_template is not usable: ", parsed.error().message)};
+  }
+  text.chat_template.emplace(std::move(parsed).value());
+  text.tool_template.reset();
+  text.template_error.clear();
+  text.tool_template_error.clear();
+  text.template_unusable = false;
+  return {};
+}
+
 // What the weights of a model on disk come from.
 struct Source {
   weights::ModelFiles model_files;
@@ -414,17 +440,17 @@ Result<std::string> locate(const std::string& model) {
   return path;
 }
 
-Result<std::shared_ptr<const TextBundle>> text_of(const std::string& path,
-                                                  const weights::ModelFiles& model_files) {
+Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
+                                            const weights::ModelFiles& model_files) {
   if (is_gguf(path)) {
     return model_files.gguf()->find("tokenizer.ggml.tokens") == nullptr
-               ? std::shared_ptr<const TextBundle>()
+               ? std::shared_ptr<TextBundle>()
                : text_of_gguf(*model_files.gguf());
   }
   std::error_code failure;
   if (!fs::exists(fs::path(path) / "tokenizer.json", failure) &&
       !fs::exists(fs::path(path) / "tokenizer.model", failure)) {
-    return std::shared_ptr<const TextBundle>();
+    return std::shared_ptr<TextBundle>();
   }
   return text_of_folder(path);
 }
@@ -434,11 +460,14 @@ Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
     return {ErrorCode::kUnsupported, "a preset has no tokenizer"};
   }
   QUIRE_TRY(const std::string path, locate(model));
+  std::shared_ptr<const TextBundle> text;
   if (!is_gguf(path)) {
-    return text_of_folder(path);
+    QUIRE_TRY(text, text_of_folder(path));
+    return text;
   }
   QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
-  return text_of_gguf(*model_files.gguf());
+  QUIRE_TRY(text, text_of_gguf(*model_files.gguf()));
+  return text;
 }
 
 Result<model::ModelConfig> load_config(const std::string& model) {
@@ -496,6 +525,10 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
     return {ErrorCode::kInvalidArgument, base::str_cat("cache_weights is for models on disk, and ",
                                                        model, " has no file; leave it out")};
   }
+  if (is_preset(model) && !options.chat_template.empty()) {
+    return {ErrorCode::kUnsupported,
+            "chat_template needs a tokenizer, which a preset does not have; leave it out"};
+  }
   if (is_preset(model)) {
     return load_preset(context, model.substr(kPresetPrefix.size()), options);
   }
@@ -514,7 +547,15 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
                                         {path, source.model_files, source.config, load}));
     bundle.decoder = cache->find(context, source.config);
   }
-  QUIRE_TRY(bundle.text, text.get());
+  QUIRE_TRY(const auto own_text, text.get());
+  if (!options.chat_template.empty()) {
+    if (own_text == nullptr) {
+      return {ErrorCode::kUnsupported,
+              "chat_template needs a tokenizer, which the model does not have; leave it out"};
+    }
+    QUIRE_TRY_STATUS(set_template(options.chat_template, *own_text));
+  }
+  bundle.text = own_text;
   if (!bundle.decoder) {
     QUIRE_TRY(bundle.decoder, model::Decoder::load(context, source.config, source.model_files, load,
                                                    options.placement));

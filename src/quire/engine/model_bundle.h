@@ -36,14 +36,15 @@ struct TextBundle {
 // Tokenizer and template of a folder or GGUF file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
 // Returns the tokenizer and template of a path that locate() gave; null where it has none.
-[[nodiscard]] Result<std::shared_ptr<const TextBundle>> text_of(
-    const std::string& path, const weights::ModelFiles& model_files);
+[[nodiscard]] Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
+                                                          const weights::ModelFiles& model_files);
 
 struct BundleOptions {
   std::string dtype = "auto";  // as LLMOptions, validated
   std::string quantize;
   std::string kv_dtype = "auto";
-  std::uint64_t seed = 0;  // of random presets
+  std::uint64_t seed = 0;     // of random presets
+  std::string chat_template;  // as LLMOptions
   std::function<void(double)> progress;
   std::string weights_store;  // where packed weights are cached; "": nowhere. On the CPU
   model::Placement placement;

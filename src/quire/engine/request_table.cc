@@ -4,15 +4,19 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/prompt_parts.h"
 #include "quire/kv/types.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -96,6 +100,19 @@ std::uint64_t RequestTable::seed_of(const SamplingParams& params, RequestKind ki
   const bool draws = kind == RequestKind::kGenerate && params.temperature > 0 &&
                      params.max_tokens > 0 && !params.seed;
   return draws ? drawn_seed(options_.seed, next_draw_++) : params.seed.value_or(0);
+}
+
+std::int64_t RequestTable::admit(ActiveRequest& active) {
+  const NewRequest& request = active.request();
+  if (request.explain && !request.composed) {
+    active.note_parts(
+        prompt_parts(core_.ledger.cache(), request.prompt, options_.salt_of(request.salt)));
+  }
+  return active.note_admission(core_.scheduler.progress(active.id()).cached_tokens);
+}
+
+void RequestTable::tell(LogLevel level, RequestId id, std::string_view what) const {
+  options_.log.tell(level, base::str_cat("request ", id.value, ": ", what));
 }
 
 bool RequestTable::abort(RequestId id) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/published_stats.h"
 #include "quire/engine/session_service.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -45,6 +47,12 @@ class RequestTable {
   [[nodiscard]] std::optional<Clock::time_point> waiting_since() const;
 
   [[nodiscard]] bool empty() const { return active_.empty(); }
+  // Notes that the request is computed for the first time, and what its prompt was found to be.
+  // Returns how many tokens of it need no computing.
+  [[nodiscard]] std::int64_t admit(ActiveRequest& active);
+  // Tells the log what becomes of the request.
+  void tell(LogLevel level, RequestId id, std::string_view what) const;
+
   // Precondition: the request has not ended.
   [[nodiscard]] ActiveRequest& at(RequestId id) { return active_.at(id.value); }
 

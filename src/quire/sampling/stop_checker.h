@@ -20,6 +20,7 @@ class StopChecker {
     std::string_view text;  // may be passed on; valid until the next call and as long as what
                             // was pushed
     bool stopped = false;   // a stop string was found; `text` ends before it
+    std::size_t stop = 0;   // its index, where `stopped`
   };
 
   // Precondition: no stop string is empty.
@@ -51,6 +52,7 @@ class StopChecker {
   std::string released_;           // what the last call returned
   std::string held_;               // the end of the text so far that may begin a stop string
   std::size_t found_ = kNotFound;  // where the first stop string in held_ begins
+  std::size_t which_ = 0;          // that stop string
   bool stopped_ = false;
 };
 

@@ -20,15 +20,18 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/str.h"
 #include "quire/device/cpu/start_thread.h"
 #include "quire/device/host_buffer.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/log.h"
 #include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -221,8 +224,9 @@ void BackgroundLoads::Load::note(int layers) {
   progress_.notify_all();
 }
 
-BackgroundLoads::BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post)
-    : pool_(pool), ledger_(ledger), post_(std::move(post)) {}
+BackgroundLoads::BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post,
+                                 engine::Log log)
+    : pool_(pool), ledger_(ledger), post_(std::move(post)), log_(std::move(log)) {}
 
 void BackgroundLoads::stop() {
   {
@@ -317,11 +321,20 @@ void BackgroundLoads::read_layers(const LoadRef& load) {
       readers.wait(layer);
     }
     if (layer + 1 == layers) {
+      tell_failure(*load);
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
       load->seconds_ = taken.count();
       post_(std::move(load->ended_));
     }
     load->note(layer + 1);
+  }
+}
+
+void BackgroundLoads::tell_failure(Load& load) const {
+  const Status failure = load.failure([](const kv_store::KVFilePart&) { return true; });
+  if (!failure.ok() && failure.error().code != ErrorCode::kClosed) {
+    log_.tell(LogLevel::kError,
+              base::str_cat("reading saved KV in the background: ", failure.error().message));
   }
 }
 

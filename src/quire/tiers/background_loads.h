@@ -24,6 +24,7 @@
 #include "quire/base/ids.h"
 #include "quire/device/host_buffer.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/log.h"
 #include "quire/engine/tasks.h"
 #include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
@@ -86,7 +87,9 @@ class BackgroundLoads final : public engine::KvGate {
   using Done = std::function<void(Load& load, double seconds)>;
 
   // `pool` and `ledger` are borrowed; `post` sends a task to the engine's thread.
-  BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post);
+  // `log` hears of KV that could not be read.
+  BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post,
+                  engine::Log log = {});
   ~BackgroundLoads() override { stop(); }
   BackgroundLoads(const BackgroundLoads&) = delete;
   BackgroundLoads& operator=(const BackgroundLoads&) = delete;
@@ -131,11 +134,13 @@ class BackgroundLoads final : public engine::KvGate {
   void run();
   void read(const LoadRef& load);
   void read_layers(const LoadRef& load);
+  void tell_failure(Load& load) const;
   void finish(const Load* ended);
 
   kv_store::PagedPool& pool_;
   const kv::Ledger& ledger_;
   const Post post_;
+  const engine::Log log_;
   std::vector<UnderWay> under_way_;
   std::unordered_map<std::int32_t, Bad> bad_;
 

@@ -86,9 +86,10 @@ Error missing_file(Error error) {
 }
 
 TierService::TierService(engine::Engine& engine)
-    : engine_(engine), background_loads_(writable_pool(), ledger(), [&engine](engine::Tasks task) {
-        engine.thread().post(std::move(task));
-      }) {}
+    : engine_(engine),
+      background_loads_(
+          writable_pool(), ledger(),
+          [&engine](engine::Tasks task) { engine.thread().post(std::move(task)); }, engine.log()) {}
 
 kv::Ledger& TierService::ledger() const { return engine_.core().ledger; }
 
