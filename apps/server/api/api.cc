@@ -84,7 +84,7 @@ bool is_json(std::string_view content_type) {
 }
 
 std::span<const Endpoint> (*const kEndpointLists[])() = {
-    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, object_endpoints};
+    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, native_endpoints, token_endpoints, info_endpoints, object_endpoints};
 
 }  // namespace
 
@@ -163,6 +163,10 @@ void Api::route(const CallPtr& call) {
   const bool open = match.ok() && match->endpoint->access == Access::kOpen;
   if (services_.engine == nullptr && !open) {
     send_error(services_, *call, refusal(503, "loading", "the model is being loaded"));
+    return;
+  }
+  if (!allow.empty() && call->request->method == "OPTIONS") {
+    call->answer->send({.status = 204, .content_type = {}, .headers = {{"allow", allow + ", OPTIONS"}}});
     return;
   }
   if (!match.ok()) {

@@ -11,5 +11,8 @@ namespace quire::server {
 [[nodiscard]] std::span<const Endpoint> model_endpoints();
 [[nodiscard]] std::span<const Endpoint> chat_endpoints();
 [[nodiscard]] std::span<const Endpoint> completion_endpoints();
+[[nodiscard]] std::span<const Endpoint> native_endpoints();
+[[nodiscard]] std::span<const Endpoint> token_endpoints();
+[[nodiscard]] std::span<const Endpoint> info_endpoints();
 
 }  // namespace quire::server

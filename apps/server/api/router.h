@@ -37,10 +37,9 @@ struct QueryRule {
 
 // One endpoint. Static data.
 struct Endpoint {
-  // "GET", "POST", ... GET answers HEAD, too.
+  // "GET", "POST", ... GET answers HEAD, too. "*": any but OPTIONS.
   const char* method;
-  // Path, with "{name}" for one segment and "{name...}" for all that is left of the path, or all
-  // in front of the pattern's rest: "/v1/models/{model...}".
+  // Path, with "{name}" for one segment and "{name...}" for all that is left of the path.
   const char* pattern;
   const char* summary;
   Access access = Access::kUser;
@@ -68,8 +67,8 @@ class Router {
   // `endpoints` are static.
   void add(std::span<const Endpoint> endpoints);
   // Returns the endpoint for a path as the client sent it. HEAD finds that of GET.
-  // Errors: 404 `not_found`, 405 `method_not_allowed`; `allow` then names the methods. A method
-  // OPTIONS that no endpoint has gives 405, too: the transport answers it by `allow`.
+  // Errors: 404 `not_found`, 405 `method_not_allowed`; `allow` then names the methods. OPTIONS
+  // gives 405, too.
   [[nodiscard]] Checked<Match> find(std::string_view method, std::string_view path,
                                     std::string& allow) const;
   [[nodiscard]] const std::vector<const Endpoint*>& endpoints() const { return endpoints_; }
