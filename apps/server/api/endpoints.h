@@ -14,5 +14,7 @@ namespace quire::server {
 [[nodiscard]] std::span<const Endpoint> native_endpoints();
 [[nodiscard]] std::span<const Endpoint> token_endpoints();
 [[nodiscard]] std::span<const Endpoint> info_endpoints();
+[[nodiscard]] std::span<const Endpoint> metrics_endpoints();
+[[nodiscard]] std::span<const Endpoint> openapi_endpoints();
 
 }  // namespace quire::server

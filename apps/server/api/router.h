@@ -49,6 +49,8 @@ struct Endpoint {
   std::span<const QueryRule> query = {};
   // Statuses of success, and words for docs/http.md: "201", "200,201".
   const char* statuses = "200";
+  // Media type of a success, beside that of a stream.
+  const char* content = "application/json";
   // Sees to the answer. Called by the loop's thread.
   void (*handle)(Services& services, std::shared_ptr<Call> call) = nullptr;
 };
