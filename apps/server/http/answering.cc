@@ -97,7 +97,12 @@ void Connection::put_stream_head() {
   }
   active_->chunked = active_->http11 && !active_->is_head;
   active_->close = active_->close || !active_->http11;
-  put_head(active_->stream.head, std::nullopt, active_->http11);
+  Response& head = active_->stream.head;
+  if (head.content_type.starts_with("text/event-stream")) {
+    std::erase_if(head.headers, [](const auto& each) { return each.name == "x-accel-buffering"; });
+    head.headers.push_back({"x-accel-buffering", "no"});  // proxies hand each event on at once
+  }
+  put_head(head, std::nullopt, active_->http11);
   active_->last_write = host_.loop.now();
 }
 
