@@ -136,7 +136,7 @@ void Logs::event(LogLevel level, std::string_view name, std::initializer_list<Lo
     return;
   }
   boost::json::object line = {
-      {"ts", timestamp()}, {"level", name_of_level(level)}, {"event", {name.data(), name.size()}}};
+      {"ts", timestamp()}, {"level", name_of_level(level)}, {"event", std::string(name)}};
   for (const auto& [key, value] : fields) {
     std::visit([&, name = key](const auto& each) { line[name] = each; }, value);
   }
