@@ -23,7 +23,7 @@ SANITIZED = 3  # Address and undefined-behaviour sanitizers take one test progra
 TSAN_MODULES = "kv;sched;device;kernels;kv_cache;kv_store;attention;engine;tiers;chunks;sequences;runtime;contexts;api"
 THREADED = ("kv", "sched", "device", "engine", "tiers", "chunks", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
-SERVER_TESTS = pathlib.Path("tests/server")
+SERVER_TESTS = pathlib.Path("tests/clients")
 FRAMEWORK_TESTS = SERVER_TESTS / "frameworks"
 BUILD = ROOT / "build"
 

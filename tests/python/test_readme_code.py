@@ -42,4 +42,4 @@ def test_chunks_are_reused_in_both_orders(monkeypatch, capsys):
 
 
 def test_no_block_is_forgotten():
-    assert len(BLOCKS) == 3 and "import openai" in BLOCKS[1]  # tests/server runs it
+    assert len(BLOCKS) == 3 and "import openai" in BLOCKS[1]  # tests/clients runs it

@@ -1,124 +1,156 @@
-"""Bytes on the wire, seen by httpx: server-sent events, aborts, many streams, methods and media types."""
-import concurrent.futures
+"""Bytes on the wire of `quire serve`: many connections, clients that go, slow readers, noise.
+
+Run by CTest as `test_wire.py PROGRAM MODEL`; standard library only. QUIRE_TEST_LENGTH=full: at full length.
+"""
+import contextlib
 import json
+import os
+import random
+import resource
+import socket
+import statistics
+import sys
+import threading
+import time
+import unittest
 
-import httpx
-import pytest
-from conftest import ANSWER, QUESTION, asked
-from serve import eventually
+import running
+from running import Server, long_stream, read_to_end, read_until, request
 
-STREAM = {"model": "cardfile", "messages": asked(), "temperature": 0, "max_tokens": 24, "stream": True}
-LONG = {**STREAM, "max_tokens": 1500, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def http(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
-
-
-def gauge(http, name):
-    for line in http.get("/metrics").text.splitlines():
-        if line.startswith(name) and line[len(name)] in "{ ":
-            return float(line.rsplit(" ", 1)[1])
-    raise AssertionError(f"no {name}")
+FULL = os.environ.get("QUIRE_TEST_LENGTH") == "full"
+CONNECTIONS = 10_000 if FULL else 1_000
+FUZZ_SECONDS = 30 if FULL else 2
+GONE_SECONDS = 5  # 100 ms and a step of the engine, on a busy machine
 
 
-def aborted(http):
-    return gauge(http, 'quire_requests_aborted_total{reason="client_gone"}')
+class Wire(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server("--any-model", "--access-log", "off"))
+
+    def answer(self, data, half_close=False):
+        """All that comes for these bytes. The server closes: the last of them says so, or is no request."""
+        with self.server.connect() as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(data)
+                if half_close:
+                    connection.shutdown(socket.SHUT_WR)
+            return read_to_end(connection)
 
 
-def quiet(http):
-    return gauge(http, "vllm:num_requests_running") + gauge(http, "vllm:num_requests_waiting") == 0
+    def test_pipelined_requests_are_answered_in_order(self):
+        paths = [f"/v1/models/none{i}" for i in range(50)]
+        data = self.answer(b"".join(request(path=path) for path in paths) + request(fields=["Connection: close"]))
+        at = [data.find(path.rpartition("/")[2].encode() + b'"') for path in paths]
+        self.assertEqual(data.count(b"HTTP/1.1 404"), 50)
+        self.assertEqual(data.count(b"HTTP/1.1 200"), 1)
+        self.assertEqual(at, sorted(at))
+
+    def test_requests_with_a_half_close_behind_them_are_answered_where_no_work_is_needed(self):
+        self.assertIn(b"200 OK", self.answer(request(), half_close=True))
+        self.assertIn(b"400 Bad Request", self.answer(b"GET / HT", half_close=True))
+
+    def test_a_large_body_that_is_refused_still_gets_its_answer(self):
+        for fields in (["Content-Length: 100000000"], ["Transfer-Encoding: chunked"]):
+            head = request("POST", "/v1/completions", ["Content-Type: application/json", *fields])
+            data = self.answer(head + b"ffffffff\r\n" + b"x" * 3_000_000)
+            self.assertTrue(data.startswith(b"HTTP/1.1 413"), data[:100])
+            self.assertEqual(data.count(b"HTTP/1.1"), 1)
+
+    def test_a_client_that_goes_ends_its_request(self):
+        before = self.server.descriptors()
+        for close in (lambda s: s.shutdown(socket.SHUT_WR), lambda s: s.close()):
+            with self.server.connect() as stream:
+                stream.sendall(long_stream())
+                read_until(stream, b"data: ")
+                close(stream)
+                if stream.fileno() >= 0:
+                    begin = time.monotonic()
+                    self.assertNotIn(b"[DONE]", read_to_end(stream))
+                    self.assertLess(time.monotonic() - begin, GONE_SECONDS)
+        deadline = time.monotonic() + GONE_SECONDS
+        while self.server.descriptors() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertEqual(self.server.descriptors(), before)
+
+    def test_a_reader_that_stops_delays_no_other_stream(self):
+        with self.server.connect() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.sendall(long_stream(3000))
+            with self.server.connect() as other:
+                other.sendall(long_stream(50))
+                self.assertIn(b"[DONE]", read_until(other, b"[DONE]"))
+            data = read_until(slow, b"[DONE]")
+            events = [json.loads(line[6:]) for line in unchunked(data).split(b"\n\n") if line.startswith(b"data: {")]
+            self.assertEqual(events[-1].get("error"), None)
+            counted = [event["usage"]["completion_tokens"] for event in events if event.get("usage")]
+            self.assertTrue(not counted or counted[-1] == 3000, counted)
+
+    def test_many_idle_connections_cost_little_and_slow_nothing(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        count = min(CONNECTIONS, hard - 200)
+        self.assertGreaterEqual(count, CONNECTIONS // 2)
+        alone = self.p99()
+        before = self.server.memory_kib()
+        with contextlib.ExitStack() as stack:
+            for i in range(count):
+                connection = stack.enter_context(self.server.connect())
+                if i % 2:
+                    connection.sendall(request())
+                    read_until(connection, b"\r\n\r\n")
+            cost = self.server.memory_kib() - before
+            beside = self.p99()
+        self.assertLess(cost, count * 20, f"{count} connections cost {cost} KiB")
+        self.assertLess(beside, alone + 0.02, "a request beside idle connections")
+
+    def p99(self):
+        seconds = []
+        with self.server.connect() as connection:
+            for _ in range(200):
+                begin = time.monotonic()
+                connection.sendall(request())
+                read_until(connection, b"}")
+                seconds.append(time.monotonic() - begin)
+        return statistics.quantiles(seconds, n=100)[-1]
+
+    def test_noise_ends_nothing(self):
+        seeds = [request(), request("POST", "/v1/completions", ["Content-Type: application/json"], b'{"model":"x","prompt":"a"}'),
+                 request("POST", "/v1/completions", ["Transfer-Encoding: chunked"]) + b"5\r\nhello\r\n0\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\n"]
+        deadline = time.monotonic() + FUZZ_SECONDS
+        faults = []
+
+        def fuzz(seed):
+            rng = random.Random(seed)
+            while time.monotonic() < deadline:
+                data = bytearray(rng.choice(seeds) + rng.choice(seeds))
+                for _ in range(rng.randrange(8)):
+                    at = rng.randrange(len(data))
+                    data[at:at + rng.randrange(4)] = rng.randbytes(rng.randrange(6))
+                    data = data or bytearray(b"x")
+                data = self.answer(bytes(data) + request(fields=["Connection: close"]), half_close=True)
+                if b"HTTP/1.1 5" in data and not any(code in data for code in (b" 501 ", b" 503 ", b" 504 ", b" 505 ", b" 529 ")):
+                    faults.append(data)
+        threads = [threading.Thread(target=fuzz, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(FUZZ_SECONDS + running.SECONDS)
+        self.assertEqual(faults[:1], [])
+        self.assertEqual(self.server.ask("GET", "/live")[0], 200)
+        self.assertIsNone(self.server.process.poll())
 
 
-def test_events_are_framed_and_end_with_done(http):
-    with http.stream("POST", "/v1/chat/completions", json=STREAM) as response:
-        assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
-        assert response.headers["x-accel-buffering"] == "no" and response.headers["cache-control"] == "no-store"
-        body = response.read().decode()
-    events = body.split("\n\n")
-    assert events.pop() == "" and events[-1] == "data: [DONE]"
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
-    assert all(event.startswith("data: ") and "\n" not in event for event in events)
-    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"])
-    assert text.strip() == ANSWER and "quire" in chunks[-1]
+def unchunked(data):
+    """The body of a chunked response."""
+    rest, body = data.partition(b"\r\n\r\n")[2], b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        count = int(size, 16)
+        body, rest = body + rest[:count], rest[count + 2:]
+    return body
 
 
-def test_a_request_that_is_refused_keeps_its_status_although_it_wants_a_stream(http):
-    response = http.post("/v1/chat/completions", json={**STREAM, "model": "another"})
-    assert response.status_code == 404 and response.headers["content-type"].startswith("application/json")
-    error = response.json()["error"]
-    assert set(error) >= {"message", "type", "param", "code"} and error["code"] == "model_not_found"
-
-
-def test_a_client_that_goes_ends_its_request(http):
-    before = aborted(http)
-    with http.stream("POST", "/v1/chat/completions", json=LONG) as response:
-        next(response.iter_lines())
-    eventually(lambda: aborted(http) == before + 1)
-    eventually(lambda: quiet(http))
-
-
-def test_a_client_that_goes_without_a_stream_ends_its_request(server, http):
-    before = aborted(http)
-    with httpx.Client(base_url=server.url) as leaving, pytest.raises(httpx.ReadTimeout):
-        leaving.post("/v1/chat/completions", json={**LONG, "stream": False, "n": 8}, timeout=0.2)
-    eventually(lambda: aborted(http) == before + 1)
-    eventually(lambda: quiet(http))
-
-
-def test_thirty_two_streams_give_what_each_gives_alone(server, http):
-    def ask(client, seed):
-        body = {**STREAM, "temperature": 1.2, "seed": seed % 8, "max_tokens": 40, "ignore_eos": True}
-        with client.stream("POST", "/v1/chat/completions", json=body) as response:
-            lines = [line for line in response.iter_lines() if line.startswith("data: {")]
-        return "".join(c["delta"].get("content", "") for line in lines for c in json.loads(line[6:])["choices"])
-
-    alone = [ask(http, seed) for seed in range(8)]
-    assert len(set(alone)) > 1
-    with (httpx.Client(base_url=server.url, timeout=60) as many,
-          concurrent.futures.ThreadPoolExecutor(32) as pool):
-        together = list(pool.map(lambda seed: ask(many, seed), range(32)))
-    assert together == alone * 4
-    eventually(lambda: quiet(http))
-
-
-def test_requests_of_one_connection_leave_nothing_behind(server, http):
-    http.post("/v1/chat/completions", json={**STREAM, "stream": False})
-    eventually(lambda: quiet(http))
-    files, threads = server.open_files(), server.threads()
-    for _ in range(20):
-        with httpx.Client(base_url=server.url) as client:
-            assert client.get("/health").json() == {"status": "ok"}
-    eventually(lambda: server.open_files() <= files)
-    assert server.threads() == threads
-
-
-def test_methods_paths_and_media_types_are_refused_by_name(http):
-    wrong = http.get("/v1/chat/completions")
-    assert wrong.status_code == 405 and "POST" in wrong.headers["allow"] and wrong.json()["error"]["code"] == "method_not_allowed"
-    assert http.get("/v1/nothing").json()["error"]["code"] == "not_found"
-    assert http.post("/v1/chat/completions", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
-    assert http.head("/v1/models").status_code == 200 and http.head("/v1/models").content == b""
-    twice = http.post("/v1/chat/completions", content=b'{"model":"a","model":"b"}', headers={"content-type": "application/json"})
-    assert (twice.status_code, twice.json()["error"]["code"], twice.json()["error"]["param"]) == (400, "invalid_json", "model")
-
-
-def test_foreign_hosts_and_origins_are_refused_on_loopback(http):
-    assert http.get("/v1/models", headers={"host": "evil.example"}).json()["error"]["code"] == "host_not_allowed"
-    foreign = http.post("/v1/chat/completions", json=STREAM, headers={"origin": "http://evil.example"})
-    assert foreign.status_code == 403 and foreign.json()["error"]["code"] == "origin_not_allowed"
-    assert not [name for name in foreign.headers if name.startswith("access-control")]
-
-
-def test_counts_agree_over_the_endpoints_that_count(http):
-    messages = asked()
-    chat = http.post("/v1/chat/completions", json={**STREAM, "stream": False, "return_token_ids": True}).json()
-    tokens = http.post("/tokenize", json={"messages": messages}).json()
-    assert tokens["tokens"] == chat["prompt_token_ids"] and tokens["count"] == chat["usage"]["prompt_tokens"]
-    explained = http.post("/v1/explain", json={"messages": messages}).json()
-    assert explained["tokens"] == tokens["count"]
-    native = http.post("/v1/generate", json={"messages": messages, "sampling": {"temperature": 0, "max_tokens": 24}}).json()
-    assert native["token_ids"] == chat["choices"][0]["token_ids"] and native["text"] == chat["choices"][0]["message"]["content"]
-    assert http.post("/detokenize", json={"tokens": native["prompt_token_ids"]}).json()["content"].count(QUESTION) == 1
+if __name__ == "__main__":
+    running.PROGRAM[:], running.MODEL[:] = sys.argv[1:2], sys.argv[2:3]
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
