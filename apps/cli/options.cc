@@ -255,8 +255,12 @@ std::string refuse_seed(const std::string& text) {
   return fits ? std::string() : "want a number from 0 to 2^64 - 1, got \"" + text + '"';
 }
 
+std::span<const SamplingField> settable_fields() {
+  return sampling_fields().first(sampling_fields().size() - 1);
+}
+
 void add_sampling_options(CLI::App& command, SamplingParams& params) {
-  for (const SamplingField& field : sampling_fields()) {
+  for (const SamplingField& field : settable_fields()) {
     FieldOption option(command, field.name, field.help);
     std::visit([&](auto member) { option.add(params.*member)->group("Sampling"); }, field.member);
   }

@@ -7,9 +7,11 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "quire/fields.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -67,7 +69,9 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 // Why `text` is no seed, "" if it is one; CLI11 would cut what does not fit.
 [[nodiscard]] std::string refuse_seed(const std::string& text);
 
-// One option for each of sampling_fields().
+// Returns sampling_fields() without `n`, the last one: the command line shows one output.
+[[nodiscard]] std::span<const SamplingField> settable_fields();
+// One option for each of settable_fields().
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
 // Numbers of `app` and its commands refuse what is none, in plain words. CLI11 takes an empty text

@@ -155,7 +155,7 @@ Result<std::string> settings_listing(const SamplingParams& params, const std::st
   std::string key = name;
   std::ranges::replace(key, '-', '_');
   json::object listed;
-  for (const SamplingField& field : sampling_fields()) {
+  for (const SamplingField& field : settable_fields()) {
     if (name.empty() || field.name == key) {
       listed[field.name] = shown(params, field);
     }
@@ -168,7 +168,7 @@ Result<std::string> settings_listing(const SamplingParams& params, const std::st
 
 std::vector<std::string> setting_names() {
   std::vector<std::string> names;
-  for (const SamplingField& field : sampling_fields()) {
+  for (const SamplingField& field : settable_fields()) {
     names.emplace_back(field.name);
   }
   return names;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "options.h"
 #include "quire/fields.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -19,7 +20,7 @@ using testing::Pair;
 
 TEST(Settings, AreTheFieldsOfSamplingInTheirOrder) {
   std::vector<std::string> names;
-  for (const SamplingField& field : sampling_fields()) {
+  for (const SamplingField& field : settable_fields()) {
     names.emplace_back(field.name);
   }
   EXPECT_EQ(setting_names(), names);

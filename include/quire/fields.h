@@ -49,7 +49,7 @@ using LLMField = Field<LLMOptions, bool, std::int32_t, std::int64_t, std::uint64
 
 // Returns all fields of SamplingParams, in the order of the struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const SamplingField> sampling_fields();
-// Returns all fields of LLMOptions but `progress`, which no text can give, in the order of the
+// Returns all fields of LLMOptions but the functions, which no text can give, in the order of the
 // struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const LLMField> llm_fields();
 
@@ -64,7 +64,8 @@ struct MissingIfEmpty {
 //
 // `visit` is a callable for every type of value that the comments below name. `name` is static
 // memory; `value` refers to the output.
-// An empty list of logprobs and an empty optional mean that the value is missing.
+// An empty list of logprobs, parts or outputs and an empty optional mean that the value is missing;
+// so does a StoppedBy of kind kNothing.
 
 // Visits the counts of a Usage, a std::int64_t each.
 template <class Visit>
@@ -93,8 +94,8 @@ void visit_members(const Timing& timing, const Visit& visit) {
 
 // Visits the members of a GenerationOutput.
 // Usage, ReuseReport and Timing come as one value each, which visit_members() takes in turn.
-// The other values are a RequestId, a std::string, two lists of TokenId, a FinishReason and a list
-// of TokenLogprobs.
+// The other values are a RequestId, a std::string, two lists of TokenId, a FinishReason, a
+// StoppedBy and lists of ReusePart, TokenLogprobs and GenerationOutput.
 template <class Visit>
 void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("request_id", output.request_id);
@@ -102,10 +103,13 @@ void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("token_ids", output.token_ids);
   visit("prompt_token_ids", output.prompt_token_ids);
   visit("finish_reason", output.finish_reason);
+  visit("stopped_by", output.stopped_by);
   visit("usage", output.usage);
   visit("reuse", output.reuse);
+  visit("parts", output.parts);
   visit("logprobs", output.logprobs);
   visit("timing", output.timing);
+  visit("outputs", output.outputs);
 }
 
 // Visits the members of an answer's output, then the ids of its items.
@@ -144,36 +148,36 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 // Each to_json() returns JSON without blanks, which the caller owns. O(size).
 // Errors: kOutOfBlocks when the machine refuses memory.
 // The text is UTF-8: other bytes become U+FFFD.
-// A missing optional or list of logprobs is left out.
-// A logit bias and the logprobs of a token are objects whose keys are ids.
+// A missing value is left out. A StoppedBy is "eos", "length", the stop id or the stop string.
+// A logit bias and the logprobs of a token are JSON objects whose keys are ids.
 // An infinite number becomes the largest finite one of its sign, and NaN becomes null.
 
-// Returns an object with the names and the order of sampling_fields().
+// Returns a JSON object with the names and the order of sampling_fields().
 // sampling_from_json() reads it back.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const SamplingParams& params);
-// Returns an object of three token counts:
+// Returns a JSON object of three token counts:
 // {"prompt_tokens":96,"cached_tokens":64,"completion_tokens":8}.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Usage& usage);
-// Returns an object. `grade` is a name of reuse_grade_name(). `sources` is a list of pairs:
+// Returns a JSON object. `grade` is a name of reuse_grade_name(). `sources` is a list of pairs:
 // [["prefix_cache",64]].
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const ReuseReport& reuse);
-// Returns an object of seconds.
+// Returns a JSON object of seconds.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Timing& timing);
-// Returns an object with objects for `usage`, `reuse` and `timing`.
+// Returns a JSON object with one each for `usage`, `reuse` and `timing`.
 // `request_id` is a number, `finish_reason` a name of finish_reason_name().
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const GenerationOutput& output);
 // Returns the object of the answer's output, with `user_id` and `output_id` as further members.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const ContextAnswer& answer);
-// Returns an object with `text` and `token_ids`, and `logprobs` where there are some.
+// Returns a JSON object with `text` and `token_ids`, and `logprobs` where there are some.
 // finish_reason is left out until the last delta.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Delta& delta);
-// Returns a list of objects, one per part.
+// Returns a list of JSON objects, one per part.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(std::span<const ReusePart> parts);
 
-// Reads an object as to_json() writes it. A field that is left out or null has its default. `stop`
-// may be one text, and an integer may be written as 1.0.
-// Errors: kInvalidArgument for bad JSON, for a member that is no field and for a value of another
-// type. kInvalidArgument for params that SamplingParams::validate refuses.
+// Reads a JSON object as to_json() writes it. A field that is left out or null has its default.
+// `stop` may be one text, and an integer may be written as 1.0. Errors: kInvalidArgument for bad
+// JSON, for a member that is no field and for a value of another type. kInvalidArgument for params
+// that SamplingParams::validate refuses.
 [[nodiscard]] QUIRE_API Result<SamplingParams> sampling_from_json(std::string_view json);
 
 }  // namespace quire

@@ -17,6 +17,9 @@ namespace quire {
 // fifths of a GPU's memory, or half of the machine's, that is free once the weights are loaded.
 inline constexpr std::int64_t kAutoBudget = INT64_MIN;
 
+// Says how grave a message of LLMOptions::log is.
+enum class LogLevel : std::uint8_t { kInfo, kWarning, kError };
+
 // Options of LLM::open. Plain data, which the LLM copies.
 struct LLMOptions {
   // "cpu", "cuda" or "cuda:1". LLM::open returns kDevice where no usable GPU answers.
@@ -60,9 +63,19 @@ struct LLMOptions {
   // Only for a model on disk, on the CPU: kInvalidArgument without `store` or for a preset,
   // kUnsupported on a GPU.
   bool cache_weights = false;
+  // Chat template in place of the model's own: its text, or the path of a file. A text contains
+  // "{{", "{%" or a line break. Empty: the model's own. LLM::open returns kInvalidArgument for a
+  // template that cannot be read, kIo for a missing file, kUnsupported without a tokenizer.
+  std::string chat_template = {};
   // Called by the thread that calls LLM::open, with the share of the weights that is loaded, 0 to
   // 1. Never called for a preset or for mapped weights.
   std::function<void(double share)> progress = {};
+  // Hears what no call returns: the model that was opened, requests that are refused for lack of
+  // blocks or preempted, and failures in the background. One line of text, without prompts.
+  // Called by the engine's thread, too. So `log` must return at once, must not call back into
+  // Quire, and must own all that it uses until the LLM is destroyed. It may be called by several
+  // threads at once.
+  std::function<void(LogLevel level, std::string_view text)> log = {};
 
   // Checks the options by themselves, before any file is opened.
   // Errors: kInvalidArgument names the option, its value and the values that are allowed.
@@ -104,6 +117,10 @@ struct RequestOptions {
   std::function<void()> notify = {};
   // For streams. False: the stream has no deltas, only its output.
   bool deltas = true;
+  // True: the output has GenerationOutput::parts, as LLM::explain or ChunkedLLM::explain would
+  // have returned them at admission: when the cached prefix of a prompt is fixed, or when the
+  // chunks of a composition are looked up. For generate, stream, chat and compositions.
+  bool explain = false;
 };
 
 // Says how long the KV that a session has left in the prefix cache is worth keeping.

@@ -22,6 +22,36 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
   return kNames[static_cast<std::uint8_t>(reason)];
 }
 
+// Says which condition ended an output.
+struct StoppedBy {
+  // * kNothing: the request was aborted.
+  // * kEos: an end token of the model, which SamplingParams::stop_token_ids does not name.
+  // * kStopId, kStopString: one of SamplingParams::stop_token_ids or SamplingParams::stop.
+  // * kLength: as FinishReason::kLength.
+  enum class Kind : std::uint8_t { kNothing, kEos, kStopId, kStopString, kLength };
+  Kind kind = Kind::kNothing;
+  // The token that ended the output, for kEos and kStopId. -1 otherwise.
+  TokenId id = -1;
+  // The stop string, for kStopString.
+  std::string text = {};
+};
+
+// A part of a request, with its KV found or missing. LLM::explain returns a list of parts.
+struct ReusePart {
+  // Type of a chunk, or kind of an item of a context. Empty in a plain prompt.
+  std::string chunk_type;
+  // Id of the chunk or item. Empty in a plain prompt.
+  std::string chunk_id;
+  // Position of the part's first token.
+  std::int64_t position = 0;
+  // Number of tokens of the part.
+  std::int64_t tokens = 0;
+  // True when the KV is there.
+  bool hit = false;
+  // A hit or the cause of a miss, for people: "hit", "never seen", "evicted to make room 3 s ago".
+  std::string reason;
+};
+
 // Counts the tokens of one request.
 struct Usage {
   // Tokens of the whole prompt, cached or not.
@@ -70,11 +100,18 @@ struct GenerationOutput {
   // Ids of the whole prompt, as the model saw them.
   std::vector<TokenId> prompt_token_ids;
   FinishReason finish_reason = FinishReason::kStop;
+  StoppedBy stopped_by;
   Usage usage;
   ReuseReport reuse;
+  // Parts of the prompt as they were when the request was admitted. Empty unless
+  // RequestOptions::explain is set.
+  std::vector<ReusePart> parts;
   // One entry per generated token. Empty unless SamplingParams::logprobs is set.
   std::vector<TokenLogprobs> logprobs;
   Timing timing;
+  // With SamplingParams::n above 1: all choices in order, of which the first is this output again.
+  // Empty otherwise.
+  std::vector<GenerationOutput> outputs;
 };
 
 // A piece of an output: text, ids and log probabilities that became certain since the last delta.
@@ -87,22 +124,6 @@ struct Delta {
   // True for the last delta; only then finish_reason is valid.
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;
-};
-
-// A part of a request, with its KV found or missing. LLM::explain returns a list of parts.
-struct ReusePart {
-  // Type of a chunk, or kind of an item of a context. Empty in a plain prompt.
-  std::string chunk_type;
-  // Id of the chunk or item. Empty in a plain prompt.
-  std::string chunk_id;
-  // Position of the part's first token.
-  std::int64_t position = 0;
-  // Number of tokens of the part.
-  std::int64_t tokens = 0;
-  // True when the KV is there.
-  bool hit = false;
-  // A hit or the cause of a miss, for people: "hit", "never seen", "evicted to make room 3 s ago".
-  std::string reason;
 };
 
 // A part of a prompt, with the number of tenants whose prefix cache holds it.

@@ -57,6 +57,11 @@ struct SamplingParams {
   // Up to 65,536 pairs of id and finite number. The number is added to the logit of the id.
   std::vector<std::pair<TokenId, double>> logit_bias = {};
 
+  // Number of outputs, 1 to 16, for one computation of the prompt (GenerationOutput::outputs).
+  // Output i uses seed + i. For LLM::generate, LLM::chat and calls that generate from chunks; other
+  // calls return kInvalidArgument for more than 1.
+  std::int32_t n = 1;
+
   // Checks every field by itself. The vocabulary's size is checked later, with the request.
   // Errors: kInvalidArgument names the field, its value and the range. An id that logit_bias names
   // twice is an error.

@@ -84,7 +84,7 @@ bool is_json(std::string_view content_type) {
 }
 
 std::span<const Endpoint> (*const kEndpointLists[])() = {
-    health_endpoints, model_endpoints, completion_endpoints, object_endpoints};
+    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, object_endpoints};
 
 }  // namespace
 
@@ -102,6 +102,10 @@ Services::Services(std::shared_ptr<const Config> configuration, Loop& its_loop)
 }
 Services::~Services() = default;
 
+bool Services::template_reads(std::string_view variable) const {
+  return std::ranges::find(template_variables, variable) != template_variables.end();
+}
+
 Api::Api(std::shared_ptr<const Config> config, Loop& loop) : services_(std::move(config), loop) {}
 
 Api::~Api() {
@@ -115,6 +119,7 @@ void Api::set_engine(Engine& engine) {
   services_.system_fingerprint =
       std::string("bq-") + version() + "-" + facts.fingerprint.substr(0, 8);
   if (auto tokenizer = engine.tokenizer(); tokenizer.ok()) {
+    services_.template_variables = tokenizer->template_variables();
     services_.pieces = std::make_unique<TokenPieces>(std::move(tokenizer).value());
   }
   services_.metrics->set_model(services_.names.front(), facts.block_tokens, facts.num_blocks);

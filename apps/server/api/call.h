@@ -43,6 +43,9 @@ struct Services {
 
   std::shared_ptr<const Config> config;
   Loop& loop;
+  // Returns true where the model's chat template reads the variable.
+  [[nodiscard]] bool template_reads(std::string_view variable) const;
+
   // Null until the model is loaded. Then it stays.
   Engine* engine = nullptr;
   // Names of the model; responses give the first.
@@ -51,6 +54,8 @@ struct Services {
   std::string system_fingerprint;
   // Seconds since 1970 at which the server was started.
   std::int64_t started_at = 0;
+  // Variables that the model's chat template reads.
+  std::vector<std::string> template_variables;
   bool draining = false;
   std::function<TransportStats()> transport_stats;
   Router router;

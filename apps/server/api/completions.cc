@@ -16,6 +16,7 @@
 #include "api/fields.h"
 #include "api/generation.h"
 #include "api/openai.h"
+#include "api/prompts.h"
 #include "api/render.h"
 #include "api/sampling.h"
 #include "quire/tokenizer.h"
@@ -33,6 +34,11 @@ constexpr FieldRule kCompletionRules[] = {
      .help = "a text, up to 256 texts, token ids, or up to 256 lists of ids",
      .required = true,
      .min_size = 1},
+    {.name = "max_tokens",
+     .kinds = kInteger,
+     .help = "most tokens to generate; default 16",
+     .min = 0,
+     .max = 2147483647},
     {.name = "echo", .kinds = kBool, .help = "the text begins with the prompt"},
     {.name = "logprobs",
      .kinds = kInteger,

@@ -9,6 +9,7 @@ namespace quire::server {
 
 [[nodiscard]] std::span<const Endpoint> health_endpoints();
 [[nodiscard]] std::span<const Endpoint> model_endpoints();
+[[nodiscard]] std::span<const Endpoint> chat_endpoints();
 [[nodiscard]] std::span<const Endpoint> completion_endpoints();
 
 }  // namespace quire::server

@@ -204,8 +204,10 @@ Checked<bool> check_member(const FieldTable& table, json::value& value, const st
   if (rule->effect == Effect::kRefused) {
     if (!is_only(*rule, value)) {
       const std::string_view help = rule->help;
-      return unsupported(path, help.empty() ? "not supported" : std::string("not supported; ").append(help));
+      return unsupported(
+          path, help.empty() ? "not supported" : std::string("not supported; ").append(help));
     }
+    notes.ignore(path);
     return false;
   }
   if (rule->effect == Effect::kIgnored) {

@@ -18,7 +18,6 @@
 #include "api/generation.h"
 #include "api/render.h"
 #include "api/sampling.h"
-#include "quire/tokenizer.h"
 
 namespace quire::server {
 namespace {
@@ -32,8 +31,6 @@ const FieldTable& stream_options_table() {
   static const FieldTable table{"StreamOptions", "Options of a stream.", {kStreamOptionRules}};
   return table;
 }
-
-constexpr double kMaxTokens = 2147483647;
 
 }  // namespace
 
@@ -50,11 +47,6 @@ std::span<const FieldRule> openai_rules() {
        .kinds = kObject,
        .help = "only with stream",
        .members = &stream_options_table()},
-      {.name = "max_tokens",
-       .kinds = kInteger,
-       .help = "most tokens to generate",
-       .min = 0,
-       .max = kMaxTokens},
       {.name = "return_token_ids", .kinds = kBool, .help = "adds ids of prompts and choices"},
       {.name = "timings_per_token", .kinds = kBool, .help = "adds timings to every chunk"},
       {.name = "user", .kinds = kString, .effect = Effect::kIgnored},
@@ -124,17 +116,29 @@ void OpenAIRenderer::open_chunk(std::string& out, std::size_t index) const {
   out += std::to_string(index);
 }
 
+// Counts what has come. What was cached is known at the end.
+json::object OpenAIRenderer::usage_so_far() const {
+  std::int64_t completion = 0;
+  for (const Progress& choice : progress_) {
+    completion += choice.tokens;
+  }
+  json::object usage;
+  usage["prompt_tokens"] = request_.prompt_tokens;
+  usage["completion_tokens"] = completion;
+  usage["total_tokens"] = request_.prompt_tokens + completion;
+  return usage;
+}
+
 // Closes choice and list, and appends what stands behind.
-void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) const {
+void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) {
   out += "}]";
   if (request_.include_usage && !request_.continuous_usage) {
     out += ",\"usage\":null";
   } else if (request_.continuous_usage) {
-    Usage usage;
-    for (const Progress& choice : progress_) {
-      usage.completion_tokens += choice.tokens;
-    }
-    out += ",\"usage\":{\"completion_tokens\":" + std::to_string(usage.completion_tokens) + "}";
+    out += ",\"usage\":" + json::serialize(usage_so_far());
+  }
+  if (report != nullptr) {
+    append_top(out);
   }
   if (report != nullptr && !request_.include_usage) {
     out += ",\"quire\":" + json::serialize(quire_json(*report));
@@ -216,41 +220,7 @@ json::value OpenAIRenderer::body(const std::vector<ChoiceState>& choices, const 
   return body;
 }
 
-Check check_bytes(const Engine& engine, std::size_t bytes, std::string path) {
-  const ModelFacts& facts = engine.facts();
-  const std::int64_t most = facts.context_tokens * facts.longest_token_bytes;
-  if (facts.longest_token_bytes == 0 || static_cast<std::int64_t>(bytes) <= most) {
-    return passed();
-  }
-  // So many tokens at least.
-  const std::int64_t tokens =
-      (static_cast<std::int64_t>(bytes) + facts.longest_token_bytes - 1) / facts.longest_token_bytes;
-  ApiError error = invalid(std::move(path), "the text has " + std::to_string(bytes) +
-                                                " bytes, and the maximum context length is " +
-                                                std::to_string(facts.context_tokens) + " tokens");
-  error.code = "context_length_exceeded";
-  error.cause = ErrorCode::kOverflow;
-  error.prompt_tokens = tokens;
-  error.context_tokens = facts.context_tokens;
-  return error;
-}
-
-Checked<std::vector<TokenId>> encode_text(const Engine& engine, std::string_view text,
-                                          bool add_special_tokens, std::string path,
-                                          const Interrupt& interrupted) {
-  QUIRE_TRY_STATUS(check_bytes(engine, text.size(), path));
-  QUIRE_TRY(const Tokenizer tokenizer, engine.tokenizer());
-  auto ids = tokenizer.encode(text, add_special_tokens, interrupted);
-  if (!ids.ok()) {
-    return api_error(ids.error(), std::move(path));
-  }
-  if (ids->empty()) {
-    return invalid(std::move(path), "the prompt has no token");
-  }
-  return std::move(ids).value();
-}
-
-GenerationPlan plan_of(const Services& services, const Call& call, const OpenAIRequest& request,
+GenerationPlan plan_of(const Services& services, const Call& call, OpenAIRequest& request,
                        std::vector<std::vector<TokenId>> prompts, const char* path,
                        std::int64_t default_tokens) {
   GenerationPlan plan{.extension = request.extension, .stream = request.stream};
@@ -259,6 +229,7 @@ GenerationPlan plan_of(const Services& services, const Call& call, const OpenAIR
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     PromptPlan prompt{.sampling = request.sampling, .choices = request.n};
     prompt.tokens = static_cast<std::int64_t>(prompts[i].size());
+    request.prompt_tokens += prompt.tokens;
     prompt.prompt = std::move(prompts[i]);
     prompt.sampling.max_tokens =
         output_length(request.max_tokens, default_tokens, context - prompt.tokens,

@@ -17,7 +17,6 @@
 #include "api/fields.h"
 #include "api/generation.h"
 #include "api/render.h"
-#include "quire/interrupt.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
 
@@ -40,6 +39,8 @@ struct OpenAIRequest {
   std::optional<std::int64_t> top_logprobs = {};
   // Most tokens to generate, where the body says so.
   std::optional<std::int64_t> max_tokens = {};
+  // Tokens of all prompts, once they are known: for usage in the middle of a stream.
+  std::int64_t prompt_tokens = 0;
 };
 
 // Reads what openai_rules(), sampling_rules() and extension_rules() have.
@@ -66,6 +67,8 @@ class OpenAIRenderer : public Renderer {
   virtual void append_last(std::string& out, std::size_t index, const GenerationOutput& output) = 0;
   // Appends whole chunks in front of the first delta of a choice.
   virtual void append_first(std::string& out, std::size_t index) = 0;
+  // Appends members behind the choices of the last chunk of all choices.
+  virtual void append_top(std::string& out) { (void)out; }
   // Sets the members of a choice of a body.
   virtual void set_choice(json::object& choice, std::size_t index,
                           const GenerationOutput& output) = 0;
@@ -73,7 +76,7 @@ class OpenAIRenderer : public Renderer {
   virtual void set_body(json::object& body, const std::vector<ChoiceState>& choices) = 0;
 
   void open_chunk(std::string& out, std::size_t index) const;
-  void close_chunk(std::string& out, const RunReport* report) const;
+  void close_chunk(std::string& out, const RunReport* report);
 
   [[nodiscard]] const OpenAIRequest& request() const { return request_; }
   [[nodiscard]] Services& services() const { return services_; }
@@ -86,6 +89,7 @@ class OpenAIRenderer : public Renderer {
   };
   [[nodiscard]] Progress& progress(std::size_t index);
   [[nodiscard]] json::object head() const;
+  [[nodiscard]] json::object usage_so_far() const;
 
   Services& services_;
   OpenAIRequest request_;
@@ -96,16 +100,10 @@ class OpenAIRenderer : public Renderer {
   std::vector<Progress> progress_;
 };
 
-// Encodes on a worker's behalf, and refuses a text that cannot fit before it is encoded (rule Q7).
-[[nodiscard]] Checked<std::vector<TokenId>> encode_text(const Engine& engine, std::string_view text,
-                                                        bool add_special_tokens, std::string path,
-                                                        const Interrupt& interrupted);
-// Errors: 400 `context_length_exceeded` for more bytes than a context of longest tokens has.
-[[nodiscard]] Check check_bytes(const Engine& engine, std::size_t bytes, std::string path);
-
-// Returns the plan of prompts of ids, with lengths of outputs and salts.
+// Returns the plan of prompts of ids, with lengths of outputs and salts. Sets
+// `request.prompt_tokens`.
 [[nodiscard]] GenerationPlan plan_of(const Services& services, const Call& call,
-                                     const OpenAIRequest& request,
+                                     OpenAIRequest& request,
                                      std::vector<std::vector<TokenId>> prompts, const char* path,
                                      std::int64_t default_tokens);
 

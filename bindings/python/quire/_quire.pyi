@@ -25,6 +25,7 @@ class SamplingParams:
         seed: int | None = None,
         logprobs: int | None = None,
         logit_bias: dict[int, float] | dict[str, float] | None = None,
+        n: int = 1,
     ) -> None: ...
     @property
     def temperature(self) -> float:
@@ -72,6 +73,9 @@ class SamplingParams:
     @property
     def logit_bias(self) -> dict[int, float] | None:
         """Up to 65,536 pairs of id and finite number. The number is added to the logit of the id."""
+    @property
+    def n(self) -> int:
+        """Number of outputs, 1 to 16, for one computation of the prompt: `out.outputs`. Output i uses seed + i."""
 
 class Mark:
     """A moment of one sequence, from its checkpoint()."""

@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from . import _quire
 from .errors import ClosedError
 from .outputs import Delta, GenerationOutput
+from .sampling import Params, each_choice
 
 
 class _Waker:
@@ -168,6 +169,23 @@ async def whole_outputs(streams: Iterable[AsyncStream]) -> list[GenerationOutput
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def all_choices(
+    start: Callable[[Any, Params, _quire.RequestOptions], AsyncStream],
+    asked: Sequence[tuple[Any, Params, _quire.RequestOptions]],
+) -> list[GenerationOutput]:
+    """The output of each (prompt, params, options), whose streams have no deltas. Of several choices the first runs
+    before the others, which find its prompt cached."""
+    choices = [each_choice(params) for _, params, _ in asked]
+    streams = [
+        [start(prompt, one, _quire.RequestOptions(options)) for one in params]
+        for (prompt, _, options), params in zip(asked, choices, strict=True)
+    ]
+    first = await whole_outputs(of_prompt[0] for of_prompt in streams)
+    rest = iter(await whole_outputs(stream for of_prompt in streams for stream in of_prompt[1:]))
+    outputs = [[output, *(next(rest) for _ in params[1:])] for output, params in zip(first, choices, strict=True)]
+    return [several[0].with_choices(several) if len(several) > 1 else several[0] for several in outputs]
 
 
 async def in_thread(call: Callable[..., _quire.Stream], *arguments: Any) -> _quire.Stream:

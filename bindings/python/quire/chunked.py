@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, Unpack, overload
 import numpy as np
 
 from . import _quire, habits, sequence
-from .async_stream import AsyncStream, in_thread, whole_output
+from .async_stream import AsyncStream, all_choices, in_thread
 from .composing import (
     Asking,
     ChunkType,
@@ -31,6 +31,7 @@ from .composing import (
 from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
+from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
 from .registering import RegisteredChunk, affixes_of, content_of, json_of, listed_content
@@ -116,7 +117,9 @@ class ChunkedLLM(LLM):
         prefix_cache: bool = True,
         share_reads: bool = True,
         cache_weights: bool = False,
+        chat_template: str | os.PathLike[str] | None = None,
         progress: Progress = None,
+        log: Log = None,
         model_path: Model | None = None,
     ) -> None:
         """`model`: as for LLM, or an open LLM, whose own registry this is then: closing it leaves the LLM open, and all
@@ -145,7 +148,7 @@ class ChunkedLLM(LLM):
             _set(self._chunk_options, "store", to_path(store, "store"))
         if chunk_format is not None:
             self._chunk_options.set_format(affixes_of(chunk_format))
-        named = {name: given[name] for name in (*_quire.Options.fields, "progress")}
+        named = {name: given[name] for name in (*_quire.Options.fields, "progress", "log")}
         super().__init__(model_of(model, model_path), **named)
 
     def _attach(self, llm: LLM, given: Mapping[str, Any]) -> None:
@@ -402,6 +405,7 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> GenerationOutput:
         """Answers the query behind the contexts; only the query is computed when their KV is there.
@@ -411,7 +415,7 @@ class ChunkedLLM(LLM):
         """
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("generate_from_chunks", chunks, sampling_params, keywords)
-        return GenerationOutput(self._chunks.generate_from_chunks([spec], [params], [whose(session, salt)])[0])
+        return GenerationOutput(self._chunks.generate_from_chunks([spec], [params], [whose(session, salt, explain=explain)])[0])
 
     def stream_from_chunks(
         self,
@@ -422,12 +426,13 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> Stream:
         """Deltas as they come; joined they equal what generate_from_chunks gives."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("stream_from_chunks", chunks, sampling_params, keywords)
-        return Stream(self._chunks.stream_from_chunks(spec, params, whose(session, salt)))
+        return Stream(self._chunks.stream_from_chunks(spec, params, whose(session, salt, explain=explain)))
 
     async def generate_from_chunks_async(
         self,
@@ -438,12 +443,14 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> GenerationOutput:
         """As generate_from_chunks, on the running event loop. Cancelling the task aborts the request."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("generate_from_chunks_async", chunks, sampling_params, keywords)
-        return await whole_output(self._composed_stream(spec, params, whose(session, salt, deltas=False)))
+        options = whose(session, salt, explain=explain, deltas=False)
+        return (await all_choices(self._composed_stream, [(spec, params, options)]))[0]
 
     def stream_from_chunks_async(
         self,
@@ -454,12 +461,13 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> AsyncStream:
         """As stream_from_chunks, on the running event loop. KV that is missing is waited for in a thread of the loop's pool."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("stream_from_chunks_async", chunks, sampling_params, keywords)
-        return self._composed_stream(spec, params, whose(session, salt))
+        return self._composed_stream(spec, params, whose(session, salt, explain=explain))
 
     def _composed_stream(
         self, spec: _quire.CompositionSpec, params: Params, options: _quire.RequestOptions
@@ -476,13 +484,14 @@ class ChunkedLLM(LLM):
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]:
         """One continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
         are one for all, or one for each. `keywords`: fields of the params, over those."""
         params = each_sampling("batch_generate_from_chunks", sampling_params, keywords)
         specs = [_request(request) for request in to_list(requests, "requests", "requests")]
-        options = each_whose(session, salt)
+        options = each_whose(session, salt, explain=explain)
         return [GenerationOutput(fields) for fields in self._chunks.generate_from_chunks(specs, params, options)]
 
     def logits_from_chunks(
@@ -527,6 +536,7 @@ class ChunkedLLM(LLM):
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
@@ -538,6 +548,7 @@ class ChunkedLLM(LLM):
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
@@ -552,6 +563,7 @@ class ChunkedLLM(LLM):
         persist_chunks: bool = True,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Registering],
     ) -> GenerationOutput: ...
 
@@ -566,6 +578,7 @@ class ChunkedLLM(LLM):
         persist_chunks: bool = True,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Registering],
     ) -> GenerationOutput | list[GenerationOutput]:
         """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
@@ -578,7 +591,7 @@ class ChunkedLLM(LLM):
         persists = persist_chunks is not None and to_flag(persist_chunks, "persist_chunks")
         sampled, how = keywords_of(keywords)
         if query is None and system_prompt is None and not contexts and not how:
-            return super().generate(prompt, sampling_params, session=session, salt=salt, **sampled)
+            return super().generate(prompt, sampling_params, session=session, salt=salt, explain=explain, **sampled)
         spec = _how(**how)
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
@@ -587,5 +600,5 @@ class ChunkedLLM(LLM):
         system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
         params = sampling("generate", sampling_params, sampled)
         whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
-        fields = self._chunks.generate(whole, spec, params, persists, whose(session, salt))
+        fields = self._chunks.generate(whole, spec, params, persists, whose(session, salt, explain=explain))
         return GenerationOutput(fields)

@@ -31,9 +31,8 @@ SAMPLING = {
     "n_probs": "logprobs: a number of tokens",
     "bad_words": "logit_bias: -100 for each id that shall not come",
     "bad_words_ids": "logit_bias: -100 for each id that shall not come",
-    "n": "a list of prompts, or fork() of a sequence",
     "best_of": "a list of prompts, or fork() of a sequence",
-    "num_return_sequences": "a list of prompts, or fork() of a sequence",
+    "num_return_sequences": "n",
     "num_beams": _NOT_THERE,
     "use_beam_search": _NOT_THERE,
     "response_format": _NOT_THERE,
@@ -156,8 +155,7 @@ LLM_CALLS = {
 
 # Of an output: attributes.
 OUTPUT = {
-    "outputs": "out.text, out.token_ids and out.finish_reason: an output holds one answer",
-    "choices": "out.text, out.token_ids and out.finish_reason: an output holds one answer",
+    "choices": "out.text; out.outputs of several",
     "generated_text": "out.text",
     "response": "out.text",
     "eval_count": "out.usage.completion_tokens",

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from . import _quire, habits, sequence, show
-from .async_stream import AsyncStream, whole_output, whole_outputs
+from .async_stream import AsyncStream, all_choices
 from .chat import Conversation, template_arguments
 from .convert import _pass, _set, _set_flag, to_bytes, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .errors import ClosedError
+from .logs import Delivery, Log
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
 from .sampling import FIELDS, Params, Sampling, check_keywords, each_sampling, sampling
@@ -57,16 +58,25 @@ def _quantize(name: str | None) -> str | None:
     return "" if name is None else name
 
 
+def _template(template: str | os.PathLike[str] | None) -> str:
+    if template is None:
+        return ""
+    if not isinstance(template, (str, os.PathLike)) or not os.fspath(template):
+        raise TypeError(f"chat_template must be the text or the path of a template, not {template!r}")
+    return to_text(os.fsdecode(template), "chat_template")
+
+
 # How a keyword becomes a field of the library's options, where it is not as it is given.
 _TAKEN: dict[str, Callable[[Any], Any]] = {
     "quantize": _quantize,
     "kv_budget": _kv_budget,
     "threads": lambda count: 0 if count is None else count,
     "store": lambda path: b"" if path is None else to_path(path, "store"),
+    "chat_template": _template,
 }
 
 
-_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt")
+_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain")
 
 # Those whose engine may still run: an interpreter that ends closes them.
 _opened: weakref.WeakSet[LLM] = weakref.WeakSet()
@@ -118,14 +128,19 @@ class LLM:
         share_reads: bool = True,
         store: str | os.PathLike[str] | None = None,
         cache_weights: bool = False,
+        chat_template: str | os.PathLike[str] | None = None,
         progress: Progress = None,
+        log: Log = None,
         model_path: Model | None = None,
     ) -> None:
         """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights: a second
         start maps them, without reading and packing the model; what keeps that from working is in `remarks()`.
         `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`: False lets
         a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what requests
-        share for each of them, to measure what sharing gains. `progress`: True shows a bar while loading, on a terminal and
+        share for each of them, to measure what sharing gains. `chat_template`: the text of a template, or the path of its file, in
+        place of the model's own. `log`: a logging.Logger, or a function of a level (logging.INFO, WARNING, ERROR) and a text, which
+        hears what no call returns: the model opened, requests refused for lack of blocks or preempted, failures in the
+        background. A thread of its own calls it; close() waits for it. `progress`: True shows a bar while loading, on a terminal and
         in notebooks; a function gets the share that is loaded. `model_path`: another name of `model`."""
         given = dict(locals())
         chosen = model_of(model, model_path)
@@ -138,6 +153,7 @@ class LLM:
             setting = _set_flag if isinstance(getattr(options, name), bool) else _set
             setting(options, name, _TAKEN[name](given[name]) if name in _TAKEN else given[name])
         path = to_model(self.model)
+        self._log = Delivery(log, options)
         with shown(progress, f"loading {os.path.basename(str(self.model))}") as report:
             self._handle = self._open(path, options, report)
         _opened.add(self)
@@ -179,6 +195,7 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
@@ -190,6 +207,7 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
@@ -200,6 +218,7 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
         """One output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of prompts.
@@ -208,11 +227,13 @@ class LLM:
         session: whose request it is (see pause_session); for a list of prompts perhaps a list
         salt: tenant; cached prefixes are shared by requests of one salt alone. None: that of the chunks if they have
             one (ChunkedLLM), else none; for a list of prompts perhaps a list
+        explain: the output has `parts`: for each part of the prompt whether its KV was there at admission (`hit`), and why
+            not (`reason`)
         """
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
         params = each_sampling("generate", sampling_params, keywords)
-        options = each_whose(session, salt)
+        options = each_whose(session, salt, explain=explain)
         if not prompts:
             return []
         outputs = [GenerationOutput(each) for each in self._handle.generate(prompts, params, options)]
@@ -238,11 +259,12 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
         params = sampling("stream", sampling_params, keywords)
-        return Stream(self._handle.stream(_prompt(prompt), params, whose(session, salt)))
+        return Stream(self._handle.stream(_prompt(prompt), params, whose(session, salt, explain=explain)))
 
     def chat(
         self,
@@ -254,6 +276,7 @@ class LLM:
         template_args: Mapping[str, Any] = {},
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
         """As generate, through the model's own chat template.
@@ -265,7 +288,7 @@ class LLM:
             keywords that are no sampling parameters but that it reads are such variables, too
         """
         ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
-        return GenerationOutput(self._handle.generate([ids], [params], [whose(session, salt)])[0])
+        return GenerationOutput(self._handle.generate([ids], [params], [whose(session, salt, explain=explain)])[0])
 
     def stream_chat(
         self,
@@ -277,12 +300,13 @@ class LLM:
         template_args: Mapping[str, Any] = {},
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> Stream:
         """As stream, through the model's own chat template; arguments as of chat."""
         shown_by = (documents, tools, template_args)
         ids, params = self._conversation("stream_chat", messages, shown_by, sampling_params, keywords)
-        return Stream(self._handle.stream(ids, params, whose(session, salt)))
+        return Stream(self._handle.stream(ids, params, whose(session, salt, explain=explain)))
 
     def _conversation(
         self, call: str, messages: Any, shown_by: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
@@ -313,6 +337,7 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
@@ -324,6 +349,7 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
@@ -334,19 +360,19 @@ class LLM:
         *,
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
         """As generate, on the running event loop. Cancelling the task aborts the request, or all of a list."""
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
         params = each_sampling("generate_async", sampling_params, keywords)
-        options = each_whose(session, salt, deltas=False)
+        options = each_whose(session, salt, explain=explain, deltas=False)
         for given, what in ((params, "sampling params"), (options, "sessions or salts")):
             if prompts and len(given) not in (1, len(prompts)):
                 raise ValueError(f"{len(given)} {what} for {len(prompts)} prompts; give one, or one per prompt")
-        outputs = await whole_outputs(
-            self._async_stream(each, params[i % len(params)], _quire.RequestOptions(options[i % len(options)]))
-            for i, each in enumerate(prompts)
+        outputs = await all_choices(
+            self._async_stream, [(each, params[i % len(params)], options[i % len(options)]) for i, each in enumerate(prompts)]
         )
         self._look_at(prompts, outputs)
         return outputs if batch else outputs[0]
@@ -358,11 +384,12 @@ class LLM:
         *,
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> AsyncStream:
         """As stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
         params = sampling("stream_async", sampling_params, keywords)
-        return self._async_stream(_prompt(prompt), params, whose(session, salt))
+        return self._async_stream(_prompt(prompt), params, whose(session, salt, explain=explain))
 
     async def chat_async(
         self,
@@ -374,12 +401,14 @@ class LLM:
         template_args: Mapping[str, Any] = {},
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
         """As chat, on the running event loop. Cancelling the task aborts the request."""
         shown_by = (documents, tools, template_args)
         ids, params = self._conversation("chat_async", messages, shown_by, sampling_params, keywords)
-        return await whole_output(self._async_stream(ids, params, whose(session, salt, deltas=False)))
+        options = whose(session, salt, explain=explain, deltas=False)
+        return (await all_choices(self._async_stream, [(ids, params, options)]))[0]
 
     def stream_chat_async(
         self,
@@ -391,12 +420,13 @@ class LLM:
         template_args: Mapping[str, Any] = {},
         session: str | None = None,
         salt: str | None = None,
+        explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> AsyncStream:
         """As stream_chat, on the running event loop: `async for delta in llm.stream_chat_async(messages)`."""
         shown_by = (documents, tools, template_args)
         ids, params = self._conversation("stream_chat_async", messages, shown_by, sampling_params, keywords)
-        return self._async_stream(ids, params, whose(session, salt))
+        return self._async_stream(ids, params, whose(session, salt, explain=explain))
 
     def forward(
         self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None
@@ -565,6 +595,7 @@ class LLM:
     def close(self) -> None:
         """Ends all requests and frees everything; later calls raise ClosedError."""
         self._handle.close()
+        self._log.end()
 
     def __enter__(self) -> Self:
         return self

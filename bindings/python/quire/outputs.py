@@ -120,6 +120,8 @@ class Timing(Record):
 
 class GenerationOutput(Record):
     """One finished request; str(output) is its text. `logprobs` holds, per generated token, a dict id -> natural log probability.
+    `stopped_by`: what ended the text: the stop string, the stop id, "eos" or "length"; None of an aborted request. `parts`, with
+    explain=True: for each part of the prompt whether its KV was there. `outputs`: all choices, of which this is the first.
     Where the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}; where turn and answer
     became items of a context, `user_id` (None without a turn) and `output_id` do."""
 
@@ -128,8 +130,10 @@ class GenerationOutput(Record):
     token_ids: list[int]
     prompt_token_ids: list[int]
     finish_reason: str
+    stopped_by: str | int | None
     usage: Usage
     reuse: Reuse
+    parts: list[Fields] | None
     logprobs: list[dict[int, float]] | None
     timing: Timing
     chunk_ids: dict[str, Any]  # where there are such
@@ -139,8 +143,21 @@ class GenerationOutput(Record):
     _habits = habits.OUTPUT
 
     def __init__(self, fields: dict[str, Any]) -> None:
-        parts = {"usage": Usage(fields["usage"]), "reuse": Reuse(fields["reuse"]), "timing": Timing(fields["timing"])}
-        super().__init__({**fields, **parts})
+        named = {"usage": Usage(fields["usage"]), "reuse": Reuse(fields["reuse"]), "timing": Timing(fields["timing"])}
+        if fields.get("parts") is not None:
+            named["parts"] = [Fields(part) for part in fields["parts"]]
+        choices = fields.get("outputs")
+        named["outputs"] = None if choices is None else [GenerationOutput(each) for each in choices]
+        super().__init__({**fields, **named})
+
+    @property
+    def outputs(self) -> list[GenerationOutput]:
+        """All choices in order; of one without others, itself."""
+        return [self] if self["outputs"] is None else self["outputs"]
+
+    def with_choices(self, outputs: list[GenerationOutput]) -> GenerationOutput:
+        """This output with all choices, of which it is the first."""
+        return GenerationOutput({**self, "outputs": outputs})
 
     def __str__(self) -> str:
         return self.text

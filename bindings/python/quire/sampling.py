@@ -29,6 +29,7 @@ class Sampling(TypedDict, total=False):
     seed: int | None
     logprobs: int | None
     logit_bias: dict[int, float] | dict[str, float] | None
+    n: int
 
 
 FIELDS = tuple(Sampling.__annotations__)
@@ -64,3 +65,12 @@ def each_sampling(call: str, params: Any, keywords: Mapping[str, Any], also: Ite
     """The same for the requests of a batch: one for all, or one for each."""
     listed = list(params) if isinstance(params, (list, tuple)) else [params]
     return [sampling(call, each, keywords, also) for each in listed]
+
+
+def each_choice(params: Params) -> list[Params]:
+    """The parameters of each of the `n` outputs."""
+    taken = params if isinstance(params, SamplingParams) else SamplingParams(**(params or {}))
+    if taken.n == 1:
+        return [params]
+    seeds = [None] * taken.n if taken.seed is None else [(taken.seed + i) % 2**64 for i in range(taken.n)]
+    return [_over(taken, {"n": 1, "seed": seed}) for seed in seeds]

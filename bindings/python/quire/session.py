@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import _quire
-from .convert import to_text
+from .convert import to_flag, to_text
 
 
 def session_name(session: str | None) -> str:
@@ -24,21 +24,30 @@ def to_salt(salt: str | None) -> str:
     return name
 
 
-def whose(session: str | None = None, salt: str | None = None, *, deltas: bool = True) -> _quire.RequestOptions:
-    """RequestOptions with the name of a session and a salt, checked. `deltas`: whether a stream gives them."""
+def whose(
+    session: str | None = None, salt: str | None = None, *, explain: bool = False, deltas: bool = True
+) -> _quire.RequestOptions:
+    """RequestOptions with the name of a session and a salt, checked. `explain`: whether the output has parts; `deltas`:
+    whether a stream gives them."""
     options = _quire.RequestOptions()
     options.deltas = deltas
+    options.explain = to_flag(explain, "explain")
     options.session = session_name(session)
     options.salt = to_salt(salt)
     return options
 
 
 def each_whose(
-    session: str | Sequence[str | None] | None, salt: str | Sequence[str | None] | None = None, *, deltas: bool = True
+    session: str | Sequence[str | None] | None,
+    salt: str | Sequence[str | None] | None = None,
+    *,
+    explain: bool = False,
+    deltas: bool = True,
 ) -> list[_quire.RequestOptions]:
     """One for all requests of a batch, or one for each."""
     sessions, salts = (list(said) or [None] if isinstance(said, (list, tuple)) else [said] for said in (session, salt))
     if 1 < len(sessions) != len(salts) > 1:
         raise ValueError(f"{len(sessions)} sessions and {len(salts)} salts; give one, or one for each request")
     count = max(len(sessions), len(salts))
-    return [whose(sessions[i % len(sessions)], salts[i % len(salts)], deltas=deltas) for i in range(count)]
+    each = ((sessions[i % len(sessions)], salts[i % len(salts)]) for i in range(count))
+    return [whose(*said, explain=explain, deltas=deltas) for said in each]

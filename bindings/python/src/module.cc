@@ -13,6 +13,7 @@
 #include "chunks.h"
 #include "context.h"
 #include "errors.h"
+#include "log.h"
 #include "outputs.h"
 #include "params.h"
 #include "paths.h"
@@ -212,6 +213,7 @@ NB_MODULE(_quire, module) {
   bind_errors();
   bind_waiting(module);
   bind_wakeups(module);
+  bind_log(module);
   bind_params(module);
   bind_options(module);
   bind_tokenizer(module);

@@ -46,6 +46,23 @@ nb::object to_python(const std::vector<TokenLogprobs>& logprobs) {
   }
   return logprobs.empty() ? nb::none() : nb::object(list);
 }
+nb::object to_python(const StoppedBy& by) {
+  switch (by.kind) {
+    case StoppedBy::Kind::kEos:
+      return nb::str("eos");
+    case StoppedBy::Kind::kStopId:
+      return nb::int_(by.id);
+    case StoppedBy::Kind::kStopString:
+      return to_text(by.text);
+    case StoppedBy::Kind::kLength:
+      return nb::str("length");
+    case StoppedBy::Kind::kNothing:
+      break;
+  }
+  return nb::none();
+}
+nb::object to_python(const std::vector<ReusePart>& parts);
+nb::object to_python(const std::vector<GenerationOutput>& outputs);
 nb::object to_python(const Usage& usage);
 nb::object to_python(const ReuseReport& reuse);
 nb::object to_python(const Timing& timing);
@@ -58,6 +75,18 @@ nb::dict members_of(const Output& output) {
   return dict;
 }
 
+// Returns a list of dicts; None for an empty one.
+template <class Output>
+nb::object dicts_of(const std::vector<Output>& outputs) {
+  nb::list list;
+  for (const Output& output : outputs) {
+    list.append(members_of(output));
+  }
+  return outputs.empty() ? nb::none() : nb::object(list);
+}
+
+nb::object to_python(const std::vector<ReusePart>& parts) { return dicts_of(parts); }
+nb::object to_python(const std::vector<GenerationOutput>& outputs) { return dicts_of(outputs); }
 nb::object to_python(const Usage& usage) { return members_of(usage); }
 nb::object to_python(const ReuseReport& reuse) { return members_of(reuse); }
 nb::object to_python(const Timing& timing) { return members_of(timing); }

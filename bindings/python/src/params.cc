@@ -13,6 +13,8 @@
 
 #include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
+#include "log.h"
+#include "outputs.h"
 #include "paths.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
@@ -247,9 +249,16 @@ void bind_options(nb::module_& module) {
           [](LLMOptions& o, const nb::bytes& path) { o.store = to_path(path); });
       continue;
     }
+    if (std::string_view(field.name) == "chat_template") {
+      options.def_prop_rw(
+          field.name, [](const LLMOptions& o) { return or_none(o.chat_template); },
+          [](LLMOptions& o, std::string_view text) { o.chat_template = text; });
+      continue;
+    }
     std::visit([&](auto member) { options.def_rw(field.name, member); }, field.member);
   }
   options.attr("fields") = names;
+  options.def("log_to", [](LLMOptions& o, const LogRecords& records) { o.log = records.sink(); });
 }
 
 void bind_params(nb::module_& module) {
@@ -259,6 +268,7 @@ void bind_params(nb::module_& module) {
       .def_rw("session", &RequestOptions::session)
       .def_rw("salt", &RequestOptions::salt)
       .def_rw("deltas", &RequestOptions::deltas)
+      .def_rw("explain", &RequestOptions::explain)
       .def("wake", [](RequestOptions& options, const Wakeups& wakeups, std::uint64_t key) {
         options.notify = wakeups.notifier(key);
       });

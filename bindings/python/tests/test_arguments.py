@@ -174,13 +174,13 @@ def test_sampling_params_are_values_with_the_signature_of_their_fields():
     assert params != quire.SamplingParams(0.5, 0.9) and params != {"temperature": 0.5}
 
     signature = inspect.signature(quire.SamplingParams)
-    assert list(signature.parameters)[:3] == ["temperature", "top_p", "top_k"] and len(signature.parameters) == 15
+    assert list(signature.parameters)[:3] == ["temperature", "top_p", "top_k"] and len(signature.parameters) == 16
     assert quire.SamplingParams(*(each.default for each in signature.parameters.values())) == quire.SamplingParams()
     assert signature.parameters["stop"].default is None and signature.parameters["max_tokens"].default == 256
     with pytest.raises(TypeError, match="'temperature' is given twice"):
         quire.SamplingParams(0.5, temperature=1)
-    with pytest.raises(TypeError, match="15 fields, not 16"):
-        quire.SamplingParams(*range(16))
+    with pytest.raises(TypeError, match="16 fields, not 17"):
+        quire.SamplingParams(*range(17))
 
 
 def test_numbers_and_arrays_of_numpy_are_taken_like_those_of_python(chunked, ids):
@@ -218,7 +218,7 @@ def test_a_mark_of_another_llm_is_none(chunked):
 
 def test_an_llm_takes_every_option_of_the_library_in_its_order():
     keywords = inspect.signature(quire.LLM).parameters
-    assert [name for name in keywords if name not in ("model", "progress", "model_path")] == quire._quire.Options.fields
+    assert [name for name in keywords if name not in ("model", "progress", "log", "model_path")] == quire._quire.Options.fields
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for name, each in keywords.items() if name != "model")
     forms = {"quantize": None, "kv_budget": "1GiB", "threads": None, "store": None}  # where Python's is another
     library = quire._quire.Options()
@@ -240,7 +240,7 @@ def test_fields_of_sampling_params_say_what_they_are():
 
 
 def test_outputs_have_the_members_of_the_library_in_its_order(chunked):
-    names = "request_id text token_ids prompt_token_ids finish_reason usage reuse logprobs timing".split()
+    names = "request_id text token_ids prompt_token_ids finish_reason stopped_by usage reuse parts logprobs timing outputs".split()
     output = chunked.generate([5, 6], {"temperature": 0, "max_tokens": 2})
     assert list(output.keys()) == names and output.logprobs is None
     assert list(output.reuse.keys()) == ["grade", "sources", "recompute_share"]

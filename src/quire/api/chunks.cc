@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/api/await.h"
+#include "quire/api/choices.h"
 #include "quire/api/llm_impl.h"
 #include "quire/api/prompt_text.h"
 #include "quire/api/sequence_impl.h"
@@ -72,6 +73,14 @@ bool is_independent(const CompositionSpec& spec) {
   return mode == ReuseMode::kIndependent;
 }
 
+// Returns the run of a choice. `run` has what all choices of its composition share.
+chunks::ComposedRun run_of(const Choice& choice, chunks::ComposedRun run) {
+  run.params = &choice.params;
+  run.streaming = choice.leads;
+  run.options.explain = run.options.explain && choice.index == 0;
+  return run;
+}
+
 // ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
 Result<RegisteredGeneration> generate_registered(
     const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
@@ -81,7 +90,12 @@ Result<RegisteredGeneration> generate_registered(
             "a composition has exactly one system chunk; give a system prompt, or say "
             "without_system"};
   }
+  const SamplingParams& params = *run.params;
+  SamplingParams one = params;
+  one.n = 1;
   run.spec = &how;
+  run.params = &one;
+  QUIRE_TRY_STATUS(params.validate());
   QUIRE_TRY(const std::string salt, service->salt_of(run));
   std::vector<ChunkContent> chunks;
   chunks.reserve(prompt.contexts.size() + 2);
@@ -127,8 +141,15 @@ Result<RegisteredGeneration> generate_registered(
   spec.query_chunk_id = std::move(spec.context_chunk_ids.back());
   spec.context_chunk_ids.pop_back();
   run.spec = &spec;
-  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted, &taken.computed));
-  QUIRE_TRY(auto outputs, await_outputs(service.runtime->engine(), channels, interrupted));
+  const auto submit = [&](std::span<const Choice> choices) {
+    std::vector<chunks::ComposedRun> runs;
+    runs.reserve(choices.size());
+    std::ranges::transform(choices, std::back_inserter(runs),
+                           [&](const Choice& choice) { return run_of(choice, run); });
+    return service->submit(runs, interrupted, &taken.computed);
+  };
+  QUIRE_TRY(auto outputs,
+            run_choices(service.runtime->engine(), 1, {&params, 1}, submit, interrupted));
   return RegisteredGeneration{.output = std::move(outputs.front()),
                               .system_id = spec.system_chunk_id,
                               .query_id = spec.query_chunk_id,
@@ -361,15 +382,16 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
     const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
-  std::vector<chunks::ComposedRun> runs;
-  runs.reserve(specs.size());
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    runs.push_back({.spec = &specs[i],
-                    .params = &params[params.size() == 1 ? 0 : i],
-                    .options = options_of(options, i)});
-  }
-  QUIRE_TRY(const auto channels, service->submit(runs, interrupted));
-  return await_outputs(service.runtime->engine(), channels, interrupted);
+  const auto submit = [&](std::span<const Choice> choices) {
+    std::vector<chunks::ComposedRun> runs;
+    runs.reserve(choices.size());
+    for (const Choice& choice : choices) {
+      runs.push_back(run_of(
+          choice, {.spec = &specs[choice.prompt], .options = options_of(options, choice.prompt)}));
+    }
+    return service->submit(runs, interrupted);
+  };
+  return run_choices(service.runtime->engine(), specs.size(), params, submit, interrupted);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -461,16 +483,7 @@ Result<std::vector<ReusePart>> ChunkedLLM::explain(const CompositionSpec& spec) 
   if (!info.ok()) {
     return info.error();
   }
-  std::vector<ReusePart> parts;
-  for (const CompositionInfo::Segment& segment : info->segments) {
-    parts.push_back({.chunk_type = std::string(chunk_type_name(segment.type)),
-                     .chunk_id = segment.chunk_id,
-                     .position = segment.position,
-                     .tokens = segment.num_tokens,
-                     .hit = segment.cached,
-                     .reason = segment.cached ? "hit" : segment.why_not});
-  }
-  return parts;
+  return chunks::parts_of(*info);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -27,6 +27,8 @@ constexpr LLMField kLLMFields[] = {
     {"store", &LLMOptions::store, "directory that outlives the process"},
     {"cache_weights", &LLMOptions::cache_weights,
      "keep packed weights in the store: later starts map them"},
+    {"chat_template", &LLMOptions::chat_template,
+     "text or file of a chat template, in place of the model's own"},
 };
 
 }  // namespace

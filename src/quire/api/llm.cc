@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/api/await.h"
+#include "quire/api/choices.h"
 #include "quire/api/llm_impl.h"
 #include "quire/api/stream_impl.h"
 #include "quire/api/tokenizer_impl.h"
@@ -149,17 +150,24 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(
     const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
-  std::vector<NewRequest> requests;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    QUIRE_TRY(auto ids, prompt_ids(*engine, prompts[i], interrupted));
-    RequestOptions whose = options_of(options, i);
-    requests.push_back({.prompt = std::move(ids),
-                        .params = params[params.size() == 1 ? 0 : i],
-                        .session = std::move(whose.session),
-                        .salt = std::move(whose.salt)});
+  std::vector<std::vector<TokenId>> ids;
+  for (const Prompt& prompt : prompts) {
+    QUIRE_TRY(ids.emplace_back(), prompt_ids(*engine, prompt, interrupted));
   }
-  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
-  return await_outputs(*engine, channels, interrupted);
+  const auto submit = [&](std::span<const Choice> choices) {
+    std::vector<NewRequest> requests;
+    for (const Choice& choice : choices) {
+      RequestOptions whose = options_of(options, choice.prompt);
+      requests.push_back({.prompt = ids[choice.prompt],
+                          .params = choice.params,
+                          .session = std::move(whose.session),
+                          .salt = std::move(whose.salt),
+                          .streaming = choice.leads,
+                          .explain = whose.explain && choice.index == 0});
+    }
+    return engine->submit(std::move(requests));
+  };
+  return run_choices(*engine, prompts.size(), params, submit, interrupted);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -174,7 +182,8 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
                       .session = options.session,
                       .salt = options.salt,
                       .streaming = options.deltas,
-                      .notify = options.notify});
+                      .notify = options.notify,
+                      .explain = options.explain});
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
   if (options.notify) {
@@ -292,17 +301,7 @@ Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
   QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
-  QUIRE_TRY(const auto cached, engine->cached_prefix(ids, options.salt));
-  std::vector<ReusePart> parts;
-  if (cached.tokens > 0) {
-    parts.push_back({.tokens = cached.tokens, .hit = true, .reason = "hit"});
-  }
-  if (cached.tokens < std::ssize(ids)) {
-    parts.push_back({.position = cached.tokens,
-                     .tokens = std::ssize(ids) - cached.tokens,
-                     .reason = cached.miss});
-  }
-  return parts;
+  return engine->explain(ids, options.salt);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

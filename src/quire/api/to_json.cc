@@ -26,12 +26,29 @@ using engine::json_of;
 
 template <class Output>
 Json object_of(const Output& output);
+template <class Output>
+Json list_of(std::span<const Output> outputs);
 
 // Each json_of returns the JSON of a member's value.
 Json json_of(MissingIfEmpty value) { return json_of(value.text); }
 Json json_of(RequestId id) { return id.value; }
 Json json_of(FinishReason reason) { return finish_reason_name(reason); }
 Json json_of(ReuseGrade grade) { return reuse_grade_name(grade); }
+Json json_of(const StoppedBy& by) {
+  switch (by.kind) {
+    case StoppedBy::Kind::kEos:
+      return "eos";
+    case StoppedBy::Kind::kStopId:
+      return by.id;
+    case StoppedBy::Kind::kStopString:
+      return json_of(by.text);
+    case StoppedBy::Kind::kLength:
+      return "length";
+    case StoppedBy::Kind::kNothing:
+      break;
+  }
+  return nullptr;
+}
 Json json_of(const Usage& usage) { return object_of(usage); }
 Json json_of(const ReuseReport& reuse) { return object_of(reuse); }
 Json json_of(const Timing& timing) { return object_of(timing); }
@@ -50,6 +67,33 @@ void set_member(Json& object, std::string_view name, const std::vector<TokenLogp
   if (!logprobs.empty()) {
     object.set(name, json_of(logprobs));
   }
+}
+
+void set_member(Json& object, std::string_view name, const StoppedBy& by) {
+  if (by.kind != StoppedBy::Kind::kNothing) {
+    object.set(name, json_of(by));
+  }
+}
+template <class Output>
+void set_objects(Json& object, std::string_view name, const std::vector<Output>& outputs) {
+  if (!outputs.empty()) {
+    object.set(name, list_of(std::span<const Output>(outputs)));
+  }
+}
+void set_member(Json& object, std::string_view name, const std::vector<ReusePart>& parts) {
+  set_objects(object, name, parts);
+}
+void set_member(Json& object, std::string_view name, const std::vector<GenerationOutput>& outputs) {
+  set_objects(object, name, outputs);
+}
+
+template <class Output>
+Json list_of(std::span<const Output> outputs) {
+  Json list = Json::array();
+  for (const Output& output : outputs) {
+    list.push(object_of(output));
+  }
+  return list;
 }
 
 template <class Output>
@@ -83,13 +127,7 @@ Result<std::string> to_json(const GenerationOutput& output) { return written_obj
 Result<std::string> to_json(const ContextAnswer& answer) { return written_object(answer); }
 Result<std::string> to_json(const Delta& delta) { return written_object(delta); }
 Result<std::string> to_json(std::span<const ReusePart> parts) {
-  return written([&] {
-    Json list = Json::array();
-    for (const ReusePart& part : parts) {
-      list.push(object_of(part));
-    }
-    return list;
-  });
+  return written([&] { return list_of(parts); });
 }
 
 }  // namespace quire

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 constexpr const char* kDefaults =
     R"({"temperature":1E0,"top_p":1E0,"top_k":0,"min_p":0E0,"repetition_penalty":1E0,)"
     R"("presence_penalty":0E0,"frequency_penalty":0E0,"max_tokens":256,"min_tokens":0,)"
-    R"("stop":[],"stop_token_ids":[],"ignore_eos":false,"logit_bias":{}})";
+    R"("stop":[],"stop_token_ids":[],"ignore_eos":false,"logit_bias":{},"n":1})";
 
 SamplingParams unusual() {
   return {.temperature = 0.7,
@@ -39,7 +39,8 @@ SamplingParams unusual() {
           .ignore_eos = true,
           .seed = std::numeric_limits<std::uint64_t>::max(),
           .logprobs = 3,
-          .logit_bias = {{400, -100.0}, {6, 2.5}}};
+          .logit_bias = {{400, -100.0}, {6, 2.5}},
+          .n = 2};
 }
 
 TEST(ToJson, SamplingHasEachFieldInTheOrderOfTheStruct) {
@@ -49,7 +50,8 @@ TEST(ToJson, SamplingHasEachFieldInTheOrderOfTheStruct) {
       R"({"temperature":7E-1,"top_p":9E-1,"top_k":40,"min_p":1E-5,"repetition_penalty":1.1E0,)"
       R"("presence_penalty":-5E-1,"frequency_penalty":2.5E-1,"max_tokens":9,"min_tokens":2,)"
       R"("stop":["\"END\"\n","\u0001\\"],"stop_token_ids":[2,7],"ignore_eos":true,)"
-      R"("seed":18446744073709551615,"logprobs":3,"logit_bias":{"400":-1E2,"6":2.5E0}})");
+      R"("seed":18446744073709551615,"logprobs":3,"logit_bias":{"400":-1E2,"6":2.5E0},)"
+      R"("n":2})");
 }
 
 TEST(ToJson, SamplingThatIsReadAgainIsTheSame) {
@@ -130,6 +132,29 @@ TEST(ToJson, OutputHasTextIdsUsageReuseAndTiming) {
             R"("usage":{"prompt_tokens":40,"cached_tokens":32,"completion_tokens":2},)"
             R"("reuse":{"grade":"exact","sources":[["prefix_cache",32]],"recompute_share":0E0},)"
             R"("timing":{"queue_seconds":1E-3,"first_token_seconds":2E-2,"total_seconds":5E-1}})");
+}
+
+TEST(ToJson, WhatEndedAnOutputIsAWordAnIdOrAStopString) {
+  using Kind = StoppedBy::Kind;
+  GenerationOutput output = answer();
+  const std::pair<StoppedBy, const char*> ends[] = {
+      {{.kind = Kind::kEos, .id = 2}, R"("stopped_by":"eos","usage")"},
+      {{.kind = Kind::kLength}, R"("stopped_by":"length","usage")"},
+      {{.kind = Kind::kStopId, .id = 7}, R"("stopped_by":7,"usage")"},
+      {{.kind = Kind::kStopString, .text = "\"END\""}, R"("stopped_by":"\"END\"","usage")"}};
+  for (const auto& [by, json] : ends) {
+    output.stopped_by = by;
+    EXPECT_THAT(to_json(output).value(), HasSubstr(json));
+  }
+}
+
+TEST(ToJson, PartsAndChoicesAreThereWhenTheyWereAskedFor) {
+  GenerationOutput output = answer();
+  const std::string one = to_json(output).value();
+  output.outputs = {answer(), answer()};
+  EXPECT_THAT(to_json(output).value(), HasSubstr(R"(,"outputs":[)" + one + "," + one + "]}"));
+  output.parts = {{.tokens = 32, .hit = true, .reason = "hit"}};
+  EXPECT_THAT(to_json(output).value(), HasSubstr(R"("parts":)" + to_json(output.parts).value()));
 }
 
 TEST(ToJson, PartsOfAnOutputAreAsInTheWhole) {

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "quire/base/no_memory.h"
+#include "quire/base/str.h"
 #include "quire/device/cpu/start_thread.h"
+#include "quire/options.h"
 #include "quire/result.h"
 
 namespace quire::chunks {
@@ -90,6 +92,10 @@ void BackgroundWrites::run() {
     writing_ = std::move(name);
     lock.unlock();
     Status status = outcome_of(write);
+    if (!status.ok()) {
+      log_.tell(LogLevel::kError,
+                base::str_cat("writing a chunk in the background: ", status.error().message));
+    }
     write = nullptr;  // what it holds goes before anybody hears that it is done
     lock.lock();
     note(*writing_, status);

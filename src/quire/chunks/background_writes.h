@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "quire/engine/log.h"
 #include "quire/result.h"
 
 namespace quire::chunks {
@@ -25,7 +26,8 @@ class BackgroundWrites {
  public:
   using Write = std::function<Status()>;
 
-  BackgroundWrites() = default;
+  // `log` hears of every write of the thread that fails.
+  explicit BackgroundWrites(engine::Log log = {}) : log_(std::move(log)) {}
   BackgroundWrites(const BackgroundWrites&) = delete;
   BackgroundWrites& operator=(const BackgroundWrites&) = delete;
   ~BackgroundWrites() { stop(); }
@@ -57,6 +59,7 @@ class BackgroundWrites {
   void run();
   void note(const std::string& name, const Status& status);  // needs the lock
 
+  const engine::Log log_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::pair<std::string, Write>> waiting_;

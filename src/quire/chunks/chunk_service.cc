@@ -52,8 +52,8 @@ ChunkService::ChunkService(engine::Engine& engine, tiers::TierService& tiers,
       drafts_(core_, prefills_, library_),
       registrar_({.core = core_, .prefills = prefills_, .library = library_, .drafts = drafts_}),
       planner_(core_),
-      composer_(core_, prefills_, library_, planner_),
-      preview_(core_, prefills_, library_, planner_) {}
+      preview_(core_, prefills_, library_, planner_),
+      composer_(core_, prefills_, library_, planner_, preview_) {}
 
 Result<ChunkInfo> ChunkService::get(const std::string& id, const std::string& asked) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", asked));

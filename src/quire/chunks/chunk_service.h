@@ -131,8 +131,8 @@ class ChunkService final : public engine::BlockHolders {
   ChunkDrafts drafts_;
   ChunkRegistrar registrar_;
   CompositionPlanner planner_;
-  Composer composer_;
   CompositionPreview preview_;
+  Composer composer_;
 };
 
 }  // namespace quire::chunks

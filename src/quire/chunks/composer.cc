@@ -107,6 +107,7 @@ Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
 // Blending looks at KV here and now, so that must be there; any other run waits for it layer by
 // layer. Runs count as uses when what they read was right.
 Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
+  explain(runs, attempt);
   ReadBehind behind;
   auto resolved =
       resolve(runs, attempt.in_use, attempt.reads_behind && !core_.windowed() ? &behind : nullptr);
@@ -127,6 +128,22 @@ Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAtt
     count_uses(runs, attempt);
   }
   return true;
+}
+
+void Composer::explain(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
+  if (!attempt.explained.empty()) {
+    return;
+  }
+  std::vector<std::vector<ReusePart>> explained(runs.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].options.explain) {
+      CompositionSpec spec = *runs[i].spec;
+      spec.salt = planner_.whose(runs[i]);
+      const Result<CompositionInfo> info = preview_.preview_now(spec);
+      explained[i] = info.ok() ? parts_of(*info) : std::vector<ReusePart>();  // else it is refused
+    }
+  }
+  attempt.explained = std::move(explained);
 }
 
 Status Composer::await_missing(CompositionAttempt& attempt, const Interrupt& interrupted) {
@@ -156,7 +173,7 @@ Result<bool> Composer::await_read(std::span<const ComposedRun> runs, Composition
     } else {
       withdraw_runs(attempt);
     }
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   }));
   return right;
 }
@@ -195,7 +212,7 @@ void Composer::take_back(CompositionAttempt& attempt) {
   }
   prefills_.drop_unused_bos();
   attempt.in_use.clear();
-  core_.engine.publish_stats();
+  core_.engine.refresh_stats();
 }
 
 Status Composer::adopt_all(const ComposedRun& run, ReadBehind* behind) {
@@ -426,6 +443,7 @@ Status Composer::start_runs(std::span<const ComposedRun> runs, CompositionAttemp
       close_all();
       return std::move(request).error();
     }
+    request->parts = attempt.explained[i];
     requests.push_back(std::move(request).value());
   }
   return core_.engine.requests().enqueue(std::move(requests), attempt.channels);

@@ -16,6 +16,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_attempt.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/chunks/composition_preview.h"
 #include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
@@ -32,8 +33,8 @@ class Composer {
  public:
   // All are borrowed.
   Composer(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
-           CompositionPlanner& planner)
-      : core_(core), prefills_(prefills), library_(library), planner_(planner) {}
+           CompositionPlanner& planner, CompositionPreview& preview)
+      : core_(core), prefills_(prefills), library_(library), planner_(planner), preview_(preview) {}
 
   // Computes the KV that is missing, waiting for it, then starts all runs together or none.
   // `computed`, where given, gets the names of that KV.
@@ -58,6 +59,8 @@ class Composer {
   // Returns whether the runs have started; else there is KV to wait for.
   [[nodiscard]] Result<bool> advance(std::span<const ComposedRun> runs,
                                      CompositionAttempt& attempt);
+  // Notes what the runs that explain would have been told, once.
+  void explain(std::span<const ComposedRun> runs, CompositionAttempt& attempt);
   void withdraw_runs(CompositionAttempt& attempt);
   void take_back(CompositionAttempt& attempt);
   // Fills `uses`, which keep the chunks from being evicted.
@@ -89,6 +92,7 @@ class Composer {
   ChunkPrefills& prefills_;
   ChunkLibrary& library_;
   CompositionPlanner& planner_;
+  CompositionPreview& preview_;
 };
 
 }  // namespace quire::chunks

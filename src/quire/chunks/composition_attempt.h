@@ -18,6 +18,7 @@
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
+#include "quire/output.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/types.h"
 
@@ -87,6 +88,7 @@ struct CompositionAttempt {
   std::vector<tiers::BackgroundLoads::LoadRef> loads;  // what it stands on is still read
   Compositions compositions;                           // of this visit; their chunks are in use
   std::vector<ReuseByPart> parts;                      // of the runs
+  std::vector<std::vector<ReusePart>> explained;       // of the runs, before anything was computed
   std::vector<std::shared_ptr<engine::Channel>> channels;
 };
 

@@ -281,36 +281,51 @@ bool CompositionPreview::retokenizes_alike(const CompositionInfo& info) {
 
 Result<CompositionInfo> CompositionPreview::preview(const CompositionSpec& spec) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", spec.salt));
+  return core_.engine.thread().ask<CompositionInfo>([&] { return preview_now(spec); });
+}
+
+Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& spec) {
   const std::string& salt = core_.engine.salt_of(spec.salt);
-  return core_.engine.thread().ask<CompositionInfo>([&]() -> Result<CompositionInfo> {
-    Foresight foresight(core_, prefills_, library_, salt);
-    for (const std::string& id : CompositionPlanner::chunk_ids(spec)) {
-      foresight.adopt(id);
-    }
-    QUIRE_TRY(const auto composition,
-              kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec,
-                          core_.windowed()));
-    QUIRE_TRY_STATUS(planner_.check_positions(composition));
-    foresight.read_variants(composition);
-    CompositionInfo info{.mode = composition.mode,
-                         .grade = engine::graded(composition.grade, core_.engine.same_bits()),
-                         .total_tokens = composition.num_tokens()};
-    for (const kv::Part& part : composition.parts) {
-      info.segments.push_back(segment_of(part));
-    }
-    info.segments.push_back(segment_of(composition.query));
-    info.segments.back().why_not = kQueryIsComputed;
-    if (composition.mode == ReuseMode::kExact) {
-      describe_exact(composition, info);
-    } else {
-      describe_composed(composition, foresight, info);
-    }
-    if (composition.mode == ReuseMode::kBlend) {
-      add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens), info);
-    }
-    info.memory_bytes = info.num_blocks * core_.engine.core().counters.block_bytes;
-    return info;
-  });
+  Foresight foresight(core_, prefills_, library_, salt);
+  for (const std::string& id : CompositionPlanner::chunk_ids(spec)) {
+    foresight.adopt(id);
+  }
+  QUIRE_TRY(const auto composition,
+            kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec,
+                        core_.windowed()));
+  QUIRE_TRY_STATUS(planner_.check_positions(composition));
+  foresight.read_variants(composition);
+  CompositionInfo info{.mode = composition.mode,
+                       .grade = engine::graded(composition.grade, core_.engine.same_bits()),
+                       .total_tokens = composition.num_tokens()};
+  for (const kv::Part& part : composition.parts) {
+    info.segments.push_back(segment_of(part));
+  }
+  info.segments.push_back(segment_of(composition.query));
+  info.segments.back().why_not = kQueryIsComputed;
+  if (composition.mode == ReuseMode::kExact) {
+    describe_exact(composition, info);
+  } else {
+    describe_composed(composition, foresight, info);
+  }
+  if (composition.mode == ReuseMode::kBlend) {
+    add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens), info);
+  }
+  info.memory_bytes = info.num_blocks * core_.engine.core().counters.block_bytes;
+  return info;
+}
+
+std::vector<ReusePart> parts_of(const CompositionInfo& info) {
+  std::vector<ReusePart> parts;
+  for (const CompositionInfo::Segment& segment : info.segments) {
+    parts.push_back({.chunk_type = std::string(chunk_type_name(segment.type)),
+                     .chunk_id = segment.chunk_id,
+                     .position = segment.position,
+                     .tokens = segment.num_tokens,
+                     .hit = segment.cached,
+                     .reason = segment.cached ? "hit" : segment.why_not});
+  }
+  return parts;
 }
 
 }  // namespace quire::chunks

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
@@ -11,6 +12,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_planner.h"
 #include "quire/kv/composition.h"
+#include "quire/output.h"
 #include "quire/result.h"
 
 namespace quire::chunks {
@@ -18,6 +20,9 @@ namespace quire::chunks {
 // Reasons why the KV of a chunk is not there.
 inline constexpr const char* kQueryIsComputed = "a query is always computed";
 inline constexpr const char* kNotComputedYet = "not computed yet";
+
+// Returns the segments of a composition as explain shows them.
+[[nodiscard]] std::vector<ReusePart> parts_of(const CompositionInfo& info);
 
 class CompositionPreview {
  public:
@@ -28,6 +33,8 @@ class CompositionPreview {
 
   // Changes nothing, needs no block, and reads no KV: what is damaged in the store counts as there.
   [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec);
+  // Engine thread: returns the same.
+  [[nodiscard]] Result<CompositionInfo> preview_now(const CompositionSpec& spec);
   // Returns whether encoding the joined text gives the joined ids. Encodes nothing where every
   // segment begins with a token that stands apart, and was registered by this process.
   [[nodiscard]] bool retokenizes_alike(const CompositionInfo& info);

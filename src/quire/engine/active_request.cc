@@ -64,6 +64,7 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
     sampled_.assign(request_.prompt.end() - request_.sampled_before, request_.prompt.end());
   }
   output_.reuse.grade = graded(output_.reuse.grade, request_.same_bits);
+  output_.parts = std::move(request_.parts);
   output_.request_id = id;
   forward_.request_id = id;
 }
@@ -102,24 +103,36 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
   }
   bool stopped = false;
   if (detokenizer_ && token.id < end_of_text_ids_) {
-    const auto piece = stops_.push(detokenizer_->push(token.id), may_stop(sampled_.size(), params));
-    output_.text += piece.text;
-    stopped = piece.stopped;
+    stopped = take_text(detokenizer_->push(token.id));
   }
-  const bool ended = std::find(end_ids_.begin(), end_ids_.end(), token.id) != end_ids_.end();
+  const auto ended = std::find(end_ids_.begin(), end_ids_.end(), token.id);
   const bool full = std::ssize(sampled_ids()) >= params.max_tokens;
-  output_.finish_reason = stopped || ended ? FinishReason::kStop : FinishReason::kLength;
-  finished_ = stopped || ended || full;
+  finished_ = stopped || ended != end_ids_.end() || full;
   if (finished_ && detokenizer_ && !stopped) {
-    const auto piece = stops_.push(detokenizer_->flush(), may_stop(sampled_.size(), params));
-    output_.text += piece.text;
-    if (piece.stopped) {
-      output_.finish_reason = FinishReason::kStop;
-    } else {
-      output_.text += stops_.flush();
-    }
+    stopped = take_text(detokenizer_->flush());
+    output_.text += stopped ? "" : stops_.flush();
   }
+  if (!stopped && ended != end_ids_.end()) {
+    const bool named = ended - end_ids_.begin() < std::ssize(params.stop_token_ids);
+    output_.stopped_by = {.kind = named ? StoppedBy::Kind::kStopId : StoppedBy::Kind::kEos,
+                          .id = token.id};
+  } else if (!stopped && full) {
+    output_.stopped_by.kind = StoppedBy::Kind::kLength;
+  }
+  output_.finish_reason =
+      stopped || ended != end_ids_.end() ? FinishReason::kStop : FinishReason::kLength;
   return finished_;
+}
+
+// Appends text up to a stop string. Returns whether there was one.
+bool ActiveRequest::take_text(std::string_view text) {
+  const auto piece = stops_.push(text, may_stop(sampled_.size(), request_.params));
+  output_.text += piece.text;
+  if (piece.stopped) {
+    output_.stopped_by = {.kind = StoppedBy::Kind::kStopString,
+                          .text = request_.params.stop[piece.stop]};
+  }
+  return piece.stopped;
 }
 
 Status ActiveRequest::text_status() const {
@@ -190,6 +203,8 @@ void ActiveRequest::end(FinishReason reason) {
     return;
   }
   output_.finish_reason = reason;
+  output_.stopped_by.kind =
+      reason == FinishReason::kLength ? StoppedBy::Kind::kLength : StoppedBy::Kind::kNothing;
   finished_ = true;
   if (detokenizer_) {
     const bool counts = may_stop(sampled_.size(), request_.params);

@@ -9,10 +9,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/engine/channel.h"
+#include "quire/output.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sampling/stop_checker.h"
@@ -60,6 +63,8 @@ struct NewRequest {
                         // shares; empty: the engine's own
   bool streaming = false;
   std::function<void()> notify;               // as RequestOptions::notify
+  bool explain = false;                       // as RequestOptions::explain, of `prompt`
+  std::vector<ReusePart> parts;               // of a composition that explains
   bool same_bits = true;                      // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;     // instead of `prompt`
   std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on
@@ -89,6 +94,8 @@ class ActiveRequest {
   // the prefix index's or composed.
   std::int64_t note_admission(std::int64_t cached_tokens);
   [[nodiscard]] bool admitted() const { return admitted_; }
+  // Keeps the parts of the prompt for the output.
+  void note_parts(std::vector<ReusePart> parts) { output_.parts = std::move(parts); }
   [[nodiscard]] const Timing& timing() const { return output_.timing; }
   // Returns how many tokens were sampled for this request.
   [[nodiscard]] std::size_t num_sampled() const { return sampled_ids().size(); }
@@ -113,6 +120,7 @@ class ActiveRequest {
  private:
   // Of this request.
   [[nodiscard]] std::span<const TokenId> sampled_ids() const;
+  [[nodiscard]] bool take_text(std::string_view text);
   void push_delta();
   [[nodiscard]] GenerationOutput take_output();
   void release();

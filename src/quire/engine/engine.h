@@ -24,14 +24,16 @@
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/home_process.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/stats_snapshot.h"
 #include "quire/engine/step_recovery.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/submission.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -40,8 +42,8 @@ namespace quire::engine {
 
 class Engine final : private EngineThread::Worker {
  public:
-  // Loads the model. Nothing runs before start().
-  [[nodiscard]] static Result<std::unique_ptr<Engine>> load(const std::string& model,
+  // Opens the model. Nothing runs before start().
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> open(const std::string& model,
                                                             const EngineOptions& options);
   ~Engine() override;
   Engine(const Engine&) = delete;
@@ -71,6 +73,9 @@ class Engine final : private EngineThread::Worker {
   // model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
+  // Returns the parts of a prompt as the prefix cache has them (LLM::explain).
+  [[nodiscard]] Result<std::vector<ReusePart>> explain(std::span<const TokenId> tokens,
+                                                       const std::string& salt);
   struct Cached {
     std::int64_t tokens = 0;
     std::string miss;  // why the token behind them is not, in words
@@ -93,6 +98,7 @@ class Engine final : private EngineThread::Worker {
   // Returns the thread on which the services above touch the parts of the engine.
   [[nodiscard]] EngineThread& thread() { return thread_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
+  [[nodiscard]] const Log& log() const { return options_.log; }
   [[nodiscard]] device::ThreadPool& pool() { return pool_; }
   // Returns the error of parameters that this model does not take: kInvalidArgument.
   [[nodiscard]] Status check(const SamplingParams& params) const;
@@ -104,7 +110,7 @@ class Engine final : private EngineThread::Worker {
   // Clears the prefix cache when one fails.
   [[nodiscard]] Status copy_blocks_now();
   // Makes the counters visible to stats().
-  void publish_stats() { stats_.publish(*core_, requests_->waiting_since()); }
+  void refresh_stats() override { stats_.refresh(*core_, requests_->waiting_since()); }
 
   // The sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }
@@ -116,7 +122,7 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const std::string& text_error() const { return core_->bundle.text_error; }
   [[nodiscard]] const model::ModelConfig& model_config() const { return core_->decoder().config(); }
   [[nodiscard]] const ModelBundle& bundle() const { return core_->bundle; }
-  [[nodiscard]] const kernels::Context& context() const { return context_; }
+  [[nodiscard]] const kernels::KernelContext& context() const { return context_; }
   // Returns the device that computes; null on the CPU.
   [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
   // Returns whether a request's bits do not depend on its batch, see graded().
@@ -124,8 +130,8 @@ class Engine final : private EngineThread::Worker {
 
  private:
   Engine(const EngineOptions& options, int threads);
-  // Opens the device, and loads the model where it computes.
-  [[nodiscard]] Status load(const std::string& model);
+  // Opens the device, and the model where it computes.
+  [[nodiscard]] Status open(const std::string& model);
 
   // EngineThread::Worker.
   [[nodiscard]] bool has_work() const override {
@@ -135,7 +141,6 @@ class Engine final : private EngineThread::Worker {
   void begin_turn() override;
   void step() override { compute_next_or_fail(*step_); }
   [[nodiscard]] Status run(const std::function<void()>& task) override;
-  void publish() override { publish_stats(); }
   [[nodiscard]] bool await_blocks() override { return hooks_.holders->await_blocks(); }
   void end() override;
 
@@ -146,7 +151,7 @@ class Engine final : private EngineThread::Worker {
   const HomeProcess home_;
   const EngineOptions options_;
   device::ThreadPool pool_;
-  kernels::Context context_;
+  kernels::KernelContext context_;
   std::unique_ptr<device::Accelerator> accelerator_;  // before what lies on it
   std::unique_ptr<EngineCore> core_;
   std::unique_ptr<SessionService> sessions_;
@@ -157,7 +162,7 @@ class Engine final : private EngineThread::Worker {
   mutable std::once_flag digest_once_;
   mutable std::string digest_;
 
-  PublishedStats stats_;
+  StatsSnapshot stats_;
   std::unique_ptr<RequestTable> requests_;
   EngineThread thread_{home_, *this};
   std::unique_ptr<Step> step_;

@@ -7,6 +7,7 @@
 
 #include "quire/base/str.h"
 #include "quire/engine/engine_core.h"
+#include "quire/engine/log.h"
 #include "quire/options.h"
 #include "quire/result.h"
 
@@ -97,10 +98,12 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .seed = options.seed,
           .prefix_cache = options.prefix_cache,
           .share_reads = options.share_reads,
+          .log = Log(options.log),
           .model = {.dtype = dtype_of(options),
                     .quantize = options.quantize,
                     .kv_dtype = options.kv_dtype,
                     .seed = options.seed,
+                    .chat_template = options.chat_template,
                     .progress = options.progress,
                     .weights_store = options.cache_weights ? options.store : ""}};
 }

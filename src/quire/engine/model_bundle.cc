@@ -21,7 +21,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -138,8 +138,7 @@ std::string without_template(const TemplateSources& sources) {
                        " and none named \"default\"; copy the one to use to ", sources.place);
 }
 
-std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
-                                            const TemplateSources& sources) {
+std::shared_ptr<TextBundle> make_text(text::Tokenizer tokenizer, const TemplateSources& sources) {
   auto bundle = std::make_shared<TextBundle>(TextBundle{.tokenizer = std::move(tokenizer)});
   bundle->bos_token = spelling(bundle->tokenizer, bundle->tokenizer.bos_token_id());
   bundle->eos_token = spelling(bundle->tokenizer, bundle->tokenizer.eos_token_id());
@@ -150,7 +149,7 @@ std::shared_ptr<const TextBundle> make_text(text::Tokenizer tokenizer,
   return bundle;
 }
 
-Result<std::shared_ptr<const TextBundle>> text_of_gguf(const weights::GgufFile& file) {
+Result<std::shared_ptr<TextBundle>> text_of_gguf(const weights::GgufFile& file) {
   QUIRE_TRY(auto vocab, vocab_from_gguf(file));
   QUIRE_TRY(auto tokenizer, text::Tokenizer::from_vocab(std::move(vocab)));
   TemplateSources sources;
@@ -202,7 +201,7 @@ Error naming(const fs::path& folder, Error error) {
   return error;
 }
 
-// Says how many ids the model has. Errors of config.json are those of who loads the model.
+// Says how many ids the model has. Errors of config.json are those of who opens the model.
 void set_padded_size(const fs::path& folder, text::Tokenizer& tokenizer) {
   const auto text = read_optional(folder / "config.json");
   const auto config =
@@ -232,7 +231,7 @@ Status name_additional(const fs::path& folder, TemplateSources& sources) {
   return lacks_memory ? listed : Status();
 }
 
-Result<std::shared_ptr<const TextBundle>> text_of_folder(const fs::path& folder) {
+Result<std::shared_ptr<TextBundle>> text_of_folder(const fs::path& folder) {
   auto tokenizer = text::Tokenizer::from_folder(folder);
   if (!tokenizer.ok()) {
     return naming(folder, std::move(tokenizer).error());
@@ -334,10 +333,10 @@ Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model
   return Formats{weight_format(options.quantize, dtype), kv};
 }
 
-Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
+Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
-  config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
+  config.context_length = kPresetPositions;  // random weights learned no length: bench at any depth
   QUIRE_TRY(const Formats formats, choose_formats(options, config.stored_dtype));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
                                                  options.placement));
@@ -346,6 +345,33 @@ Result<ModelBundle> load_preset(const kernels::Context& context, std::string_vie
   bundle.text_error = "a preset has no tokenizer; pass token ids";
   bundle.kv_dtype = formats.kv;
   return bundle;
+}
+
+// Puts the template that LLMOptions::chat_template names in place of the model's own, with tools,
+// too.
+Status set_template(const std::string& named, TextBundle& text) {
+  const bool is_text = named.find("{{") != std::string::npos ||
+                       named.find("{%") != std::string::npos ||
+                       named.find('\n') != std::string::npos;
+  std::string source = named;
+  if (!is_text) {
+    auto read = base::read_file(base::home_path(named));
+    if (!read.ok()) {
+      return {read.error().code, base::str_cat("chat_template: ", read.error().message)};
+    }
+    source = std::move(read).value();
+  }
+  auto parsed = text::ChatTemplate::parse(source);
+  if (!parsed.ok()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("chat_template is not usable: ", parsed.error().message)};
+  }
+  text.chat_template.emplace(std::move(parsed).value());
+  text.tool_template.reset();
+  text.template_error.clear();
+  text.tool_template_error.clear();
+  text.template_unusable = false;
+  return {};
 }
 
 // What the weights of a model on disk come from.
@@ -414,34 +440,37 @@ Result<std::string> locate(const std::string& model) {
   return path;
 }
 
-Result<std::shared_ptr<const TextBundle>> text_of(const std::string& path,
-                                                  const weights::ModelFiles& model_files) {
+Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
+                                            const weights::ModelFiles& model_files) {
   if (is_gguf(path)) {
     return model_files.gguf()->find("tokenizer.ggml.tokens") == nullptr
-               ? std::shared_ptr<const TextBundle>()
+               ? std::shared_ptr<TextBundle>()
                : text_of_gguf(*model_files.gguf());
   }
   std::error_code failure;
   if (!fs::exists(fs::path(path) / "tokenizer.json", failure) &&
       !fs::exists(fs::path(path) / "tokenizer.model", failure)) {
-    return std::shared_ptr<const TextBundle>();
+    return std::shared_ptr<TextBundle>();
   }
   return text_of_folder(path);
 }
 
-Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
+Result<std::shared_ptr<const TextBundle>> open_text(const std::string& model) {
   if (is_preset(model)) {
     return {ErrorCode::kUnsupported, "a preset has no tokenizer"};
   }
   QUIRE_TRY(const std::string path, locate(model));
+  std::shared_ptr<const TextBundle> text;
   if (!is_gguf(path)) {
-    return text_of_folder(path);
+    QUIRE_TRY(text, text_of_folder(path));
+    return text;
   }
   QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
-  return text_of_gguf(*model_files.gguf());
+  QUIRE_TRY(text, text_of_gguf(*model_files.gguf()));
+  return text;
 }
 
-Result<model::ModelConfig> load_config(const std::string& model) {
+Result<model::ModelConfig> read_config(const std::string& model) {
   if (is_preset(model)) {
     return model::config_from_preset(model.substr(kPresetPrefix.size()));
   }
@@ -455,7 +484,7 @@ Result<model::ModelConfig> load_config(const std::string& model) {
 
 std::vector<std::string> refused_by_config(const std::string& model) {
   std::vector<std::string> refused;
-  if (const auto config = load_config(model); !config.ok()) {
+  if (const auto config = read_config(model); !config.ok()) {
     refused.push_back(config.error().message);
   }
   const auto path = locate(model);
@@ -490,34 +519,47 @@ std::string digest_of(const ModelBundle& bundle) {
   return base::to_hex(hasher.finish());
 }
 
-Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,
+Result<ModelBundle> open_model(const kernels::KernelContext& context, const std::string& model,
                                const BundleOptions& options) {
   if (is_preset(model) && !options.weights_store.empty()) {
     return {ErrorCode::kInvalidArgument, base::str_cat("cache_weights is for models on disk, and ",
                                                        model, " has no file; leave it out")};
   }
+  if (is_preset(model) && !options.chat_template.empty()) {
+    return {ErrorCode::kUnsupported,
+            "chat_template needs a tokenizer, which a preset does not have; leave it out"};
+  }
   if (is_preset(model)) {
-    return load_preset(context, model.substr(kPresetPrefix.size()), options);
+    return open_preset(context, model.substr(kPresetPrefix.size()), options);
   }
   QUIRE_TRY(const std::string path, locate(model));
   QUIRE_TRY(const auto source, open_source(path));
   QUIRE_TRY(const Formats formats, choose_formats(options, source.config.stored_dtype));
-  const model::LoadOptions load{.format = formats.weights,
-                                .keep_codes = options.quantize.empty() && options.dtype == "auto",
-                                .progress = options.progress};
+  const model::PackOptions packing{
+      .format = formats.weights,
+      .keep_codes = options.quantize.empty() && options.dtype == "auto",
+      .progress = options.progress};
   ModelBundle bundle;
   // Meanwhile, for it takes as long as verifying the weights of a small model.
   auto text = std::async([&] { return text_of(path, source.model_files); });
   std::optional<WeightsCache> cache;
   if (!options.weights_store.empty()) {
     QUIRE_TRY(cache, WeightsCache::open(options.weights_store,
-                                        {path, source.model_files, source.config, load}));
+                                        {path, source.model_files, source.config, packing}));
     bundle.decoder = cache->find(context, source.config);
   }
-  QUIRE_TRY(bundle.text, text.get());
+  QUIRE_TRY(const auto own_text, text.get());
+  if (!options.chat_template.empty()) {
+    if (own_text == nullptr) {
+      return {ErrorCode::kUnsupported,
+              "chat_template needs a tokenizer, which the model does not have; leave it out"};
+    }
+    QUIRE_TRY_STATUS(set_template(options.chat_template, *own_text));
+  }
+  bundle.text = own_text;
   if (!bundle.decoder) {
-    QUIRE_TRY(bundle.decoder, model::Decoder::load(context, source.config, source.model_files, load,
-                                                   options.placement));
+    QUIRE_TRY(bundle.decoder, model::Decoder::open(context, source.config, source.model_files,
+                                                   packing, options.placement));
     if (cache) {
       cache->keep(context, *bundle.decoder);
     }

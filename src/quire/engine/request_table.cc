@@ -4,15 +4,19 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
+#include "quire/engine/prompt_parts.h"
 #include "quire/kv/types.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -80,7 +84,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
-  publish();
+  refresh_stats();
   return {};
 }
 
@@ -98,13 +102,26 @@ std::uint64_t RequestTable::seed_of(const SamplingParams& params, RequestKind ki
   return draws ? drawn_seed(options_.seed, next_draw_++) : params.seed.value_or(0);
 }
 
+std::int64_t RequestTable::admit(ActiveRequest& active) {
+  const NewRequest& request = active.request();
+  if (request.explain && !request.composed) {
+    active.note_parts(
+        prompt_parts(core_.ledger.cache(), request.prompt, options_.salt_of(request.salt)));
+  }
+  return active.note_admission(core_.scheduler.progress(active.id()).cached_tokens);
+}
+
+void RequestTable::tell(LogLevel level, RequestId id, std::string_view what) const {
+  options_.log.tell(level, base::str_cat("request ", id.value, ": ", what));
+}
+
 bool RequestTable::abort(RequestId id) {
   const auto it = active_.find(id.value);
   if (it == active_.end()) {
     return false;
   }
   core_.scheduler.finish(id);
-  publish();
+  refresh_stats();
   it->second.end(FinishReason::kCancelled);
   active_.erase(it);
   return true;
@@ -115,7 +132,7 @@ void RequestTable::fail(RequestId id, Error error) {
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   core_.scheduler.finish(id);
   core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
-  publish();
+  refresh_stats();
   it->second.fail(std::move(error));
   active_.erase(it);
 }

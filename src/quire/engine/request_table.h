@@ -9,14 +9,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine_core.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/stats_snapshot.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -25,7 +27,7 @@ namespace quire::engine {
 class RequestTable {
  public:
   // All are borrowed. `same_bits`: a request's bits do not depend on its batch, see graded().
-  RequestTable(EngineCore& core, SessionService& sessions, PublishedStats& stats,
+  RequestTable(EngineCore& core, SessionService& sessions, StatsSnapshot& stats,
                const EngineOptions& options, bool same_bits)
       : core_(core), sessions_(sessions), stats_(stats), options_(options), same_bits_(same_bits) {}
 
@@ -45,6 +47,12 @@ class RequestTable {
   [[nodiscard]] std::optional<Clock::time_point> waiting_since() const;
 
   [[nodiscard]] bool empty() const { return active_.empty(); }
+  // Notes that the request is computed for the first time, and what its prompt was found to be.
+  // Returns how many tokens of it need no computing.
+  [[nodiscard]] std::int64_t admit(ActiveRequest& active);
+  // Tells the log what becomes of the request.
+  void tell(LogLevel level, RequestId id, std::string_view what) const;
+
   // Precondition: the request has not ended.
   [[nodiscard]] ActiveRequest& at(RequestId id) { return active_.at(id.value); }
 
@@ -54,13 +62,13 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
-  void publish() { stats_.publish(core_, waiting_since()); }
+  void refresh_stats() { stats_.refresh(core_, waiting_since()); }
   [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
 
   EngineCore& core_;
   SessionService& sessions_;
-  PublishedStats& stats_;
+  StatsSnapshot& stats_;
   const EngineOptions& options_;
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;

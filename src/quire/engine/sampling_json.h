@@ -29,9 +29,10 @@ inline constexpr SamplingField kSamplingFields[] = {
     {"seed", &SamplingParams::seed, "makes the answer repeatable"},
     {"logprobs", &SamplingParams::logprobs, "report the K likeliest tokens of each step"},
     {"logit_bias", &SamplingParams::logit_bias, "added to a logit"},
+    {"n", &SamplingParams::n, "outputs for one prompt, 1..16"},
 };
 
-// Returns an object with the names and the order of kSamplingFields.
+// Returns a JSON object with the names and the order of kSamplingFields.
 // Errors: kOutOfBlocks when the machine refuses memory.
 [[nodiscard]] Result<std::string> sampling_json(const SamplingParams& params);
 

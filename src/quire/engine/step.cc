@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
@@ -23,6 +23,7 @@
 #include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sched/types.h"
@@ -177,13 +178,19 @@ bool plan_step(Step& step) {
     return false;  // plans again
   }
   if (step.plan.stuck) {
-    fail_request(step, *step.plan.stuck, no_room_for(step, step.requests.at(*step.plan.stuck)));
+    Error refusal = no_room_for(step, step.requests.at(*step.plan.stuck));
+    step.requests.tell(LogLevel::kError, *step.plan.stuck, refusal.message);
+    fail_request(step, *step.plan.stuck, std::move(refusal));
     return false;
   }
   const auto runs = step.core.scheduler.commit(step.plan);
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
   step.now.runs.assign(runs->begin(), runs->end());
   step.core.counters.preemptions += static_cast<std::int64_t>(step.plan.preempt.size());
+  for (const RequestId preempted : step.plan.preempt) {
+    step.requests.tell(LogLevel::kWarning, preempted,
+                       "preempted: it gives its blocks to others and is computed again later");
+  }
   for (const sched::ScheduledRun& run : step.now.runs) {
     step.now.requests.push_back(&step.requests.at(run.request));
   }
@@ -249,9 +256,7 @@ void note_admissions(Step& step) {
   for (std::size_t i = 0; i < step.now.runs.size(); ++i) {
     ActiveRequest& active = *step.now.requests[i];
     if (!active.admitted()) {
-      const std::int64_t cached_tokens =
-          step.core.scheduler.progress(step.now.runs[i].request).cached_tokens;
-      step.core.counters.tokens_reused += active.note_admission(cached_tokens);
+      step.core.counters.tokens_reused += step.requests.admit(active);
       step.core.counters.queue_times.add(active.timing().queue_seconds);
     }
   }
@@ -307,7 +312,7 @@ void settle_step(Step& step) {
 }
 
 void deliver_step(Step& step) {
-  step.stats.publish(step.core, step.requests.waiting_since());
+  step.stats.refresh(step.core, step.requests.waiting_since());
   for (ActiveRequest* active : step.touched) {
     active->deliver();
   }

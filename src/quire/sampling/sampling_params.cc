@@ -15,6 +15,7 @@
 namespace quire::sampling {
 namespace {
 
+constexpr std::int32_t kMaxChoices = 16;
 constexpr std::size_t kMaxStops = 64;
 constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxIds = 65'536;  // of stop_token_ids and logit_bias
@@ -47,6 +48,9 @@ Status check_counts(const SamplingParams& params) {
   if (params.min_tokens > params.max_tokens) {
     return out_of_range("min_tokens", params.min_tokens,
                         base::str_cat("at most max_tokens, which is ", params.max_tokens));
+  }
+  if (params.n < 1 || params.n > kMaxChoices) {
+    return out_of_range("n", params.n, base::str_cat("in [1, ", kMaxChoices, "]"));
   }
   if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kernels::kMostLogprobs)) {
     return out_of_range("logprobs", *params.logprobs,

@@ -42,7 +42,7 @@ std::size_t StopChecker::live_begin() const {
   return held_.size() - longest;
 }
 
-StopChecker::Piece StopChecker::push(std::string_view delta, bool counts) {
+StopChecker::TextDelta StopChecker::push(std::string_view delta, bool counts) {
   if (patterns_.empty()) {
     return {.text = delta};
   }
@@ -51,10 +51,15 @@ StopChecker::Piece StopChecker::push(std::string_view delta, bool counts) {
       break;
     }
     held_.push_back(next);
-    for (auto& pattern : patterns_) {
+    for (std::size_t i = 0; i < patterns_.size(); ++i) {
+      Pattern& pattern = patterns_[i];
       advance(pattern, next);
       if (pattern.matched == pattern.text.size()) {
-        found_ = counts ? std::min(found_, held_.size() - pattern.matched) : found_;
+        const std::size_t begin = held_.size() - pattern.matched;
+        if (counts && begin < found_) {
+          found_ = begin;
+          which_ = i;
+        }
         pattern.matched = pattern.borders.back();
       }
     }
@@ -64,7 +69,7 @@ StopChecker::Piece StopChecker::push(std::string_view delta, bool counts) {
     released_.assign(held_, 0, found_);
     held_.clear();
     found_ = 0;
-    return {.text = released_, .stopped = true};
+    return {.text = released_, .stopped = true, .stop = which_};
   }
   return {.text = release(live_begin()), .stopped = false};
 }

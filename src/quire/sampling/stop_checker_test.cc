@@ -85,6 +85,15 @@ TEST(StopChecker, AMatchWaitsForOneThatBeganBefore) {
   EXPECT_EQ(unfinished.flush(), "a");
 }
 
+TEST(StopChecker, SaysWhichStopBeganFirst) {
+  const std::vector<std::string> stops = {"cd", "bcx", "bc", "zz"};
+  StopChecker checker(stops);
+  EXPECT_FALSE(checker.push("ab").stopped);
+  const auto piece = checker.push("c");
+  ASSERT_TRUE(piece.stopped);
+  EXPECT_EQ(stops[piece.stop], "bc");
+}
+
 TEST(StopChecker, AStopCountsOnlyWhereItEndsInTextThatCounts) {
   StopChecker checker({"aba"});
   EXPECT_EQ(checker.push("xabay", false).text, "xabay");

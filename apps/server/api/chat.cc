@@ -1,0 +1,356 @@
+#include "api/chat.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/call.h"
+#include "api/endpoints.h"
+#include "api/errors.h"
+#include "api/fields.h"
+#include "api/generation.h"
+#include "api/messages.h"
+#include "api/openai.h"
+#include "api/render.h"
+#include "api/sampling.h"
+#include "quire/types.h"
+
+namespace quire::server {
+namespace {
+
+constexpr std::size_t kMaxTemplateVariables = 16;
+constexpr const char* kNoConstraint = "constrained output is not there yet";
+
+constexpr FieldRule kResponseFormatRules[] = {
+    {.name = "type",
+     .kinds = kString,
+     .help = "text",
+     .required = true,
+     .words = "text|json_object|json_schema"},
+    {.name = "json_schema", .kinds = kObject, .help = kNoConstraint},
+};
+const FieldTable& response_format_table() {
+  static const FieldTable table{"ResponseFormat", "Form of the answer.", {kResponseFormatRules}};
+  return table;
+}
+
+constexpr FieldRule kCacheOptionRules[] = {
+    {.name = "mode", .kinds = kString, .help = "implicit: no effect", .words = "implicit|explicit"},
+    {.name = "ttl", .kinds = kString, .help = "time that a prompt is held: 30m, 24h"},
+};
+const FieldTable& cache_options_table() {
+  static const FieldTable table{"PromptCacheOptions", "How prompts are kept.", {kCacheOptionRules}};
+  return table;
+}
+
+std::span<const FieldRule> prompt_rules() {
+  static const FieldRule rules[] = {
+      {.name = "messages",
+       .kinds = kArray,
+       .help = "the chat so far",
+       .required = true,
+       .min_size = 1,
+       .max_size = 65536,
+       .members = &message_table(),
+       .elements = kObject},
+      {.name = "max_completion_tokens",
+       .kinds = kInteger,
+       .help = "most tokens to generate; wins over max_tokens",
+       .min = 1,
+       .max = 2147483647},
+      {.name = "max_tokens",
+       .kinds = kInteger,
+       .help = "most tokens to generate; default what the context leaves, up to "
+               "--default-max-tokens",
+       .min = 1,
+       .max = 2147483647},
+      {.name = "logprobs", .kinds = kBool, .help = "log probabilities of the tokens"},
+      {.name = "top_logprobs",
+       .kinds = kInteger,
+       .help = "likeliest tokens shown for each token; only with logprobs",
+       .min = 0,
+       .max = 20},
+      {.name = "response_format",
+       .kinds = kObject,
+       .help = "type text",
+       .members = &response_format_table()},
+      {.name = "prompt_cache_key", .kinds = kString, .help = "a session, where quire.session is not given", .max_size = 256},
+      {.name = "prompt_cache_retention",
+       .kinds = kString,
+       .help = "24h holds the prompt for so long; in_memory has no effect",
+       .words = "in_memory|24h"},
+      {.name = "prompt_cache_options",
+       .kinds = kObject,
+       .help = "how the prompt is held",
+       .members = &cache_options_table()},
+      {.name = "chat_template_kwargs",
+       .kinds = kObject,
+       .help = "up to 16 plain variables of the template"},
+      {.name = "documents", .kinds = kArray, .help = "given to the template", .max_size = 1024},
+      {.name = "add_generation_prompt", .kinds = kBool, .help = "false: the template does not open an answer"},
+      {.name = "continue_final_message", .kinds = kBool, .help = "the answer goes on with the last message"},
+      {.name = "reasoning_effort", .kinds = kString, .help = "given to a template that reads it"},
+  };
+  return rules;
+}
+
+constexpr FieldRule kIgnoredRules[] = {
+    {.name = "safety_identifier", .kinds = kString, .effect = Effect::kIgnored},
+    {.name = "metadata", .kinds = kObject, .effect = Effect::kIgnored},
+    {.name = "store", .kinds = kBool, .effect = Effect::kIgnored},
+    {.name = "service_tier", .kinds = kString, .effect = Effect::kIgnored},
+    {.name = "verbosity", .kinds = kString, .effect = Effect::kIgnored},
+    {.name = "id_slot", .kinds = kInteger, .effect = Effect::kIgnored},
+    {.name = "priority", .kinds = kInteger, .effect = Effect::kIgnored},
+};
+
+constexpr FieldRule kRefusedRules[] = {
+    {.name = "tools", .kinds = kArray, .help = "tools are not there yet", .effect = Effect::kRefused, .only = "[]"},
+    {.name = "tool_choice", .kinds = kString | kObject, .help = "tools are not there yet", .effect = Effect::kRefused, .only = "\"none\""},
+    {.name = "parallel_tool_calls", .kinds = kBool, .help = "tools are not there yet", .effect = Effect::kRefused},
+    {.name = "structured_outputs", .kinds = kObject, .help = kNoConstraint, .effect = Effect::kRefused},
+    {.name = "grammar", .kinds = kString, .help = kNoConstraint, .effect = Effect::kRefused},
+    {.name = "json_schema", .kinds = kObject, .help = kNoConstraint, .effect = Effect::kRefused},
+    {.name = "cache_prompt", .kinds = kBool, .effect = Effect::kRefused, .only = "true"},
+    {.name = "audio", .kinds = kObject, .effect = Effect::kRefused},
+    {.name = "modalities", .kinds = kArray, .effect = Effect::kRefused, .only = "[\"text\"]"},
+    {.name = "prediction", .kinds = kObject, .effect = Effect::kRefused},
+    {.name = "web_search_options", .kinds = kObject, .effect = Effect::kRefused},
+    {.name = "functions", .kinds = kArray, .effect = Effect::kRefused},
+    {.name = "function_call", .kinds = kString | kObject, .effect = Effect::kRefused},
+    {.name = "moderation", .kinds = kObject, .effect = Effect::kRefused},
+    {.name = "chat_template", .kinds = kString, .help = "use --chat-template", .effect = Effect::kRefused},
+    {.name = "echo", .kinds = kBool, .effect = Effect::kRefused, .only = "false"},
+    {.name = "best_of", .kinds = kInteger, .help = "use n", .effect = Effect::kRefused, .only = "1"},
+};
+
+Check read_template_variables(const Members& members, json::object& variables) {
+  if (const json::array* const documents = members.array("documents")) {
+    variables["documents"] = *documents;
+  }
+  const json::object* const given = members.object("chat_template_kwargs");
+  if (given == nullptr) {
+    return passed();
+  }
+  if (given->size() > kMaxTemplateVariables) {
+    return invalid("chat_template_kwargs", "has " + std::to_string(given->size()) +
+                                               " variables, at most 16 are allowed");
+  }
+  for (const auto& member : *given) {
+    const std::string_view name(member.key().data(), member.key().size());
+    const std::string path = member_path("chat_template_kwargs", name);
+    if (name == "messages" || name == "tools" || name == "documents") {
+      return invalid(path, "is a field of the body");
+    }
+    if (member.value().is_structured()) {
+      return invalid(path, "must be a text, a number, true, false or null");
+    }
+    variables[member.key()] = member.value();
+  }
+  return passed();
+}
+
+Check read_logprobs(const Members& members, OpenAIRequest& request) {
+  const auto top = members.integer("top_logprobs");
+  if (!members.flag("logprobs")) {
+    if (top && *top > 0) {
+      return invalid("top_logprobs", "needs logprobs: true");
+    }
+    return passed();
+  }
+  request.top_logprobs = top.value_or(0);
+  request.sampling.logprobs = static_cast<std::int32_t>(*request.top_logprobs);
+  return passed();
+}
+
+Check read_format(const Members& members) {
+  const json::object* const format = members.object("response_format");
+  if (format != nullptr && Members(*format).text("type") != "text") {
+    return unsupported("response_format.type", kNoConstraint);
+  }
+  return passed();
+}
+
+class ChatRenderer final : public OpenAIRenderer {
+ public:
+  ChatRenderer(Services& services, const OpenAIRequest& request)
+      : OpenAIRenderer(services, request, "chatcmpl-", "chat.completion",
+                       "chat.completion.chunk") {}
+
+ protected:
+  void append_first(std::string& out, std::size_t index) override {
+    open_chunk(out, index);
+    out += R"(,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null)";
+    close_chunk(out, nullptr);
+  }
+  void append_choice(std::string& out, std::size_t /*index*/, const Delta& delta) override {
+    out += ",\"delta\":{\"content\":";
+    append_json_string(out, delta.text);
+    out += "},\"logprobs\":";
+    out += request().top_logprobs
+               ? json::serialize(chat_entries(delta.token_ids, delta.logprobs))
+               : "null";
+    if (request().return_token_ids) {
+      out += ",\"token_ids\":" + json::serialize(ids_json(delta.token_ids));
+    }
+  }
+  void append_last(std::string& out, std::size_t /*index*/,
+                   const GenerationOutput& output) override {
+    out += R"(,"delta":{},"logprobs":null)";
+    if (request().return_token_ids) {
+      prompt_ids_ = ids_json(output.prompt_token_ids);
+    }
+  }
+  void append_top(std::string& out) override {
+    if (request().return_token_ids) {
+      out += ",\"prompt_token_ids\":" + json::serialize(prompt_ids_);
+    }
+  }
+  void set_choice(json::object& choice, std::size_t /*index*/,
+                  const GenerationOutput& output) override {
+    json::object message;
+    message["role"] = "assistant";
+    message["content"] = output.text;
+    message["refusal"] = nullptr;
+    choice["message"] = std::move(message);
+    choice["logprobs"] = request().top_logprobs
+                             ? json::value(chat_entries(output.token_ids, output.logprobs))
+                             : json::value(nullptr);
+    if (request().return_token_ids) {
+      choice["token_ids"] = ids_json(output.token_ids);
+    }
+  }
+  void set_body(json::object& body, const std::vector<ChoiceState>& choices) override {
+    body["service_tier"] = "default";
+    if (request().return_token_ids) {
+      body["prompt_token_ids"] = ids_json(choices.front().output.prompt_token_ids);
+    }
+  }
+
+ private:
+  [[nodiscard]] json::object chat_entries(const std::vector<TokenId>& ids,
+                                          const std::vector<TokenLogprobs>& logprobs) const {
+    json::object entries;
+    entries["content"] = chat_logprobs(pieces(), ids, logprobs, *request().top_logprobs);
+    entries["refusal"] = nullptr;
+    return entries;
+  }
+
+  json::array prompt_ids_;
+};
+
+void answer_chat(Services& services, CallPtr call, std::shared_ptr<ChatRequest> request) {
+  on_worker<EncodedChat>(
+      services, call,
+      [request, engine = services.engine, interrupted = Call::interrupt(call)] {
+        return encode_chat(*engine, request->prompt, interrupted);
+      },
+      [&services, call, request](EncodedChat encoded) {
+        if (!encoded.reads_names) {
+          note_names(request->prompt, call->notes);
+        }
+        std::vector<std::vector<TokenId>> prompts;
+        prompts.push_back(std::move(encoded.ids));
+        GenerationPlan plan = plan_of(services, *call, request->openai, std::move(prompts),
+                                      "messages", services.config->default_max_tokens);
+        GenerationRun::start(services, call, std::move(plan),
+                             chat_renderer(services, request->openai));
+      });
+}
+
+void chat(Services& services, CallPtr call) {
+  auto read = read_chat(services, *call);
+  if (!read.ok()) {
+    send_error(services, *call, std::move(read).error());
+    return;
+  }
+  if (read->has_chunks()) {
+    chat_with_chunks(services, std::move(call), std::move(read).value());
+    return;
+  }
+  const Extension& extension = read->openai.extension;
+  if (extension.says_how && extension.how.mode != ReuseMode::kExact) {
+    send_error(services, *call,
+               invalid("quire.mode", "another mode than exact needs chunks in the messages or quire.chunks"));
+    return;
+  }
+  answer_chat(services, std::move(call),
+              std::make_shared<ChatRequest>(std::move(read).value()));
+}
+
+}  // namespace
+
+bool ChatRequest::has_chunks() const {
+  return openai.extension.names_chunks ||
+         std::ranges::any_of(prompt.messages, &Message::has_chunk);
+}
+
+const FieldTable& chat_table() {
+  static const FieldTable table{"ChatCompletionRequest",
+                                "A chat to answer.",
+                                {prompt_rules(), openai_rules(), sampling_rules(),
+                                 extension_rules(), kIgnoredRules, kRefusedRules}};
+  return table;
+}
+
+Checked<ChatRequest> read_chat(const Services& services, Call& call) {
+  ChatRequest request;
+  QUIRE_TRY(request.openai, read_openai(services, call));
+  const Members members = call.members();
+  QUIRE_TRY(request.prompt.messages,
+            read_messages(*members.array("messages"), "messages", call.notes));
+  QUIRE_TRY_STATUS(read_template_variables(members, request.prompt.variables));
+  QUIRE_TRY_STATUS(read_logprobs(members, request.openai));
+  QUIRE_TRY_STATUS(read_format(members));
+  if (const auto tokens = members.integer("max_completion_tokens")) {
+    request.openai.max_tokens = tokens;
+  }
+  request.prompt.continue_final_message = members.flag("continue_final_message");
+  const auto opens = members.boolean("add_generation_prompt");
+  if (request.prompt.continue_final_message && opens.value_or(false)) {
+    return invalid("continue_final_message", "cannot be true beside add_generation_prompt");
+  }
+  request.prompt.add_generation_prompt = opens.value_or(true);
+  if (members.text("prompt_cache_retention") == "in_memory") {
+    call.notes.ignore("prompt_cache_retention");
+  }
+  if (const auto effort = members.text("reasoning_effort")) {
+    if (services.template_reads("reasoning_effort")) {
+      request.prompt.variables["reasoning_effort"] = *effort;
+    } else {
+      call.notes.ignore("reasoning_effort");
+    }
+  }
+  return request;
+}
+
+std::unique_ptr<Renderer> chat_renderer(Services& services, const OpenAIRequest& request) {
+  return std::make_unique<ChatRenderer>(services, request);
+}
+
+std::span<const Endpoint> chat_endpoints() {
+  static const Endpoint endpoints[] = {
+      {.method = "POST",
+       .pattern = "/v1/chat/completions",
+       .summary = "Answers a chat.",
+       .uses = Uses::kEngine,
+       .body = &chat_table(),
+       .handle = chat},
+      {.method = "POST",
+       .pattern = "/chat/completions",
+       .summary = "Answers a chat; /v1/chat/completions under llama-server's name.",
+       .uses = Uses::kEngine,
+       .body = &chat_table(),
+       .handle = chat},
+  };
+  return endpoints;
+}
+
+}  // namespace quire::server

@@ -1,0 +1,81 @@
+// Messages of a chat as OpenAI's bodies give them (rules O4 and F13).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/errors.h"
+#include "api/fields.h"
+#include "api/json.h"
+#include "engine.h"
+#include "quire/chat.h"
+#include "quire/interrupt.h"
+#include "quire/types.h"
+
+namespace quire::server {
+
+// A part of a message's content.
+struct MessagePart {
+  // "text" or "chunk".
+  std::string type;
+  std::string text;
+  std::string chunk_id;
+};
+
+// A message that was checked.
+struct Message {
+  // "system", "user", "assistant" or "tool".
+  std::string role;
+  std::vector<MessagePart> parts;
+  std::string name;
+  std::vector<ToolCall> tool_calls;
+  std::string tool_call_id;
+
+  [[nodiscard]] bool has_chunk() const;
+  // Returns the text parts, a line each.
+  [[nodiscard]] std::string text() const;
+};
+
+// Table of a message.
+[[nodiscard]] const FieldTable& message_table();
+
+// Returns the messages of a list that message_table() has checked. `path` leads to it.
+// Errors: 400 for contents, roles and orders that rule O4 refuses; parts that are no text: rule F13.
+[[nodiscard]] Checked<std::vector<Message>> read_messages(const json::array& list,
+                                                          std::string_view path, FieldNotes& notes);
+
+// A chat to make a prompt of. Plain data.
+struct ChatPrompt {
+  std::vector<Message> messages;
+  // Path of the list in the body.
+  std::string path = "messages";
+  // Further variables of the template.
+  json::object variables;
+  bool add_generation_prompt = true;
+  // The last message goes on: what the template puts behind it is left out.
+  bool continue_final_message = false;
+};
+
+// Notes the names of messages as fields without effect.
+void note_names(const ChatPrompt& prompt, FieldNotes& notes);
+
+// A prompt that the template has made.
+struct EncodedChat {
+  std::vector<TokenId> ids;
+  // True: the template reads names of messages.
+  bool reads_names = true;
+};
+
+// Renders and encodes a chat, on a worker.
+// Errors: 400 `template_error` with the template's text, `context_length_exceeded`, and
+// `unsupported_parameter` for variables that the template does not read.
+[[nodiscard]] Checked<EncodedChat> encode_chat(const Engine& engine, const ChatPrompt& prompt,
+                                               const Interrupt& interrupted);
+// Renders a chat as text, on a worker, with the errors of encode_chat().
+[[nodiscard]] Checked<std::string> render_chat(const Engine& engine, const ChatPrompt& prompt,
+                                               const Interrupt& interrupted);
+
+}  // namespace quire::server

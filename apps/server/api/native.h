@@ -1,0 +1,31 @@
+// What the generating endpoints under Quire's own names share: /v1/generate and sequences.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "api/errors.h"
+#include "api/fields.h"
+#include "quire/output.h"
+#include "quire/sampling.h"
+
+namespace quire::server {
+
+// SamplingParams of a body. The length is the caller's to decide.
+struct NativeSampling {
+  SamplingParams params = {};
+  std::optional<std::int64_t> max_tokens = {};
+};
+
+// Table of `sampling`.
+[[nodiscard]] const FieldTable& native_sampling_table();
+// Reads an object that native_sampling_table() has checked.
+[[nodiscard]] Checked<NativeSampling> read_native_sampling(const json::object& object,
+                                                           std::string_view path);
+// Returns an output with the names of GenerationOutput.
+[[nodiscard]] json::object output_json(const GenerationOutput& output,
+                                       const std::optional<std::vector<ReusePart>>& parts);
+
+}  // namespace quire::server

@@ -1,0 +1,58 @@
+// PromptSource: what Quire's own endpoints take as a prompt: a text, ids, a chat, or a composition.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "api/call.h"
+#include "api/errors.h"
+#include "api/fields.h"
+#include "api/messages.h"
+#include "engine.h"
+#include "quire/chunk_types.h"
+#include "quire/interrupt.h"
+#include "quire/types.h"
+
+namespace quire::server {
+
+// A prompt as a body gives it. Plain data.
+struct PromptSource {
+  std::variant<std::string, std::vector<TokenId>, ChatPrompt, CompositionSpec> prompt;
+  // Path of the prompt, for errors.
+  std::string path;
+};
+
+// A prompt that can be started: ids, or a composition.
+struct EncodedSource {
+  std::variant<std::vector<TokenId>, CompositionSpec> prompt;
+  std::int64_t tokens = 0;
+};
+
+// Rules of `prompt`, `messages`, `variables` and `composition`.
+[[nodiscard]] std::span<const FieldRule> source_rules();
+
+// Returns the prompt of an object that source_rules() have checked. `path` leads to the object.
+// Errors: 400 unless exactly one of the three is there, and for a prompt that is ill-formed.
+[[nodiscard]] Checked<PromptSource> read_source(const Engine& engine, const json::object& object,
+                                                std::string_view path, FieldNotes& notes);
+
+// Encodes a prompt, or looks up the chunks of a composition, on a worker. `salt` is the tenant's
+// without a client's `cache_salt`.
+// Errors: 400, and 404 for a chunk that is not there.
+[[nodiscard]] Checked<EncodedSource> encode_source(Engine& engine, PromptSource source,
+                                                   const std::string& salt,
+                                                   const Interrupt& interrupted);
+
+// Returns what a client is told of an error of a composition: the path of the chunk that is meant.
+[[nodiscard]] ApiError composition_error(const Error& error, const CompositionSpec& spec,
+                                         std::string_view path);
+
+// Returns the registry of chunks.
+// Errors: 400 where the engine has none.
+[[nodiscard]] Checked<ChunkedLLM*> chunk_registry(Engine& engine);
+
+}  // namespace quire::server
