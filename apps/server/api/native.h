@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "api/errors.h"
 #include "api/fields.h"
@@ -25,7 +24,6 @@ struct NativeSampling {
 [[nodiscard]] Checked<NativeSampling> read_native_sampling(const json::object& object,
                                                            std::string_view path);
 // Returns an output with the names of GenerationOutput.
-[[nodiscard]] json::object output_json(const GenerationOutput& output,
-                                       const std::optional<std::vector<ReusePart>>& parts);
+[[nodiscard]] json::object output_json(const GenerationOutput& output);
 
 }  // namespace quire::server

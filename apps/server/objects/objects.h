@@ -8,6 +8,7 @@
 
 namespace quire::server {
 
+struct Gauges;
 struct Services;
 
 // State behind the endpoints of this folder: sequences and their times, and so on.
@@ -17,6 +18,9 @@ class Objects {
   Objects(const Objects&) = delete;
   Objects& operator=(const Objects&) = delete;
   virtual ~Objects() = default;
+
+  // Sets the numbers of chunks, sequences and holds.
+  virtual void fill(Gauges& gauges) const { (void)gauges; }
 };
 
 // Makes the state, once the engine is there.
