@@ -104,9 +104,9 @@ class UsageTest(CommandLineTest):
                 (["chat", MODEL, "-t", "2"], "here it is --threads"), (["chat", MODEL, "-c", "4096"], "--kv-budget"),
                 (["chat", MODEL, "--repeat-penalty", "1.1"], "--repetition-penalty"), (["run", MODEL, "hi", "-ngl", "99"], "--device cuda"),
                 (["inspect", MODEL, "--json"], "here it is --format json"), (["chat", MODEL, "-p", "hi"], "quire run MODEL PROMPT"),
-                (["serve"], "no server"), (["list"], "quire inspect"), (["pull", "llama3"], "downloads nothing"), (["ps"], "no process stays"),
+                (["server"], "quire serve MODEL"), (["list"], "quire inspect"), (["pull", "llama3"], "downloads nothing"), (["ps"], "no process stays"),
                 (["show", MODEL], "quire inspect MODEL"), (["generate", MODEL], "quire run MODEL PROMPT"), (["rnu", MODEL, "x"], "did you mean run?"),
-                (["help", "serve"], "no server"), (["store", "lst", "s"], "unknown command")):
+                (["help", "server"], "quire serve MODEL"), (["store", "lst", "s"], "unknown command")):
             with self.subTest(arguments):
                 self.assert_refused(quire(*arguments), 2, part)
 
@@ -251,7 +251,7 @@ class RunTest(CommandLineTest):
         self.assertEqual(result["reuse"]["grade"], "exact")
         self.assertGreater(result["timing"]["total_seconds"], 0)
         self.assertEqual(len(result["logprobs"]), len(result["token_ids"]))
-        members = "request_id text token_ids prompt_token_ids finish_reason usage reuse logprobs timing"
+        members = "request_id text token_ids prompt_token_ids finish_reason stopped_by usage reuse logprobs timing"
         self.assertEqual(list(result), members.split())
         self.assertEqual(len(result["prompt_token_ids"]), result["usage"]["prompt_tokens"])
 
