@@ -22,7 +22,7 @@ help:
 	@echo 'make docs       the documentation site (build/site/index.html)'
 	@echo 'make asan       the tests under address and undefined-behaviour sanitizers'
 	@echo 'make tsan       the tests of threads under the thread sanitizer'
-	@echo 'make fuzz       15 seconds of each fuzzer'
+	@echo 'make fuzz       10 seconds of each fuzzer'
 	@echo 'make tidy       clang-tidy over everything'
 	@echo 'make format     clang-format over everything'
 	@echo 'make clean      forget what was built'

@@ -16,9 +16,10 @@ import tidy
 from check_log import ROOT, Count, Failure, count_cases, count_programs, count_pytest
 
 JOBS = os.cpu_count() or 2
-FUZZ_SECONDS = 15
+FUZZ_SECONDS = 10
 ANALYZED = 8  # The static analyzer takes one file in so many
 COMPILED_ALONE = 4  # and so does the build of each file alone
+SANITIZED = 3  # Address and undefined-behaviour sanitizers take one test program in so many
 TSAN_MODULES = "kv;sched;device;kernels;kv_cache;kv_store;attention;engine;tiers;chunks;sequences;runtime;contexts;api"
 THREADED = ("kv", "sched", "device", "engine", "tiers", "chunks", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
@@ -149,27 +150,27 @@ def test_analyzer(log):
     return test_tidy(log, everything=True, among=share_of_this_commit(ANALYZED))
 
 
-def half_of_this_commit(tests, mine):
-    """Returns every second program's tests of {test: its files}: those that the commit's hash chooses, or the others."""
+def part_of_this_commit(tests, mine):
+    """Returns every third program's tests of {test: its files}: those that the commit's hash chooses, or all others."""
     order = sorted({(files or [name])[0] for name, files in tests.items()})
-    chosen = set(order[(turn() // len(ROTATING) + (not mine)) % 2::2])
-    return {name: files for name, files in tests.items() if (files or [name])[0] in chosen}
+    chosen = set(order[turn() // len(ROTATING) % SANITIZED::SANITIZED])
+    return {name: files for name, files in tests.items() if ((files or [name])[0] in chosen) == mine}
 
 
 def build_asan(log, tests):
     build(log, "asan", *sorted(set(itertools.chain(["fuzz"], *tests.values()))))
 
 
-def asan_half(mine):
-    """Returns how to build and test one half of the programs with sanitizers: that of the commit, or the other."""
-    def build_half(log):
+def asan_part(mine):
+    """Returns how to build and test a third of the programs with sanitizers: that of the commit; or the other two."""
+    def build_part(log):
         configure(log, "asan")
-        build_asan(log, half_of_this_commit(programs("asan"), mine))
+        build_asan(log, part_of_this_commit(programs("asan"), mine))
 
-    def test_half(log):
-        return ctest(log, "asan", "-R", f"^({'|'.join(map(re.escape, half_of_this_commit(programs('asan'), mine)))})$")
+    def test_part(log):
+        return ctest(log, "asan", "-R", f"^({'|'.join(map(re.escape, part_of_this_commit(programs('asan'), mine)))})$")
 
-    return build_half, test_half
+    return build_part, test_part
 
 
 def build_asan_slow(log):
@@ -270,7 +271,7 @@ CHECK = [
     Stage("python", "the Python package and its tests", build_python, test_python),
 ]
 REST = [
-    Stage("asan", "address and undefined-behaviour sanitizers, over half of the programs", *asan_half(mine=True)),
+    Stage("asan", "address and undefined-behaviour sanitizers, over a third of the programs", *asan_part(mine=True)),
     Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
     Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
@@ -280,7 +281,7 @@ REST = [
 ROTATING = [
     Stage("plain", "a quarter of the files compiled alone, without precompiled headers", build_plain),
     Stage("long", "random and stress tests at their full length", None, test_long),
-    Stage("asan-rest", "the sanitizers over the other half", *asan_half(mine=False)),
+    Stage("asan-rest", "the sanitizers over the other two thirds", *asan_part(mine=False)),
     Stage("asan-slow", "the sanitizers over the tests that compute long", build_asan_slow, test_asan_slow),
     Stage("tsan-all", "the thread sanitizer over every module", lambda log: build_tsan(log, "all"), test_tsan),
     Stage("analyzer", "the static analyzer over an eighth of the files", build_tidy, test_analyzer),

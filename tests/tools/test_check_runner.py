@@ -118,7 +118,7 @@ class StageTest(Folder):
         self.assertEqual(sorted(sum(shares, [])), sorted(paths))
         self.assertTrue(all(30 <= len(share) <= 70 for share in shares), [len(share) for share in shares])
 
-    def test_the_halves_of_the_sanitizers_are_all_tests_once_and_build_what_they_run(self):
+    def test_both_parts_of_the_sanitizers_are_all_tests_once_and_build_what_they_run(self):
         folder = self.path / "build/asan"
         commands = {name: [f"{folder}/{name.split('/')[0]}_test"] for name in ("base", "kv/1", "kv/2", "api/1", *(f"t{at}" for at in range(20)))}
         commands |= {"cli": ["python3", "tests/cli.py", f"{folder}/apps/quire"], "check_a+b": ["clang++", "-fsyntax-only"]}
@@ -128,13 +128,13 @@ class StageTest(Folder):
         listing = "Test project x\n" + "".join(f"  Test {'#' + str(at):>4}: {name}\n" for at, name in enumerate(commands, 1))
         ran, built = [], []
         for mine in (True, False):
-            build_half, test_half = check_stages.asan_half(mine)
+            build_part, test_part = check_stages.asan_part(mine)
             with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=listing)), \
                     mock.patch("check_stages.turn", return_value=5), mock.patch("check_stages.ctest") as ctest, \
                     mock.patch("check_stages.BUILD", self.path / "build"), \
                     mock.patch("check_stages.configure"), mock.patch("check_stages.build") as build:
-                build_half(None)
-                test_half(None)
+                build_part(None)
+                test_part(None)
             self.assertEqual(ctest.call_args.args[1:3], ("asan", "-R"))
             ran.append([name for name in commands if re.search(ctest.call_args.args[3], name)])
             needed = {word.removeprefix(f"{folder}/") for name in ran[-1] for word in commands[name] if word.startswith(str(folder))}
@@ -142,6 +142,7 @@ class StageTest(Folder):
             built.append(needed)
         self.assertEqual(sorted(sum(ran, [])), sorted(commands))
         self.assertTrue(all(built))
+        self.assertGreater(len(built[1]), len(built[0]))
         self.assertFalse(built[0] & built[1])
 
     def test_objects_are_one_for_each_source_of_the_tree(self):

@@ -68,7 +68,7 @@ std::optional<std::string> bytes_of_fallback(std::string_view spelling) {
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<Tokenizer> Tokenizer::open(const std::string& model) try {
-  QUIRE_TRY(auto text, engine::load_text(model));
+  QUIRE_TRY(auto text, engine::open_text(model));
   return wrap_tokenizer(std::move(text));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

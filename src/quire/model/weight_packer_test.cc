@@ -1,5 +1,5 @@
 // Loading decoders: the tensors that model files must hold, and the decoder made of them.
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -95,7 +95,7 @@ class LoaderTest : public ::testing::Test {
   }
 
   Result<DecoderWeights> load(const ModelConfig& config, const Tensors& tensors) {
-    return load_weights(context_, config, write(tensors), options_, report_);
+    return pack_weights(context_, config, write(tensors), options_, report_);
   }
 
   std::string refusal(const ModelConfig& config, const Tensors& tensors, ErrorCode code) {
@@ -109,9 +109,9 @@ class LoaderTest : public ::testing::Test {
 
   weights::testing::TempFolder folder_;
   device::ThreadPool pool_{2};
-  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
-  LoadOptions options_{.format = kernels::WeightFormat::kF32};
-  LoadReport report_;
+  kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  PackOptions options_{.format = kernels::WeightFormat::kF32};
+  PackReport report_;
 };
 
 TEST_F(LoaderTest, FusedMatricesHoldTheirPartsInOrder) {
@@ -223,12 +223,12 @@ TEST_F(LoaderTest, ATiedHeadMayBeAbsentOrEqualButNotDifferent) {
 TEST_F(LoaderTest, QuantisingSparesTheEmbedding) {
   ModelConfig config = llama_config();
   const auto q4 = kernels::WeightFormat::kQ4g32;
-  EXPECT_EQ(weight_format(config, Part::kDown, q4), q4);
-  EXPECT_EQ(weight_format(config, Part::kHead, q4), q4);
-  EXPECT_EQ(weight_format(config, Part::kEmbedding, q4), kernels::WeightFormat::kBf16);
+  EXPECT_EQ(weight_format(config, WeightRole::kDown, q4), q4);
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), q4);
+  EXPECT_EQ(weight_format(config, WeightRole::kEmbedding, q4), kernels::WeightFormat::kBf16);
   config.tied_embeddings = true;
-  EXPECT_EQ(weight_format(config, Part::kHead, q4), kernels::WeightFormat::kQ8g32);
-  EXPECT_EQ(weight_format(config, Part::kHead, kernels::WeightFormat::kF32),
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), kernels::WeightFormat::kQ8g32);
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, kernels::WeightFormat::kF32),
             kernels::WeightFormat::kF32);
 }
 
@@ -311,10 +311,10 @@ TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
     }
     Status take(const WeightId& id, const std::vector<float>& values) override {
       bytes += static_cast<std::int64_t>(values.size() * sizeof(float));
-      return id.part == refused ? Status(ErrorCode::kOutOfBlocks, "full") : Status();
+      return id.role == refused ? Status(ErrorCode::kOutOfBlocks, "full") : Status();
     }
     std::int64_t bytes = 0;
-    std::optional<Part> refused;
+    std::optional<WeightRole> refused;
   };
   Count sink;
   const auto weights = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
@@ -323,7 +323,7 @@ TEST_F(LoaderTest, ASinkGetsEveryWeightInsteadOfTheResult) {
   EXPECT_EQ(weights->head.data(), nullptr);
   EXPECT_TRUE(weights->final_norm.empty());
   EXPECT_EQ(weights->layers.back().down.weights.data(), nullptr);
-  sink.refused = Part::kFinalNorm;
+  sink.refused = WeightRole::kFinalNorm;
   const auto refused = random_weights(context_, llama_config(), {.sink = &sink}, 7, report_);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
 }
@@ -335,12 +335,12 @@ TEST_F(LoaderTest, PackedPartsAreViewedAsTheWeightsThatTheyAre) {
   std::vector<kernels::PackedPart> parts = packed.packed_parts();
   const auto viewed = Decoder::map(context_, config, {.parts = parts, .digest = "given"});
   ASSERT_TRUE(viewed.ok()) << viewed.error().message;
-  const LoadReport report = viewed->load_report();
+  const PackReport report = viewed->pack_report();
   EXPECT_EQ(report.bytes_read, 0);
-  EXPECT_EQ(report.mapped_bytes, packed.load_report().packed_bytes);
-  EXPECT_EQ(report.packed_bytes, packed.load_report().packed_bytes);
-  EXPECT_EQ(report.layer_bytes, packed.load_report().layer_bytes);
-  EXPECT_EQ(report.main_format, packed.load_report().main_format);
+  EXPECT_EQ(report.mapped_bytes, packed.pack_report().packed_bytes);
+  EXPECT_EQ(report.packed_bytes, packed.pack_report().packed_bytes);
+  EXPECT_EQ(report.layer_bytes, packed.pack_report().layer_bytes);
+  EXPECT_EQ(report.main_format, packed.pack_report().main_format);
   EXPECT_EQ(viewed->weights_digest(), "given");
   const std::vector<kernels::PackedPart> again = viewed->packed_parts();
   ASSERT_EQ(again.size(), parts.size());

@@ -1,6 +1,6 @@
-// Step: what one pass of the decoder is given, on the device: its plans and small arrays, which go
-// up in one copy, and its shape, which decides what is launched. Steps of equal shape launch the
-// same kernels with the same arguments; only what the arrays hold differs.
+// DeviceStep: what one pass of the decoder is given, on the device: its plans and small arrays,
+// which go up in one copy, and its shape, which decides what is launched. Steps of equal shape
+// launch the same kernels with the same arguments; only what the arrays hold differs.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_plan.h"
-#include "quire/attention/plan.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
@@ -36,7 +36,7 @@ struct WindowShape {
   std::int32_t item_rows = 0;
   std::int32_t queries = 0;
   bool wide = false;    // an item of few has more than 8 columns
-  bool merges = false;  // a row has several parts, or none
+  bool merges = false;  // a row has several partials, or none
   auto operator<=>(const WindowShape&) const = default;
 };
 
@@ -59,9 +59,9 @@ struct WindowStep {
   attention::DevicePlan plan;
   WindowShape shape;
   Uploaded<attention::DevicePlan::Queue> queues;
-  Uploaded<attention::DevicePlan::Item> few, many;
+  Uploaded<attention::DevicePlan::WorkItem> few, many;
   Uploaded<attention::DevicePlan::Row> rows;
-  Uploaded<attention::DevicePlan::Parts> parts;
+  Uploaded<attention::DevicePlan::PartialResults> partials;
   Uploaded<std::int32_t> query_rows, query_positions;
   device::cuda::DeviceBuffer<float> cosines, sines;  // [queries, half]
 };
@@ -103,10 +103,11 @@ class Upload {
   std::size_t turn_ = 0;
 };
 
-class Step {
+class DeviceStep {
  public:
   // `range_tokens`: as in attention::DevicePlanOptions. `config` outlives the step.
-  Step(device::cuda::DeviceContext& device, const ModelConfig& config, std::int32_t range_tokens);
+  DeviceStep(device::cuda::DeviceContext& device, const ModelConfig& config,
+             std::int32_t range_tokens);
 
   // Plans the batch and queues the copy of its arrays on the compute stream. With `rounded` the
   // numbers of its shape are rounded up, so that few shapes serve many batches; the elements that

@@ -1,4 +1,4 @@
-// GGUF tensors that are quantised already, computed from their own codes (LoadOptions::keep_codes).
+// GGUF tensors that are quantised already, computed from their own codes (PackOptions::keep_codes).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,13 +14,13 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 #include "quire/tensor/dtype.h"
 #include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
@@ -150,13 +150,13 @@ class LoaderGgufTest : public ::testing::Test {
   weights::testing::TempFolder folder_;
   std::mt19937 random_{3};
   device::ThreadPool pool_{2};
-  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
-  LoadReport report_;
+  kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  PackReport report_;
 };
 
 TEST_F(LoaderGgufTest, EveryMatrixTakesTheFormatOfItsOwnCodes) {
   const auto model_files = write(llama());
-  const auto weights = load_weights(context_, config(), model_files, {.keep_codes = true}, report_);
+  const auto weights = pack_weights(context_, config(), model_files, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const LayerWeights& layer = weights->layers[0];
   EXPECT_EQ(weights->embedding.format(), WeightFormat::kQ8g32);
@@ -179,9 +179,9 @@ ModelConfig of_family(ModelConfig config, const char* family) {
 
 TEST_F(LoaderGgufTest, AFolderOfMistralReadsTheOrderOfRowsThatItsFileHas) {
   const auto model_files = write(llama());
-  const auto llama = load_weights(context_, config(), model_files, {}, report_);
+  const auto llama = pack_weights(context_, config(), model_files, {}, report_);
   const auto mistral =
-      load_weights(context_, of_family(config(), "mistral"), model_files, {}, report_);
+      pack_weights(context_, of_family(config(), "mistral"), model_files, {}, report_);
   ASSERT_TRUE(llama.ok() && mistral.ok());
   for (const std::int64_t row : {1, 40, 257}) {  // of the queries and the keys
     EXPECT_EQ(packed_row(mistral->layers[0].qkv.weights, row),
@@ -192,7 +192,7 @@ TEST_F(LoaderGgufTest, AFolderOfMistralReadsTheOrderOfRowsThatItsFileHas) {
 TEST_F(LoaderGgufTest, AFileOfAnotherArchitectureThanTheConfigsIsRefused) {
   const auto model_files = write(llama());
   const auto weights =
-      load_weights(context_, of_family(config(), "qwen2"), model_files, {}, report_);
+      pack_weights(context_, of_family(config(), "qwen2"), model_files, {}, report_);
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(weights.error().message, HasSubstr("architecture \"llama\""));
@@ -202,7 +202,7 @@ TEST_F(LoaderGgufTest, AFileOfAnotherArchitectureThanTheConfigsIsRefused) {
 // Q4_K: scale and minimum of a group are products that are rounded to fp16, 2^-11 of each.
 TEST_F(LoaderGgufTest, Q4KIsWithinARoundingOfItsScales) {
   const auto model_files = write(llama());
-  const auto weights = load_weights(context_, config(), model_files, {.keep_codes = true}, report_);
+  const auto weights = pack_weights(context_, config(), model_files, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   constexpr float kLargestScale = 63 * kLargestHalf;
   EXPECT_THAT(packed_row(weights->layers[0].gate_up.weights, 512 + 3),
@@ -213,7 +213,7 @@ TEST_F(LoaderGgufTest, Q4KIsWithinARoundingOfItsScales) {
 // Queries and keys are Q4_K, values Q6_K: one matrix, quantised again.
 TEST_F(LoaderGgufTest, TensorsThatDifferAreQuantisedAgainToEightBits) {
   const auto model_files = write(llama());
-  const auto weights = load_weights(context_, config(), model_files, {.keep_codes = true}, report_);
+  const auto weights = pack_weights(context_, config(), model_files, {.keep_codes = true}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const kernels::PackedWeights& qkv = weights->layers[0].qkv.weights;
   EXPECT_EQ(qkv.format(), WeightFormat::kQ8g32);
@@ -231,7 +231,7 @@ TEST_F(LoaderGgufTest, TensorsThatDifferAreQuantisedAgainToEightBits) {
 TEST_F(LoaderGgufTest, ADtypeOrQuantizeOfTheUserExpandsThem) {
   const auto model_files = write(llama());
   const auto weights =
-      load_weights(context_, config(), model_files, {.format = WeightFormat::kF32}, report_);
+      pack_weights(context_, config(), model_files, {.format = WeightFormat::kF32}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const kernels::PackedWeights& up = weights->layers[0].gate_up.weights;
   EXPECT_EQ(up.format(), WeightFormat::kF32);
@@ -258,8 +258,8 @@ TEST_F(LoaderGgufTest, BytesThatAreForetoldAreThoseThatLoadingTakes) {
   for (const auto& tensors : {llama(), beside_floats}) {
     const auto model_files = write(tensors);
     for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
-      const LoadOptions options{.format = format, .keep_codes = true};
-      ASSERT_TRUE(load_weights(context_, config(), model_files, options, report_).ok());
+      const PackOptions options{.format = format, .keep_codes = true};
+      ASSERT_TRUE(pack_weights(context_, config(), model_files, options, report_).ok());
       EXPECT_EQ(own_weight_bytes(config(), model_files, format).value(), report_.packed_bytes);
     }
   }

@@ -1,9 +1,9 @@
-// Sequences as pieces that a store keeps once: what a checkpoint writes of them, and under which
-// names.
+// Sequences as ranges of tokens that a store keeps once: what a checkpoint writes of them, and
+// under which names.
 //
-// A piece is a range of a run, from a block's beginning to another's or to the end of the run. Its
-// name says what its KV is, so equal pieces of later checkpoints, and of other sequences that begin
-// alike, are the same object. Of lost blocks there are pieces of their own, tokens without KV: what
+// A range is a part of a run, from a block's beginning to another's or to the end of the run. Its
+// name says what its KV is, so equal ranges of later checkpoints, and of other sequences that begin
+// alike, are the same object. Of lost blocks there are ranges of their own, tokens without KV: what
 // earlier checkpoints have of that KV may go with them.
 #pragma once
 
@@ -46,18 +46,18 @@ struct LiveSequence {
 };
 
 // Tokens [begin, end) of a run.
-struct SequencePiece {
+struct SavedRange {
   std::size_t run = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::string object;  // its name
 };
 
-// The names of the pieces of one sequence. Borrows it and the pool.
-class PieceNames {
+// The names of the ranges of one sequence. Borrows it and the pool.
+class SavedRangeNames {
  public:
   // Cost: a hash over all tokens.
-  PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool);
+  SavedRangeNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool);
   // `begin` is at a block, `end` at a block or the end of the run; all between is lost, or nothing.
   [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
 
@@ -69,30 +69,30 @@ class PieceNames {
 };
 
 // Cuts sequences so that what is known already is used where it fits.
-class PieceCutter {
+class RangeCutter {
  public:
-  explicit PieceCutter(std::string tenant) : tenant_(std::move(tenant)) {}
+  explicit RangeCutter(std::string tenant) : tenant_(std::move(tenant)) {}
 
-  // The pieces of a sequence, in order, that some checkpoint names.
+  // The ranges of a sequence, in order, that some checkpoint names.
   void learn(std::span<const ObjectRange> parts);
-  // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new pieces end if
+  // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new ranges end if
   // a block does. What is cut is known from then on.
-  [[nodiscard]] std::vector<SequencePiece> cut(const LiveSequence& sequence, const PagedPool& pool,
-                                               std::span<const std::int64_t> cuts);
+  [[nodiscard]] std::vector<SavedRange> cut(const LiveSequence& sequence, const PagedPool& pool,
+                                            std::span<const std::int64_t> cuts);
 
  private:
   // A run within its sequence.
-  struct Place {
+  struct RunBounds {
     std::int64_t run_start = 0;  // in tokens of the sequence
     std::int64_t length = 0;
     std::int64_t lost = 0;  // of its tokens, those in lost blocks
     std::int64_t block_tokens = 0;
   };
-  [[nodiscard]] std::optional<SequencePiece> find_known(const PieceNames& names, std::size_t run,
-                                                        std::int64_t begin,
-                                                        const Place& place) const;
+  [[nodiscard]] std::optional<SavedRange> find_known(const SavedRangeNames& names, std::size_t run,
+                                                     std::int64_t begin,
+                                                     const RunBounds& bounds) const;
 
-  [[nodiscard]] std::int64_t end_of_new(std::int64_t begin, const Place& place,
+  [[nodiscard]] std::int64_t end_of_new(std::int64_t begin, const RunBounds& bounds,
                                         std::span<const std::int64_t> cuts) const;
 
   std::string tenant_;
@@ -100,7 +100,7 @@ class PieceCutter {
   std::map<std::int64_t, std::map<std::int64_t, std::set<std::string>>> known_;
 };
 
-// For each sequence where it stops to be like another one: pieces that end there are shared.
+// For each sequence where it stops to be like another one: ranges that end there are shared.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> common_cuts(
     std::span<const LiveSequence* const> sequences);
 

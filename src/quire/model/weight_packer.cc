@@ -1,4 +1,4 @@
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 
 #include <algorithm>
 #include <array>
@@ -15,12 +15,12 @@
 
 #include "quire/base/str.h"
 #include "quire/device/arena.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/load_options.h"
+#include "quire/model/pack_options.h"
 #include "quire/model/tensor_map.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
@@ -57,14 +57,14 @@ device::Arena storage_for(const WeightSink* sink) {
 // Counts what has been packed, and hands it on.
 class Tally {
  public:
-  Tally(LoadReport& report, WeightSink* sink) : report_(report), sink_(sink) {}
+  Tally(PackReport& report, WeightSink* sink) : report_(report), sink_(sink) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights) {
     const auto bytes = static_cast<std::int64_t>(weights.size_bytes());
     report_.packed_bytes += bytes;
-    if (id.part == Part::kHead) {
+    if (id.role == WeightRole::kHead) {
       report_.head_bytes += bytes;
-    } else if (id.part != Part::kEmbedding) {
+    } else if (id.role != WeightRole::kEmbedding) {
       report_.layer_bytes += bytes;
       layer_bytes_[static_cast<std::size_t>(weights.format())] += bytes;
     }
@@ -92,7 +92,7 @@ class Tally {
     return {};
   }
 
-  LoadReport& report_;
+  PackReport& report_;
   WeightSink* sink_;
   std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_ = {};
 };
@@ -207,7 +207,7 @@ struct Sizer {
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map.find(id, columns, depth));
     const OwnFormat own = own_format(parts);
-    const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.part, format);
+    const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.role, format);
     total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
   }
@@ -220,8 +220,8 @@ struct Sizer {
 // Visitor that fills weights from the tensors of model files.
 class Packer {
  public:
-  Packer(const kernels::Context& context, const ModelConfig& config,
-         const weights::ModelFiles& model_files, const LoadOptions& options, LoadReport& report)
+  Packer(const kernels::KernelContext& context, const ModelConfig& config,
+         const weights::ModelFiles& model_files, const PackOptions& options, PackReport& report)
       : context_(context),
         config_(config),
         model_files_(model_files),
@@ -236,7 +236,7 @@ class Packer {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
     const OwnFormat own = options_.keep_codes ? own_format(parts) : OwnFormat{};
     const WeightFormat format =
-        own.quantised ? own.format : weight_format(config_, id.part, options_.format);
+        own.quantised ? own.format : weight_format(config_, id.role, options_.format);
     std::atomic<bool> all_fit = true;
     const auto rows = [&](std::int64_t first, std::int64_t count, std::span<float> out) {
       read_parts(parts, first, count, out);
@@ -284,11 +284,11 @@ class Packer {
     }
   }
 
-  const kernels::Context& context_;
+  const kernels::KernelContext& context_;
   const ModelConfig& config_;
   const weights::ModelFiles& model_files_;
-  const LoadOptions& options_;
-  LoadReport& report_;
+  const PackOptions& options_;
+  PackReport& report_;
   Tally tally_;
   TensorMap map_;
   device::Arena storage_;
@@ -297,7 +297,7 @@ class Packer {
 // Visitor that fills weights from parts that are packed already.
 class Viewer {
  public:
-  Viewer(std::span<const PackedPart> parts, LoadReport& report)
+  Viewer(std::span<const PackedPart> parts, PackReport& report)
       : parts_(parts), tally_(report, nullptr) {}
 
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
@@ -373,8 +373,8 @@ std::uint64_t split_mix(std::uint64_t& state) {
 // draws cost a few nanoseconds.
 class Randomizer {
  public:
-  Randomizer(const kernels::Context& context, const ModelConfig& config, const LoadOptions& options,
-             std::uint64_t seed, LoadReport& report)
+  Randomizer(const kernels::KernelContext& context, const ModelConfig& config,
+             const PackOptions& options, std::uint64_t seed, PackReport& report)
       : context_(context),
         config_(config),
         format_(options.format),
@@ -393,7 +393,7 @@ class Randomizer {
              out.subspan(static_cast<std::size_t>(i) * width, width));
       }
     };
-    const WeightFormat format = weight_format(config_, id.part, format_);
+    const WeightFormat format = weight_format(config_, id.role, format_);
     weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
     QUIRE_TRY_STATUS(check_memory(weights));
     return tally_.matrix(id, weights);
@@ -422,7 +422,7 @@ class Randomizer {
     }
   }
 
-  const kernels::Context& context_;
+  const kernels::KernelContext& context_;
   const ModelConfig& config_;
   WeightFormat format_;
   std::uint64_t seed_;
@@ -453,9 +453,10 @@ Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
   return sizer.total;
 }
 
-Result<DecoderWeights> load_weights(const kernels::Context& context, const ModelConfig& config,
+Result<DecoderWeights> pack_weights(const kernels::KernelContext& context,
+                                    const ModelConfig& config,
                                     const weights::ModelFiles& model_files,
-                                    const LoadOptions& options, LoadReport& report) {
+                                    const PackOptions& options, PackReport& report) {
   QUIRE_TRY_STATUS(TensorMap(config, model_files).check_all());
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
@@ -467,7 +468,7 @@ Result<DecoderWeights> load_weights(const kernels::Context& context, const Model
 }
 
 Result<DecoderWeights> view_weights(const ModelConfig& config, std::span<const PackedPart> parts,
-                                    LoadReport& report) {
+                                    PackReport& report) {
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   report = {};
@@ -485,9 +486,9 @@ std::vector<PackedPart> packed_parts_of(const ModelConfig& config, const Decoder
   return parts;
 }
 
-Result<DecoderWeights> random_weights(const kernels::Context& context, const ModelConfig& config,
-                                      const LoadOptions& options, std::uint64_t seed,
-                                      LoadReport& report) {
+Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
+                                      const ModelConfig& config, const PackOptions& options,
+                                      std::uint64_t seed, PackReport& report) {
   DecoderWeights weights;
   weights.layers.resize(static_cast<std::size_t>(config.layers));
   Randomizer randomizer(context, config, options, seed, report);

@@ -33,9 +33,9 @@ class Event {
 };
 
 // An ordered queue of work of a device; does not wait for the default stream.
-class Stream {
+class CudaStream {
  public:
-  [[nodiscard]] static Result<Stream> create();
+  [[nodiscard]] static Result<CudaStream> create();
 
   [[nodiscard]] CUstream_st* get() const { return stream_.get(); }
   // Waits, in this thread, for all work queued so far. Its errors come out here.
@@ -49,7 +49,7 @@ class Stream {
   struct Destroy {
     void operator()(CUstream_st* stream) const;
   };
-  explicit Stream(CUstream_st* stream) : stream_(stream) {}
+  explicit CudaStream(CUstream_st* stream) : stream_(stream) {}
   std::unique_ptr<CUstream_st, Destroy> stream_;
 };
 

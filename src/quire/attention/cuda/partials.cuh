@@ -1,5 +1,5 @@
-// Where a kernel leaves what it computed for one column, a head of a row: in its part, or, where no
-// other item sees anything of the row, in the output.
+// Where a kernel leaves what it computed for one column, a head of a row: in its partial, or, where
+// no other item sees anything of the row, in the output.
 #pragma once
 
 #include <climits>
@@ -10,36 +10,36 @@
 
 namespace quire::attention::cuda {
 
-// DevicePlan::Row::part of a column that is not there.
-inline constexpr int kNoPart = INT_MIN;
+// DevicePlan::Row::partial of a column that is not there.
+inline constexpr int kNoPartial = INT_MIN;
 inline constexpr int kNoRow = -1;
 // The largest score of a column that has seen nothing yet: finite, so that it can be subtracted.
 inline constexpr float kNothing = -1e30f;
 
-// Where one head of a part lies, counted in heads; ~ of where it lies in the batch where the part,
-// as in DevicePlan::Row, is a whole row.
-__device__ __forceinline__ int place_of_head(int part, int heads, int head) {
-  return part < 0 ? ~(~part * heads + head) : part * heads + head;
+// Where one head of a partial lies, counted in heads; ~ of where it lies in the batch where the
+// partial, as in DevicePlan::Row, is a whole row.
+__device__ __forceinline__ int place_of_head(int partial, int heads, int head) {
+  return partial < 0 ? ~(~partial * heads + head) : partial * heads + head;
 }
 
-// fp16 for the values of a part: a multiple of 2^exponent each, so that the largest has most of
+// fp16 for the values of a partial: a multiple of 2^exponent each, so that the largest has most of
 // fp16's range below it. What is relative to 2^largest is then relative to 2^(largest + exponent).
-struct PartScale {
+struct PartialScale {
   float exponent;
   float factor;  // 2^-exponent
 };
 // Of values that `most` is the largest absolute of.
-__device__ __forceinline__ PartScale scale_of_part(float most) {
+__device__ __forceinline__ PartialScale scale_of_partial(float most) {
   constexpr int kBias = 127, kTop = 14;  // the largest becomes 2^kTop to 2^(kTop + 1)
   const int exponent = min(max((__float_as_int(most) >> 23) - kBias - kTop, -60), 100);
   return {static_cast<float>(exponent), __int_as_float((kBias - exponent) << 23)};
 }
 
 template <DType T>
-class PartWriter {
+class PartialWriter {
  public:
   // `place` of place_of_head(); `sum` of 2^(score - largest).
-  __device__ PartWriter(const AttentionArgs& args, int place, float largest, float sum)
+  __device__ PartialWriter(const AttentionArgs& args, int place, float largest, float sum)
       : args_(args),
         whole_(place < 0),
         at_(place < 0 ? ~place : place),
@@ -50,7 +50,7 @@ class PartWriter {
   // What merging needs, or the lse. By one lane of those that share the column.
   __device__ void put_stats() const {
     if (!whole_) {
-      args_.work.part_stats[at_] = {largest_, sum_};
+      args_.work.partial_stats[at_] = {largest_, sum_};
     } else if (args_.lse != nullptr) {
       constexpr float kLn2 = 0.693147180559945f;
       args_.lse[at_] = sum_ == 0 ? -INFINITY : (largest_ + log2f(sum_)) * kLn2;
@@ -67,13 +67,13 @@ class PartWriter {
       put_whole(dim, value);
       return;
     }
-    put_part(dim, value);
+    put_partial(dim, value);
   }
 
   // The same of one that is not whole(), and of one that is.
   template <int N>
-  __device__ void put_part(int dim, const float (&value)[N]) const {
-    float* to = args_.work.part_values + at_ * args_.kv.head_dim + dim;
+  __device__ void put_partial(int dim, const float (&value)[N]) const {
+    float* to = args_.work.partial_values + at_ * args_.kv.head_dim + dim;
 #pragma unroll
     for (int i = 0; i < N; i += N < 4 ? 2 : 4) {
       if constexpr (N < 4) {
@@ -93,7 +93,7 @@ class PartWriter {
     for (int i = 0; i < N; ++i) {
       all.word[i] = words[i];
     }
-    auto* const values = reinterpret_cast<std::uint16_t*>(args_.work.part_values);
+    auto* const values = reinterpret_cast<std::uint16_t*>(args_.work.partial_values);
     *reinterpret_cast<Words*>(values + at_ * args_.kv.head_dim + dim) = all;
   }
   template <int N>

@@ -1,4 +1,4 @@
-#include "quire/engine/published_stats.h"
+#include "quire/engine/stats_snapshot.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace quire::engine {
 
-void PublishedStats::publish(EngineCore& core, std::optional<Clock::time_point> waiting_since) {
+void StatsSnapshot::refresh(EngineCore& core, std::optional<Clock::time_point> waiting_since) {
   core.counters.ledger = core.ledger.counts();
   core.counters.requests_running = core.scheduler.num_running();
   core.counters.requests_waiting = core.scheduler.num_waiting();
@@ -19,17 +19,17 @@ void PublishedStats::publish(EngineCore& core, std::optional<Clock::time_point> 
   stats_ = core.counters;
 }
 
-EngineStats PublishedStats::get() const {
+EngineStats StatsSnapshot::get() const {
   const std::lock_guard lock(mutex_);
   return stats_;
 }
 
-bool PublishedStats::shows(std::uint64_t posted_tasks) const {
+bool StatsSnapshot::shows(std::uint64_t posted_tasks) const {
   const std::lock_guard lock(mutex_);
   return shown_tasks_ == posted_tasks;
 }
 
-void PublishedStats::note_shown(std::uint64_t posted_tasks) {
+void StatsSnapshot::note_shown(std::uint64_t posted_tasks) {
   const std::lock_guard lock(mutex_);
   shown_tasks_ = std::max(shown_tasks_, posted_tasks);
 }

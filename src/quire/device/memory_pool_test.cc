@@ -1,4 +1,4 @@
-#include "quire/device/caching_pool.h"
+#include "quire/device/memory_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -57,24 +57,24 @@ class FakeSource final : public MemorySource {
   Ledger& ledger_;
 };
 
-class CachingPoolTest : public ::testing::Test {
+class MemoryPoolTest : public ::testing::Test {
  protected:
-  CachingPool make(AllocationBudget budget = {}) {
-    return CachingPool(std::make_unique<FakeSource>(ledger_), budget);
+  MemoryPool make(AllocationBudget budget = {}) {
+    return MemoryPool(std::make_unique<FakeSource>(ledger_), budget);
   }
   Ledger ledger_;
 };
 
-TEST_F(CachingPoolTest, SizesAreRoundedToAlignmentAndLargeOnesToDriverSteps) {
-  EXPECT_EQ(CachingPool::rounded(1), 256);
-  EXPECT_EQ(CachingPool::rounded(256), 256);
-  EXPECT_EQ(CachingPool::rounded(257), 512);
-  EXPECT_EQ(CachingPool::rounded(kMiB), 2 * kMiB);
-  EXPECT_EQ(CachingPool::rounded(2 * kMiB + 1), 4 * kMiB);
+TEST_F(MemoryPoolTest, SizesAreRoundedToAlignmentAndLargeOnesToDriverSteps) {
+  EXPECT_EQ(MemoryPool::rounded(1), 256);
+  EXPECT_EQ(MemoryPool::rounded(256), 256);
+  EXPECT_EQ(MemoryPool::rounded(257), 512);
+  EXPECT_EQ(MemoryPool::rounded(kMiB), 2 * kMiB);
+  EXPECT_EQ(MemoryPool::rounded(2 * kMiB + 1), 4 * kMiB);
 }
 
-TEST_F(CachingPoolTest, StatisticsAreTheSources) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, StatisticsAreTheSources) {
+  MemoryPool pool = make();
   {
     const auto a = pool.allocate(1000);
     const auto b = pool.allocate(5 * kMiB);
@@ -92,8 +92,8 @@ TEST_F(CachingPoolTest, StatisticsAreTheSources) {
   EXPECT_TRUE(ledger_.held.empty());
 }
 
-TEST_F(CachingPoolTest, BestFitIsReusedAndTooLargeIsNot) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, BestFitIsReusedAndTooLargeIsNot) {
+  MemoryPool pool = make();
   std::byte *small = nullptr, *large = nullptr;
   {
     const auto a = pool.allocate(1024), b = pool.allocate(1536), c = pool.allocate(100'000);
@@ -106,8 +106,8 @@ TEST_F(CachingPoolTest, BestFitIsReusedAndTooLargeIsNot) {
   EXPECT_EQ(pool.stats().driver_allocations, 4);
 }
 
-TEST_F(CachingPoolTest, MovingABlockMovesTheLoan) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, MovingABlockMovesTheLoan) {
+  MemoryPool pool = make();
   PoolBlock a = pool.allocate(300).value();
   PoolBlock b = std::move(a);
   EXPECT_EQ(a.data(), nullptr);  // NOLINT(bugprone-use-after-move): that is the test
@@ -116,15 +116,15 @@ TEST_F(CachingPoolTest, MovingABlockMovesTheLoan) {
   EXPECT_EQ(pool.stats().used_bytes, 0);
 }
 
-TEST_F(CachingPoolTest, ZeroBytesNeedNothingAndNegativeSizesAreRefused) {
-  CachingPool pool = make({.bytes = 0, .allocations = 0});
+TEST_F(MemoryPoolTest, ZeroBytesNeedNothingAndNegativeSizesAreRefused) {
+  MemoryPool pool = make({.bytes = 0, .allocations = 0});
   ASSERT_TRUE(pool.allocate(0).ok());
   EXPECT_EQ(pool.allocate(-1).error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST_F(CachingPoolTest, AFullSourceIsAskedAgainAfterUnusedBlocksWentBack) {
+TEST_F(MemoryPoolTest, AFullSourceIsAskedAgainAfterUnusedBlocksWentBack) {
   ledger_.capacity = 10 * kMiB;
-  CachingPool pool = make();
+  MemoryPool pool = make();
   {
     const auto unused = pool.allocate(2 * kMiB);
   }
@@ -138,8 +138,8 @@ TEST_F(CachingPoolTest, AFullSourceIsAskedAgainAfterUnusedBlocksWentBack) {
   EXPECT_EQ(pool.stats(), before);
 }
 
-TEST_F(CachingPoolTest, BudgetInBytesGivesNeededAndFree) {
-  CachingPool pool = make({.bytes = 4 * kMiB});
+TEST_F(MemoryPoolTest, BudgetInBytesGivesNeededAndFree) {
+  MemoryPool pool = make({.bytes = 4 * kMiB});
   const auto held = pool.allocate(2 * kMiB);
   const auto refused = pool.allocate(3 * kMiB);
   ASSERT_FALSE(refused.ok());
@@ -149,19 +149,19 @@ TEST_F(CachingPoolTest, BudgetInBytesGivesNeededAndFree) {
 }
 
 // Builds three buffers or none; the k-th allocation fails for each k.
-TEST_F(CachingPoolTest, ANewBudgetCountsFromThenOnAndLeavesLoansAlone) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, ANewBudgetCountsFromThenOnAndLeavesLoansAlone) {
+  MemoryPool pool = make();
   const PoolBlock block = pool.allocate(kMiB).value();
   pool.set_budget({.allocations = 1});
   EXPECT_EQ(pool.allocate(kMiB).error().code, ErrorCode::kOutOfBlocks);
-  EXPECT_EQ(pool.stats().used_bytes, CachingPool::rounded(kMiB));
+  EXPECT_EQ(pool.stats().used_bytes, MemoryPool::rounded(kMiB));
   pool.set_budget({});
   EXPECT_TRUE(pool.allocate(kMiB).ok());
 }
 
-TEST_F(CachingPoolTest, FailureAtEachAllocationLeaksNothing) {
+TEST_F(MemoryPoolTest, FailureAtEachAllocationLeaksNothing) {
   for (std::int64_t k = 0; k <= 3; ++k) {
-    CachingPool pool = make({.allocations = k});
+    MemoryPool pool = make({.allocations = k});
     const auto build = [&]() -> Result<std::vector<PoolBuffer<float, DeviceMemoryTag>>> {
       std::vector<PoolBuffer<float, DeviceMemoryTag>> buffers;
       for (const std::size_t size : {100U, 5'000U, 700'000U}) {
@@ -178,8 +178,8 @@ TEST_F(CachingPoolTest, FailureAtEachAllocationLeaksNothing) {
   }
 }
 
-TEST_F(CachingPoolTest, ShrinkKeepsTheBoundAndWhatIsInUse) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, ShrinkKeepsTheBoundAndWhatIsInUse) {
+  MemoryPool pool = make();
   const auto used = pool.allocate(4 * kMiB);
   {
     const auto a = pool.allocate(2 * kMiB), b = pool.allocate(6 * kMiB);
@@ -191,8 +191,8 @@ TEST_F(CachingPoolTest, ShrinkKeepsTheBoundAndWhatIsInUse) {
   EXPECT_EQ(pool.stats().reserved_bytes, 4 * kMiB);
 }
 
-TEST_F(CachingPoolTest, ChurnOfFixedSizesIsServedFromTheCache) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, ChurnOfFixedSizesIsServedFromTheCache) {
+  MemoryPool pool = make();
   std::mt19937 random(4);
   std::vector<PoolBlock> held(16);
   for (int i = 0; i < 20'000; ++i) {
@@ -203,8 +203,8 @@ TEST_F(CachingPoolTest, ChurnOfFixedSizesIsServedFromTheCache) {
   EXPECT_LT(pool.stats().driver_allocations * 100, pool.stats().requests);  // more than 99% reused
 }
 
-TEST_F(CachingPoolTest, ThreadsShareItWithoutLosingBlocks) {
-  CachingPool pool = make();
+TEST_F(MemoryPoolTest, ThreadsShareItWithoutLosingBlocks) {
+  MemoryPool pool = make();
   const auto work = [&pool](std::int64_t seed) {
     for (std::int64_t i = 0; i < 5'000; ++i) {
       const auto a = pool.allocate(1 + (i * seed) % 9'000), b = pool.allocate(2 * kMiB);
@@ -220,9 +220,9 @@ TEST_F(CachingPoolTest, ThreadsShareItWithoutLosingBlocks) {
   EXPECT_EQ(pool.stats().reserved_bytes, ledger_.bytes());
 }
 
-TEST_F(CachingPoolTest, DestructionReturnsEverything) {
+TEST_F(MemoryPoolTest, DestructionReturnsEverything) {
   {
-    CachingPool pool = make();
+    MemoryPool pool = make();
     const auto a = pool.allocate(1), b = pool.allocate(kMiB);
   }
   EXPECT_TRUE(ledger_.held.empty());

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/load_options.h"
+#include "quire/model/pack_options.h"
 #include "quire/result.h"
 #include "quire/weights/model_files.h"
 
@@ -27,17 +27,17 @@ namespace quire::model {
 //                 *.rotary_emb.inv_freq, and GGUF's rope_freqs and rope_factors, which the config
 //                 has read
 //   kOutOfBlocks  no memory for a matrix
-[[nodiscard]] Result<DecoderWeights> load_weights(const kernels::Context& context,
+[[nodiscard]] Result<DecoderWeights> pack_weights(const kernels::KernelContext& context,
                                                   const ModelConfig& config,
                                                   const weights::ModelFiles& model_files,
-                                                  const LoadOptions& options, LoadReport& report);
+                                                  const PackOptions& options, PackReport& report);
 
-// What LoadOptions::keep_codes does with each quantised tensor, by name: the packed format of the
+// What PackOptions::keep_codes does with each quantised tensor, by name: the packed format of the
 // matrix that it is or is a part of, and how near the numbers come. Errors of TensorMap::find.
 [[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
     const ModelConfig& config, const weights::ModelFiles& model_files);
 
-// Bytes that all weights take packed with LoadOptions::keep_codes; `format` is of what is not
+// Bytes that all weights take packed with PackOptions::keep_codes; `format` is of what is not
 // quantised. Errors of TensorMap::find.
 [[nodiscard]] Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
                                                     const weights::ModelFiles& model_files,
@@ -47,7 +47,7 @@ namespace quire::model {
 // and copied. kCorrupt when `parts` are not what the config wants, in its order.
 [[nodiscard]] Result<DecoderWeights> view_weights(const ModelConfig& config,
                                                   std::span<const kernels::PackedPart> parts,
-                                                  LoadReport& report);
+                                                  PackReport& report);
 // All of them, as view_weights takes them; borrowed.
 [[nodiscard]] std::vector<kernels::PackedPart> packed_parts_of(const ModelConfig& config,
                                                                const DecoderWeights& weights);
@@ -55,9 +55,9 @@ namespace quire::model {
 // Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
 // of one, small biases. The same seed gives the same weights on any machine. Of the options format
 // and sink count.
-[[nodiscard]] Result<DecoderWeights> random_weights(const kernels::Context& context,
+[[nodiscard]] Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
                                                     const ModelConfig& config,
-                                                    const LoadOptions& options, std::uint64_t seed,
-                                                    LoadReport& report);
+                                                    const PackOptions& options, std::uint64_t seed,
+                                                    PackReport& report);
 
 }  // namespace quire::model

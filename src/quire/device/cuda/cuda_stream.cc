@@ -1,4 +1,4 @@
-#include "quire/device/cuda/stream.h"
+#include "quire/device/cuda/cuda_stream.h"
 
 #include <cuda_runtime_api.h>
 #include <driver_types.h>
@@ -38,23 +38,23 @@ Result<float> Event::milliseconds_since(const Event& start) const {
   return milliseconds;
 }
 
-Result<Stream> Stream::create() {
+Result<CudaStream> CudaStream::create() {
   cudaStream_t stream = nullptr;
   QUIRE_CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return Stream(stream);
+  return CudaStream(stream);
 }
 
-void Stream::Destroy::operator()(CUstream_st* stream) const { (void)cudaStreamDestroy(stream); }
+void CudaStream::Destroy::operator()(CUstream_st* stream) const { (void)cudaStreamDestroy(stream); }
 
-Status Stream::synchronize() const {
+Status CudaStream::synchronize() const {
   return to_status(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
 }
 
-Status Stream::record(const Event& event) const {
+Status CudaStream::record(const Event& event) const {
   return to_status(cudaEventRecord(event.get(), stream_.get()), "cudaEventRecord");
 }
 
-Status Stream::wait(const Event& event) const {
+Status CudaStream::wait(const Event& event) const {
   return to_status(cudaStreamWaitEvent(stream_.get(), event.get()), "cudaStreamWaitEvent");
 }
 

@@ -1,5 +1,5 @@
-// Context: the kernel table of the chosen instruction set and the thread pool. Every call of a CPU
-// kernel takes one.
+// KernelContext: the kernel table of the chosen instruction set and the thread pool. Every call of
+// a CPU kernel takes one.
 #pragma once
 
 #include "quire/device/cpu/thread_pool.h"
@@ -9,7 +9,7 @@ namespace quire::kernels {
 struct KernelTable;  // cpu/kernel_table.h
 
 // Borrows both; they outlive it.
-struct Context {
+struct KernelContext {
   const KernelTable* table = nullptr;
   device::ThreadPool* pool = nullptr;
 };

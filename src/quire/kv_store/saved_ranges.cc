@@ -1,4 +1,4 @@
-#include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/saved_ranges.h"
 
 #include <algorithm>
 #include <array>
@@ -21,8 +21,8 @@
 namespace quire::kv_store {
 namespace {
 
-// A fork in the middle of a piece writes up to so many blocks of it again.
-constexpr std::int64_t kMaxPieceBlocks = 32;
+// A fork in the middle of a range writes up to so many blocks of it again.
+constexpr std::int64_t kMaxRangeBlocks = 32;
 
 std::string finished(base::FieldHasher& hasher) {
   const auto bytes = hasher.finish();
@@ -81,7 +81,8 @@ void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, s
 
 }  // namespace
 
-PieceNames::PieceNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool)
+SavedRangeNames::SavedRangeNames(const LiveSequence& sequence, std::string_view tenant,
+                                 const PagedPool& pool)
     : sequence_(sequence), pool_(pool) {
   const std::int64_t block_tokens = pool.geometry().block_tokens;
   Digest digest = seed_of(sequence, tenant, pool.geometry());
@@ -97,7 +98,7 @@ PieceNames::PieceNames(const LiveSequence& sequence, std::string_view tenant, co
   }
 }
 
-std::string PieceNames::name(std::size_t run, std::int64_t begin, std::int64_t end) const {
+std::string SavedRangeNames::name(std::size_t run, std::int64_t begin, std::int64_t end) const {
   const std::int64_t block_tokens = pool_.geometry().block_tokens;
   const auto blocks = static_cast<std::size_t>((end + block_tokens - 1) / block_tokens);
   base::FieldHasher hasher;
@@ -110,7 +111,7 @@ std::string PieceNames::name(std::size_t run, std::int64_t begin, std::int64_t e
   return base::to_hex(hasher.finish());
 }
 
-void PieceCutter::learn(std::span<const ObjectRange> parts) {
+void RangeCutter::learn(std::span<const ObjectRange> parts) {
   std::int64_t first = 0;
   for (const ObjectRange& part : parts) {
     known_[first][part.tokens].insert(part.object);
@@ -118,40 +119,42 @@ void PieceCutter::learn(std::span<const ObjectRange> parts) {
   }
 }
 
-// The longest known piece that begins at `begin` of a run of `length` tokens.
-std::optional<SequencePiece> PieceCutter::find_known(const PieceNames& names, std::size_t run,
-                                                     std::int64_t begin, const Place& place) const {
-  const auto lengths = known_.find(place.run_start + begin);
+// The longest known range that begins at `begin` of a run of `length` tokens.
+std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, std::size_t run,
+                                                  std::int64_t begin,
+                                                  const RunBounds& bounds) const {
+  const auto lengths = known_.find(bounds.run_start + begin);
   if (lengths == known_.end()) {
     return std::nullopt;
   }
   for (auto at = lengths->second.rbegin(); at != lengths->second.rend(); ++at) {
     const std::int64_t end = begin + at->first;
-    const bool fits = end == place.length || (end < place.length && end % place.block_tokens == 0);
-    const bool partly_lost = begin < place.lost && end > place.lost;
+    const bool fits =
+        end == bounds.length || (end < bounds.length && end % bounds.block_tokens == 0);
+    const bool partly_lost = begin < bounds.lost && end > bounds.lost;
     if (at->first <= 0 || !fits || partly_lost) {
       continue;
     }
-    SequencePiece piece{.run = run, .begin = begin, .end = end};
-    piece.object = names.name(run, begin, end);
-    if (at->second.contains(piece.object)) {
-      return piece;
+    SavedRange range{.run = run, .begin = begin, .end = end};
+    range.object = names.name(run, begin, end);
+    if (at->second.contains(range.object)) {
+      return range;
     }
   }
   return std::nullopt;
 }
 
-// Where a new piece that begins at `begin` of a run ends.
-std::int64_t PieceCutter::end_of_new(std::int64_t begin, const Place& place,
+// Where a new range that begins at `begin` of a run ends.
+std::int64_t RangeCutter::end_of_new(std::int64_t begin, const RunBounds& bounds,
                                      std::span<const std::int64_t> cuts) const {
-  const std::int64_t block = place.block_tokens;
-  const std::int64_t full = place.length / block * block;
+  const std::int64_t block = bounds.block_tokens;
+  const std::int64_t full = bounds.length / block * block;
   if (begin == full) {
-    return place.length;
+    return bounds.length;
   }
   std::int64_t end =
-      std::min(begin < place.lost ? place.lost : full, begin + kMaxPieceBlocks * block);
-  const std::int64_t at = place.run_start + begin;
+      std::min(begin < bounds.lost ? bounds.lost : full, begin + kMaxRangeBlocks * block);
+  const std::int64_t at = bounds.run_start + begin;
   const auto stop = [&](std::int64_t next) {
     end = std::min(end, begin + (next - at) / block * block);
   };
@@ -159,37 +162,37 @@ std::int64_t PieceCutter::end_of_new(std::int64_t begin, const Place& place,
   if (const auto next = std::upper_bound(cuts.begin(), cuts.end(), least); next != cuts.end()) {
     stop(*next);
   }
-  // What is left of a piece that is partly lost now is written again, up to where known ones go on:
-  // in pieces that are the smaller the sooner the window passes them, so that little is next time.
+  // What is left of a range that is partly lost now is written again, up to where known ones go on:
+  // in ranges that are the smaller the sooner the window passes them, so that little is next time.
   if (const auto next = known_.upper_bound(least);
-      place.lost > 0 && begin >= place.lost && next != known_.end()) {
+      bounds.lost > 0 && begin >= bounds.lost && next != known_.end()) {
     const std::int64_t index = begin / block;
     stop(std::min(next->first, at + (index & -index) * block));
   }
   return end;
 }
 
-std::vector<SequencePiece> PieceCutter::cut(const LiveSequence& sequence, const PagedPool& pool,
-                                            std::span<const std::int64_t> cuts) {
-  const PieceNames names(sequence, tenant_, pool);
-  std::vector<SequencePiece> pieces;
-  Place place{.block_tokens = pool.geometry().block_tokens};
+std::vector<SavedRange> RangeCutter::cut(const LiveSequence& sequence, const PagedPool& pool,
+                                         std::span<const std::int64_t> cuts) {
+  const SavedRangeNames names(sequence, tenant_, pool);
+  std::vector<SavedRange> ranges;
+  RunBounds bounds{.block_tokens = pool.geometry().block_tokens};
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
-    place.length = length_of(sequence.runs[run]);
-    place.lost = sequence.runs[run].run.lost_tokens(pool.geometry().block_tokens);
-    for (std::int64_t begin = 0; begin < place.length;) {
-      std::optional<SequencePiece> piece = find_known(names, run, begin, place);
-      if (!piece) {
-        const std::int64_t end = end_of_new(begin, place, cuts);
-        piece = {.run = run, .begin = begin, .end = end, .object = names.name(run, begin, end)};
-        known_[place.run_start + begin][end - begin].insert(piece->object);
+    bounds.length = length_of(sequence.runs[run]);
+    bounds.lost = sequence.runs[run].run.lost_tokens(pool.geometry().block_tokens);
+    for (std::int64_t begin = 0; begin < bounds.length;) {
+      std::optional<SavedRange> range = find_known(names, run, begin, bounds);
+      if (!range) {
+        const std::int64_t end = end_of_new(begin, bounds, cuts);
+        range = {.run = run, .begin = begin, .end = end, .object = names.name(run, begin, end)};
+        known_[bounds.run_start + begin][end - begin].insert(range->object);
       }
-      begin = piece->end;
-      pieces.push_back(*std::move(piece));
+      begin = range->end;
+      ranges.push_back(*std::move(range));
     }
-    place.run_start += place.length;
+    bounds.run_start += bounds.length;
   }
-  return pieces;
+  return ranges;
 }
 
 std::vector<std::vector<std::int64_t>> common_cuts(std::span<const LiveSequence* const> sequences) {

@@ -1,4 +1,4 @@
-#include "quire/chunks/chunk_store.h"
+#include "quire/chunks/saved_chunks.h"
 
 #include <algorithm>
 #include <chrono>
@@ -89,17 +89,17 @@ Result<kv::NewChunk> parse_chunk(const kv_store::StoreEntry& entry, std::string_
 
 }  // namespace
 
-Result<std::unique_ptr<ChunkStore>> ChunkStore::open(const std::string& folder, std::string model,
-                                                     kv_store::StoreOptions options) {
+Result<std::unique_ptr<SavedChunks>> SavedChunks::open(const std::string& folder, std::string model,
+                                                       kv_store::StoreOptions options) {
   auto store = kv_store::Store::open(folder, std::move(options));
   if (!store.ok()) {
     return tiers::missing_file(std::move(store).error());
   }
-  return std::unique_ptr<ChunkStore>(new ChunkStore(std::move(store).value(), std::move(model)));
+  return std::unique_ptr<SavedChunks>(new SavedChunks(std::move(store).value(), std::move(model)));
 }
 
-kv_store::StoreEntry ChunkStore::entry_of(const kv::NewChunk& chunk,
-                                          const kv_store::StoreEntry* known) const {
+kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
+                                           const kv_store::StoreEntry* known) const {
   auto object =
       base::Json::object({{"model", model_},
                           {"type", chunk_type_name(chunk.type)},
@@ -128,7 +128,7 @@ kv_store::StoreEntry ChunkStore::entry_of(const kv::NewChunk& chunk,
   return entry;
 }
 
-std::optional<kv::Chunk> ChunkStore::parse(const kv_store::StoreEntry& entry) const {
+std::optional<kv::Chunk> SavedChunks::parse(const kv_store::StoreEntry& entry) const {
   auto parsed = parse_chunk(entry, model_);
   if (!parsed.ok()) {
     return std::nullopt;
@@ -146,9 +146,9 @@ std::optional<kv::Chunk> ChunkStore::parse(const kv_store::StoreEntry& entry) co
   return chunk;
 }
 
-Result<kv_store::ObjectRange> ChunkStore::write_object(const std::string& object,
-                                                       const tiers::HeldRef& segment,
-                                                       const tiers::TierService& tiers) {
+Result<kv_store::ObjectRange> SavedChunks::write_object(const std::string& object,
+                                                        const tiers::HeldRef& segment,
+                                                        const tiers::TierService& tiers) {
   std::vector<std::vector<BlockId>> blocks;
   kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
   QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
@@ -157,14 +157,14 @@ Result<kv_store::ObjectRange> ChunkStore::write_object(const std::string& object
   return kv_store::ObjectRange{.object = object, .tokens = std::ssize(segment->tokens)};
 }
 
-Status ChunkStore::put(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
-                       const tiers::TierService& tiers) {
+Status SavedChunks::put(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
+                        const tiers::TierService& tiers) {
   const std::lock_guard lock(mutex_);
   return kv_store::put_until_there([&] { return put_once(chunk, segment, tiers); });
 }
 
-Status ChunkStore::put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
-                            const tiers::TierService& tiers) {
+Status SavedChunks::put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
+                             const tiers::TierService& tiers) {
   const auto known = find_entry(chunk.id, chunk.salt);
   kv_store::StoreEntry entry = entry_of(chunk, known ? &*known : nullptr);
   std::erase_if(entry.parts, [&](const auto& part) { return part.object == chunk.id; });
@@ -175,9 +175,9 @@ Status ChunkStore::put_once(const kv::NewChunk& chunk, const tiers::HeldRef& seg
   return store_.entries().put(std::move(entry));
 }
 
-Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
-                               const std::string& object, const tiers::HeldRef& segment,
-                               const tiers::TierService& tiers) {
+Status SavedChunks::put_variant(const std::string& id, const std::string& tenant,
+                                const std::string& object, const tiers::HeldRef& segment,
+                                const tiers::TierService& tiers) {
   const std::lock_guard lock(mutex_);
   if (!find_entry(id, tenant)) {
     return {};
@@ -192,7 +192,7 @@ Status ChunkStore::put_variant(const std::string& id, const std::string& tenant,
   return store_.entries().put(*std::move(entry));
 }
 
-Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
+Status SavedChunks::update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
   const std::lock_guard lock(mutex_);
   const auto known = find_entry(chunk.id, chunk.salt);
   if (!known) {
@@ -208,8 +208,8 @@ Status ChunkStore::update(const kv::NewChunk& chunk, std::optional<bool> pinned)
   return store_.entries().put(std::move(entry));
 }
 
-std::optional<kv_store::StoreEntry> ChunkStore::find_entry(const std::string& id,
-                                                           const std::string& tenant) const {
+std::optional<kv_store::StoreEntry> SavedChunks::find_entry(const std::string& id,
+                                                            const std::string& tenant) const {
   if (!kv_store::is_hash(id)) {
     return std::nullopt;
   }
@@ -218,20 +218,20 @@ std::optional<kv_store::StoreEntry> ChunkStore::find_entry(const std::string& id
   return entry && entry->kind == kv_store::EntryKind::kChunk ? entry : std::nullopt;
 }
 
-bool ChunkStore::has(const std::string& id, const std::string& tenant) {
+bool SavedChunks::has(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   const auto known = store_.entries().has(id, tenant);
   return known.ok() && *known;
 }
 
-std::optional<kv::Chunk> ChunkStore::find(const std::string& id, const std::string& tenant) {
+std::optional<kv::Chunk> SavedChunks::find(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id, tenant);
   return entry ? parse(*entry) : std::nullopt;
 }
 
-std::string ChunkStore::why_not_found(const std::string& id, const std::string& tenant,
-                                      const tensor::KVGeometry& here) {
+std::string SavedChunks::why_not_found(const std::string& id, const std::string& tenant,
+                                       const tensor::KVGeometry& here) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id, tenant);
   if (!entry) {
@@ -253,7 +253,7 @@ std::string ChunkStore::why_not_found(const std::string& id, const std::string& 
                        differs.empty() ? "" : base::str_cat(" (", differs, ")"));
 }
 
-std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
+std::vector<kv::Chunk> SavedChunks::list(const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   std::vector<kv::Chunk> chunks;
   const auto entries =
@@ -269,20 +269,20 @@ std::vector<kv::Chunk> ChunkStore::list(const std::string& tenant) {
   return chunks;
 }
 
-Result<kv_store::KVFile> ChunkStore::open_kv(const std::string& object) {
+Result<kv_store::KVFile> SavedChunks::open_kv(const std::string& object) {
   const std::lock_guard lock(mutex_);
   return store_.objects().open(object);
 }
 
-bool ChunkStore::has_kv(const std::string& id, const std::string& tenant,
-                        const std::string& object) {
+bool SavedChunks::has_kv(const std::string& id, const std::string& tenant,
+                         const std::string& object) {
   const std::lock_guard lock(mutex_);
   const auto entry = find_entry(id, tenant);
   return entry && std::ranges::find(entry->parts, object, &kv_store::ObjectRange::object) !=
                       entry->parts.end();
 }
 
-Result<bool> ChunkStore::remove(const std::string& id, const std::string& tenant, bool wipe) {
+Result<bool> SavedChunks::remove(const std::string& id, const std::string& tenant, bool wipe) {
   if (!kv_store::is_hash(id)) {
     return false;
   }

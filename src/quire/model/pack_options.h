@@ -1,4 +1,4 @@
-// LoadOptions and LoadReport: how weights are packed, and what came of it.
+// PackOptions and PackReport: how weights are packed, and what came of it.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace quire::model {
 
-struct LoadOptions {
+struct PackOptions {
   kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
-  // Computes matrices that the model files have quantised from their own codes (loader.h).
+  // Computes matrices that the model files have quantised from their own codes (weight_packer.h).
   bool keep_codes = false;
-  std::function<void(double share)> progress;  // called with 0..1 in the loading thread
+  std::function<void(double share)> progress;  // called with 0..1 in the opening thread
   // Receives the weights instead of the result.
   WeightSink* sink = nullptr;
 };
 
-struct LoadReport {
+struct PackReport {
   std::int64_t bytes_read = 0;  // of the model files; 0 for random or mapped weights
   double seconds = 0;
   std::int64_t packed_bytes = 0;  // of all weights

@@ -1,4 +1,4 @@
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace quire::attention {
 
-void Plan::clear() {
+void AttentionPlan::clear() {
   items.clear();
   chains.clear();
   waves.clear();
-  num_slots = 0;
+  num_result_slots = 0;
   query_positions.clear();
   first_query.clear();
   num_rows = 0;

@@ -1,4 +1,4 @@
-// Plan: the work items of one step on the CPU. PlanMaker makes it of entries.
+// AttentionPlan: the work items of one step on the CPU. PlanMaker makes it of entries.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ struct WorkItem {
   std::int32_t heads = 0;
   std::int32_t first_piece = 0;
   std::int32_t last_piece = 0;  // one past
-  std::int32_t slot = -1;  // first of rows * heads piece results; -1: works on the running state
+  std::int32_t result_slot =
+      -1;  // first of rows * heads piece results; -1: works on the running state
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
@@ -41,7 +42,7 @@ struct PlanCounters {
   friend bool operator==(const PlanCounters&, const PlanCounters&) = default;
 };
 
-struct Plan {
+struct AttentionPlan {
   // Items [first_item, first_item + num_items) of the same rows and heads over one entry after the
   // other: one thread works them off in order, with the state at hand.
   struct Chain {
@@ -53,7 +54,7 @@ struct Plan {
   };
   // Chains of a wave begin in order and run side by side. Not split: they update the running state,
   // of disjoint rows but for a chain and the one that it comes after. Split: each is one item that
-  // reduces one piece into slots of its own, which are merged in item order after the wave.
+  // reduces one piece into result slots of its own, which are merged in item order after the wave.
   struct Wave {
     std::int32_t first_chain = 0;
     std::int32_t num_chains = 0;
@@ -63,7 +64,7 @@ struct Plan {
   std::vector<WorkItem> items;
   std::vector<Chain> chains;  // wave after wave
   std::vector<Wave> waves;
-  std::int32_t num_slots = 0;                 // piece results needed at the same time
+  std::int32_t num_result_slots = 0;          // piece results needed at the same time
   std::vector<std::int32_t> query_positions;  // one per entry row, entry after entry: rows of the
                                               // rotary table that run() wants
   std::vector<std::int32_t> first_query;      // [entries] index of the entry's first row in it

@@ -44,7 +44,7 @@ using testing::SizeIs;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
-class ChunkStore : public testing::Test {
+class SavedChunks : public testing::Test {
  protected:
   // With room for 16 blocks.
   [[nodiscard]] ChunkedLLM open_small() const {
@@ -126,7 +126,7 @@ class ChunkStore : public testing::Test {
   const std::filesystem::path folder_ = temporary_.path();
 };
 
-TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
+TEST_F(SavedChunks, ARestartFindsItsChunksAndComputesTheQueryAlone) {
   const auto [spec, before] = process_before();
   ChunkedLLM llm = open();
   EXPECT_EQ(llm.list_chunks().value().size(), 4);
@@ -140,7 +140,7 @@ TEST_F(ChunkStore, ARestartFindsItsChunksAndComputesTheQueryAlone) {
   EXPECT_EQ(llm.list_chunks().value().size(), 4);
 }
 
-TEST_F(ChunkStore, ARestartListsItsChunksWithoutReadingAnyObject) {
+TEST_F(SavedChunks, ARestartListsItsChunksWithoutReadingAnyObject) {
   const auto [spec, before] = process_before();
   const auto expect_listed = [&, &card = spec.context_chunk_ids[0]] {
     const ChunkedLLM llm = open();
@@ -158,7 +158,7 @@ TEST_F(ChunkStore, ARestartListsItsChunksWithoutReadingAnyObject) {
   expect_listed();
 }
 
-TEST_F(ChunkStore, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo) {
+TEST_F(SavedChunks, WhereComputingIsFasterThanReadingItIsComputedAndExplainSaysSo) {
   const auto [spec, before] = process_before();
   ChunkedLLM llm = open();
   make_computing_faster(llm);
@@ -183,7 +183,7 @@ std::vector<CompositionSpec> other_ways(const CompositionSpec& spec, const std::
   return ways;
 }
 
-TEST_F(ChunkStore, KvOfEveryWayToComposeIsFoundByTheNextProcess) {
+TEST_F(SavedChunks, KvOfEveryWayToComposeIsFoundByTheNextProcess) {
   std::vector<CompositionSpec> ways;
   std::vector<Ids> before;
   {
@@ -208,7 +208,7 @@ TEST_F(ChunkStore, KvOfEveryWayToComposeIsFoundByTheNextProcess) {
 }
 
 // Not those of other KV of it, which is there alone.
-TEST_F(ChunkStore, TheBlocksOfAChunkAreThoseThatItIsRegisteredWith) {
+TEST_F(SavedChunks, TheBlocksOfAChunkAreThoseThatItIsRegisteredWith) {
   const auto [way, before] = process_before(true);
   ChunkedLLM llm = open();
   make_computing_faster(llm);
@@ -219,7 +219,7 @@ TEST_F(ChunkStore, TheBlocksOfAChunkAreThoseThatItIsRegisteredWith) {
   EXPECT_EQ(llm.chunk_blocks(way.context_chunk_ids[0]).value().num_tokens(), 45);
 }
 
-TEST_F(ChunkStore, SavedKvIsReadOnceForABatch) {
+TEST_F(SavedChunks, SavedKvIsReadOnceForABatch) {
   const CompositionSpec way = process_before(true).first;
   ChunkedLLM llm = open();
   const std::vector<CompositionSpec> twice = {way, way};
@@ -233,7 +233,7 @@ TEST_F(ChunkStore, SavedKvIsReadOnceForABatch) {
   EXPECT_EQ(stat(llm, "bytes_in_use"), bytes);
 }
 
-TEST_F(ChunkStore, DamagedKvOfAnotherAnchorIsComputedAndSavedAgain) {
+TEST_F(SavedChunks, DamagedKvOfAnotherAnchorIsComputedAndSavedAgain) {
   const auto [way, before] = process_before(true);
   damage_objects();
   for (const bool damaged : {true, false}) {
@@ -245,7 +245,7 @@ TEST_F(ChunkStore, DamagedKvOfAnotherAnchorIsComputedAndSavedAgain) {
   }
 }
 
-TEST_F(ChunkStore, DeletingAChunkDeletesAllItsKv) {
+TEST_F(SavedChunks, DeletingAChunkDeletesAllItsKv) {
   ChunkedLLM llm = open();
   CompositionSpec way = register_all(llm);
   way.computed_in_place = true;
@@ -258,7 +258,7 @@ TEST_F(ChunkStore, DeletingAChunkDeletesAllItsKv) {
   EXPECT_EQ(num_objects(), 1);
 }
 
-TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
+TEST_F(SavedChunks, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
   const CompositionSpec way = process_before(true).first;
   {
     ChunkedLLM llm = open();
@@ -270,7 +270,7 @@ TEST_F(ChunkStore, RegisteringAgainOrUpdatingKeepsTheOtherKv) {
   EXPECT_EQ(stat(llm, "tokens_computed"), kOwnTokens);
 }
 
-TEST_F(ChunkStore, WhatRegisteringAgainSaysOfAChunkIsSaved) {
+TEST_F(SavedChunks, WhatRegisteringAgainSaysOfAChunkIsSaved) {
   for (const bool write_through : {true, false}) {
     const std::string store = folder_ / (write_through ? "through" : "behind");
     std::string id;
@@ -304,7 +304,7 @@ Counts looked_up(ChunkedLLM& llm) {
   return {stats.cache_hits, stats.cache_misses};
 }
 
-TEST_F(ChunkStore, AHitIsAPrefillAvoidedAndAMissOneDone) {
+TEST_F(SavedChunks, AHitIsAPrefillAvoidedAndAMissOneDone) {
   CompositionSpec spec;
   {
     ChunkedLLM llm = open();
@@ -332,7 +332,7 @@ TEST_F(ChunkStore, AHitIsAPrefillAvoidedAndAMissOneDone) {
   EXPECT_EQ(looked_up(computing), Counts(1, 2)) << "a system chunk is always read";
 }
 
-TEST_F(ChunkStore, WhatFailsIsNeitherHitNorMiss) {
+TEST_F(SavedChunks, WhatFailsIsNeitherHitNorMiss) {
   ChunkedLLM llm = open_small();
   std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{16} * 32, 77)).value();
   const ChunkContent large{.content = some_ids(33, 3), .options = {.anchor = ""}};
@@ -343,7 +343,7 @@ TEST_F(ChunkStore, WhatFailsIsNeitherHitNorMiss) {
   EXPECT_EQ(looked_up(llm), Counts(0, 1));
 }
 
-TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
+TEST_F(SavedChunks, WhatDoesNotFitNowIsNoMissAndFoundLater) {
   const auto [spec, before] = process_before();
   ChunkedLLM llm = open_small();
   std::optional<Sequence> other = llm.llm().sequence(some_ids(std::size_t{15} * 32, 77)).value();
@@ -359,7 +359,7 @@ TEST_F(ChunkStore, WhatDoesNotFitNowIsNoMissAndFoundLater) {
 }
 
 // What is saved counts as there, since a run reads it.
-TEST_F(ChunkStore, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
+TEST_F(SavedChunks, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
   for (const bool in_place : {false, true}) {
     const auto [spec, before] = process_before(in_place);
     ChunkedLLM llm = open_small();
@@ -382,7 +382,7 @@ TEST_F(ChunkStore, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
   }
 }
 
-TEST_F(ChunkStore, APreviewTakesNoTurnOfWhatIsReadNowAndThen) {
+TEST_F(SavedChunks, APreviewTakesNoTurnOfWhatIsReadNowAndThen) {
   const auto [spec, before] = process_before();
   ChunkedLLM llm = open();
   make_computing_faster(llm);
@@ -395,7 +395,7 @@ TEST_F(ChunkStore, APreviewTakesNoTurnOfWhatIsReadNowAndThen) {
   EXPECT_EQ(stat(llm, "tokens_computed"), 45 + 33 + kOwnTokens);
 }
 
-TEST_F(ChunkStore, APreviewKnowsTheChunksThatARunWouldNotFind) {
+TEST_F(SavedChunks, APreviewKnowsTheChunksThatARunWouldNotFind) {
   const CompositionSpec spec = process_before().first;
   ASSERT_TRUE(open().delete_chunk(spec.system_chunk_id).value());
   ChunkedLLM llm = open();
@@ -408,7 +408,7 @@ TEST_F(ChunkStore, APreviewKnowsTheChunksThatARunWouldNotFind) {
   }
 }
 
-TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
+TEST_F(SavedChunks, RegisteringEvictsFromTheStoreBeyondItsLimit) {
   {
     ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}),
                                       {.store = folder_ / "store", .max_store_bytes = 1})
@@ -420,7 +420,7 @@ TEST_F(ChunkStore, RegisteringEvictsFromTheStoreBeyondItsLimit) {
               HasSubstr("max_store_bytes"));
 }
 
-TEST_F(ChunkStore, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
+TEST_F(SavedChunks, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
   const std::string store = folder_ / "store";
   const auto add = [](ChunkedLLM& llm, const std::string& salt, std::uint32_t seed) {
     ChunkContent content{.content = some_ids(40, seed)};
@@ -449,7 +449,7 @@ TEST_F(ChunkStore, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare)
   EXPECT_EQ(saved("ada").front().key, first.key) << "used least recently of all";
 }
 
-TEST_F(ChunkStore, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
+TEST_F(SavedChunks, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
   ChunkedLLM llm = open();
   const CompositionSpec spec = register_all(llm);
   std::vector<std::filesystem::path> links;  // what else names the bytes of an object
@@ -469,7 +469,7 @@ TEST_F(ChunkStore, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
   EXPECT_EQ(std::ranges::count_if(links, is_zero), 1);
 }
 
-TEST_F(ChunkStore, WhatCannotBeDeletedFromTheStoreIsToldAndStays) {
+TEST_F(SavedChunks, WhatCannotBeDeletedFromTheStoreIsToldAndStays) {
   ChunkedLLM llm = open();
   const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
   const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
@@ -489,7 +489,7 @@ TEST_F(ChunkStore, WhatCannotBeDeletedFromTheStoreIsToldAndStays) {
   EXPECT_EQ(num_objects(), 0);
 }
 
-TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {
+TEST_F(SavedChunks, RegisteringWhatIsSavedComputesNothing) {
   {
     ChunkedLLM llm = open();
     (void)register_all(llm);
@@ -500,7 +500,7 @@ TEST_F(ChunkStore, RegisteringWhatIsSavedComputesNothing) {
   EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
 }
 
-TEST_F(ChunkStore, ContextsGoUnderTheSystemChunkOfTheProcessBefore) {
+TEST_F(SavedChunks, ContextsGoUnderTheSystemChunkOfTheProcessBefore) {
   std::string system;
   {
     ChunkedLLM llm = open();
@@ -512,7 +512,7 @@ TEST_F(ChunkStore, ContextsGoUnderTheSystemChunkOfTheProcessBefore) {
   EXPECT_EQ(stat(llm, "tokens_computed"), 30);
 }
 
-TEST_F(ChunkStore, AChangedChunkIsAsOldAsItWas) {
+TEST_F(SavedChunks, AChangedChunkIsAsOldAsItWas) {
   std::string first, last;
   {
     ChunkedLLM llm = open();
@@ -532,7 +532,7 @@ TEST_F(ChunkStore, AChangedChunkIsAsOldAsItWas) {
   EXPECT_EQ(llm.list_chunks().value().front().chunk_id, first);
 }
 
-TEST_F(ChunkStore, TheStoreForgetsAChunkByTheTtlThatItHasNow) {
+TEST_F(SavedChunks, TheStoreForgetsAChunkByTheTtlThatItHasNow) {
   ChunkedLLM llm = open();
   const auto expires = [&](const std::string& id) {
     return !Store::open(folder_ / "store").value().find(id).value().expires_at.empty();
@@ -548,7 +548,7 @@ TEST_F(ChunkStore, TheStoreForgetsAChunkByTheTtlThatItHasNow) {
   EXPECT_TRUE(expires(id));
 }
 
-TEST_F(ChunkStore, APinOfAnotherProcessIsShownAndStaysUntilItIsTakenBack) {
+TEST_F(SavedChunks, APinOfAnotherProcessIsShownAndStaysUntilItIsTakenBack) {
   ChunkedLLM llm = open();
   const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
   const auto shown = [&] {
@@ -566,7 +566,7 @@ TEST_F(ChunkStore, APinOfAnotherProcessIsShownAndStaysUntilItIsTakenBack) {
   EXPECT_FALSE(shown());
 }
 
-TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
+TEST_F(SavedChunks, WhatIsDeletedOrChangedStaysSo) {
   CompositionSpec spec;
   {
     ChunkedLLM llm = open();
@@ -588,7 +588,7 @@ TEST_F(ChunkStore, WhatIsDeletedOrChangedStaysSo) {
   EXPECT_THAT(open().list_chunks().value(), IsEmpty());
 }
 
-TEST_F(ChunkStore, ClearingCountsEachChunkOnceWhereverItIs) {
+TEST_F(SavedChunks, ClearingCountsEachChunkOnceWhereverItIs) {
   {
     ChunkedLLM llm = open();
     const CompositionSpec spec = register_all(llm);
@@ -605,7 +605,7 @@ TEST_F(ChunkStore, ClearingCountsEachChunkOnceWhereverItIs) {
   EXPECT_EQ(open().clear_chunks().value(), 0);
 }
 
-TEST_F(ChunkStore, TenantsAndModelsDoNotSeeEachOthersChunks) {
+TEST_F(SavedChunks, TenantsAndModelsDoNotSeeEachOthersChunks) {
   CompositionSpec spec;
   {
     ChunkedLLM llm = open("alice");
@@ -620,7 +620,7 @@ TEST_F(ChunkStore, TenantsAndModelsDoNotSeeEachOthersChunks) {
   EXPECT_THAT(model.list_chunks().value(), IsEmpty());
 }
 
-TEST_F(ChunkStore, DamagedKvIsComputedAgainAndNeverAWrongToken) {
+TEST_F(SavedChunks, DamagedKvIsComputedAgainAndNeverAWrongToken) {
   const auto [spec, before] = process_before();
   damage_objects();
   ChunkedLLM llm = open();
@@ -632,7 +632,7 @@ TEST_F(ChunkStore, DamagedKvIsComputedAgainAndNeverAWrongToken) {
 }
 
 // A preview reads no KV and so does not see the damage; what it says holds again once a run has.
-TEST_F(ChunkStore, APreviewOfDamagedKvIsWhatTheNextRunDoes) {
+TEST_F(SavedChunks, APreviewOfDamagedKvIsWhatTheNextRunDoes) {
   const auto [spec, before] = process_before();
   damage_objects(spec.context_chunk_ids[0]);
   ChunkedLLM llm = open();
@@ -647,7 +647,7 @@ TEST_F(ChunkStore, APreviewOfDamagedKvIsWhatTheNextRunDoes) {
   EXPECT_EQ(answer(llm, spec), before);
 }
 
-TEST_F(ChunkStore, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {
+TEST_F(SavedChunks, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {
   const auto open_behind = [&] {
     return ChunkedLLM::open(kModel, here({.threads = 2}),
                             {.store = folder_ / "store", .write_through = false})
@@ -669,7 +669,7 @@ TEST_F(ChunkStore, WrittenBehindAChunkIsThereAfterFlushingAndAfterClosing) {
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
 }
 
-TEST_F(ChunkStore, WrittenBehindWhatIsDeletedAtOnceStaysDeleted) {
+TEST_F(SavedChunks, WrittenBehindWhatIsDeletedAtOnceStaysDeleted) {
   {
     ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}),
                                       {.store = folder_ / "store", .write_through = false})
@@ -681,7 +681,7 @@ TEST_F(ChunkStore, WrittenBehindWhatIsDeletedAtOnceStaysDeleted) {
   EXPECT_EQ(open().list_chunks().value().size(), 1);
 }
 
-TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
+TEST_F(SavedChunks, CompressedKvIsSmallerAndTheSameToTheBit) {
   const auto bytes_in = [](const std::filesystem::path& folder) {
     std::uintmax_t bytes = 0;
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
@@ -715,7 +715,7 @@ TEST_F(ChunkStore, CompressedKvIsSmallerAndTheSameToTheBit) {
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
 }
 
-TEST_F(ChunkStore, AFolderThatIsNoStoreIsRefused) {
+TEST_F(SavedChunks, AFolderThatIsNoStoreIsRefused) {
   std::ofstream(folder_ / "store") << "a file";
   const auto llm = ChunkedLLM::open(kModel, here({.threads = 2}), {.store = folder_ / "store"});
   EXPECT_FALSE(llm.ok());

@@ -1,4 +1,4 @@
-#include "quire/device/caching_pool.h"
+#include "quire/device/memory_pool.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -54,20 +54,20 @@ PoolBlock::~PoolBlock() {
   }
 }
 
-CachingPool::CachingPool(std::unique_ptr<MemorySource> source, AllocationBudget budget)
+MemoryPool::MemoryPool(std::unique_ptr<MemorySource> source, AllocationBudget budget)
     : source_(std::move(source)), budget_(budget) {}
 
-CachingPool::~CachingPool() {
+MemoryPool::~MemoryPool() {
   QUIRE_CHECK(stats_.used_bytes == 0, "a pool must outlive its blocks");
   // A driver that refuses here has lost the device, and with it the memory.
   (void)shrink_locked(0).ok();
 }
 
-std::int64_t CachingPool::rounded(std::int64_t bytes) {
+std::int64_t MemoryPool::rounded(std::int64_t bytes) {
   return round_up(bytes, bytes < kLargeFrom ? kAlignment : kLargeStep);
 }
 
-Result<PoolBlock> CachingPool::allocate(std::int64_t bytes) {
+Result<PoolBlock> MemoryPool::allocate(std::int64_t bytes) {
   if (bytes < 0) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot allocate ", bytes, " bytes; a size is at least 0")};
@@ -98,7 +98,7 @@ Result<PoolBlock> CachingPool::allocate(std::int64_t bytes) {
   return block;
 }
 
-Result<std::byte*> CachingPool::take_new(std::int64_t bytes) {
+Result<std::byte*> MemoryPool::take_new(std::int64_t bytes) {
   auto data = ask_source(bytes);
   if (!data.ok() && data.error().code == ErrorCode::kOutOfBlocks && !unused_.empty()) {
     QUIRE_TRY_STATUS(shrink_locked(0));
@@ -107,7 +107,7 @@ Result<std::byte*> CachingPool::take_new(std::int64_t bytes) {
   return data;
 }
 
-Result<std::byte*> CachingPool::ask_source(std::int64_t bytes) {
+Result<std::byte*> MemoryPool::ask_source(std::int64_t bytes) {
   if (stats_.driver_allocations >= budget_.allocations) {
     return over_budget(bytes, 0);
   }
@@ -120,18 +120,18 @@ Result<std::byte*> CachingPool::ask_source(std::int64_t bytes) {
   return data;
 }
 
-void CachingPool::give_back(std::byte* data, std::int64_t reserved_bytes) {
+void MemoryPool::give_back(std::byte* data, std::int64_t reserved_bytes) {
   const std::scoped_lock lock(mutex_);
   unused_.emplace(reserved_bytes, data);
   stats_.used_bytes -= reserved_bytes;
 }
 
-Status CachingPool::shrink(std::int64_t keep_bytes) {
+Status MemoryPool::shrink(std::int64_t keep_bytes) {
   const std::scoped_lock lock(mutex_);
   return shrink_locked(keep_bytes);
 }
 
-Status CachingPool::shrink_locked(std::int64_t keep_bytes) {
+Status MemoryPool::shrink_locked(std::int64_t keep_bytes) {
   while (!unused_.empty() && stats_.reserved_bytes > keep_bytes) {
     const auto largest = std::prev(unused_.end());
     QUIRE_TRY_STATUS(source_->release(largest->second, largest->first));
@@ -142,12 +142,12 @@ Status CachingPool::shrink_locked(std::int64_t keep_bytes) {
   return {};
 }
 
-void CachingPool::set_budget(const AllocationBudget& budget) {
+void MemoryPool::set_budget(const AllocationBudget& budget) {
   const std::scoped_lock lock(mutex_);
   budget_ = budget;
 }
 
-PoolStats CachingPool::stats() const {
+PoolStats MemoryPool::stats() const {
   const std::scoped_lock lock(mutex_);
   return stats_;
 }

@@ -1,4 +1,4 @@
-// PublishedStats: the counters of the engine as callers of any thread see them.
+// StatsSnapshot: the counters of the engine as callers of any thread see them.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace quire::engine {
 
-class PublishedStats {
+class StatsSnapshot {
  public:
   // Shows the counters of this moment. `waiting_since`: when the oldest waiting request was
   // submitted. Engine thread.
-  void publish(EngineCore& core, std::optional<Clock::time_point> waiting_since);
-  // Returns what was published last. Any thread.
+  void refresh(EngineCore& core, std::optional<Clock::time_point> waiting_since);
+  // Returns the counters of the last refresh. Any thread.
   [[nodiscard]] EngineStats get() const;
 
   // Tasks that were posted, and that the counters show. Any thread.

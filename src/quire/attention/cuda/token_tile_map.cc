@@ -1,4 +1,4 @@
-#include "quire/attention/cuda/tile_map.h"
+#include "quire/attention/cuda/token_tile_map.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-#include "quire/model/cuda/step.h"
+#include "quire/model/cuda/device_step.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/device_plan_maker.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
@@ -77,8 +77,8 @@ Status Upload::send() {
                                   device_->compute_stream().get());
 }
 
-Step::Step(device::cuda::DeviceContext& device, const ModelConfig& config,
-           std::int32_t range_tokens)
+DeviceStep::DeviceStep(device::cuda::DeviceContext& device, const ModelConfig& config,
+                       std::int32_t range_tokens)
     : config_(config),
       attention_{.heads = config.heads, .kv_heads = config.kv_heads, .head_dim = config.head_dim},
       range_tokens_(range_tokens),
@@ -90,16 +90,17 @@ Step::Step(device::cuda::DeviceContext& device, const ModelConfig& config,
   }
 }
 
-WindowStep& Step::window_of(std::size_t layer) {
+WindowStep& DeviceStep::window_of(std::size_t layer) {
   return *std::ranges::find(windows_, config_.window_tokens[layer], &WindowStep::window_tokens);
 }
 
-std::int32_t Step::room_of(std::size_t count, std::size_t least) const {
+std::int32_t DeviceStep::room_of(std::size_t count, std::size_t least) const {
   const bool pads = rounded_ && count > 0;
   return static_cast<std::int32_t>(pads ? rounded_up(std::max(count, least)) : count);
 }
 
-void Step::plan(WindowStep& window, const ForwardBatch& batch, const tensor::PagedKVView& view) {
+void DeviceStep::plan(WindowStep& window, const ForwardBatch& batch,
+                      const tensor::PagedKVView& view) {
   window.plan = attention::make_device_plan(
       attention_, batch.entries, static_cast<std::int32_t>(batch.token_ids.size()),
       attention::cuda::fit_to_device({.block_tokens = view.block_tokens,
@@ -116,7 +117,7 @@ void Step::plan(WindowStep& window, const ForwardBatch& batch, const tensor::Pag
                   .merges = made.num_merged > 0};
 }
 
-void Step::add_arrays(WindowStep& window) {
+void DeviceStep::add_arrays(WindowStep& window) {
   const auto add = [&](const auto& values, std::int32_t room) {
     using T = typename std::remove_cvref_t<decltype(values)>::value_type;
     return upload_.add(std::span<const T>(values), static_cast<std::size_t>(room), T());
@@ -126,12 +127,13 @@ void Step::add_arrays(WindowStep& window) {
   window.few = add(made.few, window.shape.few);
   window.many = add(made.many, window.shape.many);
   window.rows = add(made.rows, window.shape.item_rows);
-  window.parts = add(made.parts, shape_.rows);
+  window.partials = add(made.partials, shape_.rows);
   window.query_rows = add(made.query_rows, window.shape.queries);
   window.query_positions = add(made.query_positions, window.shape.queries);
 }
 
-Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view, bool rounded) {
+Status DeviceStep::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
+                           bool rounded) {
   rounded_ = rounded;
   shape_.rows = room_of(batch.token_ids.size());
   shape_.logit_rows = room_of(batch.logit_rows.size());
@@ -180,7 +182,7 @@ Status Step::prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
   return {};
 }
 
-attention::PlanCounters Step::counters() const {
+attention::PlanCounters DeviceStep::counters() const {
   attention::PlanCounters sum;
   for (const std::int32_t tokens : config_.window_tokens) {
     const auto window = std::ranges::find(windows_, tokens, &WindowStep::window_tokens);

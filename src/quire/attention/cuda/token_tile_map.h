@@ -15,7 +15,7 @@ namespace quire::attention::cuda {
 
 // Tokens of a box of the copy engine: the most that divide a block and a tile.
 [[nodiscard]] constexpr int box_of(std::int32_t block_tokens) {
-  return std::gcd(block_tokens, kStepTokens);
+  return std::gcd(block_tokens, kTokenTile);
 }
 
 // Whether blocks of this size suit the copy engine, and the driver knows it.

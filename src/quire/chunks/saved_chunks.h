@@ -1,4 +1,4 @@
-// ChunkStore: registered chunks on disk, so that later processes find them without a prefill.
+// SavedChunks: registered chunks in a store, so that later processes find them without a prefill.
 //
 // Thread rule: any thread; calls wait for each other.
 #pragma once
@@ -21,13 +21,13 @@
 
 namespace quire::chunks {
 
-class ChunkStore {
+class SavedChunks {
  public:
   // `model`: Engine::model_digest; chunks of other models are not seen. The limit and whether
   // KV is compressed: kv_store::StoreOptions.
-  [[nodiscard]] static Result<std::unique_ptr<ChunkStore>> open(const std::string& folder,
-                                                                std::string model,
-                                                                kv_store::StoreOptions options);
+  [[nodiscard]] static Result<std::unique_ptr<SavedChunks>> open(const std::string& folder,
+                                                                 std::string model,
+                                                                 kv_store::StoreOptions options);
 
   // kIo naming the store when it is open read-only: it is read, and whoever changes it is refused.
   [[nodiscard]] Status check_writable() const { return store_.check_writable(); }
@@ -60,7 +60,7 @@ class ChunkStore {
                                     bool wipe = false);
 
  private:
-  ChunkStore(kv_store::Store store, std::string model)
+  SavedChunks(kv_store::Store store, std::string model)
       : store_(std::move(store)), model_(std::move(model)) {}
   [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
                                 const tiers::TierService& tiers);

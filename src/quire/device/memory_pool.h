@@ -30,7 +30,7 @@ struct PoolStats {
   friend bool operator==(const PoolStats&, const PoolStats&) = default;
 };
 
-class CachingPool;
+class MemoryPool;
 
 // Memory on loan from a pool; gives itself back. Move only. The pool must outlive it.
 class PoolBlock {
@@ -47,8 +47,8 @@ class PoolBlock {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  friend class CachingPool;
-  CachingPool* pool_ = nullptr;
+  friend class MemoryPool;
+  MemoryPool* pool_ = nullptr;
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
   std::int64_t reserved_bytes_ = 0;
@@ -56,7 +56,7 @@ class PoolBlock {
 
 // Any thread may call. Memory is reused in the order of the calls, so the users of one pool work on
 // one stream, or wait for their work before they give a block back.
-class CachingPool {
+class MemoryPool {
  public:
   static constexpr std::int64_t kAlignment = 256;
   // From 1 MiB on blocks are whole multiples of what drivers map at once, so that the figures here
@@ -64,11 +64,11 @@ class CachingPool {
   static constexpr std::int64_t kLargeFrom = std::int64_t{1} << 20;
   static constexpr std::int64_t kLargeStep = std::int64_t{2} << 20;
 
-  explicit CachingPool(std::unique_ptr<MemorySource> source, AllocationBudget budget = {});
-  CachingPool(const CachingPool&) = delete;
-  CachingPool& operator=(const CachingPool&) = delete;
+  explicit MemoryPool(std::unique_ptr<MemorySource> source, AllocationBudget budget = {});
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
   // Precondition: no block is on loan.
-  ~CachingPool();
+  ~MemoryPool();
 
   // The smallest unused block of `bytes` to twice that, else a new one. kInvalidArgument for
   // negative sizes; kOutOfBlocks when source or budget are used up even after unused blocks were
