@@ -209,6 +209,7 @@ void GenerationRun::ask(std::size_t index) {
   const PromptPlan& plan = plan_.prompts[choice.prompt];
   GenerationRequest request{
       .prompt = plan.prompt, .sampling = plan.sampling, .options = plan.options};
+  request.options.explain = plan_.extension.explain && choice.number == 0;
   if (request.sampling.seed) {
     *request.sampling.seed += static_cast<std::uint64_t>(choice.number);
   }
@@ -380,6 +381,9 @@ RunReport GenerationRun::report() const {
     report.queue_ms = first ? queue_ms : std::min(report.queue_ms, queue_ms);
     report.first_token_ms = first ? token_ms : std::min(report.first_token_ms, token_ms);
     first = false;
+  }
+  if (plan_.extension.explain) {
+    report.parts = choices_.front().output.parts;
   }
   report.total_ms = milliseconds(call_->arrived, services_.loop.now());
   return report;

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "api/errors.h"
 #include "api/fields.h"
@@ -29,7 +28,6 @@ struct NativeSampling {
 // Returns what renders a generation with the names of GenerationOutput.
 [[nodiscard]] std::unique_ptr<Renderer> native_renderer();
 // Returns an output with the names of GenerationOutput.
-[[nodiscard]] json::object output_json(const GenerationOutput& output,
-                                       const std::optional<std::vector<ReusePart>>& parts);
+[[nodiscard]] json::object output_json(const GenerationOutput& output);
 
 }  // namespace quire::server

@@ -67,6 +67,21 @@ std::string repaired(std::string_view text) {
   return out;
 }
 
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = character_bytes(text);
+    if (length == 0) {
+      return false;
+    }
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+namespace {
+
 json::object logprob_entry(const TokenPiece& piece, double logprob) {
   json::object entry;
   entry["token"] = piece.token;
@@ -155,15 +170,15 @@ const char* finish_word(FinishReason reason) {
   return reason == FinishReason::kLength ? "length" : "stop";
 }
 
-json::value stop_reason(const GenerationOutput& output, const SamplingParams& params) {
-  if (output.finish_reason != FinishReason::kStop || output.token_ids.empty()) {
-    return nullptr;
+json::value stop_reason(const GenerationOutput& output) {
+  switch (output.stopped_by.kind) {
+    case StoppedBy::Kind::kStopString:
+      return json::value(output.stopped_by.text);
+    case StoppedBy::Kind::kStopId:
+      return output.stopped_by.id;
+    default:
+      return nullptr;
   }
-  const TokenId last = output.token_ids.back();
-  if (std::ranges::find(params.stop_token_ids, last) != params.stop_token_ids.end()) {
-    return last;
-  }
-  return nullptr;
 }
 
 json::array ids_json(const std::vector<TokenId>& ids) {

@@ -26,7 +26,7 @@ namespace quire::server {
 // Returns `finish_reason` of OpenAI's choices.
 [[nodiscard]] const char* finish_word(FinishReason reason);
 // Returns `stop_reason` of a choice: the text or id that ended it, else null.
-[[nodiscard]] json::value stop_reason(const GenerationOutput& output, const SamplingParams& params);
+[[nodiscard]] json::value stop_reason(const GenerationOutput& output);
 [[nodiscard]] json::array ids_json(const std::vector<TokenId>& ids);
 
 // Appends an event "data: JSON".
@@ -76,6 +76,8 @@ class CompletionLogprobs {
   std::int64_t offset_ = 0;
 };
 
+// Returns true for well-formed UTF-8.
+[[nodiscard]] bool is_utf8(std::string_view text);
 // Returns the number of characters that begin in `text`.
 [[nodiscard]] std::int64_t count_characters(std::string_view text);
 

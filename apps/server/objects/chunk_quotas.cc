@@ -71,8 +71,7 @@ Checked<ChunkQuotas::Claim> ChunkQuotas::claim(ChunkedLLM& llm, const Caller& ca
     used.chunks += 1;
     used.bytes += info.memory_bytes;
   }
-  if (limits.max_chunks && wanted.chunks > 0 &&
-      used.chunks + wanted.chunks > *limits.max_chunks) {
+  if (limits.max_chunks && wanted.chunks > 0 && used.chunks + wanted.chunks > *limits.max_chunks) {
     return over_quota("max_chunks", used.chunks, wanted.chunks, *limits.max_chunks);
   }
   if (limits.chunk_bytes && wanted.bytes > 0 && used.bytes + wanted.bytes > *limits.chunk_bytes) {

@@ -116,8 +116,7 @@ const FieldTable& evict_table() {
 }
 
 ChunkType type_of(std::string_view word) {
-  for (const ChunkType type :
-       {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
+  for (const ChunkType type : {ChunkType::kSystemPrompt, ChunkType::kContext, ChunkType::kQuery}) {
     if (word == chunk_type_name(type)) {
       return type;
     }
@@ -130,8 +129,8 @@ Checked<ChunkContent> read_content(const Services& services, const json::object&
   const Members members(object);
   ChunkContent content{.type = type_of(members.text("type").value_or("context"))};
   if (const json::array* const ids = members.array("content")) {
-    QUIRE_TRY(content.content, read_ids(*ids, member_path(path, "content"),
-                                        services.engine->facts().vocab_size));
+    QUIRE_TRY(content.content,
+              read_ids(*ids, member_path(path, "content"), services.engine->facts().vocab_size));
   } else {
     content.content = std::string(*members.text("content"));
   }
@@ -210,8 +209,8 @@ void register_all(Services& services, const CallPtr& call, std::vector<ChunkCont
   }
   reply_from_worker(
       services, call,
-      [call, held = std::move(ticket).value(), batch, contents = std::move(contents), includes = *includes,
-       objects = services.objects, salt = engine_salt(call->caller->tenant),
+      [call, held = std::move(ticket).value(), batch, contents = std::move(contents),
+       includes = *includes, objects = services.objects, salt = engine_salt(call->caller->tenant),
        bytes = kv_bytes_per_token(services)](ChunkedLLM& llm) -> Checked<Reply> {
         QUIRE_TRY(const auto registered, register_for(objects, llm, call, contents, bytes));
         QUIRE_TRY(json::array list, registered_json(llm, salt, registered, includes));
@@ -270,9 +269,8 @@ Checked<ChunkQuery> read_query(const Call& call) {
 // Returns a page of the chunks in the order of created_at and id.
 Checked<Reply> list_page(ChunkedLLM& llm, const ChunkQuery& query, const std::string& salt) {
   QUIRE_TRY(auto all, llm.list_chunks(query.type, query.metadata, salt));
-  std::ranges::sort(all, {}, [](const ChunkInfo& info) {
-    return std::tie(info.created_at, info.chunk_id);
-  });
+  std::ranges::sort(all, {},
+                    [](const ChunkInfo& info) { return std::tie(info.created_at, info.chunk_id); });
   auto begin = all.begin();
   if (query.after) {
     begin = std::ranges::find(all, *query.after, &ChunkInfo::chunk_id);
@@ -300,10 +298,8 @@ void get_chunks(Services& services, CallPtr call) {
     return send_error(services, *call, std::move(query).error());
   }
   reply_from_worker(services, call,
-                    [query = std::move(query).value(),
-                     salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) {
-                      return list_page(llm, query, salt);
-                    });
+                    [query = std::move(query).value(), salt = engine_salt(call->caller->tenant)](
+                        ChunkedLLM& llm) { return list_page(llm, query, salt); });
 }
 
 void get_chunk(Services& services, CallPtr call) {
@@ -355,7 +351,8 @@ void patch_chunk(Services& services, CallPtr call) {
                     });
 }
 
-// Returns the error of a chunk that a tenant does not have, word for word as for one that never was.
+// Returns the error of a chunk that a tenant does not have, word for word as for one that never
+// was.
 Error unknown_chunk(ChunkedLLM& llm, const std::string& id, const std::string& salt) {
   const auto info = llm.get_chunk(id, salt);
   return info.ok() ? Error{ErrorCode::kNotFound, "no chunk " + id} : info.error();
@@ -392,12 +389,12 @@ void delete_chunks(Services& services, CallPtr call) {
   if (!type.ok()) {
     return send_error(services, *call, std::move(type).error());
   }
-  reply_from_worker(services, call,
-                    [type = *type,
-                     salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
-                      QUIRE_TRY(const std::int64_t count, llm.clear_chunks(type, salt));
-                      return counted_reply("deleted", count);
-                    });
+  reply_from_worker(
+      services, call,
+      [type = *type, salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
+        QUIRE_TRY(const std::int64_t count, llm.clear_chunks(type, salt));
+        return counted_reply("deleted", count);
+      });
 }
 
 void evict_chunks(Services& services, CallPtr call) {
@@ -412,22 +409,21 @@ void evict_chunks(Services& services, CallPtr call) {
 }
 
 void get_chunk_stats(Services& services, CallPtr call) {
-  reply_from_worker(
-      services, call,
-      [salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
-        QUIRE_TRY(const ChunkStats stats, llm.chunk_stats(salt));
-        json::object body;
-        body["total_chunks"] = stats.total_chunks;
-        body["system_chunks"] = stats.system_chunks;
-        body["context_chunks"] = stats.context_chunks;
-        body["query_chunks"] = stats.query_chunks;
-        body["memory_used_bytes"] = stats.memory_used_bytes;
-        body["memory_limit_bytes"] = stats.memory_limit_bytes;
-        body["cache_hits"] = stats.cache_hits;
-        body["cache_misses"] = stats.cache_misses;
-        body["evictions"] = stats.evictions;
-        return Reply{std::move(body)};
-      });
+  reply_from_worker(services, call,
+                    [salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
+                      QUIRE_TRY(const ChunkStats stats, llm.chunk_stats(salt));
+                      json::object body;
+                      body["total_chunks"] = stats.total_chunks;
+                      body["system_chunks"] = stats.system_chunks;
+                      body["context_chunks"] = stats.context_chunks;
+                      body["query_chunks"] = stats.query_chunks;
+                      body["memory_used_bytes"] = stats.memory_used_bytes;
+                      body["memory_limit_bytes"] = stats.memory_limit_bytes;
+                      body["cache_hits"] = stats.cache_hits;
+                      body["cache_misses"] = stats.cache_misses;
+                      body["evictions"] = stats.evictions;
+                      return Reply{std::move(body)};
+                    });
 }
 
 void flush_chunks(Services& services, CallPtr call) {

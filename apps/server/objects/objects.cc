@@ -13,6 +13,7 @@
 #include "api/admission.h"
 #include "api/call.h"
 #include "api/errors.h"
+#include "api/metrics.h"
 #include "api/router.h"
 #include "api/source.h"
 #include "objects/state.h"
@@ -24,6 +25,8 @@ std::shared_ptr<Objects> make_objects(Services& services) {
   return std::make_shared<ObjectState>(services);
 }
 
+void ObjectState::fill(Gauges& gauges) const { gauges.sequences = sequences.size(); }
+
 ObjectState& object_state(Services& services) {
   return static_cast<ObjectState&>(*services.objects);
 }
@@ -31,8 +34,8 @@ ObjectState& object_state(Services& services) {
 std::span<const Endpoint> object_endpoints() {
   static const std::vector<Endpoint> all = [] {
     std::vector<Endpoint> endpoints;
-    for (const auto list : {chunk_endpoints(), sequence_endpoints(), sequence_edit_endpoints(), session_endpoints(),
-                            request_endpoints(), operator_endpoints()}) {
+    for (const auto list : {chunk_endpoints(), sequence_endpoints(), sequence_edit_endpoints(),
+                            session_endpoints(), request_endpoints(), operator_endpoints()}) {
       endpoints.insert(endpoints.end(), list.begin(), list.end());
     }
     return endpoints;
@@ -99,8 +102,8 @@ Checked<std::int64_t> query_integer(const Call& call, const char* name, std::int
   const char* const end = given->data() + given->size();
   if (std::from_chars(given->data(), end, value) != std::from_chars_result{end, std::errc()} ||
       value < min || value > max) {
-    return invalid(name, "must be an integer from " + std::to_string(min) + " to " +
-                             std::to_string(max));
+    return invalid(name,
+                   "must be an integer from " + std::to_string(min) + " to " + std::to_string(max));
   }
   return value;
 }

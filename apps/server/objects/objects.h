@@ -11,6 +11,7 @@
 namespace quire::server {
 
 class GenerationRun;
+struct Gauges;
 struct RunReport;
 struct Services;
 
@@ -27,8 +28,8 @@ class Objects {
   // client went; `error` is its code then, "client_gone" or the like.
   virtual void run_ended(const GenerationRun& /*run*/, const RunReport* /*report*/,
                          std::string_view /*error*/) {}
-  // Number of sequences that are there, of all tenants.
-  [[nodiscard]] virtual std::int64_t num_sequences() const { return 0; }
+  // Sets the numbers of chunks, sequences and holds.
+  virtual void fill(Gauges& gauges) const { (void)gauges; }
 };
 
 // Makes the state, once the engine is there.

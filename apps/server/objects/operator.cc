@@ -126,11 +126,10 @@ void get_entry(Services& services, CallPtr call) {
 void patch_entry(Services& services, CallPtr call) {
   const Members members = call->members();
   const auto raw = read_json(call->request->body);
-  const bool names_ttl =
-      raw.ok() && raw->is_object() && raw->get_object().contains("ttl_seconds");
+  const bool names_ttl = raw.ok() && raw->is_object() && raw->get_object().contains("ttl_seconds");
   with_entry(services, call,
-             [pinned = members.boolean("pinned"), ttl = members.number("ttl_seconds"),
-              names_ttl](Store& store, const std::string& key) -> Checked<Reply> {
+             [pinned = members.boolean("pinned"), ttl = members.number("ttl_seconds"), names_ttl](
+                 Store& store, const std::string& key) -> Checked<Reply> {
                if (pinned) {
                  QUIRE_TRY_STATUS(store.pin(key, *pinned));
                }
@@ -159,7 +158,9 @@ void delete_entry(Services& services, CallPtr call) {
 void collect_store(Services& services, CallPtr call) {
   with_store(
       services, call,
-      []() -> Checked<Reply> { return invalid("", "the server has no store; start it with --store"); },
+      []() -> Checked<Reply> {
+        return invalid("", "the server has no store; start it with --store");
+      },
       [](Store& store) -> Checked<Reply> {
         QUIRE_TRY(const StoreCleaning done, store.gc());
         json::object body;
@@ -181,7 +182,9 @@ void collect_store(Services& services, CallPtr call) {
 void verify_store(Services& services, CallPtr call) {
   with_store(
       services, call,
-      []() -> Checked<Reply> { return invalid("", "the server has no store; start it with --store"); },
+      []() -> Checked<Reply> {
+        return invalid("", "the server has no store; start it with --store");
+      },
       [](Store& store) -> Checked<Reply> {
         QUIRE_TRY(const auto objects, store.verify());
         json::array data;
@@ -213,8 +216,8 @@ void get_stats(Services& services, CallPtr call) {
     json::object body;
     for (const auto& [name, value] : stats) {
       const bool whole = !std::string_view(name).ends_with("_seconds");
-      body[name] = whole ? json::value(static_cast<std::int64_t>(std::llround(value)))
-                         : json::value(value);
+      body[name] =
+          whole ? json::value(static_cast<std::int64_t>(std::llround(value))) : json::value(value);
     }
     return Reply{std::move(body)};
   });

@@ -148,8 +148,8 @@ void append_tokens(Services& services, CallPtr call) {
                 [engine = services.engine,
                  added = std::move(added).value()](const SequenceWork& work) -> Checked<Reply> {
                   QUIRE_TRY(const auto ids, encode_added(*engine, added, work.interrupted));
-                  QUIRE_TRY_STATUS(work.entry.sequence.append(ids, work.interrupted,
-                                                              {.salt = work.entry.salt}));
+                  QUIRE_TRY_STATUS(
+                      work.entry.sequence.append(ids, work.interrupted, {.salt = work.entry.salt}));
                   return Reply{sequence_json(work.entry)};
                 });
 }
@@ -229,8 +229,7 @@ void roll_back(Services& services, CallPtr call) {
                   if (!length && !drop) {
                     return roll_back_to_mark(entry, id);
                   }
-                  const std::int64_t kept =
-                      length ? *length : entry.sequence.num_tokens() - *drop;
+                  const std::int64_t kept = length ? *length : entry.sequence.num_tokens() - *drop;
                   if (const Status cut = entry.sequence.rollback_to(kept); !cut.ok()) {
                     return api_error(cut.error(), length ? "length" : "drop");
                   }
@@ -292,8 +291,8 @@ void get_logits(Services& services, CallPtr call) {
 
 void diff_sequences(Services& services, CallPtr call) {
   // A sequence in use may be compared with: others see it from before the change.
-  auto other = object_state(services).sequences.find(call->caller->tenant,
-                                                     *call->members().text("other"));
+  auto other =
+      object_state(services).sequences.find(call->caller->tenant, *call->members().text("other"));
   if (!other.ok()) {
     ApiError error = std::move(other).error();
     error.message = "other: " + error.message;

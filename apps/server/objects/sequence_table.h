@@ -53,7 +53,8 @@ class SequenceTable {
   // Keeps others from using a sequence. Its end renews the sequence's lifetime.
   using Use = std::shared_ptr<SequenceEntry>;
 
-  explicit SequenceTable(Loop& loop) : loop_(loop), alive_(std::make_shared<SequenceTable*>(this)) {}
+  explicit SequenceTable(Loop& loop)
+      : loop_(loop), alive_(std::make_shared<SequenceTable*>(this)) {}
   ~SequenceTable();
   SequenceTable(const SequenceTable&) = delete;
   SequenceTable& operator=(const SequenceTable&) = delete;

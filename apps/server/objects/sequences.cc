@@ -74,8 +74,7 @@ const FieldTable& sequence_generate_table() {
        .min = 1,
        .max = 1e12},
   };
-  static const FieldTable table{
-      "SequenceGenerateRequest", "How a sequence goes on.", {rules}};
+  static const FieldTable table{"SequenceGenerateRequest", "How a sequence goes on.", {rules}};
   return table;
 }
 
@@ -100,9 +99,7 @@ const FieldTable& load_table() {
        .required = true,
        .min_size = 1,
        .max_size = 64},
-      {.name = "wait",
-       .kinds = kBool,
-       .help = "false: KV is read in the background; default true"},
+      {.name = "wait", .kinds = kBool, .help = "false: KV is read in the background; default true"},
   };
   static const FieldTable table{
       "SequenceLoadRequest", "A sequence that was saved.", {rules, ttl_rules()}};
@@ -144,9 +141,9 @@ Checked<std::string> saved_path(const Services& services, const Call& call, bool
   if (create) {
     std::filesystem::create_directories(folder, failure);
     if (failure) {
-      return api_error({.code = ErrorCode::kIo,
-                        .message = "cannot make the folder " + folder.string() + ": " +
-                                   failure.message()});
+      return api_error(
+          {.code = ErrorCode::kIo,
+           .message = "cannot make the folder " + folder.string() + ": " + failure.message()});
     }
   }
   const std::filesystem::path path = folder / (name + ".seq");
@@ -239,8 +236,8 @@ void get_sequence(Services& services, CallPtr call) {
   if (includes && *includes != "tokens") {
     return send_error(services, *call, invalid("include", "must be tokens"));
   }
-  auto entry = object_state(services).sequences.find(call->caller->tenant,
-                                                     call->capture("sequence_id"));
+  auto entry =
+      object_state(services).sequences.find(call->caller->tenant, call->capture("sequence_id"));
   if (!entry.ok()) {
     return send_error(services, *call, std::move(entry).error());
   }
@@ -268,8 +265,8 @@ void delete_sequence(Services& services, CallPtr call) {
 }
 
 void fork_sequence(Services& services, CallPtr call) {
-  auto use = object_state(services).sequences.use(call->caller->tenant,
-                                                  call->capture("sequence_id"));
+  auto use =
+      object_state(services).sequences.use(call->caller->tenant, call->capture("sequence_id"));
   if (!use.ok()) {
     return send_error(services, *call, std::move(use).error());
   }
@@ -304,6 +301,42 @@ void save_sequence(Services& services, CallPtr call) {
                 });
 }
 
+// A generation that notes its end, with which the sequence has grown and is idle.
+class SequenceGeneration final : public Generation {
+ public:
+  SequenceGeneration(std::unique_ptr<Generation> inner, std::shared_ptr<bool> ended)
+      : inner_(std::move(inner)), ended_(std::move(ended)) {}
+  [[nodiscard]] bool ready() override { return inner_->ready(); }
+  [[nodiscard]] Result<std::optional<Delta>> next() override {
+    auto next = inner_->next();
+    *ended_ = *ended_ || !next.ok() || !next->has_value() || (*next)->finished;
+    return next;
+  }
+  [[nodiscard]] const GenerationOutput& output() const override { return inner_->output(); }
+  void abort() override { inner_->abort(); }
+
+ private:
+  std::unique_ptr<Generation> inner_;
+  std::shared_ptr<bool> ended_;
+};
+
+// Returns what keeps a sequence in use. After a generation that was cut, the engine still ends it:
+// asking for the counters waits for that.
+std::shared_ptr<void> kept_until_idle(Services& services, SequenceTable::Use entry,
+                                      std::shared_ptr<bool> ended) {
+  return {nullptr, [&loop = services.loop, engine = services.engine, entry = std::move(entry),
+                    ended = std::move(ended)](void*) mutable {
+            if (*ended) {
+              entry.reset();
+              return;
+            }
+            loop.work([engine, entry = std::move(entry)]() mutable {
+              (void)engine->stats().ok();
+              entry.reset();
+            });
+          }};
+}
+
 void generate_on_sequence(Services& services, CallPtr call) {
   const Members members = call->members();
   NativeSampling sampling;
@@ -314,13 +347,15 @@ void generate_on_sequence(Services& services, CallPtr call) {
     }
     sampling = std::move(read).value();
   }
-  auto use = object_state(services).sequences.use(call->caller->tenant,
-                                                  call->capture("sequence_id"));
+  auto use =
+      object_state(services).sequences.use(call->caller->tenant, call->capture("sequence_id"));
   if (!use.ok()) {
     return send_error(services, *call, std::move(use).error());
   }
   const SequenceTable::Use entry = std::move(use).value();
-  GenerationPlan plan{.stream = members.flag("stream"), .keeps = entry};
+  const auto ended = std::make_shared<bool>(false);
+  GenerationPlan plan{.stream = members.flag("stream"),
+                      .keeps = kept_until_idle(services, entry, ended)};
   plan.extension.deadline_ms = members.integer("deadline_ms");
   PromptPlan prompt{.sampling = sampling.params, .path = "sequence"};
   prompt.tokens = entry->sequence.num_tokens();
@@ -329,10 +364,12 @@ void generate_on_sequence(Services& services, CallPtr call) {
                     services.engine->facts().context_tokens - prompt.tokens,
                     call->caller->limits.max_completion_tokens);
   prompt.options.salt = entry->salt;
-  prompt.starter = [entry](const SamplingParams& params, const RequestOptions& options)
-      -> Result<std::unique_ptr<Generation>> {
+  prompt.starter = [entry, ended](
+                       const SamplingParams& params,
+                       const RequestOptions& options) -> Result<std::unique_ptr<Generation>> {
     QUIRE_TRY(Stream stream, entry->sequence.stream(params, options));
-    return generation_of(std::move(stream));
+    return std::unique_ptr<Generation>(
+        std::make_unique<SequenceGeneration>(generation_of(std::move(stream)), ended));
   };
   plan.prompts.push_back(std::move(prompt));
   GenerationRun::start(services, call, std::move(plan), native_renderer());
@@ -356,8 +393,8 @@ json::object sequence_json(const SequenceEntry& entry) {
 
 void with_sequence(Services& services, const CallPtr& call, bool computes,
                    std::function<Checked<Reply>(const SequenceWork& work)> work) {
-  auto use = object_state(services).sequences.use(call->caller->tenant,
-                                                  call->capture("sequence_id"));
+  auto use =
+      object_state(services).sequences.use(call->caller->tenant, call->capture("sequence_id"));
   if (!use.ok()) {
     return send_error(services, *call, std::move(use).error());
   }

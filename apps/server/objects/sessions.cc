@@ -66,17 +66,16 @@ void put_session(Services& services, CallPtr call) {
   const SessionRetention retention{
       .priority = static_cast<std::int32_t>(members.integer("priority").value_or(0)),
       .ttl_seconds = members.number("ttl_seconds")};
-  reply_from_worker(services, call,
-                    [name = std::string(call->capture("name")), retention,
-                     salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) {
-                      json::object body = session_json(name);
-                      body["priority"] = retention.priority;
-                      body["ttl_seconds"] = retention.ttl_seconds
-                                                ? json::value(*retention.ttl_seconds)
-                                                : json::value(nullptr);
-                      return session_reply(llm.llm().set_retention(name, retention, salt),
-                                           std::move(body));
-                    });
+  reply_from_worker(
+      services, call,
+      [name = std::string(call->capture("name")), retention,
+       salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) {
+        json::object body = session_json(name);
+        body["priority"] = retention.priority;
+        body["ttl_seconds"] =
+            retention.ttl_seconds ? json::value(*retention.ttl_seconds) : json::value(nullptr);
+        return session_reply(llm.llm().set_retention(name, retention, salt), std::move(body));
+      });
 }
 
 void pause_session(Services& services, CallPtr call) {

@@ -27,7 +27,7 @@ class ObjectState final : public Objects {
                  std::string_view error) override {
     requests.add(run, report, error);
   }
-  [[nodiscard]] std::int64_t num_sequences() const override { return sequences.size(); }
+  void fill(Gauges& gauges) const override;
 
   ChunkQuotas quotas;
   SequenceTable sequences;
