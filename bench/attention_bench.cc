@@ -11,16 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/ceilings.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
@@ -81,7 +81,7 @@ kv_store::PagedPool filled_pool(const tensor::KVGeometry& geometry, int num_bloc
   return std::move(pool).value();
 }
 
-double seconds_per_step(const kernels::Context& context, const Case& c, tensor::DType dtype) {
+double seconds_per_step(const kernels::KernelContext& context, const Case& c, tensor::DType dtype) {
   const tensor::KVGeometry geometry = {kLayers, kShape.kv_heads, kShape.head_dim,
                                        dtype,   kBlockTokens,    {}};
   attention::AttentionShape shape = kShape;
@@ -120,7 +120,7 @@ double seconds_per_step(const kernels::Context& context, const Case& c, tensor::
 
 void bench(device::Isa isa, int threads, tensor::DType dtype) {
   device::ThreadPool pool(threads);
-  const kernels::Context context = {&kernels::kernels_for(isa), &pool};
+  const kernels::KernelContext context = {&kernels::kernels_for(isa), &pool};
   const double read = kernels::measure_read_bandwidth(context, std::size_t{1} << 30);
   const auto peaks = kernels::measure_compute_peaks(context);
   const bool fp32 = dtype == tensor::DType::kFloat32;

@@ -18,9 +18,9 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/ceilings.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
@@ -55,7 +55,7 @@ constexpr std::int64_t kMostStreamedRows = 8;  // up to here weights bound the t
 
 // One instruction set with its ceilings.
 struct Bench {
-  Context context;
+  KernelContext context;
   std::string isa;
   double read = 0;
   ComputePeaks peaks;
@@ -143,7 +143,7 @@ void bench_kv_append(const Bench& bench, std::int64_t rows, std::span<const floa
 void bench_row_ops(const Bench& bench, std::int64_t rows) {
   constexpr std::int64_t kWidth = 2048;
   constexpr std::int64_t kFfn = 5632;
-  const Context& context = bench.context;
+  const KernelContext& context = bench.context;
   const auto count = static_cast<std::size_t>(rows);
   const auto values = static_cast<double>(rows);
   std::vector<float> x(count * kFfn * 2, 0.5f);

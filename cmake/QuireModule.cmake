@@ -49,7 +49,7 @@ set(QUIRE_SHARDS_kv_store 2)
 if(QUIRE_SANITIZE STREQUAL "thread")
   # Callers in several threads, and stores that are written and read behind calls. In the others one
   # caller and the engine's thread take turns, as they do in these too.
-  set(QUIRE_FILTER_api *Threads.*:ChunkStore.*:SharedStore.*:ContextTiers.*:Sessions.*)
+  set(QUIRE_FILTER_api *Threads.*:SavedChunks.*:SharedStore.*:ContextTiers.*:Sessions.*)
 endif()
 # Modules that read files of strangers: fuzzers see which of their branches an input takes.
 set(QUIRE_FUZZED_MODULES base text weights kv_store model)

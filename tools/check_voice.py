@@ -1,11 +1,11 @@
-"""Fail when a sentence begins as docs/voice.md says that no sentence begins, or a line of a README or an ADR is too long.
+"""Fail when a sentence begins as docs/voice.md says that no sentence begins, or a line of Markdown is too long.
 
     python3 tools/check_voice.py [ROOT]
     python3 tools/check_voice.py --lower
 
 Reads Markdown below docs, and comments of headers in include/quire and src/quire. Questions may begin with "What"; code and
-headings of Markdown are no sentences. Lines of Markdown in docs/adr and in each README.md have at most 120 characters; tables,
-code and the targets of links do not count.
+headings of Markdown are no sentences. Lines of each Markdown file have at most 120 characters; tables, code and the targets of
+links do not count, and texts that programs read are no pages.
 tools/voice_waivers.txt counts the sentences of a file that begin so today, and its long lines. A count may only fall: more is an
 error, and so is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
 """
@@ -22,6 +22,7 @@ WAIVERS = "tools/voice_waivers.txt"
 WAIVER = re.compile(r"(\S+) \| ([1-9]\d*)( long lines)?")
 LINE_LIMIT = 120
 SKIPPED = {"build", "node_modules"}
+DATA = ("docs/samples/", "tests/golden/", "tests/python/data/")  # texts that programs read
 
 # A sentence ends at a full stop, a question mark or an exclamation mark, behind which perhaps a bracket or a quote closes.
 END = re.compile(r"(?<=[.?!])[)\]*\"']*\s+")
@@ -102,10 +103,12 @@ def headers(root):
     return [path for path in source_text.files(root, "include/quire", "src/quire") if path.suffix in (".h", ".cuh")]
 
 
-def readmes(root):
-    """Each README.md of the tree, but those of what is built or fetched."""
-    return [path for path in sorted(root.rglob("README.md"))
-            if not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(root).parts)]
+def pages(root):
+    """Each Markdown file of the tree, but those of what is built or fetched, and texts that programs read."""
+    for path in sorted(root.rglob("*.md")):
+        place = path.relative_to(root)
+        if not any(part in SKIPPED or part.startswith(".") for part in place.parts) and not str(place).startswith(DATA):
+            yield path
 
 
 def long_lines(text):
@@ -119,8 +122,8 @@ def long_lines(text):
 
 def findings(root):
     """(place, line, sentence) of each sentence that begins so."""
-    pages = sorted((root / "docs").rglob("*.md")) if (root / "docs").is_dir() else []
-    for path, pieces in [(page, markdown_pieces) for page in pages] + [(header, comment_pieces) for header in headers(root)]:
+    guides = sorted((root / "docs").rglob("*.md")) if (root / "docs").is_dir() else []
+    for path, pieces in [(guide, markdown_pieces) for guide in guides] + [(header, comment_pieces) for header in headers(root)]:
         for line, piece in pieces(path.read_text()):
             for sentence in sentences(DECORATION.sub("", piece)):
                 if DECORATION.sub("", sentence).startswith(OPENINGS) and not sentence.rstrip("*_)\"'").endswith("?"):
@@ -128,8 +131,8 @@ def findings(root):
 
 
 def long_line_findings(root):
-    """(place, line, length) of each long line in docs/adr and in READMEs."""
-    for path in [*sorted((root / "docs" / "adr").glob("*.md")), *readmes(root)]:
+    """(place, line, length) of each long line of a page."""
+    for path in pages(root):
         for line, length in long_lines(path.read_text()):
             yield str(path.relative_to(root)), line, length
 
@@ -167,7 +170,7 @@ def check(root):
     for place, line, length in long_line_findings(root):
         key = f"{place} long lines"
         if counts[key] > waivers.get(key, 0):
-            errors.append(f"{place}:{line}: {length} characters, at most {LINE_LIMIT} in a README or an ADR")
+            errors.append(f"{place}:{line}: {length} characters, at most {LINE_LIMIT}")
     for key, allowed in waivers.items():
         if counts[key] < allowed:
             errors.append(f"{WAIVERS}: {key} has {counts[key]}, not {allowed}; run tools/check_voice.py --lower")

@@ -89,26 +89,26 @@ Status confirm(const json::value& value, Format format) {
 
 // Where commands are declared: the format of those that name none, what is to be done, and, of the
 // program's own, where the model stands.
-struct Place {
+struct CommandParent {
   CLI::App& app;
   Format format = Format::kText;
   ScriptAction& action;
   std::string* model = nullptr;
 };
 
-CLI::App* add_command(const Place& place, const char* name, const char* help) {
-  CLI::App* command = place.app.add_subcommand(name, help);
-  if (place.model != nullptr) {
-    add_model(*command, *place.model);
+CLI::App* add_command(const CommandParent& parent, const char* name, const char* help) {
+  CLI::App* command = parent.app.add_subcommand(name, help);
+  if (parent.model != nullptr) {
+    add_model(*command, *parent.model);
   }
   return command;
 }
 
 // Options of a command.
 template <class Options>
-std::shared_ptr<Options> options_of(CLI::App& command, const Place& place) {
+std::shared_ptr<Options> options_of(CLI::App& command, const CommandParent& parent) {
   auto options = std::make_shared<Options>();
-  options->format = place.format;
+  options->format = parent.format;
   add_format(command, options->format);
   return options;
 }
@@ -191,10 +191,10 @@ Status register_text(ScriptSession& session, AddOptions& options) {
                                          : print(id + "\n");
 }
 
-void declare_add(const Place& place) {
+void declare_add(const CommandParent& parent) {
   CLI::App* command =
-      add_command(place, "add", "Register a text or token ids and compute their KV");
-  auto options = options_of<AddOptions>(*command, place);
+      add_command(parent, "add", "Register a text or token ids and compute their KV");
+  auto options = options_of<AddOptions>(*command, parent);
   command->add_option("TEXT", options->text, "the chunk's text");
   command->add_option("--file", options->file, "file with the text, - for stdin");
   add_list(*command, "--token-ids", options->token_ids,
@@ -212,7 +212,7 @@ void declare_add(const Place& place) {
                       "seconds after its last use, then it goes");
   command->add_option("--priority", chunk.options.priority, "lower ones are evicted first");
   command->add_flag("--pin", chunk.options.pinned, "never evict it");
-  command->callback([&action = place.action, options] {
+  command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return register_text(session, *options); };
   });
 }
@@ -235,11 +235,11 @@ Status list_chunks(ScriptSession& session, const ListOptions& options) {
   return options.format == Format::kJson ? print_json(objects) : print(table);
 }
 
-void declare_list(const Place& place) {
-  CLI::App* command = add_command(place, "list", "Id, kind, tokens, name and beginning of chunks");
-  auto options = options_of<ListOptions>(*command, place);
+void declare_list(const CommandParent& parent) {
+  CLI::App* command = add_command(parent, "list", "Id, kind, tokens, name and beginning of chunks");
+  auto options = options_of<ListOptions>(*command, parent);
   add_type(*command, [options](ChunkType type) { options->type = type; });
-  command->callback([&action = place.action, options] {
+  command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return list_chunks(session, *options); };
   });
 }
@@ -249,11 +249,11 @@ Status clear_chunks(ScriptSession& session, const ListOptions& options) {
   return print_value({{"cleared", cleared}}, options.format);
 }
 
-void declare_clear(const Place& place) {
-  CLI::App* command = add_command(place, "clear", "Delete all chunks, or those of a kind");
-  auto options = options_of<ListOptions>(*command, place);
+void declare_clear(const CommandParent& parent) {
+  CLI::App* command = add_command(parent, "clear", "Delete all chunks, or those of a kind");
+  auto options = options_of<ListOptions>(*command, parent);
   add_type(*command, [options](ChunkType type) { options->type = type; });
-  command->callback([&action = place.action, options] {
+  command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return clear_chunks(session, *options); };
   });
 }
@@ -284,15 +284,15 @@ Status delete_chunk(ScriptSession& session, const OneOptions& options) {
 }
 
 // A command on one chunk.
-void declare_one(const Place& place, const char* name, const char* help,
+void declare_one(const CommandParent& parent, const char* name, const char* help,
                  Status (*work)(ScriptSession&, const OneOptions&)) {
-  CLI::App* command = add_command(place, name, help);
-  auto options = options_of<OneOptions>(*command, place);
+  CLI::App* command = add_command(parent, name, help);
+  auto options = options_of<OneOptions>(*command, parent);
   command->add_option("CHUNK", options->chunk, kChunkHelp)->required();
   if (work == &pin_chunk) {
     command->add_flag("--off", options->off, "let it be evicted again");
   }
-  command->callback([&action = place.action, options, work] {
+  command->callback([&action = parent.action, options, work] {
     action = [options, work](ScriptSession& session) { return work(session, *options); };
   });
 }
@@ -338,37 +338,37 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   return print(text + "\n");
 }
 
-void declare_compose(const Place& place) {
-  CLI::App* command = add_command(place, "compose", "Show what running these chunks would do");
-  auto options = options_of<AskOptions>(*command, place);
+void declare_compose(const CommandParent& parent) {
+  CLI::App* command = add_command(parent, "compose", "Show what running these chunks would do");
+  auto options = options_of<AskOptions>(*command, parent);
   command->add_option("CHUNK", options->composing.chunks, kChunkHelp)->required();
   add_composing_options(*command, options->composing.spec);
-  command->callback([&action = place.action, options] {
+  command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return compose_chunks(session, *options); };
   });
 }
 
-void declare_run(const Place& place) {
-  CLI::App* command = add_command(place, "run", "Answer the query behind the contexts");
-  auto options = options_of<AskOptions>(*command, place);
+void declare_run(const CommandParent& parent) {
+  CLI::App* command = add_command(parent, "run", "Answer the query behind the contexts");
+  auto options = options_of<AskOptions>(*command, parent);
   command->add_option("QUERY", options->composing.query,
                       "text, unless one of the chunks is a query");
   add_chunk_option(*command, options->composing.chunks)->required();
   add_composing_options(*command, options->composing.spec);
   add_sampling_options(*command, options->sampling);
-  command->callback([&action = place.action, options] {
+  command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return ask_chunks(session, *options); };
   });
 }
 
-void declare_chunk_commands(const Place& place) {
-  place.app.require_subcommand(1);
-  declare_add(place);
-  declare_list(place);
-  declare_one(place, "show", "All about one chunk", &show_one);
-  declare_one(place, "pin", "Never evict a chunk", &pin_chunk);
-  declare_one(place, "rm", "Delete a chunk", &delete_chunk);
-  declare_clear(place);
+void declare_chunk_commands(const CommandParent& parent) {
+  parent.app.require_subcommand(1);
+  declare_add(parent);
+  declare_list(parent);
+  declare_one(parent, "show", "All about one chunk", &show_one);
+  declare_one(parent, "pin", "Never evict a chunk", &pin_chunk);
+  declare_one(parent, "rm", "Delete a chunk", &delete_chunk);
+  declare_clear(parent);
 }
 
 }  // namespace
@@ -378,12 +378,12 @@ Result<ScriptAction> parse_command(const std::string& line, Format format) {
   CLI::App app("Commands on chunks", "");
   app.require_subcommand(1);
   ScriptAction action;
-  const Place place{.app = app, .format = format, .action = action};
+  const CommandParent parent{.app = app, .format = format, .action = action};
   declare_chunk_commands({.app = *app.add_subcommand("chunk", "Register, list and delete chunks"),
                           .format = format,
                           .action = action});
-  declare_compose(place);
-  declare_run(place);
+  declare_compose(parent);
+  declare_run(parent);
   refuse_no_numbers(app);
   QUIRE_TRY(std::string help, parse_words(app, std::move(words)));
   if (!help.empty()) {

@@ -68,7 +68,7 @@ void declare_access(CLI::App& command, ServeFlags& flags) {
       .add_option("--access-log", flags.config.access_log,
                   "file for a line of JSON per request, or off; default: stderr")
       ->group(kGroup);
-  command.add_option("--log-level", flags.config.log_level, "debug, info, warning or error")
+  command.add_option("--log-level", flags.config.log_level, "info, warning or error")
       ->capture_default_str()
       ->group(kGroup);
 }

@@ -235,7 +235,7 @@ class Runner {
 
   cuda::AttentionArgs upload(const DevicePlan& plan, std::int32_t rows) {
     buffers_.clear();
-    const auto parts = static_cast<std::size_t>(plan.num_parts) * kHeads;
+    const auto partials = static_cast<std::size_t>(plan.num_partials) * kHeads;
     const auto out = static_cast<std::size_t>(rows) * kHeads * kDim;
     return {.kv = {.data = pool_.data(),
                    .block_stride = kHeadBlock,
@@ -246,7 +246,7 @@ class Runner {
             .work = {.few = send(plan.few),
                      .many = send(plan.many),
                      .rows = send(plan.rows),
-                     .parts = send(plan.parts),
+                     .partials = send(plan.partials),
                      .blocks = send(plan.blocks),
                      .queues = send(plan.queues),
                      .num_few = static_cast<std::int32_t>(plan.few.size()),
@@ -255,9 +255,9 @@ class Runner {
                      .num_rows = rows,
                      .merges = plan.num_merged > 0,
                      .like_many = plan.like_many,
-                     .part_values = room<float>(parts * kDim),
-                     .part_stats = room<float2>(parts),
-                     .parts_there = send(std::vector<std::uint32_t>(out / kDim))},
+                     .partial_values = room<float>(partials * kDim),
+                     .partial_stats = room<float2>(partials),
+                     .partials_there = send(std::vector<std::uint32_t>(out / kDim))},
             .q = send(random_numbers(plan.query_rows.size() * kHeads * kDim)),
             .heads = kHeads,
             .kv_heads = kKvHeads,
@@ -276,8 +276,8 @@ class Runner {
                                                                    : teraflops;
     const bool met =
         made.unit == Case::Unit::kTeraflops ? figure >= made.must : figure <= made.must;
-    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d parts  bar %5.4g %s\n",
-                made.name.c_str(), us, us / floor, teraflops, plan.num_parts, made.must,
+    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s\n",
+                made.name.c_str(), us, us / floor, teraflops, plan.num_partials, made.must,
                 met ? "" : "NOT MET");
     return met;
   }

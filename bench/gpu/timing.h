@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/result.h"
 
 namespace quire::bench {

@@ -149,35 +149,35 @@ void visit_members(const ReusePart& part, const Visit& visit) {
 // Errors: kOutOfBlocks when the machine refuses memory.
 // The text is UTF-8: other bytes become U+FFFD.
 // A missing value is left out. A StoppedBy is "eos", "length", the stop id or the stop string.
-// A logit bias and the logprobs of a token are objects whose keys are ids.
+// A logit bias and the logprobs of a token are JSON objects whose keys are ids.
 // An infinite number becomes the largest finite one of its sign, and NaN becomes null.
 
-// Returns an object with the names and the order of sampling_fields().
+// Returns a JSON object with the names and the order of sampling_fields().
 // sampling_from_json() reads it back.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const SamplingParams& params);
-// Returns an object of three token counts:
+// Returns a JSON object of three token counts:
 // {"prompt_tokens":96,"cached_tokens":64,"completion_tokens":8}.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Usage& usage);
-// Returns an object. `grade` is a name of reuse_grade_name(). `sources` is a list of pairs:
+// Returns a JSON object. `grade` is a name of reuse_grade_name(). `sources` is a list of pairs:
 // [["prefix_cache",64]].
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const ReuseReport& reuse);
-// Returns an object of seconds.
+// Returns a JSON object of seconds.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Timing& timing);
-// Returns an object with objects for `usage`, `reuse` and `timing`.
+// Returns a JSON object with one each for `usage`, `reuse` and `timing`.
 // `request_id` is a number, `finish_reason` a name of finish_reason_name().
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const GenerationOutput& output);
 // Returns the object of the answer's output, with `user_id` and `output_id` as further members.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const ContextAnswer& answer);
-// Returns an object with `text` and `token_ids`, and `logprobs` where there are some.
+// Returns a JSON object with `text` and `token_ids`, and `logprobs` where there are some.
 // finish_reason is left out until the last delta.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const Delta& delta);
-// Returns a list of objects, one per part.
+// Returns a list of JSON objects, one per part.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(std::span<const ReusePart> parts);
 
-// Reads an object as to_json() writes it. A field that is left out or null has its default. `stop`
-// may be one text, and an integer may be written as 1.0.
-// Errors: kInvalidArgument for bad JSON, for a member that is no field and for a value of another
-// type. kInvalidArgument for params that SamplingParams::validate refuses.
+// Reads a JSON object as to_json() writes it. A field that is left out or null has its default.
+// `stop` may be one text, and an integer may be written as 1.0. Errors: kInvalidArgument for bad
+// JSON, for a member that is no field and for a value of another type. kInvalidArgument for params
+// that SamplingParams::validate refuses.
 [[nodiscard]] QUIRE_API Result<SamplingParams> sampling_from_json(std::string_view json);
 
 }  // namespace quire

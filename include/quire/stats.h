@@ -49,9 +49,8 @@ struct EngineStats {
   double token_read_seconds = 0, token_compute_seconds = 0;
 };
 
-// Returns an object with the names of the fields, in their order, which the caller owns. O(1). Any
-// thread may call; nothing waits.
-// Errors: kOutOfBlocks when the machine refuses memory.
+// Returns a JSON object with the names of the fields, in their order, which the caller owns. O(1).
+// Any thread may call; nothing waits. Errors: kOutOfBlocks when the machine refuses memory.
 [[nodiscard]] QUIRE_API Result<std::string> to_json(const EngineStats& stats);
 
 // Numbers for dashboards, as pairs of name and value, in the order of EngineStats.

@@ -251,7 +251,7 @@ class RunTest(CommandLineTest):
         self.assertEqual(result["reuse"]["grade"], "exact")
         self.assertGreater(result["timing"]["total_seconds"], 0)
         self.assertEqual(len(result["logprobs"]), len(result["token_ids"]))
-        members = "request_id text token_ids prompt_token_ids finish_reason usage reuse logprobs timing"
+        members = "request_id text token_ids prompt_token_ids finish_reason stopped_by usage reuse logprobs timing"
         self.assertEqual(list(result), members.split())
         self.assertEqual(len(result["prompt_token_ids"]), result["usage"]["prompt_tokens"])
 

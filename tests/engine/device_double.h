@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/kernels/choice.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"

@@ -27,15 +27,15 @@ namespace {
 using namespace quire::kv_store;  // NOLINT
 
 // A store of this process in memory, gone with it.
-class Place {
+class ScratchFolder {
  public:
-  Place() {
+  ScratchFolder() {
     std::string name = "/dev/shm/quire_fuzz_XXXXXX";
     folder = ::mkdtemp(name.data());
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  ~Place() { std::filesystem::remove_all(folder); }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder() { std::filesystem::remove_all(folder); }
 
   std::filesystem::path folder;
 };
@@ -46,18 +46,20 @@ void write_whole(const std::filesystem::path& path, std::span<const std::byte> b
             static_cast<std::streamsize>(bytes.size()));
 }
 
-void write_sealed(const Place& place, const std::string& name, std::span<const std::byte> bytes) {
+void write_sealed(const ScratchFolder& scratch, const std::string& name,
+                  std::span<const std::byte> bytes) {
   if (bytes.size() < 2) {
-    return write_whole(place.folder / name, bytes);
+    return write_whole(scratch.folder / name, bytes);
   }
   const auto wanted =
       std::to_integer<std::size_t>(bytes[0]) + 256 * std::to_integer<std::size_t>(bytes[1]);
   const auto rest = bytes.subspan(2);
   const auto header = rest.first(std::min(wanted, rest.size()));
   const auto front = static_cast<std::int64_t>(kPreambleBytes + header.size());
-  const auto folder = Folder::open(place.folder);
+  const auto folder = Folder::open(scratch.folder);
   auto file = NewFile::create(*folder, name);
-  static_cast<void>(write_at(file->descriptor(), rest.subspan(header.size()), front, place.folder));
+  static_cast<void>(
+      write_at(file->descriptor(), rest.subspan(header.size()), front, scratch.folder));
   const auto size = static_cast<std::int64_t>(kPreambleBytes + rest.size());
   static_cast<void>(write_front(FileKind::kEntry, header, size, *file));
   static_cast<void>(file->commit(false));
@@ -66,9 +68,9 @@ void write_sealed(const Place& place, const std::string& name, std::span<const s
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT
-  static const Place place;
+  static const ScratchFolder scratch;
   static Store store =
-      Store::open(place.folder / "store", {.grace_ms = 0, .write = {.sync = false}}).value();
+      Store::open(scratch.folder / "store", {.grace_ms = 0, .write = {.sync = false}}).value();
   static int runs = 0;
   if (++runs % 256 == 0) {
     QUIRE_CHECK(store.collector().gc().ok(), "objects of refused files go");
@@ -77,11 +79,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (bytes.empty()) {
     return 0;
   }
-  const auto file = place.folder / "file.qke", again = place.folder / "again.qke";
+  const auto file = scratch.folder / "file.qke", again = scratch.folder / "again.qke";
   if (bytes[0] == std::byte{0}) {
     write_whole(file, bytes.subspan(1));
   } else {
-    write_sealed(place, "file.qke", bytes.subspan(1));
+    write_sealed(scratch, "file.qke", bytes.subspan(1));
   }
   const auto entry = store.files().import_entry(file, "fuzz");
   if (!entry.ok()) {

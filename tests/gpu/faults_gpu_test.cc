@@ -16,14 +16,14 @@
 #include "quire/api/test_support.h"
 #include "quire/context.h"
 #include "quire/device/accelerator.h"
-#include "quire/device/caching_pool.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/device/memory_pool.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cuda/choose.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -34,7 +34,7 @@
 namespace quire {
 namespace {
 
-using device::CachingPool;
+using device::MemoryPool;
 using device::cuda::DeviceContext;
 
 constexpr std::int64_t kUncounted = std::int64_t{1} << 40;
@@ -56,7 +56,7 @@ class Faults : public testing::Test {
     return answer(llm).value();
   }
   // What the pool allocates during `call` fails, one after the other. How often that was.
-  static int fail_each_allocation(CachingPool& pool, const std::function<Status()>& call) {
+  static int fail_each_allocation(MemoryPool& pool, const std::function<Status()>& call) {
     EXPECT_TRUE(pool.shrink(0).ok());
     int failures = 0;
     for (std::int64_t allowed = pool.stats().driver_allocations; failures < 500; ++allowed) {
@@ -81,7 +81,7 @@ TEST_F(Faults, AnyAllocationOfAStepMayFail) {
   const Ids right = right_answer();
   for (const bool pinned : {false, true}) {
     LLM llm = open();
-    CachingPool& pool = pinned ? device_of(llm).pinned_pool() : device_of(llm).device_pool();
+    MemoryPool& pool = pinned ? device_of(llm).pinned_pool() : device_of(llm).device_pool();
     Ids last;
     const int failures = fail_each_allocation(pool, [&]() -> Status {
       auto ids = answer(llm);
@@ -100,13 +100,13 @@ TEST_F(Faults, AnyAllocationOfAStepMayFail) {
 
 TEST_F(Faults, AnyAllocationOfAnOpeningMayFail) {
   device::ThreadPool threads(2);
-  const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                 .pool = &threads};
+  const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                       .pool = &threads};
   const auto accelerator = device::Accelerator::open("cuda").value();
   std::optional<engine::ModelBundle> bundle;
-  CachingPool& pool = accelerator->context().device_pool();
+  MemoryPool& pool = accelerator->context().device_pool();
   const int failures = fail_each_allocation(pool, [&]() -> Status {
-    auto loaded = engine::load_model(
+    auto loaded = engine::open_model(
         context, kModel, {.dtype = "bfloat16", .placement = {.accelerator = accelerator.get()}});
     if (!loaded.ok()) {
       EXPECT_EQ(pool.stats().used_bytes, 0) << "memory is left behind";
@@ -126,7 +126,7 @@ TEST_F(Faults, AnyAllocationOfMovedKvMayFail) {
   LLM llm = open();
   Sequence sequence = llm.sequence(prompt_).value();
   ASSERT_TRUE(sequence.append(some_ids(1, 1)).ok());
-  CachingPool& pool = device_of(llm).device_pool();
+  MemoryPool& pool = device_of(llm).device_pool();
   EXPECT_GE(fail_each_allocation(pool, [&] { return sequence.save(file); }), 1);
   for (const bool wait : {true, false}) {
     const auto load = [&]() -> Status {
@@ -146,7 +146,7 @@ TEST_F(Faults, KvMovesThroughPageableMemoryWhereNoneCanBePinned) {
   ContextManager context = ContextManager::open(llm).value();
   Sequence sequence = llm.sequence(prompt_).value();
   const Ids want = sequence.fork()->generate(params_)->token_ids;
-  CachingPool& pool = device_of(llm).pinned_pool();
+  MemoryPool& pool = device_of(llm).pinned_pool();
   ASSERT_TRUE(pool.shrink(0).ok());
   const std::int64_t pinned = pool.stats().driver_allocations;
   pool.set_budget({.allocations = pinned});

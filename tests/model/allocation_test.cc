@@ -133,7 +133,7 @@ class Batch {
 class StepAllocations : public ::testing::TestWithParam<kernels::WeightFormat> {};
 
 TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
-  auto decoder = testing::load_decoder(kFolder, device::best_isa(), GetParam());
+  auto decoder = testing::open_decoder(kFolder, device::best_isa(), GetParam());
   ASSERT_TRUE(decoder.ok()) << decoder.error().message;
   for (const std::int32_t rows : {1, 3, 16}) {
     Batch batch(*decoder, rows);
@@ -148,7 +148,7 @@ TEST_P(StepAllocations, ADecodeStepLikeTheOneBeforeAllocatesNothing) {
 // pool's threads could not end any more.
 [[noreturn]] void count_system_calls_of_steps(std::int32_t rows, int threads) {
   device::ThreadPool pool(threads);
-  auto decoder = testing::load_decoder(
+  auto decoder = testing::open_decoder(
                      kFolder, {.table = &kernels::kernels_for(device::best_isa()), .pool = &pool},
                      {.format = kernels::WeightFormat::kBf16})
                      .value();

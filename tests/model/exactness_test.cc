@@ -32,7 +32,7 @@ class ExactnessTest : public ::testing::TestWithParam<Param> {
   void SetUp() override {
     const std::string& path = std::get<0>(GetParam());
     auto loaded =
-        load_decoder(golden_folder() / path, std::get<2>(GetParam()), std::get<1>(GetParam()));
+        open_decoder(golden_folder() / path, std::get<2>(GetParam()), std::get<1>(GetParam()));
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     decoder_.emplace(std::move(loaded).value());
     prompt_ = read_golden(golden_of(path)).prompts.back().ids;

@@ -64,14 +64,14 @@ Distance distance_to(const Golden& golden, Decoder& decoder, DType kv_dtype) {
 
 TEST_P(ParityTest, Fp32LogitsAreWithinAThousandthOfTheirDeviation) {
   const Golden reference = golden();
-  auto decoder = load_decoder(model(), isa(), WeightFormat::kF32);
+  auto decoder = open_decoder(model(), isa(), WeightFormat::kF32);
   ASSERT_TRUE(decoder.ok()) << decoder.error().message;
   const Distance distance = distance_to(reference, *decoder, DType::kFloat32);
   EXPECT_LT(distance.max, 1e-3 * reference.std);
 }
 
 TEST_P(ParityTest, Fp32GreedyIdsAreEqual) {
-  auto decoder = load_decoder(model(), isa(), WeightFormat::kF32);
+  auto decoder = open_decoder(model(), isa(), WeightFormat::kF32);
   ASSERT_TRUE(decoder.ok()) << decoder.error().message;
   for (const GoldenPrompt& prompt : golden().prompts) {
     Runner runner(*decoder, DType::kFloat32, 32, 8);
@@ -81,7 +81,7 @@ TEST_P(ParityTest, Fp32GreedyIdsAreEqual) {
 
 TEST_P(ParityTest, Bf16LogitsAreWithinTwiceTheReferencesOwnDistance) {
   const Golden reference = golden();
-  auto decoder = load_decoder(model(), isa(), WeightFormat::kBf16);
+  auto decoder = open_decoder(model(), isa(), WeightFormat::kBf16);
   ASSERT_TRUE(decoder.ok()) << decoder.error().message;
   const Distance distance = distance_to(reference, *decoder, DType::kBFloat16);
   EXPECT_LT(distance.rms, 2 * reference.bf16_rms);
@@ -94,7 +94,7 @@ TEST_P(ParityTest, QuantisedLogitsCorrelateWithTheReference) {
   const Golden reference = golden();
   for (const auto& [format, share] :
        {std::pair(WeightFormat::kQ8g32, 0.15), std::pair(WeightFormat::kQ4g32, 0.75)}) {
-    auto decoder = load_decoder(model(), isa(), format);
+    auto decoder = open_decoder(model(), isa(), format);
     ASSERT_TRUE(decoder.ok()) << decoder.error().message;
     EXPECT_LT(distance_to(reference, *decoder, DType::kBFloat16).rms, share * reference.std)
         << kernels::format_name(format);
@@ -121,8 +121,8 @@ TEST(SameModel, HasTheSameBitsAsAFolderAndAsGguf) {
     const Ids prompt = read_golden(golden_of(path)).prompts.back().ids;
     for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
                                       WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
-      auto folder = load_decoder(golden_of(path), device::best_isa(), format).value();
-      auto gguf = load_decoder(golden_folder() / path, device::best_isa(), format).value();
+      auto folder = open_decoder(golden_of(path), device::best_isa(), format).value();
+      auto gguf = open_decoder(golden_folder() / path, device::best_isa(), format).value();
       Runner folder_runner(folder, DType::kFloat32, 32, 16);
       Runner gguf_runner(gguf, DType::kFloat32, 32, 16);
       EXPECT_EQ(greedy(gguf_runner, prompt, 20), greedy(folder_runner, prompt, 20)) << path;
@@ -143,7 +143,7 @@ class CardfileTest : public ::testing::TestWithParam<WeightFormat> {};
 TEST_P(CardfileTest, AnswersAsTheReferenceDoes) {
   const bool fp32 = GetParam() == WeightFormat::kF32;
   const auto folder = std::filesystem::path(QUIRE_SOURCE_DIR) / "models" / "cardfile" / "model";
-  auto decoder = load_decoder(folder, device::best_isa(), GetParam());
+  auto decoder = open_decoder(folder, device::best_isa(), GetParam());
   ASSERT_TRUE(decoder.ok()) << decoder.error().message;
   constexpr int kPrompts = 24;                        // of 200; a second each on a busy machine
   constexpr double kLogitTolerance[] = {2e-3, 0.35};  // fp32: golden.jsonl keeps 5 decimals; bf16:

@@ -27,7 +27,7 @@ inline device::ThreadPool& pool() {
   return threads;
 }
 
-inline kernels::Context context_of(device::Isa isa) {
+inline kernels::KernelContext context_of(device::Isa isa) {
   return {.table = &kernels::kernels_for(isa), .pool = &pool()};
 }
 
@@ -39,8 +39,9 @@ inline std::string read_text(const std::filesystem::path& path) {
 }
 
 // The decoder of a model folder or .gguf file.
-inline Result<Decoder> load_decoder(const std::filesystem::path& path,
-                                    const kernels::Context& context, const LoadOptions& options) {
+inline Result<Decoder> open_decoder(const std::filesystem::path& path,
+                                    const kernels::KernelContext& context,
+                                    const PackOptions& options) {
   QUIRE_TRY(const auto model_files, weights::ModelFiles::open(path));
   auto config = model_files.gguf() != nullptr
                     ? config_from_gguf(*model_files.gguf())
@@ -49,16 +50,16 @@ inline Result<Decoder> load_decoder(const std::filesystem::path& path,
   if (!config.ok()) {
     return config.error();
   }
-  return Decoder::load(context, *config, model_files, options);
+  return Decoder::open(context, *config, model_files, options);
 }
-inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
-                                    const LoadOptions& options) {
-  return load_decoder(path, context_of(isa), options);
+inline Result<Decoder> open_decoder(const std::filesystem::path& path, device::Isa isa,
+                                    const PackOptions& options) {
+  return open_decoder(path, context_of(isa), options);
 }
 
-inline Result<Decoder> load_decoder(const std::filesystem::path& path, device::Isa isa,
+inline Result<Decoder> open_decoder(const std::filesystem::path& path, device::Isa isa,
                                     kernels::WeightFormat format) {
-  return load_decoder(path, isa, LoadOptions{.format = format});
+  return open_decoder(path, isa, PackOptions{.format = format});
 }
 
 struct Sequence {

@@ -16,12 +16,12 @@
 #include "golden.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 #include "quire/tensor/dtype.h"
 #include "quire/types.h"
 #include "quire/weights/model_files.h"
@@ -52,7 +52,7 @@ class SmolLM2 : public ::testing::Test {
     if (!path) {
       GTEST_SKIP() << "no .cache/smollm2/*.gguf; fetch it with tools/fetch_smollm.py";
     }
-    auto loaded = load_decoder(*path, device::best_isa(), kernels::WeightFormat::kF32);
+    auto loaded = open_decoder(*path, device::best_isa(), kernels::WeightFormat::kF32);
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     decoder_ = std::make_unique<Decoder>(std::move(loaded).value());
     golden_ = parse_file(golden_folder() / "smollm2" / "golden.json");
@@ -102,15 +102,15 @@ TEST_F(SmolLM2, LogitsAndAnswerAfterALongDocumentEqualTransformers) {
 class SmolLM2InItsOwnCodes : public SmolLM2 {
  protected:
   device::ThreadPool pool_{2};
-  kernels::Context context_{&kernels::kernels_for(device::best_isa()), &pool_};
-  LoadOptions options_{.format = kernels::WeightFormat::kBf16, .keep_codes = true};
+  kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
+  PackOptions options_{.format = kernels::WeightFormat::kBf16, .keep_codes = true};
 };
 
 TEST_F(SmolLM2InItsOwnCodes, ThePackedNumbersAreTheFiles) {
   const auto model_files = weights::ModelFiles::open(*find_gguf()).value();
   const auto config = config_from_gguf(*model_files.gguf()).value();
-  LoadReport report;
-  const auto weights = load_weights(context_, config, model_files, options_, report);
+  PackReport report;
+  const auto weights = pack_weights(context_, config, model_files, options_, report);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   EXPECT_EQ(report.main_format, kernels::WeightFormat::kQ4m32);
   const auto expect_row = [&](const kernels::PackedWeights& packed, std::int64_t row,
@@ -132,7 +132,7 @@ TEST_F(SmolLM2InItsOwnCodes, ThePackedNumbersAreTheFiles) {
 // 0.04 to 0.12 of the deviation over instruction sets (portable, AVX2) and types of KV (fp32,
 // bf16).
 TEST_F(SmolLM2InItsOwnCodes, LogitsAfterALongDocumentAreNearTransformers) {
-  auto loaded = load_decoder(*find_gguf(), device::best_isa(), options_);
+  auto loaded = open_decoder(*find_gguf(), device::best_isa(), options_);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   decoder_ = std::make_unique<Decoder>(std::move(loaded).value());
   const base::JsonView deep = golden_.view().find("deep");

@@ -37,8 +37,8 @@ TEST(FollowOneRequest, TheEightStepsByHandGiveWhatTheEngineGives) {
   constexpr std::int32_t kBlockTokens = 32, kBlocks = 64, kNewTokens = 8;
 
   device::ThreadPool pool(2);
-  const kernels::Context context{&kernels::kernels_for(device::best_isa()), &pool};
-  auto bundle = engine::load_model(context, path, {});
+  const kernels::KernelContext context{&kernels::kernels_for(device::best_isa()), &pool};
+  auto bundle = engine::open_model(context, path, {});
   ASSERT_TRUE(bundle.ok()) << bundle.error().message;
   const text::Tokenizer& tokenizer = bundle->text->tokenizer;
   const auto geometry = bundle->decoder->config().kv_geometry(bundle->kv_dtype, kBlockTokens);

@@ -293,13 +293,13 @@ class Voice(CheckTest):
         for path in ("src/quire/kv/a.h", "src/quire/kernels/cuda/a.cuh"):
             self.assert_finds(check_voice.check, path, "#pragma once\n// What it is.\n", f"{path}:2: begin with ")
 
-    def test_long_lines_of_readmes_and_records_are_found(self):
+    def test_long_lines_of_each_markdown_file_are_found(self):
         long = "x" * 121
-        for path in ("src/quire/kv/README.md", "README.md", "docs/adr/0001-a.md"):
+        for path in ("src/quire/kv/README.md", "README.md", "SECURITY.md", "docs/a.md", "docs/adr/0001-a.md", "bench/journal/a.md"):
             with self.subTest(path=path):
                 self.assert_finds(check_voice.check, path, f"a\n{long}\n", f"{path}:2: 121 characters")
         self.assert_clean(check_voice.check, {"README.md": f"| {long} |\n\n```\n{long}\n```\n\n[a]({long}) `{long}`\n",
-                                              "docs/a.md": long, "build/README.md": long})
+                                              "docs/samples/a.md": long, "tests/python/data/a.md": long, "build/a.md": long})
 
     def test_count_of_long_lines_may_fall_and_not_rise(self):
         page = {"README.md": "x" * 121 + "\n"}

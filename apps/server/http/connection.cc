@@ -169,7 +169,8 @@ bool Connection::process_some() {
 
 bool Connection::read_head() {
   HeadScanner::Outcome outcome = active_->scanner.scan(in_);
-  active_->record.bytes_in = static_cast<std::int64_t>(outcome.size);
+  active_->record.bytes_in =
+      static_cast<std::int64_t>(outcome.size > 0 ? outcome.size : in_.size());
   if (outcome.refusal) {
     refuse(*outcome.refusal);
     return false;

@@ -29,6 +29,7 @@
 #include <utility>
 #include <variant>
 
+#include "quire/options.h"
 #include "quire/result.h"
 #include "service.h"
 
@@ -41,7 +42,7 @@ constexpr std::size_t kShownBytes = 1024;
 using Logger = std::shared_ptr<spdlog::async_logger>;
 
 const char* name_of_level(LogLevel level) {
-  constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+  constexpr const char* kNames[] = {"info", "warning", "error"};
   return kNames[static_cast<std::uint8_t>(level)];
 }
 
@@ -85,6 +86,7 @@ class Logs::Impl {
         "quire", std::move(sink), pool, spdlog::async_overflow_policy::overrun_oldest);
     made->set_pattern("%v");
     made->flush_on(spdlog::level::trace);
+    made->set_error_handler([](const std::string&) {});  // its own goes to stderr
     return made;
   }
   Status open_access(const std::string& access_log, Logger& to) {
@@ -111,14 +113,13 @@ class Logs::Impl {
 };
 
 Result<LogLevel> parse_log_level(const std::string& name) {
-  for (const LogLevel level :
-       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+  for (const LogLevel level : {LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
     if (name == name_of_level(level)) {
       return level;
     }
   }
   return {ErrorCode::kInvalidArgument,
-          "--log-level: want debug, info, warning or error, got \"" + name + "\""};
+          "--log-level: want info, warning or error, got \"" + name + "\""};
 }
 
 Logs::Logs(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -193,8 +194,8 @@ void Logs::close() {
     bool is = false;
   };
   auto ended = std::make_shared<Ended>();
-  std::thread([ended, impl = std::move(impl_)]() mutable {
-    impl.reset();
+  std::thread([ended, pool = std::move(impl_->pool)]() mutable {
+    pool.reset();
     const std::lock_guard lock(ended->mutex);
     ended->is = true;
     ended->changed.notify_all();

@@ -9,14 +9,13 @@
 #include <utility>
 #include <variant>
 
+#include "quire/options.h"
 #include "quire/result.h"
 #include "service.h"
 
 namespace quire::server {
 
-enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
-
-// Returns the level of a name of --log-level: debug, info, warning, error. kInvalidArgument.
+// Returns the level of a name of --log-level: info, warning, error. kInvalidArgument.
 [[nodiscard]] Result<LogLevel> parse_log_level(const std::string& name);
 
 // A value of an event.
@@ -42,6 +41,7 @@ class Logs {
   // Opens a file anew, after a rotation, and takes another level. kIo changes nothing.
   [[nodiscard]] Status reopen(const std::string& access_log, LogLevel level);
   // Waits until all is written, but no longer than a second.
+  // What is logged afterwards is lost.
   void close();
 
  private:

@@ -26,6 +26,7 @@
 #include "http/reactor.h"
 #include "message.h"
 #include "process/logs.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "service.h"
 
@@ -107,7 +108,7 @@ class Process {
  public:
   explicit Process(ProcessOptions options)
       : options_(std::move(options)),
-        config_(options_.config),
+        config_(with_log(*options_.config)),
         reactor_(config_->workers),
         service_(options_.make(config_, reactor_.loop())),
         server_(reactor_.loop(), config_, [this](const AccessRecord& record) {
@@ -159,6 +160,15 @@ class Process {
   [[nodiscard]] Logs* logs() { return logs_.get(); }
 
  private:
+  // Lets the engine write what no call returns.
+  std::shared_ptr<const Config> with_log(const Config& given) {
+    auto config = std::make_shared<Config>(given);
+    config->engine.log = [this](LogLevel level, std::string_view text) {
+      logs_->event(level, "engine", {{"message", std::string(text)}});
+    };
+    return config;
+  }
+
   Status read_certificates(const Config& config) {
     if (!config.tls_cert.empty()) {
       QUIRE_TRY(auto tls, Reactor::read_tls(config.tls_cert, config.tls_key));

@@ -155,7 +155,7 @@ LLM_CALLS = {
 
 # Of an output: attributes.
 OUTPUT = {
-    "choices": "out.outputs, of which out is the first",
+    "choices": "out.text; out.outputs of several",
     "generated_text": "out.text",
     "response": "out.text",
     "eval_count": "out.usage.completion_tokens",

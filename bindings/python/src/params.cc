@@ -14,6 +14,7 @@
 #include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
 #include "log.h"
+#include "outputs.h"
 #include "paths.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
@@ -246,6 +247,12 @@ void bind_options(nb::module_& module) {
       options.def_prop_rw(
           field.name, [](const LLMOptions& o) { return nb::bytes(o.store.data(), o.store.size()); },
           [](LLMOptions& o, const nb::bytes& path) { o.store = to_path(path); });
+      continue;
+    }
+    if (std::string_view(field.name) == "chat_template") {
+      options.def_prop_rw(
+          field.name, [](const LLMOptions& o) { return or_none(o.chat_template); },
+          [](LLMOptions& o, std::string_view text) { o.chat_template = text; });
       continue;
     }
     std::visit([&](auto member) { options.def_rw(field.name, member); }, field.member);

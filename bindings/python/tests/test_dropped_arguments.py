@@ -31,6 +31,7 @@ NO_ARGUMENT = {"self", "handle"}  # the second one is made by the library alone
 # Annotations that are names, and those that say less than the call takes.
 ALIASES = {
     "Model": "str | os.PathLike", "Prompt": "str | list[int]", "Params": "dict | None", "Progress": "bool | Callable | None",
+    "Log": "Callable | None",
     "Device": "choice", "DType": "choice", "Quantize": "choice", "Mode": "choice", "Selector": "choice", "ChunkType": "str",
     "LLM": "object", "Sequence": "object", "Mark": "object", "Blocks": "object", "Composition": "object",
     "VirtualSequence": "object",

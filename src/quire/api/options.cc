@@ -20,30 +20,30 @@
 namespace quire {
 namespace {
 
-struct Unit {
+struct SizeSuffix {
   std::string_view name;
   double bytes;
 };
 
 constexpr double kKibi = 1024.0, kKilo = 1000.0;
-constexpr Unit kUnits[] = {{"", 1},
-                           {"B", 1},
-                           {"K", kKibi},
-                           {"M", kKibi* kKibi},
-                           {"G", kKibi* kKibi* kKibi},
-                           {"T", kKibi* kKibi* kKibi* kKibi},
-                           {"KiB", kKibi},
-                           {"MiB", kKibi* kKibi},
-                           {"GiB", kKibi* kKibi* kKibi},
-                           {"TiB", kKibi* kKibi* kKibi* kKibi},
-                           {"KB", kKilo},
-                           {"MB", kKilo* kKilo},
-                           {"GB", kKilo* kKilo* kKilo},
-                           {"TB", kKilo* kKilo* kKilo* kKilo}};
+constexpr SizeSuffix kSizeSuffixes[] = {{"", 1},
+                                        {"B", 1},
+                                        {"K", kKibi},
+                                        {"M", kKibi* kKibi},
+                                        {"G", kKibi* kKibi* kKibi},
+                                        {"T", kKibi* kKibi* kKibi* kKibi},
+                                        {"KiB", kKibi},
+                                        {"MiB", kKibi* kKibi},
+                                        {"GiB", kKibi* kKibi* kKibi},
+                                        {"TiB", kKibi* kKibi* kKibi* kKibi},
+                                        {"KB", kKilo},
+                                        {"MB", kKilo* kKilo},
+                                        {"GB", kKilo* kKilo* kKilo},
+                                        {"TB", kKilo* kKilo* kKilo* kKilo}};
 constexpr double kMaxBytes = 1e15;  // a petabyte: beyond it, it is a slip
 
 // "gib" and "GIB" are "GiB".
-bool is_unit(std::string_view written, std::string_view name) {
+bool is_suffix(std::string_view written, std::string_view name) {
   const auto same = [](unsigned char a, unsigned char b) {
     return std::toupper(a) == std::toupper(b);
   };
@@ -55,12 +55,12 @@ bool is_unit(std::string_view written, std::string_view name) {
 Result<std::int64_t> parse_bytes(std::string_view text) {
   double value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  while (unit.starts_with(' ')) {
-    unit.remove_prefix(1);
+  std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  while (suffix.starts_with(' ')) {
+    suffix.remove_prefix(1);
   }
-  for (const Unit& known : kUnits) {
-    if (failure == std::errc() && is_unit(unit, known.name) && value >= 0 &&
+  for (const SizeSuffix& known : kSizeSuffixes) {
+    if (failure == std::errc() && is_suffix(suffix, known.name) && value >= 0 &&
         value * known.bytes <= kMaxBytes) {
       return static_cast<std::int64_t>(value * known.bytes);
     }

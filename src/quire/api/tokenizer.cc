@@ -68,7 +68,7 @@ std::optional<std::string> bytes_of_fallback(std::string_view spelling) {
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<Tokenizer> Tokenizer::open(const std::string& model) try {
-  QUIRE_TRY(auto text, engine::load_text(model));
+  QUIRE_TRY(auto text, engine::open_text(model));
   return wrap_tokenizer(std::move(text));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
@@ -79,6 +79,15 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_s
   base::WorkMeter meter(text::kWorkOfCall, interrupted);
   return impl_->text->tokenizer.encode(text,
                                        {.add_special_tokens = add_special_tokens, .meter = &meter});
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<std::vector<TokenId>> Tokenizer::encode_literally(std::string_view text,
+                                                         const Interrupt& interrupted) const try {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return impl_->text->tokenizer.encode(
+      text, {.add_special_tokens = false, .parse_special = false, .meter = &meter});
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -18,10 +18,10 @@ namespace {
 // Tokens that take as long as all that an item of few costs beside them, where others are of many:
 // the next item is on its way meanwhile.
 constexpr std::int64_t kFewItemTokens = 64;
-// Microseconds of a multiprocessor for kStepTokens tokens of an item, where one kernel computes
+// Microseconds of a multiprocessor for kTokenTile tokens of an item, where one kernel computes
 // both families: products for many columns, memory for few (H200, head size 128; their ratio
 // counts).
-constexpr double kManyStepUs = 1.9, kFewStepUs = 0.85;
+constexpr double kManyTileUs = 1.9, kFewTileUs = 0.85;
 constexpr std::size_t kMostListedTiles = 256;  // more even out by themselves, and would cost time
 
 // Workers for the family of many columns, the cuts that suit them, and when all are done.
@@ -34,7 +34,7 @@ struct Share {
 // Returns when both families are done, where they end after so many tokens. Two items of few run
 // side by side at half the speed each.
 double end_of(double many, double few) {
-  return std::max(many * kManyStepUs, 2 * few * kFewStepUs);
+  return std::max(many * kManyTileUs, 2 * few * kFewTileUs);
 }
 
 // Takes the share if it ends earlier than `chosen`, or as early with fewer workers.
@@ -44,11 +44,11 @@ void try_share(const DeviceTiles& tiles, int all_workers, int many_workers, Shar
   if (end_of(tiles.many.least(many_workers, kItemTokens), least_few) > chosen.end) {
     return;
   }
-  const auto [many_cut, many_end] = tiles.many.best(kStepTokens, many_workers);
+  const auto [many_cut, many_end] = tiles.many.best(kTokenTile, many_workers);
   if (end_of(many_end, least_few) > chosen.end) {
     return;
   }
-  const auto [few_cut, few_end] = tiles.few.best(kStepTokens, for_few, kFewItemTokens);
+  const auto [few_cut, few_end] = tiles.few.best(kTokenTile, for_few, kFewItemTokens);
   const double end = end_of(many_end, few_end);
   if (std::pair(end, many_workers) < std::pair(chosen.end, chosen.many_workers)) {
     chosen = {.many_workers = many_workers, .few = few_cut, .many = many_cut, .end = end};
@@ -84,17 +84,17 @@ void try_lists(const DeviceTiles& tiles, std::int32_t kv_heads, int all_workers,
                double end, DeviceCuts& cuts) {
   constexpr double kGain = 0.97;
   end *= kGain;
-  const auto us = [](std::int64_t capacity) { return kManyStepUs * static_cast<double>(capacity); };
-  auto capacity = std::max(static_cast<std::int64_t>(least / kManyStepUs / kStepTokens),
-                           kItemSteps + kLeastSteps);
-  for (; us(capacity) * kStepTokens < end; ++capacity) {
-    const ListWorkers lists = measure_lists(tiles.many_steps, kv_heads, capacity);
+  const auto us = [](std::int64_t capacity) { return kManyTileUs * static_cast<double>(capacity); };
+  auto capacity = std::max(static_cast<std::int64_t>(least / kManyTileUs / kTokenTile),
+                           kItemTiles + kLeastTiles);
+  for (; us(capacity) * kTokenTile < end; ++capacity) {
+    const ListWorkers lists = measure_lists(tiles.many_token_tiles, kv_heads, capacity);
     const std::int64_t for_few = 2 * (all_workers - tiles.width * lists.workers);
     if (for_few <= 0) {
       continue;
     }
-    const auto [few_cut, few_end] = tiles.few.best(kStepTokens, for_few, kFewItemTokens);
-    const double all_end = std::max(us(capacity) * kStepTokens, 2 * few_end * kFewStepUs);
+    const auto [few_cut, few_end] = tiles.few.best(kTokenTile, for_few, kFewItemTokens);
+    const double all_end = std::max(us(capacity) * kTokenTile, 2 * few_end * kFewTileUs);
     if (all_end < end) {
       end = all_end;
       cuts.list_capacity = capacity;
@@ -106,10 +106,10 @@ void try_lists(const DeviceTiles& tiles, std::int32_t kv_heads, int all_workers,
 
 // Returns the cut for items of few that all run at once, one on a multiprocessor, if they end no
 // later than those of `cut`. Two on a multiprocessor have half its speed each; half as many leave
-// fewer parts.
+// fewer partials.
 Cut prefer_fewer(const Lengths& few, const Cut& cut, std::int64_t all_workers) {
   const Cut alone{static_cast<double>(few.total()) / static_cast<double>(all_workers), false,
-                  kStepTokens};
+                  kTokenTile};
   const Lengths::Items items = few.items(alone);
   const bool fewer = items.count <= all_workers && items.longest <= 2 * few.items(cut).longest;
   return fewer ? alone : cut;
@@ -120,13 +120,13 @@ Cut prefer_fewer(const Lengths& few, const Cut& cut, std::int64_t all_workers) {
 DeviceCuts choose_cuts(const DeviceTiles& tiles, std::int32_t kv_heads,
                        const DevicePlanOptions& options) {
   const int all = options.many_workers;
-  const double many = kManyStepUs * static_cast<double>(tiles.many.total());
-  const double few = kFewStepUs * static_cast<double>(tiles.few.total());
+  const double many = kManyTileUs * static_cast<double>(tiles.many.total());
+  const double few = kFewTileUs * static_cast<double>(tiles.few.total());
   DeviceCuts cuts{.many_share = many > 0 ? static_cast<float>(many / (many + few)) : 0};
   if (!options.one_kernel || many == 0 || few == 0) {
     const std::int64_t for_few = options.one_kernel ? 2 * all : options.few_workers;
-    cuts.few = tiles.few.best(step_tokens(options, true), for_few).first;
-    cuts.many = tiles.many.best(step_tokens(options, false), all).first;
+    cuts.few = tiles.few.best(token_tile(options, true), for_few).first;
+    cuts.many = tiles.many.best(token_tile(options, false), all).first;
     if (options.one_kernel && many == 0 && few > 0) {
       cuts.few = prefer_fewer(tiles.few, cuts.few, all);
     }
@@ -136,7 +136,7 @@ DeviceCuts choose_cuts(const DeviceTiles& tiles, std::int32_t kv_heads,
   cuts = {.few = share.few,
           .many = share.many,
           .many_share = static_cast<float>(share.many_workers) / static_cast<float>(all)};
-  if (options.range_tokens == 0 && tiles.many_steps.size() <= kMostListedTiles) {
+  if (options.range_tokens == 0 && tiles.many_token_tiles.size() <= kMostListedTiles) {
     try_lists(tiles, kv_heads, all, (many + few) / all, share.end, cuts);
   }
   return cuts;

@@ -6,12 +6,12 @@
 #include <tuple>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_cuts.h"
 #include "quire/attention/device_lists.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/device_tiles.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/divide.h"
 
@@ -23,7 +23,7 @@ struct Listed {
   std::int64_t list = 0;
   std::size_t piece = 0;
   std::size_t index = 0;  // of the item; of equals the first comes first
-  DevicePlan::Item item;
+  DevicePlan::WorkItem item;
 };
 
 // Cuts tiles one after the other, in the order in which they are numbered.
@@ -38,7 +38,7 @@ class ItemCutter {
         options_(options),
         plan_(plan) {
     if (cuts.list_capacity > 0) {
-      pieces_ = cut_lists(tiles.many_steps, cuts.list_capacity);
+      pieces_ = cut_lists(tiles.many_token_tiles, cuts.list_capacity);
     }
   }
 
@@ -70,13 +70,13 @@ class ItemCutter {
 };
 
 void ItemCutter::cut_evenly(const DeviceTile& tile) {
-  const std::int64_t step = step_tokens(options_, tile.few);
+  const std::int64_t grain = token_tile(options_, tile.few);
   const std::int64_t length = tile.seen.end - tile.seen.begin;
   const bool fixed = options_.range_tokens > 0;
   const auto range =
       fixed ? options_.range_tokens
             : static_cast<std::int32_t>((tile.few ? cuts_.few : cuts_.many).piece(length));
-  const auto first = fixed ? range : static_cast<std::int32_t>(step);
+  const auto first = fixed ? range : static_cast<std::int32_t>(grain);
   for (std::int32_t begin = tile.seen.begin / first * first; begin < tile.seen.end;
        begin += range) {
     add_item(tile, {std::max(begin, tile.seen.begin), std::min(begin + range, tile.seen.end)});
@@ -85,13 +85,13 @@ void ItemCutter::cut_evenly(const DeviceTile& tile) {
 
 // Takes the next pieces, which are those of the tile, and of its neighbour in a pair.
 void ItemCutter::cut_for_lists(const DeviceTile& tile) {
-  const std::int32_t from = tile.seen.begin / kStepTokens * kStepTokens;
+  const std::int32_t from = tile.seen.begin / kTokenTile * kTokenTile;
   std::size_t next = next_piece_;
   for (const std::size_t number = pieces_[next].tile;
        next < pieces_.size() && pieces_[next].tile == number; ++next) {
     const ListPiece& piece = pieces_[next];
-    const auto begin = from + static_cast<std::int32_t>(piece.first * kStepTokens);
-    const auto end = begin + static_cast<std::int32_t>(piece.steps * kStepTokens);
+    const auto begin = from + static_cast<std::int32_t>(piece.first * kTokenTile);
+    const auto end = begin + static_cast<std::int32_t>(piece.tiles * kTokenTile);
     if (add_item(tile, {std::max(begin, tile.seen.begin), std::min(end, tile.seen.end)})) {
       listed_.push_back(
           {.list = piece.list, .piece = next, .index = listed_.size(), .item = plan_.many.back()});
@@ -102,12 +102,12 @@ void ItemCutter::cut_for_lists(const DeviceTile& tile) {
 }
 
 bool ItemCutter::add_item(const DeviceTile& tile, TokenRange cut) {
-  const auto step = static_cast<std::int32_t>(step_tokens(options_, tile.few));
-  DevicePlan::Item item{.first_block = tile.first_block,
-                        .first_token = cut.begin / step * step,
-                        .first_seen = cut.begin,
-                        .last_token = cut.end,
-                        .first_row = static_cast<std::int32_t>(plan_.rows.size())};
+  const auto grain = static_cast<std::int32_t>(token_tile(options_, tile.few));
+  DevicePlan::WorkItem item{.first_block = tile.first_block,
+                            .first_token = cut.begin / grain * grain,
+                            .first_seen = cut.begin,
+                            .last_token = cut.end,
+                            .first_row = static_cast<std::int32_t>(plan_.rows.size())};
   add_rows(tile, cut);
   item.num_rows = static_cast<std::int32_t>(plan_.rows.size()) - item.first_row;
   if (item.num_rows == 0) {
@@ -123,7 +123,8 @@ bool ItemCutter::add_item(const DeviceTile& tile, TokenRange cut) {
   return true;
 }
 
-// Adds the rows of the tile that see something of `cut`. Their parts are numbered within the row.
+// Adds the rows of the tile that see something of `cut`. Their partials are numbered within the
+// row.
 void ItemCutter::add_rows(const DeviceTile& tile, TokenRange cut) {
   const Entry& entry = *tile.entry;
   for (std::int32_t i = tile.first; i < tile.first + tile.count; ++i) {
@@ -131,36 +132,36 @@ void ItemCutter::add_rows(const DeviceTile& tile, TokenRange cut) {
     const TokenRange range = visible_tokens(entry, row, options_.window_tokens);
     const TokenRange seen = {std::max(range.begin, cut.begin), std::min(range.end, cut.end)};
     if (seen.begin < seen.end) {
-      const auto part = plan_.parts[static_cast<std::size_t>(row.row)].count++;
+      const auto partial = plan_.partials[static_cast<std::size_t>(row.row)].count++;
       plan_.rows.push_back({.query = tile.first_query + i,
                             .visible_begin = seen.begin,
                             .visible_end = seen.end,
-                            .part = part});
+                            .partial = partial});
     }
   }
 }
 
-// Gives parts, which have their place within their row, their place among all parts. The part of a
-// row that has one takes no room.
-void place_parts(DevicePlan& plan) {
-  for (DevicePlan::Parts& parts : plan.parts) {
-    const bool whole = parts.count == 1;
-    parts.first = whole ? -1 : plan.num_parts;
-    plan.num_parts += whole ? 0 : parts.count;
+// Gives partials, which have their place within their row, their place among all partials. The
+// partial of a row that has one takes no room.
+void place_partials(DevicePlan& plan) {
+  for (DevicePlan::PartialResults& partials : plan.partials) {
+    const bool whole = partials.count == 1;
+    partials.first = whole ? -1 : plan.num_partials;
+    plan.num_partials += whole ? 0 : partials.count;
     plan.num_merged += whole ? 0 : 1;
   }
   for (DevicePlan::Row& row : plan.rows) {
     const auto batch_row = plan.query_rows[static_cast<std::size_t>(row.query)];
-    const std::int32_t first = plan.parts[static_cast<std::size_t>(batch_row)].first;
-    row.part = first < 0 ? ~batch_row : first + row.part;
+    const std::int32_t first = plan.partials[static_cast<std::size_t>(batch_row)].first;
+    row.partial = first < 0 ? ~batch_row : first + row.partial;
     row.row = batch_row;
   }
 }
 
 // Sorts the longest first: what begins last should end soon. What reads the same tokens is side by
 // side, so that the cache has them.
-void sort_by_length(std::vector<DevicePlan::Item>& items) {
-  const auto order = [](const DevicePlan::Item& item) {
+void sort_by_length(std::vector<DevicePlan::WorkItem>& items) {
+  const auto order = [](const DevicePlan::WorkItem& item) {
     return std::tuple(item.first_token - item.last_token, item.first_block, item.first_token,
                       item.first_row);
   };
@@ -170,7 +171,7 @@ void sort_by_length(std::vector<DevicePlan::Item>& items) {
 
 // Puts `items` in the order of their lists. Returns the list of each.
 std::vector<std::int64_t> sort_by_list(std::vector<Listed>& listed,
-                                       std::vector<DevicePlan::Item>& items) {
+                                       std::vector<DevicePlan::WorkItem>& items) {
   std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
     return std::tie(a.list, a.piece, a.index) < std::tie(b.list, b.piece, b.index);
   });
@@ -191,7 +192,7 @@ std::vector<std::int64_t> cut_items(const AttentionShape& shape, const DeviceTil
   for (const DeviceTile& tile : tiles.tiles) {
     cutter.cut(tile);
   }
-  place_parts(plan);
+  place_partials(plan);
   sort_by_length(plan.few);
   if (cuts.list_capacity > 0) {
     return sort_by_list(cutter.listed(), plan.many);

@@ -12,16 +12,17 @@
 namespace quire::attention {
 namespace {
 
-constexpr std::int64_t kMostParts = 128;  // of one entry for one row
+constexpr std::int64_t kMostPartials = 128;  // of one entry for one row
 
 }  // namespace
 
 std::int64_t Cut::piece(std::int64_t tokens) const {
   const double wanted = static_cast<double>(tokens) / share;
   const auto pieces = static_cast<std::int64_t>(up ? std::ceil(wanted) : std::floor(wanted));
-  return base::divide_up(base::divide_up(tokens, std::clamp<std::int64_t>(pieces, 1, kMostParts)),
-                         step) *
-         step;
+  return base::divide_up(
+             base::divide_up(tokens, std::clamp<std::int64_t>(pieces, 1, kMostPartials)),
+             token_tile) *
+         token_tile;
 }
 
 void Lengths::add(std::int64_t tokens, std::int64_t count) {
@@ -64,13 +65,14 @@ double Lengths::least(std::int64_t workers, std::int64_t item_tokens) const {
          static_cast<double>(base::divide_up(tiles_, workers) * item_tokens);
 }
 
-std::pair<Cut, double> Lengths::best(std::int64_t step, std::int64_t workers,
+std::pair<Cut, double> Lengths::best(std::int64_t token_tile, std::int64_t workers,
                                      std::int64_t item_tokens) const {
   constexpr int kMostRounds = 4;
   std::pair<Cut, double> best{{}, std::numeric_limits<double>::infinity()};
   for (int rounds = 1; rounds <= kMostRounds && total_ > 0; ++rounds) {
     for (const bool up : {false, true}) {
-      const Cut cut{static_cast<double>(total_) / static_cast<double>(workers * rounds), up, step};
+      const Cut cut{static_cast<double>(total_) / static_cast<double>(workers * rounds), up,
+                    token_tile};
       if (const double end = estimate(cut, workers, item_tokens); end < best.second) {
         best = {cut, end};
       }

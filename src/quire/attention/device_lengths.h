@@ -12,11 +12,11 @@ namespace quire::attention {
 // Tokens that take as long as all that an item costs beside them.
 inline constexpr std::int64_t kItemTokens = 256;
 
-// Equal pieces of about `share` tokens, whole steps.
+// Equal pieces of about `share` tokens, whole token tiles.
 struct Cut {
   double share = 1;
   bool up = false;  // rather one piece more than one less
-  std::int64_t step = 1;
+  std::int64_t token_tile = 1;
 
   // Returns the length of the pieces of a tile of `tokens` tokens.
   [[nodiscard]] std::int64_t piece(std::int64_t tokens) const;
@@ -41,7 +41,7 @@ class Lengths {
   [[nodiscard]] double least(std::int64_t workers, std::int64_t item_tokens) const;
 
   // Returns the cut that ends first, and the tokens after which the last of the workers is done.
-  [[nodiscard]] std::pair<Cut, double> best(std::int64_t step, std::int64_t workers,
+  [[nodiscard]] std::pair<Cut, double> best(std::int64_t token_tile, std::int64_t workers,
                                             std::int64_t item_tokens = kItemTokens) const;
 
  private:

@@ -14,13 +14,13 @@
 
 namespace quire::attention {
 
-// Steps of kStepTokens tokens that an item of many columns takes beside its own, in lists.
-inline constexpr std::int64_t kItemSteps = kItemTokens / kStepTokens;
-inline constexpr std::int64_t kLeastSteps = 2;  // of an item that begins in the middle of a list
+// Tiles of kTokenTile tokens that an item of many columns takes beside its own, in lists.
+inline constexpr std::int64_t kItemTiles = kItemTokens / kTokenTile;
+inline constexpr std::int64_t kLeastTiles = 2;  // of an item that begins in the middle of a list
 
 struct ListPiece {
   std::size_t tile = 0;
-  std::int64_t first = 0, steps = 0;  // of the tile
+  std::int64_t first = 0, tiles = 0;  // of the tile
   std::int64_t list = 0;              // those of one tile's own before the others
 };
 
@@ -30,13 +30,13 @@ struct ListWorkers {
   std::int64_t heads_of_last = 1;  // KV heads that one of the last list's takes
 };
 
-// Returns who computes lists of `capacity` steps, with all that items cost. `tile_steps`: the steps
-// of each tile.
-[[nodiscard]] ListWorkers measure_lists(std::span<const std::int64_t> tile_steps,
+// Returns who computes lists of `capacity` token tiles, with all that items cost. `token_tiles`:
+// those of each tile.
+[[nodiscard]] ListWorkers measure_lists(std::span<const std::int64_t> token_tiles,
                                         std::int64_t kv_heads, std::int64_t capacity);
 
 // Returns the pieces of these lists, tile by tile, first to last.
-[[nodiscard]] std::vector<ListPiece> cut_lists(std::span<const std::int64_t> tile_steps,
+[[nodiscard]] std::vector<ListPiece> cut_lists(std::span<const std::int64_t> token_tiles,
                                                std::int64_t capacity);
 
 }  // namespace quire::attention

@@ -6,11 +6,11 @@ void DevicePlan::clear() {
   few.clear();
   many.clear();
   rows.clear();
-  parts.clear();
+  partials.clear();
   blocks.clear();
   query_rows.clear();
   query_positions.clear();
-  num_parts = num_merged = widest_few = 0;
+  num_partials = num_merged = widest_few = 0;
   cta_group = {};
   queues.clear();
   counters = {};

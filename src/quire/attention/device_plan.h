@@ -1,9 +1,9 @@
 // DevicePlan: the work of a GPU for the entries of one step. make_device_plan makes it. Two
 // families of kernels share it: items of few query columns, where reading KV is the cost (decode),
 // and items of many, where the arithmetic is (prefill, chunks that many requests use). Each item
-// gives every one of its rows a part, (max, sum, values) over a range of the run's tokens; the
-// parts of a row are merged in the order of its entries and their tokens. A part that is the only
-// one of its row takes no room: the item writes the row.
+// gives every one of its rows a partial, (max, sum, values) over a range of the run's tokens; the
+// partials of a row are merged in the order of its entries and their tokens. A partial that is the
+// only one of its row takes no room: the item writes the row.
 //
 // Where the ranges begin decides the last bits of a result. With a fixed `range_tokens` they depend
 // on the run alone, so that a row's bits do not depend on its batch; by default they depend on how
@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 
 namespace quire::attention {
 
@@ -22,13 +22,13 @@ namespace quire::attention {
 inline constexpr int kFewColumns = 16;
 inline constexpr int kFewColumnsOfOneKernel = 32;
 inline constexpr int kManyColumns = 128;
-inline constexpr int kStepTokens = 128;  // that a kernel takes at once at most
+inline constexpr int kTokenTile = 128;  // that a kernel takes at once at most
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
-  struct Item {
+  struct WorkItem {
     std::int32_t first_block = 0;  // of the entry's run: index into `blocks`
-    std::int32_t first_token = 0;  // of the run: a multiple of kStepTokens, so that what is taken
+    std::int32_t first_token = 0;  // of the run: a multiple of kTokenTile, so that what is taken
                                    // together does not depend on what the rows see
     std::int32_t first_seen = 0;   // what is before it is not read
     std::int32_t last_token = 0;   // one past; every token before it is stored
@@ -40,11 +40,12 @@ struct DevicePlan {
     std::int32_t query = 0;          // index into `query_rows`: which rotated query
     std::int32_t visible_begin = 0;  // tokens of the run that it sees
     std::int32_t visible_end = 0;
-    std::int32_t part = 0;  // where nothing is to be merged: ~row of the batch, to be written whole
-    std::int32_t row = 0;   // of the batch
+    std::int32_t partial =
+        0;                 // where nothing is to be merged: ~row of the batch, to be written whole
+    std::int32_t row = 0;  // of the batch
   };
-  // Where the parts of one row of the batch lie: [first, first + count).
-  struct Parts {
+  // Where the partials of one row of the batch lie: [first, first + count).
+  struct PartialResults {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
   };
@@ -56,27 +57,27 @@ struct DevicePlan {
     std::int32_t pairs = 0;
   };
   // The work of one CTA, or of one of its halves. A queued item is an item for one KV head, number
-  // item * KV heads + head. Round i takes number first + i / 2 * (steps[0] + steps[1]) + i % 2 *
-  // steps[0]. All that a CTA needs to begin is in one place: where a kernel begins, each load that
-  // waits for another costs time. Uploaded as it is.
+  // item * KV heads + head. Round i takes number first + i / 2 * (strides[0] + strides[1]) + i % 2
+  // * strides[0]. All that a CTA needs to begin is in one place: where a kernel begins, each load
+  // that waits for another costs time. Uploaded as it is.
   struct alignas(16) Queue {
     // The kind of a CTA: both halves have it. A word, as kernels read it.
     enum class Kind : std::int32_t { kNone, kFew, kMany, kPair };  // NOLINT(performance-enum-size)
     std::int32_t first = 0;
-    std::int32_t steps[2] = {};
+    std::int32_t strides[2] = {};
     std::int32_t count = 0;
     Kind kind = Kind::kNone;      // kPair: of many columns, cta_group.pairs
     std::int32_t workers = 0;     // CTAs of the family
-    Item item;                    // of the first round
+    WorkItem item;                // of the first round
     std::int32_t unused[4] = {};  // a CTA's two are a line of the cache
   };
-  std::vector<Item> few, many;
+  std::vector<WorkItem> few, many;
   std::vector<Row> rows;
-  std::vector<Parts> parts;                   // [rows of the batch]
+  std::vector<PartialResults> partials;       // [rows of the batch]
   std::vector<std::int32_t> blocks;           // block ids, run after run
   std::vector<std::int32_t> query_rows;       // [entry rows] row of the batch
   std::vector<std::int32_t> query_positions;  // [entry rows]
-  std::int32_t num_parts = 0;                 // that take room
+  std::int32_t num_partials = 0;              // that take room
   std::int32_t num_merged = 0;                // rows of the batch that are not written by an item
   std::int32_t widest_few = 0;                // columns of an item of few
   bool like_many = false;                     // items of few give the bits of items of many

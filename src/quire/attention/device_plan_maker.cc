@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_cuts.h"
 #include "quire/attention/device_items.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/device_queues.h"
 #include "quire/attention/device_tiles.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
 
@@ -37,7 +37,7 @@ void list_entries(std::span<const Entry> entries, std::int32_t window_tokens, De
     QUIRE_CHECK(window_tokens >= 0 && entry.num_tokens >= 0, "an entry without tokens");
     std::int32_t before = -1;
     for (const EntryRow& row : entry.rows) {
-      QUIRE_CHECK(row.row > before && static_cast<std::size_t>(row.row) < plan.parts.size(),
+      QUIRE_CHECK(row.row > before && static_cast<std::size_t>(row.row) < plan.partials.size(),
                   "rows of an entry are ascending and in the batch");
       before = row.row;
       plan.query_rows.push_back(row.row);
@@ -58,7 +58,7 @@ DevicePlan make_device_plan(const AttentionShape& shape, std::span<const Entry> 
   DevicePlan plan = std::move(memory);
   plan.clear();
   plan.like_many = few_are_like_many(options);
-  plan.parts.resize(static_cast<std::size_t>(num_rows));
+  plan.partials.resize(static_cast<std::size_t>(num_rows));
   list_entries(entries, options.window_tokens, plan);
   const DeviceTiles tiles = cut_device_tiles(shape, entries, options);
   const DeviceCuts cuts = choose_cuts(tiles, shape.kv_heads, options);

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 
 namespace quire::attention {
 

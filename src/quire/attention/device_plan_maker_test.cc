@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 
 namespace quire::attention {
@@ -54,17 +54,17 @@ Scene random_scene(std::uint32_t seed) {
   return scene;
 }
 
-// How often each (query, token) pair is computed, and in which part.
+// How often each (query, token) pair is computed, and in which partial.
 struct Coverage {
   std::map<std::pair<std::int32_t, std::int32_t>, int> times;  // (query, token)
   std::map<std::int32_t, std::vector<std::pair<std::int32_t, std::int32_t>>>
-      parts;  // batch row -> (part, query)
+      partials;  // batch row -> (partial, query)
 };
 
 Coverage coverage_of(const DevicePlan& plan) {
   Coverage coverage;
   for (const auto* items : {&plan.few, &plan.many}) {
-    for (const DevicePlan::Item& item : *items) {
+    for (const DevicePlan::WorkItem& item : *items) {
       for (std::int32_t i = 0; i < item.num_rows; ++i) {
         const DevicePlan::Row& row = plan.rows[static_cast<std::size_t>(item.first_row + i)];
         EXPECT_LE(item.first_token, row.visible_begin);
@@ -74,7 +74,7 @@ Coverage coverage_of(const DevicePlan& plan) {
         }
         const std::int32_t batch_row = plan.query_rows[static_cast<std::size_t>(row.query)];
         EXPECT_EQ(row.row, batch_row);
-        coverage.parts[batch_row].emplace_back(row.part, row.query);
+        coverage.partials[batch_row].emplace_back(row.partial, row.query);
       }
     }
   }
@@ -101,7 +101,7 @@ std::array<std::vector<int>, 2> taken_items(const DevicePlan& plan, std::int32_t
       EXPECT_TRUE(round > 0 ||
                   queue.item.first_row == items.at(static_cast<std::size_t>(item)).first_row);
       ++taken[many ? 0 : 1].at(static_cast<std::size_t>(item * kv_heads + number % kv_heads));
-      number += queue.steps[round % 2];
+      number += queue.strides[round % 2];
     }
   }
   return taken;
@@ -143,10 +143,10 @@ DevicePlan plan_of_two_levels(std::int32_t rows, std::int32_t common, std::int32
                           {.block_tokens = 32, .many_workers = 132, .one_kernel = true});
 }
 
-// Steps of kStepTokens tokens of each CTA for many columns.
-std::vector<std::int32_t> steps_of_ctas(const DevicePlan& plan, std::int32_t kv_heads) {
+// Tiles of kTokenTile tokens of each CTA for many columns.
+std::vector<std::int32_t> token_tiles_of_ctas(const DevicePlan& plan, std::int32_t kv_heads) {
   const std::int32_t width = 1 + plan.cta_group.pairs;
-  std::vector<std::int32_t> steps;
+  std::vector<std::int32_t> tiles;
   for (std::int32_t cta = 0; cta < std::ssize(plan.queues) / 2; ++cta) {
     const DevicePlan::Queue& queue = plan.queues[static_cast<std::size_t>(2 * cta)];
     if (queue.kind < DevicePlan::Queue::Kind::kMany) {
@@ -154,14 +154,14 @@ std::vector<std::int32_t> steps_of_ctas(const DevicePlan& plan, std::int32_t kv_
     }
     std::int32_t number = queue.first, sum = 0;
     for (std::int32_t round = 0; round < queue.count; ++round) {
-      const DevicePlan::Item& item =
+      const DevicePlan::WorkItem& item =
           plan.many[static_cast<std::size_t>(number / kv_heads * width + cta % width)];
-      sum += (item.last_token - item.first_token + kStepTokens - 1) / kStepTokens;
-      number += queue.steps[round % 2];
+      sum += (item.last_token - item.first_token + kTokenTile - 1) / kTokenTile;
+      number += queue.strides[round % 2];
     }
-    steps.push_back(sum);
+    tiles.push_back(sum);
   }
-  return steps;
+  return tiles;
 }
 
 // Equal pieces leave a last round that is half empty; lists of pieces end together.
@@ -171,10 +171,10 @@ TEST(DevicePlan, WhereEqualPiecesLeaveARoundHalfEmptyTilesAreCutIntoListsThatEnd
     for (const auto& times : taken_items(plan, 8)) {
       EXPECT_TRUE(std::ranges::all_of(times, [](int count) { return count == 1; }));
     }
-    const std::vector<std::int32_t> steps = steps_of_ctas(plan, 8);
+    const std::vector<std::int32_t> tiles = token_tiles_of_ctas(plan, 8);
     const double mean =
-        std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
-    EXPECT_LE(*std::ranges::max_element(steps), 1.1 * mean) << rows;
+        std::accumulate(tiles.begin(), tiles.end(), 0.0) / static_cast<double>(tiles.size());
+    EXPECT_LE(*std::ranges::max_element(tiles), 1.1 * mean) << rows;
   }
 }
 
@@ -211,7 +211,8 @@ TEST(DevicePlan, WhereCtasOfFewColumnsAreManyTheyAreSpreadOverTheOthers) {
   EXPECT_EQ(few_of(0, 132), 2 * plan.cta_group.few_workers);
 }
 
-// Half as many items leave half as many parts; but not where some workers would have nothing to do.
+// Half as many items leave half as many partials; but not where some workers would have nothing to
+// do.
 TEST(DevicePlan, FewLongItemsAreOneToAMultiprocessorWhereThatEndsNoLater) {
   const std::vector<std::int32_t> blocks(256, 1);
   const auto items = [&](int rows) {
@@ -282,7 +283,7 @@ TEST(DevicePlan, ItemsOfTheSameTokensAreNeighbours) {
   }
 }
 
-TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder) {
+TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartialsOfItsOwnInOrder) {
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     const Scene scene = random_scene(seed);
     const std::int32_t window = seed % 3 == 0 ? 200 : 0;
@@ -309,23 +310,23 @@ TEST(DevicePlan, EveryRowComputesEveryTokenThatItSeesOnceInPartsOfItsOwnInOrder)
     ASSERT_EQ(coverage.times.size(), pairs) << "nothing else";
     std::int32_t next = 0, merged = 0;
     for (std::int32_t row = 0; row < scene.num_rows; ++row) {
-      auto& parts = coverage.parts[row];
-      std::ranges::sort(parts);
-      const DevicePlan::Parts& place = plan.parts[static_cast<std::size_t>(row)];
-      ASSERT_EQ(place.count, std::ssize(parts));
+      auto& partials = coverage.partials[row];
+      std::ranges::sort(partials);
+      const DevicePlan::PartialResults& place = plan.partials[static_cast<std::size_t>(row)];
+      ASSERT_EQ(place.count, std::ssize(partials));
       if (place.count == 1) {
         ASSERT_EQ(place.first, -1) << "written whole";
-        ASSERT_EQ(parts[0].first, ~row);
+        ASSERT_EQ(partials[0].first, ~row);
         continue;
       }
       ++merged;
       ASSERT_EQ(place.first, next);
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        ASSERT_EQ(parts[i].first, next++);
-        ASSERT_TRUE(i == 0 || parts[i - 1].second <= parts[i].second) << "entries in order";
+      for (std::size_t i = 0; i < partials.size(); ++i) {
+        ASSERT_EQ(partials[i].first, next++);
+        ASSERT_TRUE(i == 0 || partials[i - 1].second <= partials[i].second) << "entries in order";
       }
     }
-    ASSERT_EQ(plan.num_parts, next);
+    ASSERT_EQ(plan.num_partials, next);
     ASSERT_EQ(plan.num_merged, merged);
   }
 }
@@ -344,7 +345,7 @@ TEST(DevicePlan, FixedRangesDoNotDependOnTheBatch) {
   const auto ranges = [&](std::vector<Entry> entries) {
     const DevicePlan plan = make_device_plan(shape, entries, 80, options);
     std::vector<std::pair<std::int32_t, std::int32_t>> found;
-    for (const DevicePlan::Item& item : plan.many) {
+    for (const DevicePlan::WorkItem& item : plan.many) {
       if (item.num_rows == 1) {
         found.emplace_back(item.first_token, item.last_token);
       }

@@ -24,7 +24,7 @@ DevicePlan::CtaGroup choose_cta_group(const QueueShape& shape, const DeviceCuts&
     const auto for_many = static_cast<std::int32_t>(width * cuts.lists.workers);
     return {.few_workers = shape.workers - for_many, .many_workers = for_many, .pairs = width - 1};
   }
-  const auto queued = [&](const std::vector<DevicePlan::Item>& items) {
+  const auto queued = [&](const std::vector<DevicePlan::WorkItem>& items) {
     return std::ssize(items) * shape.kv_heads;
   };
   const std::int64_t all = shape.workers, many = queued(plan.many), few = queued(plan.few);
@@ -45,7 +45,7 @@ DevicePlan::CtaGroup choose_cta_group(const QueueShape& shape, const DeviceCuts&
 Queue rounds_of(std::int32_t worker, std::int32_t workers, std::int32_t queued) {
   const std::int32_t whole = queued / workers, left = queued % workers, back = workers - 1 - worker;
   return {.first = worker,
-          .steps = {2 * back + 1, 2 * worker + 1},
+          .strides = {2 * back + 1, 2 * worker + 1},
           .count = whole + ((whole % 2 == 0 ? worker : back) < left ? 1 : 0)};
 }
 
@@ -68,10 +68,11 @@ void queue_lists(const QueueShape& shape, std::int64_t heads_of_last,
     const auto heads = static_cast<std::int32_t>(end == lists.size() ? heads_of_last : 1);
     for (std::int32_t head = 0; head < shape.kv_heads; head += heads) {
       const bool all = heads == 1;
-      const std::int32_t step = all ? shape.kv_heads : 1;
-      queue_many(shape.width, worker++,
-                 {.first = of_list + head, .steps = {step, step}, .count = all ? count : heads},
-                 queues);
+      const std::int32_t stride = all ? shape.kv_heads : 1;
+      queue_many(
+          shape.width, worker++,
+          {.first = of_list + head, .strides = {stride, stride}, .count = all ? count : heads},
+          queues);
     }
   }
 }

@@ -8,16 +8,16 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/divide.h"
 
 namespace quire::attention {
 namespace {
 
-constexpr std::int64_t kFewStep = 32;  // shortest range of an item of few columns
+constexpr std::int64_t kFewTokenTile = 32;  // shortest range of an item of few columns
 
 // Where the families differ in the last bits and ranges are fixed, one of them does everything.
 bool is_few(const Entry& entry, std::int64_t rows, std::int32_t group,
@@ -63,20 +63,20 @@ std::int32_t find_width(const DeviceTiles& tiles, const DevicePlanOptions& optio
   return left == nullptr ? 2 : 1;
 }
 
-// Returns the steps of each tile of many columns, or pair of them.
-std::vector<std::int64_t> many_steps(const DeviceTiles& tiles) {
-  std::vector<std::int64_t> steps;
+// Returns the token tiles of each tile of many columns, or pair of them.
+std::vector<std::int64_t> many_token_tiles(const DeviceTiles& tiles) {
+  std::vector<std::int64_t> counts;
   bool second = false;  // of a pair
   for (const DeviceTile& tile : tiles.tiles) {
     if (tile.few) {
       continue;
     }
     if (!second) {
-      steps.push_back(base::divide_up(tile.seen.end, kStepTokens) - tile.seen.begin / kStepTokens);
+      counts.push_back(base::divide_up(tile.seen.end, kTokenTile) - tile.seen.begin / kTokenTile);
     }
     second = tiles.width == 2 && !second;
   }
-  return steps;
+  return counts;
 }
 
 }  // namespace
@@ -85,8 +85,8 @@ bool few_are_like_many(const DevicePlanOptions& options) {
   return options.one_kernel && options.range_tokens > 0;
 }
 
-std::int64_t step_tokens(const DevicePlanOptions& options, bool few) {
-  return few && !options.one_kernel ? kFewStep : kStepTokens;
+std::int64_t token_tile(const DevicePlanOptions& options, bool few) {
+  return few && !options.one_kernel ? kFewTokenTile : kTokenTile;
 }
 
 DeviceTiles cut_device_tiles(const AttentionShape& shape, std::span<const Entry> entries,
@@ -120,7 +120,7 @@ DeviceTiles cut_device_tiles(const AttentionShape& shape, std::span<const Entry>
     first_query += num_rows;
   }
   made.width = find_width(made, options);
-  made.many_steps = many_steps(made);
+  made.many_token_tiles = many_token_tiles(made);
   return made;
 }
 

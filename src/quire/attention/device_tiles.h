@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/device_lengths.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 
 namespace quire::attention {
@@ -24,17 +24,17 @@ struct DeviceTile {
 };
 
 struct DeviceTiles {
-  std::vector<DeviceTile> tiles;         // entry after entry
-  Lengths few, many;                     // of the two families, for all KV heads
-  std::int32_t width = 1;                // 2: tiles of many columns are pairs
-  std::vector<std::int64_t> many_steps;  // of each tile of many columns, or pair of them
+  std::vector<DeviceTile> tiles;               // entry after entry
+  Lengths few, many;                           // of the two families, for all KV heads
+  std::int32_t width = 1;                      // 2: tiles of many columns are pairs
+  std::vector<std::int64_t> many_token_tiles;  // of each tile of many columns, or pair of them
 };
 
 // Returns true if one kernel computes both families to the same bits.
 [[nodiscard]] bool few_are_like_many(const DevicePlanOptions& options);
 
 // Returns the tokens that a kernel takes at once: items begin at a multiple of it.
-[[nodiscard]] std::int64_t step_tokens(const DevicePlanOptions& options, bool few);
+[[nodiscard]] std::int64_t token_tile(const DevicePlanOptions& options, bool few);
 
 // Returns the tiles of all entries. Tiles that see nothing are left out.
 [[nodiscard]] DeviceTiles cut_device_tiles(const AttentionShape& shape,

@@ -244,8 +244,8 @@ TEST_P(SameBits, SecondCallWithTheSameScratchAllocatesNothing) {
   const Problem problem{.uses = {causal(kv, 0, 2)}, .q = random_queries(shape, 2, 17), .half = 32};
   device::ThreadPool threads(3);
   const std::vector<Entry> entries = entries_of(problem);
-  const Plan plan = make_plan(shape, entries, 16, 0, 3);
-  ASSERT_GT(plan.num_slots, 0);
+  const AttentionPlan plan = make_plan(shape, entries, 16, 0, 3);
+  ASSERT_GT(plan.num_result_slots, 0);
   const kernels::RotaryTable rotary = table_of(plan.query_positions, 32);
   std::vector<float> out(problem.q.size());
   AttentionScratch scratch;

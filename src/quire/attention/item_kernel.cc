@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/divide.h"
 #include "quire/tensor/dtype.h"

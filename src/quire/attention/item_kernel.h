@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -18,7 +18,7 @@ namespace quire::attention {
 // The query rows of a call, not rotated.
 struct QueryRows {
   std::span<const Entry> entries;
-  std::span<const std::int32_t> first_query;  // Plan::first_query
+  std::span<const std::int32_t> first_query;  // AttentionPlan::first_query
   const kernels::RotaryTable* rotary = nullptr;
   const float* q = nullptr;  // row r at q + r * stride, [heads, head_dim]
   std::ptrdiff_t stride = 0;

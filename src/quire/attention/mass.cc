@@ -10,7 +10,7 @@
 #include "quire/attention/entry.h"
 #include "quire/base/check.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -19,7 +19,7 @@ namespace quire::attention {
 namespace {
 
 // The queries of an entry, rotated for it: [rows, heads, head_dim].
-std::vector<float> rotated_queries(const kernels::Context& context, const MassParams& p,
+std::vector<float> rotated_queries(const kernels::KernelContext& context, const MassParams& p,
                                    std::size_t entry) {
   const std::span<const EntryRow> rows = p.entries[entry].rows;
   const std::size_t head_dim = static_cast<std::size_t>(p.shape.head_dim);
@@ -90,7 +90,7 @@ void add_block_mass(const MassParams& p, std::size_t entry_index, std::span<cons
 
 }  // namespace
 
-void add_mass(const kernels::Context& context, const MassParams& params,
+void add_mass(const kernels::KernelContext& context, const MassParams& params,
               const tensor::PagedKVView& view) {
   QUIRE_CHECK(params.mass.size() == params.entries.size(), "a mass for every entry");
   for (std::size_t e = 0; e < params.entries.size(); ++e) {

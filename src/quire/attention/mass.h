@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <span>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -16,8 +16,8 @@ namespace quire::attention {
 struct MassParams {
   AttentionShape shape;
   std::span<const Entry> entries;
-  const Plan* plan = nullptr;  // of these entries
-  std::span<const float> q;    // as RunParams
+  const AttentionPlan* plan = nullptr;  // of these entries
+  std::span<const float> q;             // as RunParams
   std::ptrdiff_t q_stride = 0;
   const kernels::RotaryTable* rotary = nullptr;
   std::span<const float> lse;               // [rows, heads], of run() over all entries
@@ -26,7 +26,7 @@ struct MassParams {
 
 // mass[e][token] += the probability that the rows of entry e give the token, summed over rows and
 // heads. No sliding window. Cost: 2 * rows * heads * tokens * head_dim FLOP.
-void add_mass(const kernels::Context& context, const MassParams& params,
+void add_mass(const kernels::KernelContext& context, const MassParams& params,
               const tensor::PagedKVView& view);
 
 }  // namespace quire::attention

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_level_groups.h"
 #include "quire/attention/plan_levels.h"
 #include "quire/attention/plan_tiles.h"
@@ -17,7 +17,7 @@ namespace quire::attention {
 namespace {
 
 // Appends the item to the last chain, or to a new one.
-void append_item(const WorkItem& item, bool begins, Plan& plan) {
+void append_item(const WorkItem& item, bool begins, AttentionPlan& plan) {
   if (begins) {
     plan.chains.push_back({.first_item = static_cast<std::int32_t>(plan.items.size())});
   }
@@ -47,7 +47,8 @@ void line_up(std::span<const Entry> entries, const Tiles& tiles, std::span<const
 
 // Appends a chain for each tile of the first level, over all levels.
 void append_chains(std::span<const Entry> entries, const Tiles& tiles,
-                   std::span<const Level> levels, std::vector<const Tile*>& line, Plan& plan) {
+                   std::span<const Level> levels, std::vector<const Tile*>& line,
+                   AttentionPlan& plan) {
   for (const LevelEntry& first : levels.front()) {
     line_up(entries, tiles, levels, first, line);
     const WorkItem* last = nullptr;
@@ -61,22 +62,22 @@ void append_chains(std::span<const Entry> entries, const Tiles& tiles,
   }
 }
 
-// Appends a chain of one item for each piece of a tile. Takes slots from `slots` on.
+// Appends a chain of one item for each piece of a tile. Takes result slots from `slots` on.
 void append_pieces(const Tile& tile, std::span<const TokenRange> pieces, std::int32_t& slots,
-                   Plan& plan) {
+                   AttentionPlan& plan) {
   for (const TokenRange range : pieces) {
     for (std::int32_t piece = range.begin; piece < range.end; ++piece) {
       WorkItem item = tile.item;
       item.first_piece = piece;
       item.last_piece = piece + 1;
-      item.slot = slots;
+      item.result_slot = slots;
       slots += item.rows * item.heads;
       append_item(item, true, plan);
     }
   }
 }
 
-void append_split(const Tiles& tiles, std::span<const Level> levels, Plan& plan) {
+void append_split(const Tiles& tiles, std::span<const Level> levels, AttentionPlan& plan) {
   std::int32_t slots = 0;
   for (const Level level : levels) {
     for (const LevelEntry& entry : level) {
@@ -85,13 +86,13 @@ void append_split(const Tiles& tiles, std::span<const Level> levels, Plan& plan)
       }
     }
   }
-  plan.num_slots = std::max(plan.num_slots, slots);
+  plan.num_result_slots = std::max(plan.num_result_slots, slots);
 }
 
 }  // namespace
 
 void make_chains(std::span<const Entry> entries, const Tiles& tiles,
-                 std::span<const LevelGroup> levels, Chains& chains, Plan& plan) {
+                 std::span<const LevelGroup> levels, Chains& chains, AttentionPlan& plan) {
   chains.groups.clear();
   for (const LevelGroup& group : levels) {
     const auto first = static_cast<std::int32_t>(plan.chains.size());

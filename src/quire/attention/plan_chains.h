@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_level_groups.h"
 #include "quire/attention/plan_tiles.h"
 
@@ -26,8 +26,8 @@ struct Chains {
   std::vector<const Tile*> line;   // scratch: tiles over the same rows, in the order of chains
 };
 
-// Fills items, chains and num_slots of `plan`, which are empty. No chain is after another.
+// Fills items, chains and num_result_slots of `plan`, which are empty. No chain is after another.
 void make_chains(std::span<const Entry> entries, const Tiles& tiles,
-                 std::span<const LevelGroup> levels, Chains& chains, Plan& plan);
+                 std::span<const LevelGroup> levels, Chains& chains, AttentionPlan& plan);
 
 }  // namespace quire::attention

@@ -16,8 +16,8 @@
 namespace quire::attention {
 namespace {
 
-constexpr int kItemsPerThread = 3;  // fewer tiles than this: pieces may be computed apart
-constexpr int kSlotTokens = 64;     // about as long as a slot and its merge take
+constexpr int kItemsPerThread = 3;     // fewer tiles than this: pieces may be computed apart
+constexpr int kResultSlotTokens = 64;  // about as long as a result slot and its merge take
 
 std::int64_t count_tiles(const Tiles& tiles, Level level) {
   std::int64_t count = 0;
@@ -40,8 +40,8 @@ bool has_one_piece_per_tile(const Tiles& tiles, Level level) {
 }
 
 // Compares chains to pieces for levels that continue each other. With a chain for each tile, the
-// busiest thread must have less to do than its share of all pieces. Each piece costs a slot and a
-// merge beside its tokens.
+// busiest thread must have less to do than its share of all pieces. Each piece costs a result slot
+// and a merge beside its tokens.
 bool chains_are_faster(std::span<const Entry> entries, std::span<const Level> levels,
                        std::int64_t tiles, int threads) {
   std::int64_t tokens = 0;
@@ -54,7 +54,7 @@ bool chains_are_faster(std::span<const Entry> entries, std::span<const Level> le
     }
   }
   const std::int64_t chains_of_busiest = (tiles + threads - 1) / threads;
-  return chains_of_busiest * threads * tokens <= tiles * (tokens + kSlotTokens * pieces);
+  return chains_of_busiest * threads * tokens <= tiles * (tokens + kResultSlotTokens * pieces);
 }
 
 // Returns true if levels with few tiles each are to be cut into pieces that run side by side: if

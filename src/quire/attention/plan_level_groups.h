@@ -14,8 +14,8 @@ namespace quire::attention {
 // Neighbouring levels that are computed together.
 struct LevelGroup {
   std::span<const Level> levels;
-  // Every piece is an item with a slot of its own. Else the levels continue each other: the items
-  // of a tile over all of them are one chain.
+  // Every piece is an item with a result slot of its own. Else the levels continue each other: the
+  // items of a tile over all of them are one chain.
   bool split = false;
 };
 

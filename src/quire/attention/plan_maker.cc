@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_chains.h"
 #include "quire/attention/plan_level_groups.h"
 #include "quire/attention/plan_levels.h"
@@ -30,7 +30,7 @@ struct PlanMaker::Memory {
 namespace {
 
 // Lists the query rows of all entries, entry after entry.
-void list_queries(std::span<const Entry> entries, Plan& plan) {
+void list_queries(std::span<const Entry> entries, AttentionPlan& plan) {
   for (const Entry& entry : entries) {
     plan.first_query.push_back(static_cast<std::int32_t>(plan.query_positions.size()));
     std::int32_t last = -1;
@@ -52,7 +52,7 @@ PlanMaker::~PlanMaker() = default;
 
 void PlanMaker::make(const AttentionShape& shape, std::span<const Entry> entries,
                      std::int32_t block_tokens, std::int32_t window_tokens, int threads,
-                     Plan& plan) {
+                     AttentionPlan& plan) {
   QUIRE_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0,
               "heads must be a multiple of kv_heads");
   QUIRE_CHECK(block_tokens >= 1 && block_tokens <= kPieceTokens, "block_tokens outside 1..256");
@@ -69,9 +69,9 @@ void PlanMaker::make(const AttentionShape& shape, std::span<const Entry> entries
   plan.max_block = tiles.max_block;
 }
 
-Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
-               std::int32_t block_tokens, std::int32_t window_tokens, int threads) {
-  Plan plan;
+AttentionPlan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
+                        std::int32_t block_tokens, std::int32_t window_tokens, int threads) {
+  AttentionPlan plan;
   PlanMaker().make(shape, entries, block_tokens, window_tokens, threads, plan);
   return plan;
 }

@@ -5,8 +5,8 @@
 #include <memory>
 #include <span>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 
 namespace quire::attention {
 
@@ -25,7 +25,7 @@ class PlanMaker {
   // ascending, every visible token in a block with an id >= 0. Cost: about 10 ns per (tile, visible
   // block) and KV head.
   void make(const AttentionShape& shape, std::span<const Entry> entries, std::int32_t block_tokens,
-            std::int32_t window_tokens, int threads, Plan& plan);
+            std::int32_t window_tokens, int threads, AttentionPlan& plan);
 
   struct Memory;
 
@@ -34,7 +34,8 @@ class PlanMaker {
 };
 
 // Makes one plan, as PlanMaker does, with memory of its own.
-[[nodiscard]] Plan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
-                             std::int32_t block_tokens, std::int32_t window_tokens, int threads);
+[[nodiscard]] AttentionPlan make_plan(const AttentionShape& shape, std::span<const Entry> entries,
+                                      std::int32_t block_tokens, std::int32_t window_tokens,
+                                      int threads);
 
 }  // namespace quire::attention

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
 #include "quire/base/divide.h"

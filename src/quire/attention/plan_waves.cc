@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_chains.h"
 #include "quire/attention/plan_tiles.h"
 
@@ -20,7 +20,7 @@ namespace {
 class LastChains {
  public:
   // `memory`: what is known, used again.
-  LastChains(const TileShape& shape, std::span<const Entry> entries, const Plan& plan,
+  LastChains(const TileShape& shape, std::span<const Entry> entries, const AttentionPlan& plan,
              std::vector<std::int32_t>& memory)
       : shape_(shape),
         entries_(entries),
@@ -35,9 +35,9 @@ class LastChains {
   // Tells each of `added` the chain that it has to come after, and sorts them by it. So what
   // requests have of their own fills the time in which the last of what they share is computed.
   // False, and nothing changed, if one would have to come after several.
-  [[nodiscard]] bool order(std::span<Plan::Chain> added) const;
+  [[nodiscard]] bool order(std::span<AttentionPlan::Chain> added) const;
   // Notes `added`, whose first is chain number `first`. They begin a wave, or belong to the last.
-  void note(std::span<const Plan::Chain> added, std::int32_t first, bool begin);
+  void note(std::span<const AttentionPlan::Chain> added, std::int32_t first, bool begin);
 
  private:
   static constexpr std::int32_t kNone = -1;
@@ -49,7 +49,7 @@ class LastChains {
 
   // Calls fn(state) for every state that the chain updates.
   template <class Fn>
-  void for_each_state(const Plan::Chain& chain, Fn fn) const {
+  void for_each_state(const AttentionPlan::Chain& chain, Fn fn) const {
     const WorkItem& item = items_[static_cast<std::size_t>(chain.first_item)];
     const std::int32_t tile = item.kv_head * shape_.tiles_per_head +
                               (item.first_head - item.kv_head * shape_.group) / shape_.heads;
@@ -67,7 +67,7 @@ class LastChains {
   std::vector<std::int32_t>& last_;  // [states]; empty: closed
 };
 
-bool LastChains::order(std::span<Plan::Chain> added) const {
+bool LastChains::order(std::span<AttentionPlan::Chain> added) const {
   bool one = !last_.empty();
   for (std::size_t i = 0; one && i < added.size(); ++i) {
     for_each_state(added[i], [&](std::size_t state) {
@@ -77,21 +77,22 @@ bool LastChains::order(std::span<Plan::Chain> added) const {
     });
   }
   if (!one) {
-    for (Plan::Chain& chain : added) {
+    for (AttentionPlan::Chain& chain : added) {
       chain.after = kNone;
     }
     return false;
   }
-  std::ranges::sort(
-      added, {}, [](const Plan::Chain& chain) { return std::pair(chain.after, chain.first_item); });
+  std::ranges::sort(added, {}, [](const AttentionPlan::Chain& chain) {
+    return std::pair(chain.after, chain.first_item);
+  });
   return true;
 }
 
-void LastChains::note(std::span<const Plan::Chain> added, std::int32_t first, bool begin) {
+void LastChains::note(std::span<const AttentionPlan::Chain> added, std::int32_t first, bool begin) {
   if (begin) {
     last_.assign(num_rows_ * states_of_row(), kNone);
   }
-  for (const Plan::Chain& chain : added) {
+  for (const AttentionPlan::Chain& chain : added) {
     for_each_state(chain, [&](std::size_t state) { last_[state] = first; });
     ++first;
   }
@@ -101,7 +102,7 @@ void LastChains::note(std::span<const Plan::Chain> added, std::int32_t first, bo
 
 void make_waves(const TileShape& shape, std::span<const Entry> entries,
                 std::span<const ChainGroup> groups, std::vector<std::int32_t>& last_chain,
-                Plan& plan) {
+                AttentionPlan& plan) {
   LastChains last(shape, entries, plan, last_chain);
   for (const ChainGroup& group : groups) {
     if (group.split) {
@@ -110,7 +111,7 @@ void make_waves(const TileShape& shape, std::span<const Entry> entries,
     if (group.count == 0) {
       continue;
     }
-    const std::span<Plan::Chain> chains =
+    const std::span<AttentionPlan::Chain> chains =
         std::span(plan.chains)
             .subspan(static_cast<std::size_t>(group.first), static_cast<std::size_t>(group.count));
     const bool joins = !group.split && last.order(chains);

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_chains.h"
 #include "quire/attention/plan_tiles.h"
 
@@ -16,6 +16,6 @@ namespace quire::attention {
 // chain they are after, and sorted by it. `last_chain` is scratch.
 void make_waves(const TileShape& shape, std::span<const Entry> entries,
                 std::span<const ChainGroup> groups, std::vector<std::int32_t>& last_chain,
-                Plan& plan);
+                AttentionPlan& plan);
 
 }  // namespace quire::attention

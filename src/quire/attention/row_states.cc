@@ -6,7 +6,7 @@
 #include <numbers>
 #include <span>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/tile.h"
 
 namespace quire::attention {

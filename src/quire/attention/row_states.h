@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <span>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/tile.h"
 
 namespace quire::attention {

@@ -9,9 +9,9 @@
 #include <numbers>
 #include <span>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/item_kernel.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/row_states.h"
 #include "quire/attention/tile.h"
 #include "quire/base/check.h"
@@ -19,19 +19,19 @@
 #include "quire/device/cpu/spin.h"
 #include "quire/device/cpu/subnormals.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::attention {
 
 struct AttentionScratch::Impl {
-  device::AlignedBuffer<float> max, sum;            // running state, [rows, heads]
-  device::AlignedBuffer<float> slot_max, slot_sum;  // [slots]
-  device::AlignedBuffer<float> slot_acc;            // [slots, padded_dim]
-  device::AlignedBuffer<std::byte> pieces;          // [threads] one piece of K and V each
-  device::AlignedBuffer<std::uint8_t> done;         // [chains] 1 when it is, atomically
+  device::AlignedBuffer<float> max, sum;                // running state, [rows, heads]
+  device::AlignedBuffer<float> result_max, result_sum;  // [slots]
+  device::AlignedBuffer<float> result_acc;              // [slots, padded_dim]
+  device::AlignedBuffer<std::byte> pieces;              // [threads] one piece of K and V each
+  device::AlignedBuffer<std::uint8_t> done;             // [chains] 1 when it is, atomically
 };
 
 AttentionScratch::AttentionScratch() : impl_(std::make_unique<Impl>()) {}
@@ -44,18 +44,19 @@ namespace {
 constexpr int kRowsPerFinish = 8;
 
 // The results of pieces that are computed apart, until they are merged.
-class PieceSlots {
+class ResultSlots {
  public:
-  PieceSlots(AttentionScratch::Impl& scratch, int padded_dim)
-      : max_(scratch.slot_max.data()),
-        sum_(scratch.slot_sum.data()),
-        acc_(scratch.slot_acc.data()),
+  ResultSlots(AttentionScratch::Impl& scratch, int padded_dim)
+      : max_(scratch.result_max.data()),
+        sum_(scratch.result_sum.data()),
+        acc_(scratch.result_acc.data()),
         padded_dim_(padded_dim) {}
 
   [[nodiscard]] SoftmaxState of(const WorkItem& item) const {
-    return {max_ + item.slot, sum_ + item.slot, acc_ + std::ptrdiff_t{item.slot} * padded_dim_};
+    return {max_ + item.result_slot, sum_ + item.result_slot,
+            acc_ + std::ptrdiff_t{item.result_slot} * padded_dim_};
   }
-  // Empties the slots of an item, and returns them.
+  // Empties the result slots of an item, and returns them.
   [[nodiscard]] SoftmaxState cleared(const WorkItem& item) const {
     const SoftmaxState slots = of(item);
     const std::ptrdiff_t rows = std::ptrdiff_t{item.rows} * item.heads;
@@ -80,11 +81,11 @@ class WaveRunner {
  public:
   // One call.
   struct Inputs {
-    const Plan& plan;
+    const AttentionPlan& plan;
     int kv_heads = 0;
     const ItemKernel& kernel;
     const RowStates& states;
-    const PieceSlots& slots;
+    const ResultSlots& slots;
     void (*merge)(const MergeTask&);
     std::uint8_t* done;  // [chains]
   };
@@ -93,7 +94,7 @@ class WaveRunner {
     std::fill_n(inputs.done, inputs.plan.chains.size(), std::uint8_t{0});
   }
 
-  void run(const Plan::Wave& wave) const {
+  void run(const AttentionPlan::Wave& wave) const {
     pool_.run(wave.num_chains, [&](int i, int thread) {
       const device::FlushSubnormals flush;
       // Threads take chains in turn.
@@ -179,7 +180,7 @@ class WaveRunner {
 };
 
 void check_call(const RunParams& params, const tensor::PagedKVView& view, std::size_t num_rows) {
-  const Plan& plan = *params.plan;
+  const AttentionPlan& plan = *params.plan;
   const AttentionShape& shape = params.shape;
   const auto rows = static_cast<std::ptrdiff_t>(num_rows);
   const std::ptrdiff_t width = std::ptrdiff_t{shape.heads} * shape.head_dim;
@@ -205,14 +206,14 @@ void check_call(const RunParams& params, const tensor::PagedKVView& view, std::s
 }
 
 // Makes room in `scratch` for a call with `pairs` rows of heads.
-void reserve(AttentionScratch::Impl& scratch, std::size_t pairs, const Plan& plan,
+void reserve(AttentionScratch::Impl& scratch, std::size_t pairs, const AttentionPlan& plan,
              const tensor::PagedKVView& view, int threads) {
-  const auto slots = static_cast<std::size_t>(plan.num_slots);
+  const auto slots = static_cast<std::size_t>(plan.num_result_slots);
   scratch.max.require(pairs);
   scratch.sum.require(pairs);
-  scratch.slot_max.require(slots);
-  scratch.slot_sum.require(slots);
-  scratch.slot_acc.require(slots * static_cast<std::size_t>(view.head_dim));
+  scratch.result_max.require(slots);
+  scratch.result_sum.require(slots);
+  scratch.result_acc.require(slots * static_cast<std::size_t>(view.head_dim));
   scratch.pieces.require(ItemKernel::piece_bytes(view) * static_cast<std::size_t>(threads));
   scratch.done.require(plan.chains.size());
 }
@@ -247,8 +248,8 @@ void finish(const RowStates& states, std::size_t rows, device::ThreadPool& pool)
 
 }  // namespace
 
-void run(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
-         AttentionScratch& scratch) {
+void run(const kernels::KernelContext& context, const RunParams& params,
+         const tensor::PagedKVView& view, AttentionScratch& scratch) {
   const AttentionShape& shape = params.shape;
   QUIRE_CHECK(
       shape.heads > 0 && shape.head_dim > 0 && params.plan != nullptr && params.rotary != nullptr,
@@ -264,7 +265,7 @@ void run(const kernels::Context& context, const RunParams& params, const tensor:
   const ItemKernel kernel = item_kernel(table, params, view, memory.pieces.data());
   const RowStates states(params.entries, {shape.heads, shape.head_dim, view.head_dim},
                          {memory.max.data(), memory.sum.data(), params.out, params.lse});
-  const PieceSlots slots(memory, view.head_dim);
+  const ResultSlots slots(memory, view.head_dim);
   const WaveRunner waves({.plan = *params.plan,
                           .kv_heads = shape.kv_heads,
                           .kernel = kernel,
@@ -274,7 +275,7 @@ void run(const kernels::Context& context, const RunParams& params, const tensor:
                           .done = memory.done.data()},
                          pool);
   states.clear(rows);
-  for (const Plan::Wave& wave : params.plan->waves) {
+  for (const AttentionPlan::Wave& wave : params.plan->waves) {
     waves.run(wave);
   }
   finish(states, rows, pool);

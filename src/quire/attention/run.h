@@ -8,8 +8,8 @@
 #include <memory>
 #include <span>
 
-#include "quire/attention/plan.h"
-#include "quire/kernels/context.h"
+#include "quire/attention/attention_plan.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -18,7 +18,7 @@ namespace quire::attention {
 struct RunParams {
   AttentionShape shape;
   std::span<const Entry> entries;
-  const Plan* plan = nullptr;                    // of these entries
+  const AttentionPlan* plan = nullptr;           // of these entries
   std::int32_t window_tokens = 0;                // of this layer; as given to PlanMaker
   std::span<const float> q;                      // row r at q[r * q_stride], heads x head_dim, not
   std::ptrdiff_t q_stride = 0;                   // rotated: rotation per entry happens here
@@ -49,7 +49,7 @@ class AttentionScratch {
 // 32, sizes of q, out, lse and rotary table fit. Runs on all threads of the pool; one call at a
 // time per scratch. Allocates nothing once the scratch has grown. Bytes read:
 // plan.counters.blocks_read * head_block_bytes.
-void run(const kernels::Context& context, const RunParams& params, const tensor::PagedKVView& view,
-         AttentionScratch& scratch);
+void run(const kernels::KernelContext& context, const RunParams& params,
+         const tensor::PagedKVView& view, AttentionScratch& scratch);
 
 }  // namespace quire::attention

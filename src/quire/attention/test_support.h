@@ -18,16 +18,16 @@
 #include <tuple>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/attention/self_check.h"  // IWYU pragma: export (tolerances)
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -256,7 +256,7 @@ inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
   const AttentionShape& shape = pool.shape();
   device::ThreadPool threads(machine.threads);
   const std::vector<Entry> entries = entries_of(problem);
-  const Plan plan =
+  const AttentionPlan plan =
       make_plan(shape, entries, pool.view().block_tokens, problem.window, machine.threads);
   const kernels::RotaryTable rotary = table_of(plan.query_positions, problem.half);
   Output output{std::vector<float>(problem.q.size(), 7.0f),

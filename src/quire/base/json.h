@@ -71,14 +71,14 @@ class JsonView {
   [[nodiscard]] std::size_t size() const;
   // Returns an element of an array. Precondition: index < size().
   [[nodiscard]] JsonView operator[](std::size_t index) const;
-  // Returns a member of an object. Precondition: index < size().
+  // Returns a member of a JSON object. Precondition: index < size().
   [[nodiscard]] JsonMember member(std::size_t index) const;
   // Return elements or members in the order of the text; an empty range for any other value.
   [[nodiscard]] JsonRange<JsonView> elements() const;
   [[nodiscard]] JsonRange<JsonMember> members() const;
-  // Returns true if this is an object with a member `key`, which may be null.
+  // Returns true if this is a JSON object with a member `key`, which may be null.
   [[nodiscard]] bool contains(std::string_view key) const;
-  // Returns member `key`; null if it is absent or if this is no object.
+  // Returns member `key`; null if it is absent or if this is no JSON object.
   [[nodiscard]] JsonView find(std::string_view key) const;
 
  private:
@@ -89,7 +89,7 @@ class JsonView {
   JsonKind kind_ = JsonKind::kNull;
 };
 
-// One member of an object. The key lies in the Json.
+// One member of a JSON object. The key lies in the Json.
 struct JsonMember {
   std::string_view key;
   JsonView value;
@@ -158,7 +158,8 @@ class Json {
   Json& operator=(Json&& other) noexcept;
   ~Json();
 
-  // Builds an object: Json::object({{"name", name}, {"size", 3}}). The last of equal keys counts.
+  // Builds a JSON object: Json::object({{"name", name}, {"size", 3}}). The last of equal keys
+  // counts.
   [[nodiscard]] static Json object();
   [[nodiscard]] static Json object(std::initializer_list<JsonField> fields);
   // Builds an array: Json::array("a", 3, std::move(other)).
@@ -169,9 +170,9 @@ class Json {
   [[nodiscard]] static Json list(std::span<const std::string> texts);
   [[nodiscard]] static Json copy(JsonView value);
 
-  // Sets member `key` of an object. A member that exists keeps its place.
+  // Sets member `key` of a JSON object. A member that exists keeps its place.
   void set(std::string_view key, Json value);
-  // Adds member `key` to an object unless it exists. Returns true if it was added.
+  // Adds member `key` to a JSON object unless it exists. Returns true if it was added.
   bool add(std::string_view key, Json value);
   // Appends to an array.
   void push(Json value);
@@ -194,7 +195,7 @@ class Json {
   std::unique_ptr<Impl> impl_;  // nullptr: null
 };
 
-// One member of an object that is being built.
+// One member of a JSON object that is being built.
 struct JsonField {
   std::string_view key;
   mutable Json value;  // is moved into the object, which an initializer_list would forbid
@@ -224,16 +225,17 @@ Json Json::array(Items&&... items) {
 // numbers, and rounds an integer beyond 64 bits to a double. The typed getters below refuse a
 // number that is not finite.
 [[nodiscard]] Result<Json> parse_model_json(std::string_view text, std::string_view what);
-// Parses a file of a model that must be an object. Fails with kInvalidArgument for any other value.
+// Parses a file of a model that must be a JSON object. Fails with kInvalidArgument for any other
+// value.
 [[nodiscard]] Result<Json> parse_model_object(std::string_view text, std::string_view what);
 
-// Parses an object that is kept and given back, such as metadata. Fails with kInvalidArgument as
-// parse_json does, for another type, and for a depth over 60: its keeper may nest it.
+// Parses a JSON object that is kept and given back, such as metadata. Fails with kInvalidArgument
+// as parse_json does, for another type, and for a depth over 60: its keeper may nest it.
 [[nodiscard]] Result<Json> parse_kept_object(std::string_view text, std::string_view what);
-// Returns the text of an object that is kept, without blanks. Fails as parse_kept_object does.
+// Returns the text of a JSON object that is kept, without blanks. Fails as parse_kept_object does.
 [[nodiscard]] Result<std::string> kept_object(std::string_view text, std::string_view what);
 // Returns `object` with the members of `over`, which replace members of equal keys. Precondition:
-// both are texts of objects that the library wrote.
+// both are texts of JSON objects that the library wrote.
 [[nodiscard]] std::string merged_objects(std::string_view object, std::string_view over);
 
 // Return typed members. An absent or null member gives `fallback`; another type is kInvalidArgument

@@ -43,7 +43,7 @@ double wanted(double share, std::int64_t tokens) {
 }
 
 // One token of the composition: which run it stands in, and where.
-struct Place {
+struct TokenRef {
   std::int32_t run = 0;
   std::int32_t local = 0;
 };
@@ -54,13 +54,13 @@ class Rows {
   Rows(std::span<const kv::RunView> runs, std::int32_t block_tokens)
       : runs_(runs), block_tokens_(block_tokens) {}
 
-  // Rows must ascend by place.
-  void add(TokenId id, Place place) {
-    const kv::RunView& run = runs_[static_cast<std::size_t>(place.run)];
+  // Rows must ascend by run and token.
+  void add(TokenId id, TokenRef token) {
+    const kv::RunView& run = runs_[static_cast<std::size_t>(token.run)];
     ids_.push_back(id);
-    places_.push_back(place);
-    positions_.push_back(place.local);
-    slots_.push_back(slot_of(run, place.local));
+    tokens_.push_back(token);
+    positions_.push_back(token.local);
+    slots_.push_back(slot_of(run, token.local));
   }
 
   [[nodiscard]] tensor::KVSlot slot_of(const kv::RunView& run, std::int32_t local) const {
@@ -76,18 +76,18 @@ class Rows {
       auto& blocks = entry_blocks_.emplace_back();
       std::ranges::transform(run.blocks, std::back_inserter(blocks), &BlockId::value);
       std::int32_t tokens = run.num_tokens;
-      for (std::size_t i = 0; i < places_.size(); ++i) {
-        const Place place = places_[i];
-        if (place.run < static_cast<std::int32_t>(r)) {
+      for (std::size_t i = 0; i < tokens_.size(); ++i) {
+        const TokenRef token = tokens_[i];
+        if (token.run < static_cast<std::int32_t>(r)) {
           continue;
         }
-        const bool own = place.run == static_cast<std::int32_t>(r);
+        const bool own = token.run == static_cast<std::int32_t>(r);
         const std::int32_t position =
-            runs_[static_cast<std::size_t>(place.run)].start_position + place.local;
-        tokens = own ? std::max(tokens, place.local + 1) : tokens;
+            runs_[static_cast<std::size_t>(token.run)].start_position + token.local;
+        tokens = own ? std::max(tokens, token.local + 1) : tokens;
         rows.push_back({.row = static_cast<std::int32_t>(i),
                         .query_position = position - run.start_position,
-                        .visible_end = own ? place.local + 1 : run.num_tokens});
+                        .visible_end = own ? token.local + 1 : run.num_tokens});
       }
       entries_.push_back({.blocks = blocks, .num_tokens = tokens, .rows = rows});
     }
@@ -101,7 +101,7 @@ class Rows {
   std::span<const kv::RunView> runs_;
   std::int32_t block_tokens_;
   std::vector<TokenId> ids_;
-  std::vector<Place> places_;
+  std::vector<TokenRef> tokens_;
   std::vector<std::int32_t> positions_;
   std::vector<tensor::KVSlot> slots_;
   std::deque<std::vector<attention::EntryRow>> entry_rows_;
@@ -127,12 +127,12 @@ class StoredValues {
   }
 
   // out: [head_dim]
-  void read(Place place, int kv_head, std::span<float> out) const {
+  void read(TokenRef token, int kv_head, std::span<float> out) const {
     const std::int32_t block_tokens = copy_.geometry().block_tokens;
     kernels::read_value(
         copy_.view(0), kv_head,
-        {.block = first_blocks_[static_cast<std::size_t>(place.run)] + place.local / block_tokens,
-         .offset = place.local % block_tokens},
+        {.block = first_blocks_[static_cast<std::size_t>(token.run)] + token.local / block_tokens,
+         .offset = token.local % block_tokens},
         out);
   }
 
@@ -146,7 +146,7 @@ class StoredValues {
 // Every context token of a composition.
 struct Contexts {
   std::int64_t first = 0;  // index of the first one among all tokens
-  std::vector<Place> tokens;
+  std::vector<TokenRef> tokens;
 };
 
 Contexts contexts_of(const kv::ResolvedComposition& composition) {
@@ -180,8 +180,8 @@ std::vector<std::int32_t> explicit_tokens(const Blend& how, const Contexts& cont
 std::vector<double> first_scores(const Contexts& contexts) {
   std::vector<double> scores;
   scores.reserve(contexts.tokens.size());
-  for (const Place place : contexts.tokens) {
-    scores.push_back(-place.local);
+  for (const TokenRef token : contexts.tokens) {
+    scores.push_back(-token.local);
   }
   return scores;
 }
@@ -246,9 +246,9 @@ class Blender {
  private:
   [[nodiscard]] std::int32_t block_tokens() const { return context_.ledger.config().block_tokens; }
 
-  [[nodiscard]] TokenId token_at(Place place) const {
-    const kv::Part& part = composition_.parts[static_cast<std::size_t>(place.run)];
-    return (*part.chunk->tokens)[static_cast<std::size_t>(place.local)];
+  [[nodiscard]] TokenId token_at(TokenRef token) const {
+    const kv::Part& part = composition_.parts[static_cast<std::size_t>(token.run)];
+    return (*part.chunk->tokens)[static_cast<std::size_t>(token.local)];
   }
 
   // Indices into contexts_, ascending.
@@ -304,8 +304,8 @@ class Blender {
       Rows rows(sealed, block_tokens());
       for (; first + rows.size() < contexts_.size() &&
              std::cmp_less(rows.size(), context_.max_rows);) {
-        const Place place = contexts_[first + rows.size()];
-        rows.add(token_at(place), place);
+        const TokenRef token = contexts_[first + rows.size()];
+        rows.add(token_at(token), token);
       }
       model::ForwardProbe probe{.values_layer = kFirstMixedLayer};
       QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
@@ -318,14 +318,14 @@ class Blender {
     return scores;
   }
 
-  [[nodiscard]] double deviation(const StoredValues& all_stored, Place place,
+  [[nodiscard]] double deviation(const StoredValues& all_stored, TokenRef token,
                                  std::span<const float> values, std::size_t row) const {
     const model::ModelConfig& config = context_.decoder.config();
     const auto head_dim = static_cast<std::size_t>(config.head_dim);
     std::vector<float> stored(head_dim);
     double sum = 0;
     for (int head = 0; head < config.kv_heads; ++head) {
-      all_stored.read(place, head, stored);
+      all_stored.read(token, head, stored);
       const auto first =
           (row * static_cast<std::size_t>(config.kv_heads) + static_cast<std::size_t>(head)) *
           head_dim;
@@ -387,8 +387,8 @@ class Blender {
     auto next = chosen.begin();
     for (std::size_t run = 0; run < result.uses.size(); ++run) {
       std::vector<std::int32_t> tokens;
-      for (; next != chosen.end() && std::cmp_equal(place_of(*next).run, run); ++next) {
-        tokens.push_back(place_of(*next).local);
+      for (; next != chosen.end() && std::cmp_equal(token_of(*next).run, run); ++next) {
+        tokens.push_back(token_of(*next).local);
       }
       result.recomputed.push_back(std::ssize(tokens));
       if (tokens.empty()) {
@@ -410,7 +410,7 @@ class Blender {
     return result;
   }
 
-  [[nodiscard]] Place place_of(std::int32_t index) const {
+  [[nodiscard]] TokenRef token_of(std::int32_t index) const {
     return contexts_[static_cast<std::size_t>(index)];
   }
 
@@ -426,7 +426,7 @@ class Blender {
           std::min(chosen.size(), static_cast<std::size_t>(context_.max_rows));
       Rows rows(sealed, block_tokens());
       for (const std::int32_t index : chosen.first(count)) {
-        rows.add(token_at(place_of(index)), place_of(index));
+        rows.add(token_at(token_of(index)), token_of(index));
       }
       QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
                 context_.decoder.forward(rows.build(), context_.views));
@@ -439,7 +439,7 @@ class Blender {
   const Blend& how_;
   const kv::ResolvedComposition& composition_;
   const Contexts in_place_;
-  const std::vector<Place>& contexts_;  // of in_place_
+  const std::vector<TokenRef>& contexts_;  // of in_place_
 };
 
 }  // namespace
@@ -456,8 +456,8 @@ BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& compositio
   }
   std::set<std::pair<std::int32_t, std::int32_t>> blocks;
   for (const std::int32_t index : chosen) {
-    const Place place = contexts.tokens[static_cast<std::size_t>(index)];
-    blocks.emplace(place.run, place.local / block_tokens);
+    const TokenRef token = contexts.tokens[static_cast<std::size_t>(index)];
+    blocks.emplace(token.run, token.local / block_tokens);
   }
   const auto tokens = looks_at_kv(how.selector)
                           ? static_cast<std::int64_t>(wanted(how.share, std::ssize(chosen)))

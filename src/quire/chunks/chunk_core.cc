@@ -9,7 +9,7 @@
 
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
-#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"

@@ -22,7 +22,7 @@
 #include "quire/base/work_meter.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
-#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"

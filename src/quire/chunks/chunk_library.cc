@@ -12,7 +12,7 @@
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_prefills.h"
-#include "quire/chunks/chunk_store.h"
+#include "quire/chunks/saved_chunks.h"
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
@@ -47,15 +47,15 @@ Status ChunkLibrary::open() {
   }
   // Writes go around the page cache: the pool has the KV already.
   const auto open = [&] {
-    return ChunkStore::open(core_.options.store, core_.engine.model_digest(),
-                            {.max_bytes = core_.options.max_store_bytes,
-                             .write = {.compress = core_.options.compress_store, .direct = true}});
+    return SavedChunks::open(core_.options.store, core_.engine.model_digest(),
+                             {.max_bytes = core_.options.max_store_bytes,
+                              .write = {.compress = core_.options.compress_store, .direct = true}});
   };
-  QUIRE_TRY(store_, open());
+  QUIRE_TRY(saved_, open());
   QUIRE_TRY(written_, open());
   QUIRE_TRY(kv_store::Store told, kv_store::Store::open(core_.options.store));
   uses_ = std::make_unique<kv_store::StoreUses>(std::move(told));
-  if (const Status writable = store_->check_writable(); !writable.ok()) {
+  if (const Status writable = saved_->check_writable(); !writable.ok()) {
     core_.engine.core().bundle.remarks.push_back(
         base::str_cat("new chunks are not saved: ", writable.error().message));
   }
@@ -65,11 +65,11 @@ Status ChunkLibrary::open() {
 
 // Returns whether new chunks are written. A read-only store takes none, and flush() says so.
 bool ChunkLibrary::saves() {
-  const Status writable = store_ == nullptr ? Status() : store_->check_writable();
+  const Status writable = saved_ == nullptr ? Status() : saved_->check_writable();
   if (!writable.ok()) {
     writes_.refuse(writable);
   }
-  return store_ != nullptr && writable.ok();
+  return saved_ != nullptr && writable.ok();
 }
 
 Status ChunkLibrary::adopt(const std::string& id, const std::string& salt, ReadBehind* behind) {
@@ -95,10 +95,10 @@ Result<bool> ChunkLibrary::adopt_anchor(const std::string& id, const std::string
 }
 
 std::optional<kv::Chunk> ChunkLibrary::saved_chunk(const std::string& id, const std::string& salt) {
-  if (store_ == nullptr || id.empty() || core_.registry.find(id) != nullptr) {
+  if (saved_ == nullptr || id.empty() || core_.registry.find(id) != nullptr) {
     return std::nullopt;
   }
-  auto saved = store_->find(id, salt);
+  auto saved = saved_->find(id, salt);
   return saved && core_.engine.check_prompt(*saved->tokens).ok() ? std::move(saved) : std::nullopt;
 }
 
@@ -123,7 +123,7 @@ Status ChunkLibrary::adopt_saved(const kv::Chunk& saved, ReadBehind* behind) {
   if (!read) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core_.registry.begin(chunk, std::nullopt));
   }
-  core_.registry.publish(chunk.id);
+  core_.registry.finish(chunk.id);
   return {};
 }
 
@@ -179,7 +179,7 @@ void ChunkLibrary::start_reading(ReadBehind behind) {
   core_.tiers.start(std::move(behind.read), [this, arriving = std::move(behind.arriving)](
                                                 tiers::BackgroundLoads::Load& load) {
     drop_damaged(load, arriving);
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   });
 }
 
@@ -211,11 +211,11 @@ std::string ChunkLibrary::object_of(const kv::NewChunk& chunk, const kv::Variant
 
 Result<std::string> ChunkLibrary::last_system(const std::string& salt) {
   std::string id = core_.registry.last_system(salt);
-  if (!id.empty() || store_ == nullptr) {
+  if (!id.empty() || saved_ == nullptr) {
     return id;
   }
   kv::WallClock::time_point last;
-  for (const kv::Chunk& chunk : store_->list(salt)) {
+  for (const kv::Chunk& chunk : saved_->list(salt)) {
     if (chunk.type == ChunkType::kSystemPrompt && (id.empty() || chunk.created >= last)) {
       id = chunk.id;
       last = chunk.created;
@@ -227,7 +227,7 @@ Result<std::string> ChunkLibrary::last_system(const std::string& salt) {
 
 Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::VariantKey& key,
                                          ReadBehind* behind) {
-  QUIRE_TRY(kv_store::KVFile file, store_->open_kv(object_of(chunk, key)));
+  QUIRE_TRY(kv_store::KVFile file, saved_->open_kv(object_of(chunk, key)));
   note_use(chunk.id, chunk.salt);
   const auto& runs = file.content().runs;
   if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
@@ -273,7 +273,7 @@ Status ChunkLibrary::save(const std::string& id, const std::string& salt) {
               return chunk;
             }));
   if (!behind) {
-    return writes_.write_now(id, [&] { return store_->put(chunk, held, core_.tiers); });
+    return writes_.write_now(id, [&] { return saved_->put(chunk, held, core_.tiers); });
   }
   writes_.put(id, [this, chunk, held = std::move(held)] {
     return written_->put(chunk, held, core_.tiers);
@@ -282,7 +282,7 @@ Status ChunkLibrary::save(const std::string& id, const std::string& salt) {
 }
 
 bool ChunkLibrary::is_lost(const std::string& id, const std::string& salt) {
-  return store_ != nullptr && !writes_.is_waiting(id) && !store_->has(id, salt);
+  return saved_ != nullptr && !writes_.is_waiting(id) && !saved_->has(id, salt);
 }
 
 Status ChunkLibrary::save_registered(const std::string& id, const std::string& salt, bool unsaved,
@@ -300,14 +300,14 @@ Status ChunkLibrary::save_registered(const std::string& id, const std::string& s
               return chunk;
             }));
   if (core_.options.write_through) {
-    return writes_.write_now(id, [&] { return store_->update(chunk); });
+    return writes_.write_now(id, [&] { return saved_->update(chunk); });
   }
   writes_.put(id, [this, chunk] { return written_->update(chunk); });
   return {};
 }
 
 void ChunkLibrary::save_variants(const StartedPrefills& computed) {
-  if (store_ == nullptr) {
+  if (saved_ == nullptr) {
     return;
   }
   for (const auto& [name, prefill] : computed) {
@@ -335,12 +335,12 @@ void ChunkLibrary::save_variants(const StartedPrefills& computed) {
 }
 
 std::vector<kv::Chunk> ChunkLibrary::saved_chunks(const std::string& salt) const {
-  return store_ == nullptr ? std::vector<kv::Chunk>() : store_->list(salt);
+  return saved_ == nullptr ? std::vector<kv::Chunk>() : saved_->list(salt);
 }
 
 std::string ChunkLibrary::why_not_found(std::string_view id, std::string_view salt) const {
-  return store_ == nullptr ? std::string()
-                           : store_->why_not_found(std::string(id), std::string(salt),
+  return saved_ == nullptr ? std::string()
+                           : saved_->why_not_found(std::string(id), std::string(salt),
                                                    core_.tiers.paged_pool().geometry());
 }
 
@@ -356,7 +356,7 @@ void ChunkLibrary::note_use(const std::string& id, const std::string& salt) cons
 }
 
 void ChunkLibrary::note_saved(ChunkInfo& info, const std::string& salt) {
-  const auto saved = store_ == nullptr ? std::nullopt : store_->find(info.chunk_id, salt);
+  const auto saved = saved_ == nullptr ? std::nullopt : saved_->find(info.chunk_id, salt);
   info.saved = saved.has_value();
   info.pinned = info.pinned || (saved && saved->pinned);
 }

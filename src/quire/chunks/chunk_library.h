@@ -17,7 +17,7 @@
 #include "quire/chunks/background_writes.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_prefills.h"
-#include "quire/chunks/chunk_store.h"
+#include "quire/chunks/saved_chunks.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/types.h"
@@ -51,7 +51,7 @@ class ChunkLibrary {
   [[nodiscard]] Status open();
   // Writes what is left, when the engine's thread has ended.
   void stop();
-  [[nodiscard]] bool has_store() const { return store_ != nullptr; }
+  [[nodiscard]] bool has_store() const { return saved_ != nullptr; }
   // Returns a name of this engine among those that share the store; "" without one.
   [[nodiscard]] const std::string& nonce() const { return nonce_; }
 
@@ -70,7 +70,7 @@ class ChunkLibrary {
   // Looking into the store. Any thread, but for saved_chunk().
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id,
                                               const std::string& salt) const {
-    return has_store() ? store_->find(id, salt) : std::nullopt;
+    return has_store() ? saved_->find(id, salt) : std::nullopt;
   }
   // Returns a chunk that is in the store and not in the registry.
   [[nodiscard]] std::optional<kv::Chunk> saved_chunk(const std::string& id,
@@ -78,7 +78,7 @@ class ChunkLibrary {
   [[nodiscard]] std::vector<kv::Chunk> saved_chunks(const std::string& salt) const;
   // Returns whether the store has this KV of a chunk.
   [[nodiscard]] bool has_kv(const kv::Chunk& chunk, const kv::VariantKey& key) const {
-    return has_store() && store_->has_kv(chunk.id, chunk.salt, object_of(chunk, key));
+    return has_store() && saved_->has_kv(chunk.id, chunk.salt, object_of(chunk, key));
   }
   // Returns whether saved KV is not read, as computing it is faster. Engine thread.
   [[nodiscard]] bool computes_instead(const kv::VariantName& name) const {
@@ -87,7 +87,7 @@ class ChunkLibrary {
   // Returns why a chunk of the store is not found; "" where the tenant has none of this id there.
   [[nodiscard]] std::string why_not_found(std::string_view id, std::string_view salt) const;
   [[nodiscard]] Status check_writable() const {
-    return has_store() ? store_->check_writable() : Status();
+    return has_store() ? saved_->check_writable() : Status();
   }
 
   // Changing the store. Any thread; save(), save_registered() and save_variants() visit the
@@ -99,11 +99,11 @@ class ChunkLibrary {
   // Lets KV be written that was computed for a composition, whose answer does not wait for it.
   void save_variants(const StartedPrefills& computed);
   [[nodiscard]] Status update(const kv::NewChunk& chunk, std::optional<bool> pinned) {
-    return has_store() ? store_->update(chunk, pinned) : Status();
+    return has_store() ? saved_->update(chunk, pinned) : Status();
   }
   [[nodiscard]] Result<bool> remove(const std::string& id, const std::string& salt,
                                     bool wipe = false) {
-    return has_store() ? store_->remove(id, salt, wipe) : Result<bool>(false);
+    return has_store() ? saved_->remove(id, salt, wipe) : Result<bool>(false);
   }
   // Returns whether the store has forgotten a chunk that is there: by its limit, its TTL, or since
   // another process deleted it. Looks at the index, not at the KV.
@@ -132,8 +132,8 @@ class ChunkLibrary {
 
   ChunkCore& core_;
   ChunkPrefills& prefills_;
-  std::unique_ptr<ChunkStore> store_;    // null without one
-  std::unique_ptr<ChunkStore> written_;  // the same store for writes_, so that nobody waits for it
+  std::unique_ptr<SavedChunks> saved_;    // null without one
+  std::unique_ptr<SavedChunks> written_;  // the same store for writes_, so that nobody waits for it
   std::unique_ptr<kv_store::StoreUses> uses_;  // of the same store
   BackgroundWrites writes_;
   std::string nonce_;

@@ -19,7 +19,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
@@ -105,7 +105,7 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     }
     Status ended = core_.registry.variants().end(id, key, segment);
     if (ended.ok() && segment) {
-      core_.registry.publish(id);
+      core_.registry.finish(id);
     }
     return ended;
   };

@@ -16,8 +16,8 @@
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_prefills.h"
-#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/chunks/registration.h"
+#include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_types.h"
@@ -184,7 +184,7 @@ void ChunkRegistrar::withdraw(TakenChunks taken) {
     }
     std::ranges::for_each(salts,
                           [this](const std::string& salt) { prefills_.drop_unused_bos(salt); });
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   });
 }
 

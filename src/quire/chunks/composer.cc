@@ -173,7 +173,7 @@ Result<bool> Composer::await_read(std::span<const ComposedRun> runs, Composition
     } else {
       withdraw_runs(attempt);
     }
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   }));
   return right;
 }
@@ -212,7 +212,7 @@ void Composer::take_back(CompositionAttempt& attempt) {
   }
   prefills_.drop_unused_bos();
   attempt.in_use.clear();
-  core_.engine.publish_stats();
+  core_.engine.refresh_stats();
 }
 
 Status Composer::adopt_all(const ComposedRun& run, ReadBehind* behind) {

@@ -42,7 +42,7 @@ Status CompositionPlanner::check_positions(const kv::ResolvedComposition& compos
   for (const kv::Part& part : composition.parts) {
     positions = std::max(positions, end(part));
   }
-  const std::int64_t limit = core_.engine.model_config().max_positions;
+  const std::int64_t limit = core_.engine.model_config().context_length;
   if (positions <= limit) {
     return {};
   }
@@ -58,7 +58,8 @@ std::int32_t CompositionPlanner::max_new_tokens(const ComposedRun& run,
     return 0;
   }
   // The KV of the last sampled token is never needed, so one more token than positions fits.
-  const std::int64_t room = core_.engine.model_config().max_positions - composition.query.position -
+  const std::int64_t room = core_.engine.model_config().context_length -
+                            composition.query.position -
                             std::ssize(*composition.query.chunk->tokens) + std::int64_t{1};
   return static_cast<std::int32_t>(std::min<std::int64_t>(run.params->max_tokens, room));
 }

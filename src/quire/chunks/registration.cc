@@ -14,7 +14,7 @@
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_prefills.h"
-#include "quire/chunks/chunk_store.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
@@ -47,7 +47,7 @@ Status Registration::visit(const Visit& visit) {
         failure = visit(draft);
       }
     }
-    core_.engine.publish_stats();
+    core_.engine.refresh_stats();
   });
   return called.ok() ? failure : called;
 }
@@ -194,7 +194,7 @@ Status Registration::begin_all(std::vector<PendingPrefill>& pending) {
       pending.push_back(*prefill);
     }
   }
-  core_.engine.publish_stats();
+  core_.engine.refresh_stats();
   return {};
 }
 
@@ -256,7 +256,7 @@ Result<std::optional<PendingPrefill>> Registration::begin_new(ChunkDraft& draft)
       draft.result.hold = core_.registry.usage().hold(chunk->id);
     }
     if (!has_kv) {
-      core_.registry.publish(chunk->id);
+      core_.registry.finish(chunk->id);
       return std::optional<PendingPrefill>();
     }
     QUIRE_TRY(const PendingPrefill pending,

@@ -20,10 +20,10 @@
 #include "quire/base/str.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv_store/checkpoint_manager.h"
-#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/output.h"
@@ -55,7 +55,7 @@ CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
   for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
     auto& sequence = info.sequences.emplace_back();
     sequence.name = saved.name;
-    for (const kv_store::SavedSequence::Run& run : saved.runs) {
+    for (const kv_store::SavedSequence::RunShape& run : saved.runs) {
       sequence.tokens += run.tokens;
     }
   }
@@ -63,10 +63,10 @@ CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
 }
 
 // Whether the files hold KV of that kind.
-Status check_fit(std::span<const kv_store::KVFilePart> pieces,
+Status check_fit(std::span<const kv_store::KVFileRange> ranges,
                  const base::KVFingerprint& fingerprint, const tensor::KVGeometry& geometry) {
-  for (const kv_store::KVFilePart& piece : pieces) {
-    QUIRE_TRY_STATUS(piece.file->check_fits(fingerprint, geometry));
+  for (const kv_store::KVFileRange& range : ranges) {
+    QUIRE_TRY_STATUS(range.file->check_fits(fingerprint, geometry));
   }
   return {};
 }
@@ -136,7 +136,7 @@ Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& run
   return live;
 }
 
-// KV of one salt does not get into the pieces of another one.
+// KV of one salt does not get into the ranges of another one.
 Status CheckpointService::check_tenant(const Named& named) const {
   if (named.state->salt.empty() || named.state->salt == tenant_) {
     return {};
@@ -205,17 +205,17 @@ Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
   }
   std::vector<kv_store::SavedRun> runs;
   std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
-  const auto open =
-      [&](const kv_store::RunPart& part,
-          sequences::SavedSequences::Purpose purpose) -> Result<std::vector<kv_store::KVFilePart>> {
-    QUIRE_TRY(auto pieces, manager_->open_part(saved, part, geometry.block_tokens));
-    QUIRE_TRY_STATUS(check_fit(pieces, live.fingerprint, geometry));
+  const auto open = [&](const kv_store::BlockRange& wanted,
+                        sequences::SavedSequences::Purpose purpose)
+      -> Result<std::vector<kv_store::KVFileRange>> {
+    QUIRE_TRY(auto ranges, manager_->open_blocks(saved, wanted, geometry.block_tokens));
+    QUIRE_TRY_STATUS(check_fit(ranges, live.fingerprint, geometry));
     if (purpose == sequences::SavedSequences::Purpose::kVerify) {
-      std::erase_if(pieces, [&](const kv_store::KVFilePart& piece) {
-        return whole.contains(piece.file->content().object_hash);
+      std::erase_if(ranges, [&](const kv_store::KVFileRange& range) {
+        return whole.contains(range.file->content().object_hash);
       });
     }
-    return pieces;
+    return ranges;
   };
   return runtime.saved_sequences().restore(runs, std::move(rest), open,
                                            {.wait = wait, .salt = tenant_});

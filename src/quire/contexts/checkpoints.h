@@ -20,7 +20,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/checkpoint_manager.h"
-#include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"

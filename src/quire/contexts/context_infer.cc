@@ -123,7 +123,7 @@ Result<Context::Generated> Context::generate(runtime::Runtime& runtime,
                                              const sequences::StateRef& state, std::int64_t cached,
                                              Asking& asking) {
   // The KV of the output's last token is kept too, and needs a position.
-  const std::int64_t limit = runtime.engine().model_config().max_positions;
+  const std::int64_t limit = runtime.engine().model_config().context_length;
   const std::int64_t room = limit - std::ssize(state->tokens) - 1;
   if (room < 1) {
     return {

@@ -71,7 +71,7 @@ TEST(RenderChat, OnlyTheModelsOwnTokensCountAsSuch) {
 }
 
 TEST(TurnFormat, OfTheDemoModelIsWhatItsTemplateWritesAroundAnAnswer) {
-  const auto text = engine::load_text(kModel).value();
+  const auto text = engine::open_text(kModel).value();
   const TurnFormat format = make_turn_format(*text);
   EXPECT_THAT(format.opening, ElementsAre(token(*text, "<a>")));
   EXPECT_THAT(format.closing, ElementsAre(token(*text, "<eos>")));

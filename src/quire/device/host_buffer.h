@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "quire/device/aligned_buffer.h"
-#include "quire/device/caching_pool.h"
+#include "quire/device/memory_pool.h"
 
 namespace quire::device {
 
@@ -20,7 +20,7 @@ class HostBuffer {
   // Pageable. size() == 0 when the system refuses.
   explicit HostBuffer(std::size_t size) : bytes_(AlignedBuffer<std::byte>(size)) {}
   // Pinned: `block` is of `pool`, which lives as long as the buffer.
-  HostBuffer(std::shared_ptr<CachingPool> pool, PoolBlock block)
+  HostBuffer(std::shared_ptr<MemoryPool> pool, PoolBlock block)
       : pool_(std::move(pool)), bytes_(std::move(block)) {}
 
   [[nodiscard]] std::byte* data() { return span().data(); }
@@ -38,7 +38,7 @@ class HostBuffer {
   }
 
  private:
-  std::shared_ptr<CachingPool> pool_;  // null when pageable; before what is of it
+  std::shared_ptr<MemoryPool> pool_;  // null when pageable; before what is of it
   std::variant<AlignedBuffer<std::byte>, PoolBlock> bytes_;
 };
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "quire/device/caching_pool.h"
+#include "quire/device/memory_pool.h"
 #include "quire/result.h"
 
 namespace quire::device {
@@ -21,7 +21,7 @@ class PoolBuffer {
   PoolBuffer() = default;
 
   // kOutOfBlocks with needed and free bytes when the pool has no room.
-  [[nodiscard]] static Result<PoolBuffer> make(CachingPool& pool, std::size_t size) {
+  [[nodiscard]] static Result<PoolBuffer> make(MemoryPool& pool, std::size_t size) {
     if (size > static_cast<std::size_t>(INT64_MAX) / sizeof(T)) {
       return {ErrorCode::kInvalidArgument, "a buffer is at most 2^63 - 1 bytes long"};
     }

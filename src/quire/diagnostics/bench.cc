@@ -87,7 +87,7 @@ class Bench {
         floors_({.table = engine_.context().table, .pool = &pool_}, decoder_of(engine_),
                 engine_.bundle().kv_dtype, device),
         prompts_(engine_.model_config().vocab_size),
-        format_(decoder_of(engine_).load_report().main_format) {}
+        format_(decoder_of(engine_).pack_report().main_format) {}
 
   // Work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
@@ -316,13 +316,13 @@ Status check_context(const BenchOptions& options, const model::ModelConfig& conf
   if (!options.batch.empty()) {
     add(options.shared_prefix, decoded);
   }
-  if (longest <= config.max_positions) {
+  if (longest <= config.context_length) {
     return {};
   }
   return {
       ErrorCode::kOverflow,
       base::str_cat("the longest measurement needs ", longest, " positions, the model's context ",
-                    "has ", config.max_positions, "; lower depth, prompt or generate")};
+                    "has ", config.context_length, "; lower depth, prompt or generate")};
 }
 
 using Say = std::function<void(const std::string&)>;

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "quire/kernels/ceilings.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/device_ceilings.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 30;
 
-double peak_of(const kernels::Context& context, kernels::WeightFormat format) {
+double peak_of(const kernels::KernelContext& context, kernels::WeightFormat format) {
   const kernels::ComputePeaks peaks = kernels::measure_compute_peaks(context);
   switch (format) {
     case kernels::WeightFormat::kF32:
@@ -59,12 +59,12 @@ double head_values(const model::ModelConfig& config) {
 
 }  // namespace
 
-BenchFloors::BenchFloors(const kernels::Context& context, const model::Decoder& decoder,
+BenchFloors::BenchFloors(const kernels::KernelContext& context, const model::Decoder& decoder,
                          tensor::DType kv_dtype,
                          const std::optional<kernels::DeviceCeilings>& device)
     : context_(context),
       config_(decoder.config()),
-      weights_(decoder.load_report()),
+      weights_(decoder.pack_report()),
       kv_token_bytes_(2.0 * config_.layers * config_.kv_heads * config_.head_dim *
                       tensor::dtype_bytes(kv_dtype)),
       read_bandwidth_(device ? device->read_bytes_per_second

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "quire/kernels/context.h"
 #include "quire/kernels/device_ceilings.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
@@ -26,7 +26,7 @@ class BenchFloors {
  public:
   // Measures; a second or two. The machine should be otherwise idle. `device`: of the accelerator
   // that the decoder is on.
-  BenchFloors(const kernels::Context& context, const model::Decoder& decoder,
+  BenchFloors(const kernels::KernelContext& context, const model::Decoder& decoder,
               tensor::DType kv_dtype, const std::optional<kernels::DeviceCeilings>& device);
 
   // Seconds at the measured read bandwidth and compute peak, whichever is longer.
@@ -45,9 +45,9 @@ class BenchFloors {
  private:
   [[nodiscard]] double layer_flops(const StepWork& work) const;
 
-  const kernels::Context context_;
+  const kernels::KernelContext context_;
   const model::ModelConfig config_;
-  const model::LoadReport weights_;
+  const model::PackReport weights_;
   double kv_token_bytes_ = 0;
   double read_bandwidth_ = 0;  // bytes/s
   double peak_ = 0;            // FLOP/s of the format's multiply-adds

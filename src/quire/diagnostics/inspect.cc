@@ -13,8 +13,8 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/loader.h"
 #include "quire/model/tensor_map.h"
+#include "quire/model/weight_packer.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/weights/model_files.h"
@@ -33,7 +33,7 @@ ModelInfo::Shape shape_of(const model::ModelConfig& config) {
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .vocab_size = config.vocab_size,
-          .max_positions = config.max_positions,
+          .max_positions = config.context_length,
           .tied_embeddings = config.tied_embeddings};
 }
 
@@ -155,7 +155,7 @@ ModelInfo::Files files_info(const weights::ModelFiles& model_files,
 
 Result<ModelInfo> inspect(const std::string& model) try {
   ModelInfo info = {.model = model};
-  auto config = engine::load_config(model);
+  auto config = engine::read_config(model);
   if (!config.ok() && config.error().code != ErrorCode::kUnsupported) {
     return config.error();
   }

@@ -71,10 +71,10 @@ constexpr int kTaskGenerations = 2;
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::load(const std::string& model,
+Result<std::unique_ptr<Engine>> Engine::open(const std::string& model,
                                              const EngineOptions& options) {
   std::unique_ptr<Engine> engine(new Engine(options, thread_count(options.threads)));
-  QUIRE_TRY_STATUS(engine->load(model));
+  QUIRE_TRY_STATUS(engine->open(model));
   return engine;
 }
 
@@ -96,11 +96,11 @@ const std::string& Engine::model_digest() const {
   return digest_;
 }
 
-Status Engine::load(const std::string& model) {
+Status Engine::open(const std::string& model) {
   if (options_.device != "cpu") {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
-  QUIRE_TRY(core_, load_core(model, options_, context_, accelerator_.get()));
+  QUIRE_TRY(core_, open_core(model, options_, context_, accelerator_.get()));
   sessions_ =
       std::make_unique<SessionService>(thread_, core_->ledger.cache(), options_.chunks.salt);
   sessions_->attach(*hooks_.holders);
@@ -109,7 +109,7 @@ Status Engine::load(const std::string& model) {
       *core_, *requests_, stats_, thread_, pool_,
       StepOptions{.share_reads = options_.share_reads, .shared_tokens = shared_tokens(options_)});
   step_->hooks = &hooks_;
-  publish_stats();
+  refresh_stats();
   return {};
 }
 
@@ -128,7 +128,7 @@ Status Engine::run(const std::function<void()>& task) {
     core_->ledger.sequences().close_since(mark);
     core_->ledger.segments().drop_since(
         mark, [this](kv::SegmentId id) { return hooks_.holders->owns(id); });
-    publish_stats();
+    refresh_stats();
     return base::no_memory("the call");
   }
 }
@@ -141,12 +141,12 @@ void Engine::end() {
 bool Engine::close() { return !home_.left() && thread_.close(); }
 
 Status Engine::check_prompt(std::span<const TokenId> tokens) const {
-  const std::int32_t max_positions = model_config().max_positions;
+  const std::int32_t context_length = model_config().context_length;
   if (tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token"};
   }
   QUIRE_TRY_STATUS(check_ids(tokens, model_config().vocab_size, "the prompt"));
-  if (std::ssize(tokens) > max_positions) {
+  if (std::ssize(tokens) > context_length) {
     return {ErrorCode::kOverflow,
             base::str_cat("the prompt has ", tokens.size(), " tokens, the model's context ",
                           model_config().context_text(), "; shorten the prompt")};
@@ -185,7 +185,7 @@ Status Engine::prepare(NewRequest& request) const {
   QUIRE_TRY_STATUS(SessionService::check_user({.session = request.session, .salt = request.salt}));
   // The KV of the last sampled token is never needed, so one more token than positions fits.
   const std::int64_t room =
-      model_config().max_positions - std::ssize(request.prompt) + std::int64_t{1};
+      model_config().context_length - std::ssize(request.prompt) + std::int64_t{1};
   request.params.max_tokens =
       static_cast<std::int32_t>(request.kind == RequestKind::kGenerate
                                     ? std::min<std::int64_t>(request.params.max_tokens, room)
@@ -264,7 +264,7 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
   std::int64_t cleared = 0;
   QUIRE_TRY_STATUS(thread_.call([&] {
     cleared = core_->ledger.cache().clear();
-    publish_stats();
+    refresh_stats();
   }));
   return cleared;
 }
@@ -303,7 +303,7 @@ Result<EngineStats> Engine::stats() {
     if (stats_.shows(posted)) {
       break;
     }
-    QUIRE_TRY_STATUS(thread_.call([this] { publish_stats(); }));  // behind those tasks
+    QUIRE_TRY_STATUS(thread_.call([this] { refresh_stats(); }));  // behind those tasks
     stats_.note_shown(posted);
   }
   if (thread_.closed()) {

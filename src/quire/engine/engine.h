@@ -26,13 +26,13 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/stats_snapshot.h"
 #include "quire/engine/step_recovery.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/submission.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -42,8 +42,8 @@ namespace quire::engine {
 
 class Engine final : private EngineThread::Worker {
  public:
-  // Loads the model. Nothing runs before start().
-  [[nodiscard]] static Result<std::unique_ptr<Engine>> load(const std::string& model,
+  // Opens the model. Nothing runs before start().
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> open(const std::string& model,
                                                             const EngineOptions& options);
   ~Engine() override;
   Engine(const Engine&) = delete;
@@ -110,7 +110,7 @@ class Engine final : private EngineThread::Worker {
   // Clears the prefix cache when one fails.
   [[nodiscard]] Status copy_blocks_now();
   // Makes the counters visible to stats().
-  void publish_stats() { stats_.publish(*core_, requests_->waiting_since()); }
+  void refresh_stats() override { stats_.refresh(*core_, requests_->waiting_since()); }
 
   // The sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }
@@ -122,7 +122,7 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const std::string& text_error() const { return core_->bundle.text_error; }
   [[nodiscard]] const model::ModelConfig& model_config() const { return core_->decoder().config(); }
   [[nodiscard]] const ModelBundle& bundle() const { return core_->bundle; }
-  [[nodiscard]] const kernels::Context& context() const { return context_; }
+  [[nodiscard]] const kernels::KernelContext& context() const { return context_; }
   // Returns the device that computes; null on the CPU.
   [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
   // Returns whether a request's bits do not depend on its batch, see graded().
@@ -130,8 +130,8 @@ class Engine final : private EngineThread::Worker {
 
  private:
   Engine(const EngineOptions& options, int threads);
-  // Opens the device, and loads the model where it computes.
-  [[nodiscard]] Status load(const std::string& model);
+  // Opens the device, and the model where it computes.
+  [[nodiscard]] Status open(const std::string& model);
 
   // EngineThread::Worker.
   [[nodiscard]] bool has_work() const override {
@@ -141,7 +141,6 @@ class Engine final : private EngineThread::Worker {
   void begin_turn() override;
   void step() override { compute_next_or_fail(*step_); }
   [[nodiscard]] Status run(const std::function<void()>& task) override;
-  void publish() override { publish_stats(); }
   [[nodiscard]] bool await_blocks() override { return hooks_.holders->await_blocks(); }
   void end() override;
 
@@ -152,7 +151,7 @@ class Engine final : private EngineThread::Worker {
   const HomeProcess home_;
   const EngineOptions options_;
   device::ThreadPool pool_;
-  kernels::Context context_;
+  kernels::KernelContext context_;
   std::unique_ptr<device::Accelerator> accelerator_;  // before what lies on it
   std::unique_ptr<EngineCore> core_;
   std::unique_ptr<SessionService> sessions_;
@@ -163,7 +162,7 @@ class Engine final : private EngineThread::Worker {
   mutable std::once_flag digest_once_;
   mutable std::string digest_;
 
-  PublishedStats stats_;
+  StatsSnapshot stats_;
   std::unique_ptr<RequestTable> requests_;
   EngineThread thread_{home_, *this};
   std::unique_ptr<Step> step_;

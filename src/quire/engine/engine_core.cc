@@ -11,7 +11,7 @@
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
@@ -59,10 +59,10 @@ Result<std::int32_t> blocks_within(const tensor::KVGeometry& geometry, std::int6
 
 }  // namespace
 
-EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedPool blocks,
+EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
                        const kv::LedgerConfig& ledger_config,
                        const sched::SchedulerConfig& scheduler_config)
-    : bundle(std::move(loaded)),
+    : bundle(std::move(opened)),
       paged_pool(std::move(blocks)),
       ledger(ledger_config),
       scheduler(scheduler_config, ledger) {
@@ -70,7 +70,7 @@ EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedPool blocks,
   for (int layer = 0; layer < geometry.layers; ++layer) {
     views.push_back(paged_pool.view(layer));
   }
-  const model::LoadReport& report = decoder().load_report();
+  const model::PackReport& report = decoder().pack_report();
   counters.block_bytes = geometry.block_bytes();
   counters.load_seconds = report.seconds;
   counters.load_bytes = report.bytes_read;
@@ -78,16 +78,16 @@ EngineCore::EngineCore(ModelBundle loaded, kv_store::PagedPool blocks,
   counters.mapped_weight_bytes = report.mapped_bytes;
 }
 
-Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
+Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                                               const EngineOptions& options,
-                                              const kernels::Context& context,
+                                              const kernels::KernelContext& context,
                                               device::Accelerator* accelerator) {
   BundleOptions how = options.model;
   if (accelerator != nullptr) {
     how.placement = {accelerator, options.deterministic};
   }
-  QUIRE_TRY(ModelBundle bundle, load_model(context, model, how));
-  QUIRE_CHECK(bundle.decoder.has_value(), "a loaded model has a decoder");
+  QUIRE_TRY(ModelBundle bundle, open_model(context, model, how));
+  QUIRE_CHECK(bundle.decoder.has_value(), "an open model has a decoder");
   const tensor::KVGeometry geometry =
       bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens);
   QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));

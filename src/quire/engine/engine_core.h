@@ -1,4 +1,4 @@
-// EngineCore: the parts that every step works on, made when the model is loaded.
+// EngineCore: the parts that every step works on, made when the model is opened.
 #pragma once
 
 #include <chrono>
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/chunk_types.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/histogram.h"
 #include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
@@ -84,13 +84,13 @@ struct EngineStats {
 
 // Engine thread only, but for the text and the configuration in `bundle`, which do not change.
 struct EngineCore {
-  EngineCore(ModelBundle loaded, kv_store::PagedPool blocks, const kv::LedgerConfig& ledger_config,
+  EngineCore(ModelBundle opened, kv_store::PagedPool blocks, const kv::LedgerConfig& ledger_config,
              const sched::SchedulerConfig& scheduler_config);
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 
   [[nodiscard]] model::Decoder& decoder() {
-    return *bundle.decoder;  // NOLINT(bugprone-unchecked-optional-access): load_model sets it
+    return *bundle.decoder;  // NOLINT(bugprone-unchecked-optional-access): open_model sets it
   }
 
   ModelBundle bundle;
@@ -101,11 +101,11 @@ struct EngineCore {
   EngineStats counters;
 };
 
-// Loads the model and allocates its KV blocks on `accelerator`, or in host memory without one.
+// Opens the model and allocates its KV blocks on `accelerator`, or in host memory without one.
 // kInvalidArgument for options that do not fit the model, kOutOfBlocks for refused memory.
-[[nodiscard]] Result<std::unique_ptr<EngineCore>> load_core(const std::string& model,
+[[nodiscard]] Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                                                             const EngineOptions& options,
-                                                            const kernels::Context& context,
+                                                            const kernels::KernelContext& context,
                                                             device::Accelerator* accelerator);
 
 }  // namespace quire::engine

@@ -92,7 +92,7 @@ Status EngineThread::ask_status(const std::function<Status()>& work) {
   Status status;
   QUIRE_TRY_STATUS(call([&] {
     status = work();
-    worker_.publish();
+    worker_.refresh_stats();
   }));
   return status;
 }

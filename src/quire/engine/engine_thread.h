@@ -42,7 +42,7 @@ class EngineThread {
     // Runs `task`. Takes back what it began where memory is refused, which is kOutOfBlocks.
     [[nodiscard]] virtual Status run(const std::function<void()>& task) = 0;
     // Makes what a task changed visible to stats(), before its caller goes on.
-    virtual void publish() = 0;
+    virtual void refresh_stats() = 0;
     // Blocks until a holder of blocks gives some back. Returns false when none will. Any thread.
     [[nodiscard]] virtual bool await_blocks() = 0;
     // Ends all that is open. Called once, by the thread, after the last task.
@@ -71,7 +71,7 @@ class EngineThread {
     std::optional<Result<T>> answer;
     QUIRE_TRY_STATUS(call([&] {
       answer = question();
-      worker_.publish();
+      worker_.refresh_stats();
     }));
     return *std::move(answer);  // NOLINT(bugprone-unchecked-optional-access): call has run it
   }

@@ -34,7 +34,7 @@ namespace quire::engine {
 [[nodiscard]] inline base::Json json_of(const std::pair<std::string, std::int64_t>& source) {
   return base::Json::array(json_of(source.first), source.second);
 }
-// Pairs of an id and a number become one object.
+// Pairs of an id and a number become one JSON object.
 template <class Number>
 [[nodiscard]] base::Json json_of(const std::vector<std::pair<TokenId, Number>>& by_id) {
   base::Json object = base::Json::object();

@@ -21,7 +21,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -201,7 +201,7 @@ Error naming(const fs::path& folder, Error error) {
   return error;
 }
 
-// Says how many ids the model has. Errors of config.json are those of who loads the model.
+// Says how many ids the model has. Errors of config.json are those of who opens the model.
 void set_padded_size(const fs::path& folder, text::Tokenizer& tokenizer) {
   const auto text = read_optional(folder / "config.json");
   const auto config =
@@ -333,10 +333,10 @@ Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model
   return Formats{weight_format(options.quantize, dtype), kv};
 }
 
-Result<ModelBundle> load_preset(const kernels::Context& context, std::string_view name,
+Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
-  config.max_positions = kPresetPositions;  // random weights learned no length: bench at any depth
+  config.context_length = kPresetPositions;  // random weights learned no length: bench at any depth
   QUIRE_TRY(const Formats formats, choose_formats(options, config.stored_dtype));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
                                                  options.placement));
@@ -455,7 +455,7 @@ Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
   return text_of_folder(path);
 }
 
-Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
+Result<std::shared_ptr<const TextBundle>> open_text(const std::string& model) {
   if (is_preset(model)) {
     return {ErrorCode::kUnsupported, "a preset has no tokenizer"};
   }
@@ -470,7 +470,7 @@ Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model) {
   return text;
 }
 
-Result<model::ModelConfig> load_config(const std::string& model) {
+Result<model::ModelConfig> read_config(const std::string& model) {
   if (is_preset(model)) {
     return model::config_from_preset(model.substr(kPresetPrefix.size()));
   }
@@ -484,7 +484,7 @@ Result<model::ModelConfig> load_config(const std::string& model) {
 
 std::vector<std::string> refused_by_config(const std::string& model) {
   std::vector<std::string> refused;
-  if (const auto config = load_config(model); !config.ok()) {
+  if (const auto config = read_config(model); !config.ok()) {
     refused.push_back(config.error().message);
   }
   const auto path = locate(model);
@@ -519,7 +519,7 @@ std::string digest_of(const ModelBundle& bundle) {
   return base::to_hex(hasher.finish());
 }
 
-Result<ModelBundle> load_model(const kernels::Context& context, const std::string& model,
+Result<ModelBundle> open_model(const kernels::KernelContext& context, const std::string& model,
                                const BundleOptions& options) {
   if (is_preset(model) && !options.weights_store.empty()) {
     return {ErrorCode::kInvalidArgument, base::str_cat("cache_weights is for models on disk, and ",
@@ -530,21 +530,22 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
             "chat_template needs a tokenizer, which a preset does not have; leave it out"};
   }
   if (is_preset(model)) {
-    return load_preset(context, model.substr(kPresetPrefix.size()), options);
+    return open_preset(context, model.substr(kPresetPrefix.size()), options);
   }
   QUIRE_TRY(const std::string path, locate(model));
   QUIRE_TRY(const auto source, open_source(path));
   QUIRE_TRY(const Formats formats, choose_formats(options, source.config.stored_dtype));
-  const model::LoadOptions load{.format = formats.weights,
-                                .keep_codes = options.quantize.empty() && options.dtype == "auto",
-                                .progress = options.progress};
+  const model::PackOptions packing{
+      .format = formats.weights,
+      .keep_codes = options.quantize.empty() && options.dtype == "auto",
+      .progress = options.progress};
   ModelBundle bundle;
   // Meanwhile, for it takes as long as verifying the weights of a small model.
   auto text = std::async([&] { return text_of(path, source.model_files); });
   std::optional<WeightsCache> cache;
   if (!options.weights_store.empty()) {
     QUIRE_TRY(cache, WeightsCache::open(options.weights_store,
-                                        {path, source.model_files, source.config, load}));
+                                        {path, source.model_files, source.config, packing}));
     bundle.decoder = cache->find(context, source.config);
   }
   QUIRE_TRY(const auto own_text, text.get());
@@ -557,8 +558,8 @@ Result<ModelBundle> load_model(const kernels::Context& context, const std::strin
   }
   bundle.text = own_text;
   if (!bundle.decoder) {
-    QUIRE_TRY(bundle.decoder, model::Decoder::load(context, source.config, source.model_files, load,
-                                                   options.placement));
+    QUIRE_TRY(bundle.decoder, model::Decoder::open(context, source.config, source.model_files,
+                                                   packing, options.placement));
     if (cache) {
       cache->keep(context, *bundle.decoder);
     }

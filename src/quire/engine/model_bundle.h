@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
@@ -18,7 +18,7 @@
 
 namespace quire::engine {
 
-// The text side of a model. Immutable once loaded; shared by all threads.
+// The text side of a model. Immutable once opened; shared by all threads.
 struct TextBundle {
   text::Tokenizer tokenizer;
   std::optional<text::ChatTemplate> chat_template;
@@ -34,7 +34,7 @@ struct TextBundle {
 [[nodiscard]] Result<std::string> locate(const std::string& model);
 
 // Tokenizer and template of a folder or GGUF file, without weights.
-[[nodiscard]] Result<std::shared_ptr<const TextBundle>> load_text(const std::string& model);
+[[nodiscard]] Result<std::shared_ptr<const TextBundle>> open_text(const std::string& model);
 // Returns the tokenizer and template of a path that locate() gave; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
                                                           const weights::ModelFiles& model_files);
@@ -51,7 +51,7 @@ struct BundleOptions {
 };
 
 struct ModelBundle {
-  std::optional<model::Decoder> decoder;   // always there after load_model
+  std::optional<model::Decoder> decoder;   // always there after open_model
   std::shared_ptr<const TextBundle> text;  // null for presets and folders without tokenizer
   std::string text_error;                  // why text is null
   tensor::DType kv_dtype = tensor::DType::kBFloat16;
@@ -63,13 +63,13 @@ struct ModelBundle {
 [[nodiscard]] std::string digest_of(const ModelBundle& bundle);
 
 // `model`: folder, GGUF file or "preset:NAME". Errors name file, tensor or key.
-[[nodiscard]] Result<ModelBundle> load_model(const kernels::Context& context,
+[[nodiscard]] Result<ModelBundle> open_model(const kernels::KernelContext& context,
                                              const std::string& model,
                                              const BundleOptions& options);
 
 // The model's shape alone: what inspect reads.
-[[nodiscard]] Result<model::ModelConfig> load_config(const std::string& model);
-// All for which load_config is kUnsupported, one message each.
+[[nodiscard]] Result<model::ModelConfig> read_config(const std::string& model);
+// All for which read_config is kUnsupported, one message each.
 [[nodiscard]] std::vector<std::string> refused_by_config(const std::string& model);
 
 }  // namespace quire::engine

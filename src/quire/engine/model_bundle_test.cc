@@ -16,8 +16,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/result.h"
 #include "quire/types.h"
 #include "quire/weights/test_files.h"
@@ -89,9 +89,9 @@ class GgufBundle : public ::testing::Test {
 
   Result<ModelBundle> load() {
     folder_.write("model.gguf", file_.build());
-    const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                   .pool = &pool_};
-    return load_model(context, (folder_.path() / "model.gguf").string(), {});
+    const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                         .pool = &pool_};
+    return open_model(context, (folder_.path() / "model.gguf").string(), {});
   }
 
   weights::testing::GgufBuilder file_;
@@ -150,8 +150,8 @@ TEST_F(GgufBundle, AFileOfAnyNameIsKnownByItsContent) {
     folder_.write(name, file_.build());
     const std::string path = folder_.path() / name;
     EXPECT_EQ(locate(path).value(), path);
-    EXPECT_TRUE(load_config(path).ok()) << name;
-    EXPECT_TRUE(load_text(path).ok()) << name;
+    EXPECT_TRUE(read_config(path).ok()) << name;
+    EXPECT_TRUE(open_text(path).ok()) << name;
   }
   folder_.write("notes.txt", "text");
   EXPECT_THAT(locate(folder_.path() / "notes.txt").error().message, HasSubstr("nor a GGUF file"));
@@ -170,16 +170,16 @@ TEST_F(GgufBundle, AFolderOfOneFileAloneIsTheFile) {
   set("tokenizer.ggml.eos_token_id", 1);
   ASSERT_TRUE(load().ok());
   EXPECT_EQ(locate(folder_.path().string()).value(), (folder_.path() / "model.gguf").string());
-  const auto config = load_config(folder_.path().string());
+  const auto config = read_config(folder_.path().string());
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->hidden_size, 32);
-  EXPECT_EQ(load_text(folder_.path().string()).value()->eos_token, "<|endoftext|>");
+  EXPECT_EQ(open_text(folder_.path().string()).value()->eos_token, "<|endoftext|>");
 }
 
 TEST_F(GgufBundle, AFolderOfSeveralFilesAsksForOneOfThem) {
   folder_.write("a.gguf", file_.build());
   folder_.write("b.gguf", file_.build());
-  const auto config = load_config(folder_.path().string());
+  const auto config = read_config(folder_.path().string());
   ASSERT_FALSE(config.ok());
   EXPECT_THAT(config.error().message, HasSubstr("name one: a.gguf, b.gguf"));
 }
@@ -194,7 +194,7 @@ class FolderText : public ::testing::Test {
   // With this in tokenizer_config.json, as JSON.
   auto with_template(const std::string& chat_template) {
     folder_.write("tokenizer_config.json", R"({"chat_template": )" + chat_template + "}");
-    return load_text(folder_.path().string());
+    return open_text(folder_.path().string());
   }
 
   weights::testing::TempFolder folder_;
@@ -237,13 +237,13 @@ TEST_F(FolderText, AListOfTemplatesWithoutADefaultSaysWhichThereAre) {
   std::filesystem::remove(folder_.path() / "tokenizer_config.json");
   std::filesystem::create_directory(folder_.path() / "additional_chat_templates");
   folder_.write("additional_chat_templates/short.jinja", "x");
-  EXPECT_THAT(load_text(folder_.path().string()).value()->template_error,
+  EXPECT_THAT(open_text(folder_.path().string()).value()->template_error,
               HasSubstr("named \"short\" and none"));
 }
 
 TEST_F(FolderText, AnErrorNamesTheFileThatIsBroken) {
   const auto message = [&] {
-    const auto text = load_text(folder_.path().string());
+    const auto text = open_text(folder_.path().string());
     return text.ok() ? std::string("accepted") : text.error().message;
   };
   const auto in_folder = [&](const char* name) { return (folder_.path() / name).string() + ": "; };
@@ -271,7 +271,7 @@ TEST_F(FolderText, APipeInPlaceOfAnyFileIsRefusedAndNotWaitedFor) {
       std::filesystem::rename(path, kept);
     }
     ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-    const auto text = load_text(folder_.path().string());
+    const auto text = open_text(folder_.path().string());
     ASSERT_FALSE(text.ok()) << name;
     EXPECT_EQ(text.error().message, "cannot read " + path.string() + ": not a regular file");
     std::filesystem::remove(path);
@@ -283,12 +283,12 @@ TEST_F(FolderText, APipeInPlaceOfAnyFileIsRefusedAndNotWaitedFor) {
 
 TEST_F(FolderText, TokensThatOnlyTheMapOfSpecialTokensNamesAreSpecial) {
   const auto id_of_the = [&] {
-    const auto text = load_text(folder_.path().string()).value();
+    const auto text = open_text(folder_.path().string()).value();
     return text->tokenizer.encode("the", {.add_special_tokens = false}).value();
   };
-  EXPECT_TRUE(load_text(folder_.path().string()).value()->eos_token.empty());
+  EXPECT_TRUE(open_text(folder_.path().string()).value()->eos_token.empty());
   folder_.write("special_tokens_map.json", R"({"eos_token": "<eos>", "cls_token": "the"})");
-  const auto text = load_text(folder_.path().string()).value();
+  const auto text = open_text(folder_.path().string()).value();
   EXPECT_EQ(text->eos_token, "<eos>");
   ASSERT_EQ(id_of_the().size(), 1U);
   EXPECT_TRUE(text->tokenizer.is_special(id_of_the().front()));
@@ -305,12 +305,12 @@ class CopiedFolder : public ::testing::Test {
   }
 
   auto load() {
-    const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                   .pool = &pool_};
-    return load_model(context, folder_.path().string(), {}).value();
+    const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                         .pool = &pool_};
+    return open_model(context, folder_.path().string(), {}).value();
   }
   [[nodiscard]] std::string spelled(TokenId id) const {
-    return load_text(folder_.path().string()).value()->tokenizer.id_to_token(id).value();
+    return open_text(folder_.path().string()).value()->tokenizer.id_to_token(id).value();
   }
 
   weights::testing::TempFolder folder_;
@@ -332,11 +332,11 @@ TEST_F(CopiedFolder, ItsEndsAreAllThatAnySourceNames) {
 
 TEST_F(CopiedFolder, AModelThatIsCutWhileItIsLoadedIsAnError) {
   const std::filesystem::path weights = folder_.path() / "model.safetensors";
-  const kernels::Context context{.table = &kernels::kernels_for(device::best_isa()),
-                                 .pool = &pool_};
+  const kernels::KernelContext context{.table = &kernels::kernels_for(device::best_isa()),
+                                       .pool = &pool_};
   BundleOptions options;
   options.progress = [&](double) { std::filesystem::resize_file(weights, 1 << 20); };
-  const auto bundle = load_model(context, folder_.path().string(), options);
+  const auto bundle = open_model(context, folder_.path().string(), options);
   ASSERT_FALSE(bundle.ok());
   EXPECT_EQ(bundle.error().code, ErrorCode::kIo);
   EXPECT_THAT(bundle.error().message, HasSubstr("model.safetensors was cut while it was read"));
@@ -347,7 +347,7 @@ TEST(FolderConfig, AnErrorNamesTheFileThatIsBroken) {
   const std::filesystem::path model = QUIRE_SOURCE_DIR "/models/cardfile/model";
   std::filesystem::copy_file(model / "config.json", folder.path() / "config.json");
   const auto message = [&] {
-    const auto config = load_config(folder.path().string());
+    const auto config = read_config(folder.path().string());
     return config.ok() ? std::string("accepted") : config.error().message;
   };
   EXPECT_EQ(message(), "accepted");
@@ -376,9 +376,9 @@ TEST(FolderConfig, AnAdapterThatWouldBeLeftOutIsRefusedWithTheWayOut) {
   weights::testing::TempFolder folder;
   std::filesystem::copy_file(QUIRE_SOURCE_DIR "/models/cardfile/model/config.json",
                              folder.path() / "config.json");
-  EXPECT_TRUE(load_config(folder.path().string()).ok());
+  EXPECT_TRUE(read_config(folder.path().string()).ok());
   folder.write("adapter_config.json", R"({"peft_type": "LORA"})");
-  const auto config = load_config(folder.path().string());
+  const auto config = read_config(folder.path().string());
   ASSERT_FALSE(config.ok());
   EXPECT_EQ(config.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(config.error().message, HasSubstr("adapter_config.json"));

@@ -84,7 +84,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
-  publish();
+  refresh_stats();
   return {};
 }
 
@@ -121,7 +121,7 @@ bool RequestTable::abort(RequestId id) {
     return false;
   }
   core_.scheduler.finish(id);
-  publish();
+  refresh_stats();
   it->second.end(FinishReason::kCancelled);
   active_.erase(it);
   return true;
@@ -132,7 +132,7 @@ void RequestTable::fail(RequestId id, Error error) {
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   core_.scheduler.finish(id);
   core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
-  publish();
+  refresh_stats();
   it->second.fail(std::move(error));
   active_.erase(it);
 }

@@ -16,8 +16,8 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine_core.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/stats_snapshot.h"
 #include "quire/options.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -27,7 +27,7 @@ namespace quire::engine {
 class RequestTable {
  public:
   // All are borrowed. `same_bits`: a request's bits do not depend on its batch, see graded().
-  RequestTable(EngineCore& core, SessionService& sessions, PublishedStats& stats,
+  RequestTable(EngineCore& core, SessionService& sessions, StatsSnapshot& stats,
                const EngineOptions& options, bool same_bits)
       : core_(core), sessions_(sessions), stats_(stats), options_(options), same_bits_(same_bits) {}
 
@@ -62,13 +62,13 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
-  void publish() { stats_.publish(core_, waiting_since()); }
+  void refresh_stats() { stats_.refresh(core_, waiting_since()); }
   [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
 
   EngineCore& core_;
   SessionService& sessions_;
-  PublishedStats& stats_;
+  StatsSnapshot& stats_;
   const EngineOptions& options_;
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;

@@ -32,7 +32,7 @@ inline constexpr SamplingField kSamplingFields[] = {
     {"n", &SamplingParams::n, "outputs for one prompt, 1..16"},
 };
 
-// Returns an object with the names and the order of kSamplingFields.
+// Returns a JSON object with the names and the order of kSamplingFields.
 // Errors: kOutOfBlocks when the machine refuses memory.
 [[nodiscard]] Result<std::string> sampling_json(const SamplingParams& params);
 

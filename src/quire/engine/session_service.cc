@@ -109,22 +109,22 @@ Status SessionService::change(const std::string& id, const std::string& salt, Ch
 Status SessionService::pause(const std::string& id, const std::string& salt,
                              std::optional<double> expected_return_seconds) {
   QUIRE_TRY_STATUS(check_seconds("expected_return", expected_return_seconds));
-  return change(id, salt, [&](Place place) {
-    kv::Retention retention = cache_.retention(place->session);
+  return change(id, salt, [&](Iterator named) {
+    kv::Retention retention = cache_.retention(named->session);
     retention.expected_return.reset();
     if (expected_return_seconds) {
       retention.expected_return = kv::Clock::now() + to_duration(*expected_return_seconds);
     }
-    cache_.set_retention(place->session, retention);
+    cache_.set_retention(named->session, retention);
   });
 }
 
 Status SessionService::close(const std::string& id, const std::string& salt) {
-  return change(id, salt, [&](Place place) {
-    cache_.close_session(place->session);
-    holders_->session_closed(place->session);
-    by_key_.erase(place->key);
-    recent_.erase(place);
+  return change(id, salt, [&](Iterator named) {
+    cache_.close_session(named->session);
+    holders_->session_closed(named->session);
+    by_key_.erase(named->key);
+    recent_.erase(named);
   });
 }
 

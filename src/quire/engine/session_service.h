@@ -63,7 +63,7 @@ class SessionService {
     std::string key;  // of salt and id
     kv::SessionRef session;
   };
-  using Place = std::list<Named>::iterator;
+  using Iterator = std::list<Named>::iterator;
 
   // Runs `change` with what the ledger knows of an open session.
   template <class Change>
@@ -76,7 +76,7 @@ class SessionService {
   BlockHolders* holders_ = nullptr;
   // Engine thread.
   std::list<Named> recent_;  // named last first
-  std::unordered_map<std::string_view, Place> by_key_;
+  std::unordered_map<std::string_view, Iterator> by_key_;
 };
 
 }  // namespace quire::engine

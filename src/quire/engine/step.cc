@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
@@ -312,7 +312,7 @@ void settle_step(Step& step) {
 }
 
 void deliver_step(Step& step) {
-  step.stats.publish(step.core, step.requests.waiting_since());
+  step.stats.refresh(step.core, step.requests.waiting_since());
   for (ActiveRequest* active : step.touched) {
     active->deliver();
   }

@@ -7,8 +7,8 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/request_table.h"
+#include "quire/engine/stats_snapshot.h"
 
 namespace quire::engine {
 
@@ -23,7 +23,7 @@ void RunningStep::forget(ActiveRequest* ended) {
   std::ranges::replace(requests, ended, static_cast<ActiveRequest*>(nullptr));
 }
 
-Step::Step(EngineCore& of, RequestTable& table, PublishedStats& shown, EngineThread& on,
+Step::Step(EngineCore& of, RequestTable& table, StatsSnapshot& shown, EngineThread& on,
            device::ThreadPool& threads, const StepOptions& options)
     : core(of),
       requests(table),

@@ -25,8 +25,8 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
-#include "quire/engine/published_stats.h"
 #include "quire/engine/request_table.h"
+#include "quire/engine/stats_snapshot.h"
 #include "quire/kernels/choice.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
@@ -56,7 +56,7 @@ struct StepOptions {
 
 // Steps, one after the other. Keeps its arrays, so that a steady batch allocates nothing.
 struct Step {
-  Step(EngineCore& core, RequestTable& requests, PublishedStats& stats, EngineThread& thread,
+  Step(EngineCore& core, RequestTable& requests, StatsSnapshot& stats, EngineThread& thread,
        device::ThreadPool& pool, const StepOptions& options);
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -64,7 +64,7 @@ struct Step {
   // Borrowed.
   EngineCore& core;
   RequestTable& requests;
-  PublishedStats& stats;
+  StatsSnapshot& stats;
   const EngineThread& thread;
   device::ThreadPool& pool;
   const Hooks* hooks = nullptr;

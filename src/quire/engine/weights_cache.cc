@@ -12,7 +12,7 @@
 
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/store.h"
@@ -89,7 +89,7 @@ Result<WeightsCache> WeightsCache::open(const std::string& store, const Model& m
   return cache;
 }
 
-std::optional<model::Decoder> WeightsCache::find(const kernels::Context& context,
+std::optional<model::Decoder> WeightsCache::find(const kernels::KernelContext& context,
                                                  const model::ModelConfig& config) {
   if (!store_) {
     return std::nullopt;
@@ -112,7 +112,7 @@ std::optional<model::Decoder> WeightsCache::find(const kernels::Context& context
   return std::nullopt;
 }
 
-void WeightsCache::keep(const kernels::Context& context, const model::Decoder& decoder) {
+void WeightsCache::keep(const kernels::KernelContext& context, const model::Decoder& decoder) {
   if (!store_) {
     return;
   }
@@ -121,7 +121,7 @@ void WeightsCache::keep(const kernels::Context& context, const model::Decoder& d
   }
 }
 
-Status WeightsCache::write(const kv_store::Folder& store, const kernels::Context& context,
+Status WeightsCache::write(const kv_store::Folder& store, const kernels::KernelContext& context,
                            const model::Decoder& decoder) const {
   if (!writable_) {
     return {ErrorCode::kIo,

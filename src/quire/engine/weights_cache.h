@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/weights_file.h"
 #include "quire/model/config.h"
@@ -24,7 +24,7 @@ class WeightsCache {
     const std::string& path;
     const weights::ModelFiles& model_files;
     const model::ModelConfig& config;
-    const model::LoadOptions& options;
+    const model::PackOptions& options;
   };
   // Makes the store where there is none. kInvalidArgument for a folder that is no store,
   // kUnsupported for one of a later format. Reads a page of each tensor, which with sizes and times
@@ -33,17 +33,17 @@ class WeightsCache {
 
   // A decoder of the file that an earlier start has left, every checksum compared; nothing when
   // there is none that can be used.
-  [[nodiscard]] std::optional<model::Decoder> find(const kernels::Context& context,
+  [[nodiscard]] std::optional<model::Decoder> find(const kernels::KernelContext& context,
                                                    const model::ModelConfig& config);
   // Leaves the weights of the decoder there, unless another process has done so meanwhile or the
   // model's files are no longer those that were packed. Waits for the disk.
-  void keep(const kernels::Context& context, const model::Decoder& decoder);
+  void keep(const kernels::KernelContext& context, const model::Decoder& decoder);
 
   // What did not work, for people.
   [[nodiscard]] const std::vector<std::string>& remarks() const { return remarks_; }
 
  private:
-  [[nodiscard]] Status write(const kv_store::Folder& store, const kernels::Context& context,
+  [[nodiscard]] Status write(const kv_store::Folder& store, const kernels::KernelContext& context,
                              const model::Decoder& decoder) const;
 
   std::optional<kv_store::Folder> store_;  // nothing: it cannot be opened

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "quire/device/aligned_buffer.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
@@ -35,7 +35,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<PackedWeights> cold_weights(const Context& context, WeightFormat format,
+std::vector<PackedWeights> cold_weights(const KernelContext& context, WeightFormat format,
                                         std::int64_t columns, std::int64_t depth) {
   std::vector<PackedWeights> copies;
   copies.push_back(PackedWeights::pack(
@@ -55,7 +55,7 @@ std::vector<PackedWeights> cold_weights(const Context& context, WeightFormat for
 
 // Doubles the iterations until they last long enough to be timed, then takes the best of a few
 // runs.
-double peak_rate(const Context& context, const PeakLoop& loop) {
+double peak_rate(const KernelContext& context, const PeakLoop& loop) {
   // Values and codes around one: zeros draw so little power that they run faster than data do.
   alignas(64) std::array<std::uint16_t, kPeakOperandBytes / 2> operands;  // NOLINT: filled below
   std::minstd_rand random(1);
@@ -87,7 +87,7 @@ double peak_rate(const Context& context, const PeakLoop& loop) {
 
 }  // namespace
 
-double measure_read_bandwidth(const Context& context, std::size_t bytes) {
+double measure_read_bandwidth(const KernelContext& context, std::size_t bytes) {
   constexpr std::size_t kTaskBytes = std::size_t{1} << 20;
   const std::size_t tasks = std::max<std::size_t>(1, bytes / kTaskBytes);
   device::AlignedBuffer<std::byte> buffer(tasks * kTaskBytes);
@@ -114,7 +114,7 @@ double measure_read_bandwidth(const Context& context, std::size_t bytes) {
   return best;
 }
 
-double measure_linear_rate(const Context& context, WeightFormat format, std::int64_t rows,
+double measure_linear_rate(const KernelContext& context, WeightFormat format, std::int64_t rows,
                            std::int64_t columns, std::int64_t depth) {
   const std::vector<PackedWeights> weights = cold_weights(context, format, columns, depth);
   if (weights.back().data() == nullptr) {
@@ -139,7 +139,7 @@ double measure_linear_rate(const Context& context, WeightFormat format, std::int
   return 2.0 * static_cast<double>(rows * columns * depth) / median(times);
 }
 
-ComputePeaks measure_compute_peaks(const Context& context) {
+ComputePeaks measure_compute_peaks(const KernelContext& context) {
   const KernelTable& table = *context.table;
   return {.f32 = peak_rate(context, table.peaks[0]),
           .bf16 = peak_rate(context, table.peaks[1]),

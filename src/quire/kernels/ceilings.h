@@ -5,18 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 
 namespace quire::kernels {
 
 // Bytes per second at which all threads of the pool together read `bytes` of memory once (at least
 // 512 MiB to be beyond the caches); best of five passes. 0 if there is no memory for it.
-[[nodiscard]] double measure_read_bandwidth(const Context& context, std::size_t bytes);
+[[nodiscard]] double measure_read_bandwidth(const KernelContext& context, std::size_t bytes);
 
 // FLOP/s (2 * rows * columns * depth per call) of linear() alone, activations packed beforehand,
 // over copies of the matrix that do not fit the caches; median. 0 if there is no memory for it.
-[[nodiscard]] double measure_linear_rate(const Context& context, WeightFormat format,
+[[nodiscard]] double measure_linear_rate(const KernelContext& context, WeightFormat format,
                                          std::int64_t rows, std::int64_t columns,
                                          std::int64_t depth);
 
@@ -26,6 +26,6 @@ struct ComputePeaks {
   double bf16 = 0;
   double int8 = 0;
 };
-[[nodiscard]] ComputePeaks measure_compute_peaks(const Context& context);
+[[nodiscard]] ComputePeaks measure_compute_peaks(const KernelContext& context);
 
 }  // namespace quire::kernels

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "quire/base/check.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/parallel.h"
 #include "quire/types.h"
@@ -22,7 +22,7 @@ bool holds(std::size_t size, std::int64_t rows, std::int64_t width) {
 
 }  // namespace
 
-void rms_norm(const Context& context, std::span<const float> x, std::span<const float> weight,
+void rms_norm(const KernelContext& context, std::span<const float> x, std::span<const float> weight,
               double epsilon, std::int64_t rows, std::span<float> out) {
   const auto width = static_cast<std::int64_t>(weight.size());
   QUIRE_CHECK(holds(x.size(), rows, width) && holds(out.size(), rows, width), "rows are short");
@@ -38,7 +38,7 @@ void rms_norm(const Context& context, std::span<const float> x, std::span<const 
   });
 }
 
-void rms_norm_heads(const Context& context, const HeadRows& x, std::span<const float> weight,
+void rms_norm_heads(const KernelContext& context, const HeadRows& x, std::span<const float> weight,
                     double epsilon) {
   const auto head_dim = static_cast<std::int64_t>(weight.size());
   const std::int64_t width = x.heads * head_dim;
@@ -59,7 +59,7 @@ void rms_norm_heads(const Context& context, const HeadRows& x, std::span<const f
   });
 }
 
-void silu_mul(const Context& context, std::span<const float> gate_up, std::int64_t rows,
+void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
               std::int64_t width, std::span<float> out) {
   QUIRE_CHECK(holds(gate_up.size(), rows, 2 * width) && holds(out.size(), rows, width),
               "rows are short");
@@ -72,8 +72,8 @@ void silu_mul(const Context& context, std::span<const float> gate_up, std::int64
   });
 }
 
-void embed(const Context& context, const PackedWeights& table, std::span<const TokenId> token_ids,
-           std::span<float> out) {
+void embed(const KernelContext& context, const PackedWeights& table,
+           std::span<const TokenId> token_ids, std::span<float> out) {
   const auto tokens = static_cast<std::int64_t>(token_ids.size());
   const std::int64_t width = table.depth();
   QUIRE_CHECK(holds(out.size(), tokens, width), "out is short");

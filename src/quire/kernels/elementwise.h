@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/types.h"
 
@@ -14,7 +14,7 @@ namespace quire::kernels {
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x, out: [rows, width] (may be the same);
 // weight [width]. Zhang & Sennrich 2019. Bytes: 8 * rows * width.
-void rms_norm(const Context& context, std::span<const float> x, std::span<const float> weight,
+void rms_norm(const KernelContext& context, std::span<const float> x, std::span<const float> weight,
               double epsilon, std::int64_t rows, std::span<float> out);
 
 // Heads inside rows: row r begins at values[r * stride] with `heads` heads, one after the other.
@@ -26,15 +26,15 @@ struct HeadRows {
 };
 
 // The same over each head of each row, in place (QK norm of Qwen3); weight [head_dim].
-void rms_norm_heads(const Context& context, const HeadRows& x, std::span<const float> weight,
+void rms_norm_heads(const KernelContext& context, const HeadRows& x, std::span<const float> weight,
                     double epsilon);
 
 // out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i]; gate_up [rows, 2 * width].
-void silu_mul(const Context& context, std::span<const float> gate_up, std::int64_t rows,
+void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
               std::int64_t width, std::span<float> out);
 
 // out[t] = row token_ids[t] of `table` [vocab, width]. Ids were checked by the caller.
-void embed(const Context& context, const PackedWeights& table, std::span<const TokenId> token_ids,
-           std::span<float> out);
+void embed(const KernelContext& context, const PackedWeights& table,
+           std::span<const TokenId> token_ids, std::span<float> out);
 
 }  // namespace quire::kernels

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/reference.h"
 #include "quire/kernels/test_util.h"
@@ -31,7 +31,7 @@ using test::same_bits;
 class ElementwiseTest : public test::OnEveryIsa {
  protected:
   device::ThreadPool pool_{2};
-  Context context() { return on(pool_); }
+  KernelContext context() { return on(pool_); }
 };
 
 constexpr std::int64_t kWidths[] = {1, 3, 16, 17, 64, 100, 576, 2048, 5633};

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "quire/base/check.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/parallel.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
@@ -27,7 +27,7 @@ using Head = std::array<float, kMaxHeadDim>;
 // Where the token's element 0 lies and how far its elements are apart, in elements of the view:
 // element d of K at d / g * k_step + d % g (g = 2 for bf16, 1 for fp32), of V at d * v_step.
 template <class T>
-struct Place {
+struct SlotAddress {
   T* k = nullptr;
   T* v = nullptr;
   std::ptrdiff_t k_step = 0;
@@ -35,7 +35,7 @@ struct Place {
 };
 
 template <class T>
-Place<T> place_of(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
+SlotAddress<T> address_of(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
   constexpr bool kPairs = sizeof(T) == 2;
   const int stored_tokens = (view.block_tokens + 1) / 2 * 2;
   std::byte* block = view.data + kv_head * view.head_stride + slot.block * view.block_stride;
@@ -57,38 +57,38 @@ Place<T> place_of(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot s
 // Asks for the lines that a head's element type T will be written to: K is one word in each of
 // them, and a store that misses would hold up those behind it.
 template <class T>
-void ask_for(const Place<T>& place, int head_dim) {
+void ask_for(const SlotAddress<T>& address, int head_dim) {
   constexpr int kPerWord = 4 / sizeof(T);
   for (int d = 0; d < head_dim; d += kPerWord) {
-    __builtin_prefetch(place.k + d / kPerWord * place.k_step, 1);
+    __builtin_prefetch(address.k + d / kPerWord * address.k_step, 1);
   }
   constexpr int kPerLine = 64 / sizeof(T);
-  for (std::ptrdiff_t at = 0; at < head_dim * place.v_step; at += kPerLine) {
-    __builtin_prefetch(place.v + at, 1);
+  for (std::ptrdiff_t at = 0; at < head_dim * address.v_step; at += kPerLine) {
+    __builtin_prefetch(address.v + at, 1);
   }
 }
 
-void store_f32(const Place<float>& place, const Head& k, const Head& v, int head_dim) {
+void store_f32(const SlotAddress<float>& address, const Head& k, const Head& v, int head_dim) {
   for (int d = 0; d < head_dim; ++d) {
-    place.k[d * place.k_step] = k[static_cast<std::size_t>(d)];
-    place.v[d * place.v_step] = v[static_cast<std::size_t>(d)];
+    address.k[d * address.k_step] = k[static_cast<std::size_t>(d)];
+    address.v[d * address.v_step] = v[static_cast<std::size_t>(d)];
   }
 }
 
-void store_bf16(const KernelTable& table, const Place<std::uint16_t>& place, const Head& k,
+void store_bf16(const KernelTable& table, const SlotAddress<std::uint16_t>& address, const Head& k,
                 const Head& v, int head_dim) {
   std::array<std::uint16_t, kMaxHeadDim> rounded;  // NOLINT: filled by the next line
   table.round_bf16(k.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; d += 2) {  // a pair is a word of K
-    std::memcpy(place.k + d / 2 * place.k_step, rounded.data() + d, 2 * sizeof(std::uint16_t));
+    std::memcpy(address.k + d / 2 * address.k_step, rounded.data() + d, 2 * sizeof(std::uint16_t));
   }
   table.round_bf16(v.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; ++d) {
-    place.v[d * place.v_step] = rounded[static_cast<std::size_t>(d)];
+    address.v[d * address.v_step] = rounded[static_cast<std::size_t>(d)];
   }
 }
 
-void append_token(const Context& context, const KVAppendParams& params,
+void append_token(const KernelContext& context, const KVAppendParams& params,
                   const tensor::PagedKVView& view, std::int64_t token) {
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
   const tensor::KVSlot slot = params.slots[static_cast<std::size_t>(token)];
@@ -98,9 +98,9 @@ void append_token(const Context& context, const KVAppendParams& params,
   for (int head = 0; head < view.kv_heads; ++head) {
     const int next = std::min(head + 1, view.kv_heads - 1);
     if (fp32) {
-      ask_for(place_of<float>(view, next, slot), view.head_dim);
+      ask_for(address_of<float>(view, next, slot), view.head_dim);
     } else {
-      ask_for(place_of<std::uint16_t>(view, next, slot), view.head_dim);
+      ask_for(address_of<std::uint16_t>(view, next, slot), view.head_dim);
     }
     const std::ptrdiff_t first = std::ptrdiff_t{head} * params.head_dim;
     const float* from_k = params.k.data() + token * params.k_stride + first;
@@ -112,9 +112,9 @@ void append_token(const Context& context, const KVAppendParams& params,
     }
     std::copy_n(from_v, head_dim, v.data());
     if (fp32) {
-      store_f32(place_of<float>(view, head, slot), k, v, view.head_dim);
+      store_f32(address_of<float>(view, head, slot), k, v, view.head_dim);
     } else {
-      store_bf16(*context.table, place_of<std::uint16_t>(view, head, slot), k, v, view.head_dim);
+      store_bf16(*context.table, address_of<std::uint16_t>(view, head, slot), k, v, view.head_dim);
     }
   }
 }
@@ -144,7 +144,7 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
 
 }  // namespace
 
-void kv_append(const Context& context, const KVAppendParams& params,
+void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view) {
   if (params.slots.empty()) {
     return;

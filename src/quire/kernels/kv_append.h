@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -23,7 +23,7 @@ struct KVAppendParams {
 
 // Precondition: every slot lies inside the view (checked: QUIRE_CHECK). Bytes written:
 // T * kv_heads * 2 * head_dim * dtype.
-void kv_append(const Context& context, const KVAppendParams& params,
+void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
 
 }  // namespace quire::kernels

@@ -14,8 +14,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/rotary.h"
 #include "quire/kernels/test_util.h"
 #include "quire/tensor/dtype.h"
@@ -83,7 +83,7 @@ void put(std::vector<std::byte>& bytes, std::size_t at, DType dtype, float value
 class KVAppendTest : public test::OnEveryIsa {
  protected:
   device::ThreadPool pool_{2};
-  Context context() { return on(pool_); }
+  KernelContext context() { return on(pool_); }
 
   // Appends `tokens` random tokens to random distinct slots and compares all bytes of the cache
   // with an image that was made element by element.
@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(All, KVAppendTest, test::every_isa(), test::isa_test_na
 
 TEST(KVAppendDeath, SlotsOutsideTheCacheAreCaught) {
   device::ThreadPool pool(1);
-  const Context context = {&kernels_for(device::Isa::kPortable), &pool};
+  const KernelContext context = {&kernels_for(device::Isa::kPortable), &pool};
   Cache cache(DType::kBFloat16, 3, 32, 1, 2);
   const std::vector<float> k(32, 1.0f);
   for (const tensor::KVSlot slot :

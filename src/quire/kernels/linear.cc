@@ -8,8 +8,8 @@
 
 #include "quire/base/check.h"
 #include "quire/base/divide.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/parallel.h"
@@ -77,7 +77,7 @@ struct Call {
 };
 
 // A rectangle of the output and where its sums go.
-struct Piece {
+struct OutputTile {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   std::int64_t first_panel = 0;
@@ -85,35 +85,35 @@ struct Piece {
   std::int64_t next_panel = -1;  // what the thread will probably multiply then; -1: nothing
 };
 
-void multiply(const Call& call, const Piece& piece, float* sums, std::ptrdiff_t stride,
+void multiply(const Call& call, const OutputTile& tile, float* sums, std::ptrdiff_t stride,
               std::byte* scratch) {
   const PackedWeights& weights = call.weights;
   const auto panel_at = [&](std::int64_t panel) {
     return weights.data() + weights.panel_bytes() * static_cast<std::size_t>(panel);
   };
   call.table.matmul[static_cast<std::uint8_t>(weights.format())](
-      {.weights = panel_at(piece.first_panel),
-       .next_weights = piece.next_panel < 0 ? nullptr : panel_at(piece.next_panel),
+      {.weights = panel_at(tile.first_panel),
+       .next_weights = tile.next_panel < 0 ? nullptr : panel_at(tile.next_panel),
        .panel_bytes = weights.panel_bytes(),
-       .panels = static_cast<int>(piece.panels),
+       .panels = static_cast<int>(tile.panels),
        .steps = static_cast<int>(weights.steps()),
-       .values = call.packed.values(piece.first_row),
-       .scales = call.packed.scales(piece.first_row),
-       .offsets = call.packed.offsets(piece.first_row),
-       .rows = static_cast<int>(piece.rows),
+       .values = call.packed.values(tile.first_row),
+       .scales = call.packed.scales(tile.first_row),
+       .offsets = call.packed.offsets(tile.first_row),
+       .rows = static_cast<int>(tile.rows),
        .out = sums,
        .out_stride = stride,
        .scratch = scratch});
 }
 
 // Sums [rows][stride] to their place in `out`, with bias and residual.
-void finish(const Call& call, const Piece& piece, const float* sums, std::ptrdiff_t stride) {
-  const std::int64_t first = piece.first_panel * kPanelColumns;
+void finish(const Call& call, const OutputTile& tile, const float* sums, std::ptrdiff_t stride) {
+  const std::int64_t first = tile.first_panel * kPanelColumns;
   const std::int64_t columns =
-      std::min(piece.panels * kPanelColumns, call.weights.columns() - first);
-  for (std::int64_t r = 0; r < piece.rows; ++r) {
+      std::min(tile.panels * kPanelColumns, call.weights.columns() - first);
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
     const float* from = sums + r * stride;
-    float* to = call.out.data() + (piece.first_row + r) * call.out_stride + first;
+    float* to = call.out.data() + (tile.first_row + r) * call.out_stride + first;
     const float* bias = call.epilogue.bias.empty() ? nullptr : call.epilogue.bias.data() + first;
     for (std::int64_t c = 0; c < columns; ++c) {
       const float value = bias == nullptr ? from[c] : from[c] + bias[c];
@@ -124,31 +124,31 @@ void finish(const Call& call, const Piece& piece, const float* sums, std::ptrdif
 
 // Whole panels without epilogue are written in place; all others wait in the thread's scratch, a
 // few panels at a time.
-void run_piece(const Call& call, Piece piece, std::byte* scratch) {
+void run_tile(const Call& call, OutputTile tile, std::byte* scratch) {
   const std::int64_t whole_panels = call.weights.columns() / kPanelColumns;
   const bool plain = call.epilogue.bias.empty() && !call.epilogue.accumulate;
   auto* sums = reinterpret_cast<float*>(scratch);
   scratch += kEpilogueFloats * sizeof(float);
-  const std::int64_t end = piece.first_panel + piece.panels;
-  const std::int64_t later = piece.next_panel;
+  const std::int64_t end = tile.first_panel + tile.panels;
+  const std::int64_t later = tile.next_panel;
   const auto take_until = [&](std::int64_t panel) {
-    piece.panels = panel - piece.first_panel;
-    piece.next_panel = panel < end ? panel : later;
+    tile.panels = panel - tile.first_panel;
+    tile.next_panel = panel < end ? panel : later;
   };
-  if (plain && piece.first_panel < whole_panels) {
+  if (plain && tile.first_panel < whole_panels) {
     take_until(std::min(end, whole_panels));
     float* to =
-        call.out.data() + piece.first_row * call.out_stride + piece.first_panel * kPanelColumns;
-    multiply(call, piece, to, call.out_stride, scratch);
-    piece.first_panel += piece.panels;
+        call.out.data() + tile.first_row * call.out_stride + tile.first_panel * kPanelColumns;
+    multiply(call, tile, to, call.out_stride, scratch);
+    tile.first_panel += tile.panels;
   }
   const std::int64_t room =
-      kEpilogueFloats / (piece.rows * kPanelColumns) / kPanelQuantum * kPanelQuantum;
-  for (; piece.first_panel < end; piece.first_panel += piece.panels) {
-    take_until(std::min(piece.first_panel + room, end));
-    const std::ptrdiff_t stride = piece.panels * kPanelColumns;
-    multiply(call, piece, sums, stride, scratch);
-    finish(call, piece, sums, stride);
+      kEpilogueFloats / (tile.rows * kPanelColumns) / kPanelQuantum * kPanelQuantum;
+  for (; tile.first_panel < end; tile.first_panel += tile.panels) {
+    take_until(std::min(tile.first_panel + room, end));
+    const std::ptrdiff_t stride = tile.panels * kPanelColumns;
+    multiply(call, tile, sums, stride, scratch);
+    finish(call, tile, sums, stride);
   }
 }
 
@@ -184,8 +184,8 @@ void pack_steps(const KernelTable& table, const PackSource& from, const PackPlac
 }
 
 // `weight` and `factors`: of a norm, or null.
-void pack_all(const Context& context, const InputRows& x, const float* weight, const float* factors,
-              PackedRows& packed) {
+void pack_all(const KernelContext& context, const InputRows& x, const float* weight,
+              const float* factors, PackedRows& packed) {
   const std::int64_t shares = base::divide_up(packed.steps(), kPackSteps);  // of a block
   const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
     const std::int64_t first = first_step * kStepDepth;
@@ -218,14 +218,15 @@ void add_bias(std::span<const float> bias, float* values) {
   }
 }
 
-// Gate and up of a piece [rows][stride] each, to their place in `gated`.
-void gate_piece(const Call& call, const Piece& piece, float* gate, float* up, PackedRows& gated) {
-  const std::ptrdiff_t stride = piece.panels * kPanelColumns;
-  const auto first = static_cast<std::size_t>(piece.first_panel * kPanelColumns);
+// Gate and up of a tile [rows][stride] each, to their place in `gated`.
+void gate_tile(const Call& call, const OutputTile& tile, float* gate, float* up,
+               PackedRows& gated) {
+  const std::ptrdiff_t stride = tile.panels * kPanelColumns;
+  const auto first = static_cast<std::size_t>(tile.first_panel * kPanelColumns);
   const auto columns = static_cast<std::size_t>(stride);
   const std::span<const float> bias = call.epilogue.bias;
-  for (std::int64_t block = 0; block < piece.rows; block += kBlockRows) {
-    const std::int64_t end = std::min<std::int64_t>(block + kBlockRows, piece.rows);
+  for (std::int64_t block = 0; block < tile.rows; block += kBlockRows) {
+    const std::int64_t end = std::min<std::int64_t>(block + kBlockRows, tile.rows);
     for (std::int64_t row = block; row < end; ++row) {
       float* gate_row = gate + row * stride;
       float* up_row = up + row * stride;
@@ -236,34 +237,34 @@ void gate_piece(const Call& call, const Piece& piece, float* gate, float* up, Pa
       call.table.silu_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
     }
     pack_steps(call.table, {gate + block * stride, stride, stride},
-               {piece.first_row + block, piece.first_panel}, gated);
+               {tile.first_row + block, tile.first_panel}, gated);
   }
 }
 
 // Pairs of panels [first_panel, first_panel + panels), a few at a time: gate, up, and both gated.
-void run_gated(const Call& call, const Piece& pairs, PackedRows& gated, std::byte* scratch) {
+void run_gated(const Call& call, const OutputTile& pairs, PackedRows& gated, std::byte* scratch) {
   auto* gate = reinterpret_cast<float*>(scratch);
   float* up = gate + kEpilogueFloats;
   scratch += 2 * kEpilogueFloats * sizeof(float);
   const std::int64_t half = call.weights.panels() / 2;
   const std::int64_t end = pairs.first_panel + pairs.panels;
   for (std::int64_t first = pairs.first_panel; first < end; first += kPanelQuantum) {
-    Piece piece = pairs;
-    piece.first_panel = first;
-    piece.panels = std::min(kPanelQuantum, end - first);
-    const std::ptrdiff_t stride = piece.panels * kPanelColumns;
-    piece.next_panel = half + first;
-    multiply(call, piece, gate, stride, scratch);
-    piece.first_panel = half + first;
-    piece.next_panel = first + piece.panels < end ? first + piece.panels : pairs.next_panel;
-    multiply(call, piece, up, stride, scratch);
-    piece.first_panel = first;
-    gate_piece(call, piece, gate, up, gated);
+    OutputTile tile = pairs;
+    tile.first_panel = first;
+    tile.panels = std::min(kPanelQuantum, end - first);
+    const std::ptrdiff_t stride = tile.panels * kPanelColumns;
+    tile.next_panel = half + first;
+    multiply(call, tile, gate, stride, scratch);
+    tile.first_panel = half + first;
+    tile.next_panel = first + tile.panels < end ? first + tile.panels : pairs.next_panel;
+    multiply(call, tile, up, stride, scratch);
+    tile.first_panel = first;
+    gate_tile(call, tile, gate, up, gated);
   }
 }
 
-void check_input(const Context& context, const PackedWeights& weights, const PackedRows& packed,
-                 std::span<const float> bias) {
+void check_input(const KernelContext& context, const PackedWeights& weights,
+                 const PackedRows& packed, std::span<const float> bias) {
   QUIRE_CHECK(packed.format() == row_format_for(*context.table, weights.format()),
               "rows packed for another format");
   QUIRE_CHECK(packed.depth() == weights.depth(), "rows packed for another depth");
@@ -271,19 +272,19 @@ void check_input(const Context& context, const PackedWeights& weights, const Pac
               "bias must have one value per column");
 }
 
-// Calls fn(piece, thread) for the tasks of a grid over `panels` panels. With few rows the weights'
+// Calls fn(tile, thread) for the tasks of a grid over `panels` panels. With few rows the weights'
 // stream is all the work: threads walk through ranges of it.
 template <class Fn>
-void for_each_piece(const Context& context, const Grid& grid, std::int64_t rows,
-                    std::int64_t panels, LinearScratch& scratch, Fn fn) {
+void for_each_tile(const KernelContext& context, const Grid& grid, std::int64_t rows,
+                   std::int64_t panels, LinearScratch& scratch, Fn fn) {
   if (rows <= kStreamRows && grid.panel_tasks > 1) {
     const std::int64_t most = rows <= kSingleTileRows ? grid.panels_per_task : kPanelsPerTurn;
     for_each_range(*context.pool, scratch.work_ranges(context.pool->threads()), panels, most,
                    [&](WorkRange::Items range, std::int64_t next, int thread) {
-                     fn(Piece{.rows = rows,
-                              .first_panel = range.first,
-                              .panels = range.size(),
-                              .next_panel = next},
+                     fn(OutputTile{.rows = rows,
+                                   .first_panel = range.first,
+                                   .panels = range.size(),
+                                   .next_panel = next},
                         thread);
                    });
     return;
@@ -294,11 +295,11 @@ void for_each_piece(const Context& context, const Grid& grid, std::int64_t rows,
     const std::int64_t panel = task % grid.panel_tasks * grid.panels_per_task;
     const std::int64_t next =
         panel + context.pool->threads() * grid.panels_per_task;  // tasks go round
-    fn(Piece{.first_row = row,
-             .rows = std::min(grid.rows_per_task, rows - row),
-             .first_panel = panel,
-             .panels = std::min(grid.panels_per_task, panels - panel),
-             .next_panel = next < panels ? next : -1},
+    fn(OutputTile{.first_row = row,
+                  .rows = std::min(grid.rows_per_task, rows - row),
+                  .first_panel = panel,
+                  .panels = std::min(grid.panels_per_task, panels - panel),
+                  .next_panel = next < panels ? next : -1},
        thread);
   });
 }
@@ -322,7 +323,7 @@ std::span<WorkRange> LinearScratch::work_ranges(int threads) {
   return {work_ranges_.get(), static_cast<std::size_t>(threads)};
 }
 
-void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
+void pack_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
                PackedRows& packed) {
   packed.reshape(row_format_for(*context.table, format), x.rows, x.depth);
   if (x.rows > 0) {
@@ -331,7 +332,7 @@ void pack_rows(const Context& context, WeightFormat format, const InputRows& x,
   }
 }
 
-void pack_normed_rows(const Context& context, WeightFormat format, const InputRows& x,
+void pack_normed_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
                       const RowNorm& norm, PackedRows& packed) {
   packed.reshape(row_format_for(*context.table, format), x.rows, x.depth);
   QUIRE_CHECK(std::ssize(norm.weight) == x.depth, "a norm of another width");
@@ -349,7 +350,7 @@ void pack_normed_rows(const Context& context, WeightFormat format, const InputRo
   pack_all(context, x, norm.weight.data(), factors.data(), packed);
 }
 
-void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
+void linear(const KernelContext& context, const PackedWeights& weights, const PackedRows& packed,
             const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch) {
   const std::int64_t rows = packed.rows();
   if (rows == 0 || weights.columns() == 0) {
@@ -366,17 +367,18 @@ void linear(const Context& context, const PackedWeights& weights, const PackedRo
                   kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Call call = {*context.table, weights, packed, out.values, out.stride, epilogue};
-  for_each_piece(
+  for_each_tile(
       context, grid, rows, weights.panels(), scratch,
-      [&](const Piece& piece, int thread) { run_piece(call, piece, scratch.of_thread(thread)); });
+      [&](const OutputTile& tile, int thread) { run_tile(call, tile, scratch.of_thread(thread)); });
 }
 
 bool can_gate(const PackedWeights& weights) {
   return weights.columns() % (std::int64_t{2} * kPanelColumns) == 0;
 }
 
-void linear_gated(const Context& context, const PackedWeights& weights, const PackedRows& packed,
-                  std::span<const float> bias, const GatedRows& gated, LinearScratch& scratch) {
+void linear_gated(const KernelContext& context, const PackedWeights& weights,
+                  const PackedRows& packed, std::span<const float> bias, const GatedRows& gated,
+                  LinearScratch& scratch) {
   const std::int64_t rows = packed.rows();
   const std::int64_t pairs = weights.panels() / 2;
   check_input(context, weights, packed, bias);
@@ -391,8 +393,8 @@ void linear_gated(const Context& context, const PackedWeights& weights, const Pa
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Epilogue epilogue = {.bias = bias};
   const Call call = {*context.table, weights, packed, {}, 0, epilogue};
-  for_each_piece(context, grid, rows, pairs, scratch, [&](const Piece& piece, int thread) {
-    run_gated(call, piece, gated.rows, scratch.of_thread(thread));
+  for_each_tile(context, grid, rows, pairs, scratch, [&](const OutputTile& tile, int thread) {
+    run_gated(call, tile, gated.rows, scratch.of_thread(thread));
   });
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "quire/device/aligned_buffer.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/work_ranges.h"
@@ -46,7 +46,8 @@ struct InputRows {
 
 // Rounds or quantises x into `packed` (reshaped to rows x depth in the row format of `format`). 0
 // rows: nothing to do.
-void pack_rows(const Context& context, WeightFormat format, const InputRows& x, PackedRows& packed);
+void pack_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
+               PackedRows& packed);
 
 // RMSNorm: row r becomes x[r] / sqrt(mean(x[r]^2) + epsilon) * weight.
 struct RowNorm {
@@ -55,7 +56,7 @@ struct RowNorm {
 };
 
 // pack_rows of rms_norm of x, with the same bits; the normed rows themselves are nowhere written.
-void pack_normed_rows(const Context& context, WeightFormat format, const InputRows& x,
+void pack_normed_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
                       const RowNorm& norm, PackedRows& packed);
 
 // What happens to a finished output row, in this order: out = product + bias[column]; then, if
@@ -74,7 +75,7 @@ struct OutputRows {
 // out [rows, columns]; all columns overwritten (or added to), nothing beyond them
 // touched. packed must have been filled for weights.format() and weights.depth(). Bytes: the
 // weights once per 256 rows; FLOPs: 2 * rows * columns * depth.
-void linear(const Context& context, const PackedWeights& weights, const PackedRows& packed,
+void linear(const KernelContext& context, const PackedWeights& weights, const PackedRows& packed,
             const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch);
 
 // Rows that are packed for a product with weights of format `next`.
@@ -87,8 +88,9 @@ struct GatedRows {
 // the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or nothing.
 // The same bits as linear, silu_mul and pack_rows, one after the other, but of gate and up only a
 // few panels are there at a time. Precondition: can_gate(weights). Cost as linear.
-void linear_gated(const Context& context, const PackedWeights& weights, const PackedRows& packed,
-                  std::span<const float> bias, const GatedRows& gated, LinearScratch& scratch);
+void linear_gated(const KernelContext& context, const PackedWeights& weights,
+                  const PackedRows& packed, std::span<const float> bias, const GatedRows& gated,
+                  LinearScratch& scratch);
 
 // Gate and up are whole panels.
 [[nodiscard]] bool can_gate(const PackedWeights& weights);

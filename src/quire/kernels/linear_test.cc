@@ -19,9 +19,9 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/reference.h"
@@ -78,7 +78,7 @@ std::vector<Case> cases_of(std::initializer_list<Shape> shapes) {
   return cases;
 }
 
-PackedWeights random_weights(const Context& context, WeightFormat format, Shape s,
+PackedWeights random_weights(const KernelContext& context, WeightFormat format, Shape s,
                              std::uint32_t seed) {
   return test::pack_plain(context, format, random_floats(s.columns, s.depth, seed), s.columns,
                           s.depth);
@@ -86,7 +86,7 @@ PackedWeights random_weights(const Context& context, WeightFormat format, Shape 
 
 constexpr float kBefore = 0.25f;  // what `out` holds before the product
 
-std::vector<float> multiply(const Context& context, const PackedWeights& w,
+std::vector<float> multiply(const KernelContext& context, const PackedWeights& w,
                             std::span<const float> x, std::int64_t rows,
                             const Epilogue& epilogue = {}) {
   PackedRows packed;
@@ -100,7 +100,7 @@ std::vector<float> multiply(const Context& context, const PackedWeights& w,
 class LinearTest : public test::OnEveryIsa {
  protected:
   ThreadPool pool_{2};
-  Context context() { return on(pool_); }
+  KernelContext context() { return on(pool_); }
 };
 
 // The packed input of the product after a gated one, part by part.
@@ -483,7 +483,7 @@ INSTANTIATE_TEST_SUITE_P(All, LinearTest, test::every_isa(), test::isa_test_name
 
 TEST(LinearDeath, MismatchedOperandsAreCaught) {
   ThreadPool pool(1);
-  const Context context = {&kernels_for(Isa::kPortable), &pool};
+  const KernelContext context = {&kernels_for(Isa::kPortable), &pool};
   const PackedWeights w(WeightFormat::kBf16, 32, 64);
   const std::vector<float> x(64, 1.0f);
   std::vector<float> out(32);

@@ -14,8 +14,8 @@
 #include "quire/base/check.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/device/arena.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
 
@@ -279,8 +279,8 @@ PackedWeights::PackedWeights(WeightFormat format, std::int64_t columns, std::int
   }
 }
 
-PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, std::int64_t columns,
-                                  std::int64_t depth, const RowSource& source,
+PackedWeights PackedWeights::pack(const KernelContext& context, WeightFormat format,
+                                  std::int64_t columns, std::int64_t depth, const RowSource& source,
                                   device::Arena* arena) {
   PackedWeights packed;
   packed.allocate(format, columns, depth, arena);
@@ -302,7 +302,7 @@ PackedWeights PackedWeights::pack(const Context& context, WeightFormat format, s
   return packed;
 }
 
-PackedWeights PackedWeights::pack_codes(const Context& context, WeightFormat format,
+PackedWeights PackedWeights::pack_codes(const KernelContext& context, WeightFormat format,
                                         std::int64_t columns, std::int64_t depth,
                                         const CodeSource& source, device::Arena* arena) {
   QUIRE_CHECK(

@@ -26,7 +26,7 @@
 #include <span>
 
 #include "quire/device/arena.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/tensor/code_rows.h"
 
 namespace quire::kernels {
@@ -82,13 +82,13 @@ class PackedWeights {
   // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
   // -8), so blocks of such files move over losslessly. Without memory `source` is not called and
   // data() is null. With an arena they lie there, beside others.
-  [[nodiscard]] static PackedWeights pack(const Context& context, WeightFormat format,
+  [[nodiscard]] static PackedWeights pack(const KernelContext& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
                                           const RowSource& source, device::Arena* arena = nullptr);
 
   // Moves rows that are codes already, unchanged; for q8g32, q4g32 and q4m32. Precondition: depth
   // is a multiple of 32.
-  [[nodiscard]] static PackedWeights pack_codes(const Context& context, WeightFormat format,
+  [[nodiscard]] static PackedWeights pack_codes(const KernelContext& context, WeightFormat format,
                                                 std::int64_t columns, std::int64_t depth,
                                                 const CodeSource& source,
                                                 device::Arena* arena = nullptr);

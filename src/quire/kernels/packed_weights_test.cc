@@ -19,8 +19,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/reference.h"
 #include "quire/kernels/test_util.h"
 #include "quire/tensor/dtype.h"
@@ -31,7 +31,7 @@ namespace {
 class PackedWeightsTest : public testing::Test {
  protected:
   device::ThreadPool pool_{2};
-  Context context_{&kernels_for(device::Isa::kPortable), &pool_};
+  KernelContext context_{&kernels_for(device::Isa::kPortable), &pool_};
 };
 
 TEST_F(PackedWeightsTest, Float32KeepsEveryBit) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 
 namespace quire::kernels {
 
@@ -14,8 +14,8 @@ inline constexpr std::int64_t kElementsPerTask = 16384;
 
 // Calls fn(first, last) so that the ranges cover [0, items) once. `elements_per_item` sizes them.
 template <class Fn>
-void parallel_ranges(const Context& context, std::int64_t items, std::int64_t elements_per_item,
-                     Fn&& fn) {
+void parallel_ranges(const KernelContext& context, std::int64_t items,
+                     std::int64_t elements_per_item, Fn&& fn) {
   constexpr std::int64_t kTasksPerThread = 4;
   const std::int64_t threads = context.pool->threads();
   const std::int64_t wanted = items * elements_per_item / kElementsPerTask;

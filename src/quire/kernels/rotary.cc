@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/parallel.h"
 
 namespace quire::kernels {
@@ -16,7 +16,7 @@ constexpr std::int64_t kEntryCost = 32;  // a sine and a cosine, in units of kEl
 
 }  // namespace
 
-void RotaryTable::fill(const Context& context, const RotaryConfig& config,
+void RotaryTable::fill(const KernelContext& context, const RotaryConfig& config,
                        std::span<const std::int32_t> positions) {
   half = config.rotary_dim() / 2;
   const std::size_t entries = positions.size() * static_cast<std::size_t>(half);
@@ -36,7 +36,7 @@ void RotaryTable::fill(const Context& context, const RotaryConfig& config,
                   });
 }
 
-void rotate_head(const Context& context, const RotaryTable& table, std::int64_t row,
+void rotate_head(const KernelContext& context, const RotaryTable& table, std::int64_t row,
                  std::span<const float> head, std::span<float> out) {
   const std::ptrdiff_t at = row * table.half;
   context.table->rotate({.head = head.data(),

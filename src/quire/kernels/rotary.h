@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 
 namespace quire::kernels {
 
@@ -22,14 +22,14 @@ struct RotaryTable {
   std::vector<float> cos, sin;
   int half = 0;  // rotary_dim / 2; 0: no rotation
   // Overwrites the table; cost ~20 ns per entry, spread over the pool.
-  void fill(const Context& context, const RotaryConfig& config,
+  void fill(const KernelContext& context, const RotaryConfig& config,
             std::span<const std::int32_t> positions);
 };
 
 // out = `head` rotated by row `row` of the table; elements from rotary_dim on are copied. head and
 // out have the same size >= rotary_dim and may be the same memory. Products are rounded before they
 // are added, as a framework's separate operations would do it.
-void rotate_head(const Context& context, const RotaryTable& table, std::int64_t row,
+void rotate_head(const KernelContext& context, const RotaryTable& table, std::int64_t row,
                  std::span<const float> head, std::span<float> out);
 
 }  // namespace quire::kernels

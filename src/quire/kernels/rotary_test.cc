@@ -11,8 +11,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/test_util.h"
 
 namespace quire::kernels {
@@ -29,7 +29,7 @@ RotaryConfig llama(int rotary_dim, double base) {
 class RotaryTest : public testing::Test {
  protected:
   device::ThreadPool pool_{2};
-  Context context_{&kernels_for(device::Isa::kPortable), &pool_};
+  KernelContext context_{&kernels_for(device::Isa::kPortable), &pool_};
 };
 
 // One rounding to fp32 of an angle that is exact to double precision: 131071 radians * 2^-53 are

@@ -13,9 +13,9 @@
 #include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kernels/linear.h"
@@ -51,7 +51,8 @@ std::vector<float> plain_weights(std::int64_t columns) {
 }
 
 // Throws std::bad_alloc.
-PackedWeights packed_weights(const Context& context, WeightFormat format, std::int64_t columns) {
+PackedWeights packed_weights(const KernelContext& context, WeightFormat format,
+                             std::int64_t columns) {
   const std::vector<float> w = plain_weights(columns);
   PackedWeights weights =
       PackedWeights::pack(context, format, columns, kDepth,
@@ -65,7 +66,7 @@ PackedWeights packed_weights(const Context& context, WeightFormat format, std::i
   return weights;
 }
 
-Status test_linear(const Context& context, WeightFormat format) {
+Status test_linear(const KernelContext& context, WeightFormat format) {
   constexpr std::int64_t kOutputs = kColumns - kTail;
   const device::Isa isa = context.table->isa;
   const std::vector<float> x = numbers(kRows * kDepth, 2);
@@ -96,7 +97,7 @@ Status test_linear(const Context& context, WeightFormat format) {
   return {};
 }
 
-Status test_linear_gated(const Context& context, WeightFormat format) {
+Status test_linear_gated(const KernelContext& context, WeightFormat format) {
   constexpr std::int64_t kWidth = kColumns / 2;
   const std::vector<float> x = numbers(kRows * kDepth, 4);
   const PackedWeights weights = packed_weights(context, format, kColumns);
@@ -115,7 +116,7 @@ Status test_linear_gated(const Context& context, WeightFormat format) {
                 differ(reference::unpack_rows(at_once), reference::unpack_rows(one_by_one)), 0);
 }
 
-Status test_row_operations(const Context& context) {
+Status test_row_operations(const KernelContext& context) {
   const device::Isa isa = context.table->isa;
   const std::vector<float> x = numbers(2 * kDepth, 5);
   const std::vector<float> weight = numbers(2 * kDepth, 6);
@@ -145,7 +146,7 @@ Status test_row_operations(const Context& context) {
   return within("round_bf16", isa, wrong, 0);
 }
 
-Status test_embed(const Context& context) {
+Status test_embed(const KernelContext& context) {
   constexpr TokenId kId = 70;
   const PackedWeights table = packed_weights(context, WeightFormat::kF32, kColumns);
   const std::vector<float> rows = plain_weights(kColumns);
@@ -159,7 +160,7 @@ constexpr int kHeadDim = 72;  // stored as 96
 constexpr int kStoredDim = 96;
 constexpr int kHalf = 28;  // pairs that rotate; 16 elements stay
 
-RotaryTable rotary_of(const Context& context, std::span<const std::int32_t> positions) {
+RotaryTable rotary_of(const KernelContext& context, std::span<const std::int32_t> positions) {
   RotaryConfig config;
   for (int i = 0; i < kHalf; ++i) {
     config.inverse_frequencies.push_back(1.0 / (1 + i));
@@ -169,7 +170,7 @@ RotaryTable rotary_of(const Context& context, std::span<const std::int32_t> posi
   return rotary;
 }
 
-Status test_rotate(const Context& context) {
+Status test_rotate(const KernelContext& context) {
   const RotaryTable rotary = rotary_of(context, std::array{1000});
   const std::vector<float> head = numbers(kHeadDim, 7);
   std::vector<float> out(kHeadDim);
@@ -185,7 +186,7 @@ float as_stored(tensor::DType dtype, float value) {
 }
 
 // Two heads of three tokens, read back slot by slot.
-Status test_kv_append(const Context& context, tensor::DType dtype) {
+Status test_kv_append(const KernelContext& context, tensor::DType dtype) {
   constexpr int kHeads = 2, kBlockTokens = 5, kStored = 6;  // slots come in pairs
   const std::ptrdiff_t part = std::ptrdiff_t{kStored} * kStoredDim * tensor::dtype_bytes(dtype);
   device::AlignedBuffer<std::byte> bytes;
@@ -229,7 +230,7 @@ Status test_kv_append(const Context& context, tensor::DType dtype) {
 
 Status self_test(const KernelTable& table) {
   device::ThreadPool pool(2);
-  const Context context = {&table, &pool};
+  const KernelContext context = {&table, &pool};
   QUIRE_TRY_STATUS(test_row_operations(context));
   QUIRE_TRY_STATUS(test_embed(context));
   QUIRE_TRY_STATUS(test_rotate(context));

@@ -14,8 +14,8 @@
 
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 
 namespace quire::kernels::test {
@@ -43,7 +43,7 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
 }
 
 // Packs plain weights [columns, depth].
-inline PackedWeights pack_plain(const Context& context, WeightFormat format,
+inline PackedWeights pack_plain(const KernelContext& context, WeightFormat format,
                                 std::span<const float> weights, std::int64_t columns,
                                 std::int64_t depth) {
   return PackedWeights::pack(context, format, columns, depth,
@@ -61,7 +61,7 @@ class OnEveryIsa : public testing::TestWithParam<device::Isa> {
       GTEST_SKIP() << "this machine has no " << device::isa_name(GetParam());
     }
   }
-  [[nodiscard]] Context on(device::ThreadPool& pool) const {
+  [[nodiscard]] KernelContext on(device::ThreadPool& pool) const {
     return {&kernels_for(GetParam()), &pool};
   }
 };

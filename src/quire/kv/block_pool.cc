@@ -25,7 +25,7 @@ std::uint64_t bit_of(std::int32_t index) { return std::uint64_t{1} << (index % k
 }  // namespace
 
 BlockPool::BlockPool(std::int32_t num_blocks)
-    : slots_(static_cast<std::size_t>(num_blocks)),
+    : uses_(static_cast<std::size_t>(num_blocks)),
       free_bits_(word_of(num_blocks + kWordBits - 1)),
       num_free_(num_blocks) {
   taken_.reserve(static_cast<std::size_t>(num_blocks));  // acquire() asks for no memory
@@ -100,26 +100,26 @@ void BlockPool::take_fragments(std::int32_t count) {
 
 void BlockPool::take(Extent extent) {
   for (std::int32_t i = extent.first; i < extent.first + extent.length; ++i) {
-    Slot& slot = slots_[static_cast<std::size_t>(i)];
-    slot.references = 1;
+    BlockUse& use = uses_[static_cast<std::size_t>(i)];
+    use.references = 1;
     free_bits_[word_of(i)] &= ~bit_of(i);
-    taken_.push_back({BlockId{i}, slot.generation});
+    taken_.push_back({BlockId{i}, use.generation});
   }
   num_free_ -= extent.length;
 }
 
 void BlockPool::retain(BlockRef block) {
   QUIRE_CHECK(is_current(block), "a stale block handle was retained");
-  ++slots_[static_cast<std::size_t>(block.id.value)].references;
+  ++uses_[static_cast<std::size_t>(block.id.value)].references;
 }
 
 bool BlockPool::release(BlockRef block) {
   QUIRE_CHECK(is_current(block), "a block was released twice or through a stale handle");
-  Slot& slot = slots_[static_cast<std::size_t>(block.id.value)];
-  if (--slot.references > 0) {
+  BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
+  if (--use.references > 0) {
     return false;
   }
-  ++slot.generation;
+  ++use.generation;
   free_bits_[word_of(block.id.value)] |= bit_of(block.id.value);
   ++num_free_;
   return true;
@@ -129,16 +129,16 @@ bool BlockPool::is_current(BlockRef block) const {
   if (block.id.value < 0 || block.id.value >= num_blocks()) {
     return false;
   }
-  const Slot& slot = slots_[static_cast<std::size_t>(block.id.value)];
-  return slot.references > 0 && slot.generation == block.generation;
+  const BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
+  return use.references > 0 && use.generation == block.generation;
 }
 
 BlockRef BlockPool::current(BlockId id) const {
-  return {.id = id, .generation = slots_[static_cast<std::size_t>(id.value)].generation};
+  return {.id = id, .generation = uses_[static_cast<std::size_t>(id.value)].generation};
 }
 
 std::int32_t BlockPool::references(BlockId id) const {
-  return slots_[static_cast<std::size_t>(id.value)].references;
+  return uses_[static_cast<std::size_t>(id.value)].references;
 }
 
 bool BlockPool::is_free(std::int32_t index) const {
@@ -181,7 +181,7 @@ BlockPool::Extent BlockPool::next_free_extent(std::int32_t from) const {
 Status BlockPool::check() const {
   std::int32_t counted = 0;
   for (std::int32_t i = 0; i < num_blocks(); ++i) {
-    const std::int32_t references = slots_[static_cast<std::size_t>(i)].references;
+    const std::int32_t references = uses_[static_cast<std::size_t>(i)].references;
     if (references < 0 || (references == 0) != is_free(i)) {
       return {ErrorCode::kInternal,
               base::str_cat("block ", i, " has ", references, " references but is ",

@@ -50,7 +50,7 @@ class BlockPool {
   // Returns a handle to the block as it is now.
   [[nodiscard]] BlockRef current(BlockId id) const;
   [[nodiscard]] std::int32_t references(BlockId id) const;
-  [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(slots_.size()); }
+  [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(uses_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }
   // Returns the number of free blocks that follow `after` directly; 0 for -1.
   [[nodiscard]] std::int32_t num_free_behind(BlockId after) const;
@@ -61,7 +61,7 @@ class BlockPool {
   [[nodiscard]] Status check() const;
 
  private:
-  struct Slot {
+  struct BlockUse {
     std::int32_t references = 0;
     std::uint32_t generation = 0;
   };
@@ -77,7 +77,7 @@ class BlockPool {
   void take_fragments(std::int32_t count);
   void take(Extent extent);
 
-  std::vector<Slot> slots_;               // [num_blocks]
+  std::vector<BlockUse> uses_;            // [num_blocks]
   std::vector<std::uint64_t> free_bits_;  // bit i: block i is free; bits behind the last are 0
   std::int32_t num_free_ = 0;
   std::vector<BlockRef> taken_;  // by the last acquire

@@ -131,7 +131,7 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   QUIRE_TRY_STATUS(
       room_.make_room({.salt = chunk.salt, .chunks = 1, .blocks = blocks, .spared = {&before, 1}}));
   RegistryState::Tenant& tenant = state_->tenant(chunk.salt);
-  tenant.systems.reserve(static_cast<std::size_t>(tenant.chunks) + 1);  // publish() needs none
+  tenant.systems.reserve(static_cast<std::size_t>(tenant.chunks) + 1);  // finish() needs none
   Chunk entry{std::move(chunk)};
   entry.accessed = state_->config.now();
   entry.created = entry.created_before.value_or(entry.accessed);
@@ -151,9 +151,9 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   return &begun;
 }
 
-void ChunkRegistry::publish(std::string_view id) {
+void ChunkRegistry::finish(std::string_view id) {
   Chunk* chunk = state_->lookup(id);
-  QUIRE_CHECK(chunk != nullptr, "published a chunk that is not there");
+  QUIRE_CHECK(chunk != nullptr, "finished a chunk that is not there");
   if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt &&
       !chunk->temporary) {
     state_->tenant(chunk->salt).systems.push_back(chunk);

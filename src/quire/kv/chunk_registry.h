@@ -62,10 +62,10 @@ class ChunkRegistry {
 
   // Begins a chunk: evicts others for it, and sets room aside for `key` (nullopt: it needs no KV).
   // Never evicts the chunk that `key` stands behind. Fails as ChunkRoom::make_room does. find()
-  // does not find the chunk before publish(). Precondition (QUIRE_CHECK): no chunk has this id.
+  // does not find the chunk before finish(). Precondition (QUIRE_CHECK): no chunk has this id.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
   // Lists a chunk, whose registration has ended well. No effect if it is listed.
-  void publish(std::string_view id);
+  void finish(std::string_view id);
   // Forgets a chunk that was begun, is not listed and computes nothing. No effect on other chunks.
   void give_up(std::string_view id);
 

@@ -41,7 +41,7 @@ using Blocks = std::shared_ptr<const std::int32_t>;
 struct ModelChunk {
   std::uint64_t registration = 0;
   std::uint64_t use = 0;
-  std::uint64_t named = 0;  // when it was published or registered again
+  std::uint64_t named = 0;  // when it was finished or registered again
   std::int64_t accesses = 0;
   std::int32_t priority = 0;
   bool pinned = false, listed = false;
@@ -279,7 +279,7 @@ class RegistryStress {
       flights_.push_back({.name = &name, .key = *key});
     } else {
       entry.listed = true;
-      registry_->publish(name.id);
+      registry_->finish(name.id);
     }
     model_[name.id] = std::move(entry);
   }
@@ -355,7 +355,7 @@ class RegistryStress {
     if (!std::exchange(there->listed, true)) {
       there->named = ++named_;
     }
-    registry_->publish(name->id);
+    registry_->finish(name->id);
   }
 
   void hold(const Name& name) {

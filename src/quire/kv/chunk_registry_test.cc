@@ -68,7 +68,7 @@ class ChunkRegistryTest : public testing::Test {
     const auto begun = registry.begin(std::move(what), VariantKey{});
     ASSERT_TRUE(begun.ok()) << begun.error().message;
     ASSERT_TRUE(registry.variants().end(id, {}, segment(tokens)).ok());
-    registry.publish(id);
+    registry.finish(id);
     pass(1);
   }
 
@@ -100,8 +100,8 @@ TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
   EXPECT_EQ(registry.find(id_of('a')), nullptr);
   EXPECT_THAT(registry.list(""), IsEmpty());
   EXPECT_TRUE(registry.variants().end(id_of('a'), {}, segment(5)).ok());
-  EXPECT_EQ(registry.find(id_of('a')), nullptr) << "not published";
-  registry.publish(id_of('a'));
+  EXPECT_EQ(registry.find(id_of('a')), nullptr) << "not finished";
+  registry.finish(id_of('a'));
   const Chunk* found = registry.get(id_of('a'), "").value();
   EXPECT_EQ(found->created, now);
   EXPECT_EQ(found->accesses, 0);
@@ -123,7 +123,7 @@ TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
 
 TEST_F(ChunkRegistryTest, AChunkWithoutKVHoldsNoBlocks) {
   ASSERT_TRUE(registry.begin(chunk('c', 40, ChunkType::kQuery), std::nullopt).ok());
-  registry.publish(id_of('c'));
+  registry.finish(id_of('c'));
   EXPECT_EQ(names(), "c");
   EXPECT_EQ(registry.counts("").blocks, 0);
   registry.merge(chunk('c', 40, ChunkType::kQuery));
@@ -309,7 +309,7 @@ TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
   add(chunk('a', 8));
   add(chunk('b', 8));
   ASSERT_TRUE(registry.begin(chunk('c', 4, ChunkType::kQuery), std::nullopt).ok());
-  registry.publish(id_of('c'));
+  registry.finish(id_of('c'));
   registry.usage().use(id_of('a'));
   registry.usage().use(id_of('b'));
   add(chunk('d', 12));
@@ -480,7 +480,7 @@ TEST_F(ChunkRegistryTest, ClearingSparesWhatIsUsedOrComputed) {
   EXPECT_EQ(registry.clear("", std::nullopt), 1) << "pinned ones too";
   registry.usage().release(hold);
   EXPECT_TRUE(registry.variants().end(id_of('c'), {}, segment(4)).ok());
-  registry.publish(id_of('c'));
+  registry.finish(id_of('c'));
   EXPECT_EQ(registry.clear("", ChunkType::kQuery), 0);
   EXPECT_EQ(registry.clear("", ChunkType::kContext), 2);
   EXPECT_EQ(blocks_in_use(), 0);
@@ -555,7 +555,7 @@ class TenantsTest : public ChunkRegistryTest {
   void add_ids(NewChunk what) {
     const std::string id = what.id;
     ASSERT_TRUE(registry.begin(std::move(what), std::nullopt).ok());
-    registry.publish(id);
+    registry.finish(id);
     pass(1);
   }
   std::string names(const std::string& salt) {

@@ -28,20 +28,20 @@ using Victims = std::vector<std::pair<std::string, Removal>>;
 
 // The chunks of each tenant that may go, the first one first.
 std::map<std::string_view, Order> eviction_orders(const RegistryState& state, SparedChunks spared) {
-  using Place = std::tuple<std::int32_t, Standing, std::uint64_t>;
-  std::vector<std::pair<Place, const Chunk*>> places;
+  using Rank = std::tuple<std::int32_t, Standing, std::uint64_t>;
+  std::vector<std::pair<Rank, const Chunk*>> ranks;
   for (const auto& [id, chunk] : state.chunks) {
     if (may_go(chunk) && std::ranges::find(spared, id) == spared.end()) {
       const bool unsaid = chunk.others || chunk.users.empty();
       const Standing standing =
           chunk.closed ? Standing()
                        : state.ledger.cache().standing(chunk.users, unsaid, chunk.used_at);
-      places.emplace_back(Place(chunk.priority, standing, chunk.use), &chunk);
+      ranks.emplace_back(Rank(chunk.priority, standing, chunk.use), &chunk);
     }
   }
-  std::ranges::sort(places);
+  std::ranges::sort(ranks);
   std::map<std::string_view, Order> orders;
-  for (const auto& [place, chunk] : places) {
+  for (const auto& [rank, chunk] : ranks) {
     orders[chunk->salt].push_back(chunk);
   }
   return orders;

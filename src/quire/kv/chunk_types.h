@@ -49,7 +49,7 @@ struct NewChunk {
   ChunkType type = ChunkType::kContext;
   std::string content;
   std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
-  std::string metadata_json = "{}";                    // an object
+  std::string metadata_json = "{}";                    // a JSON object
   std::optional<double> ttl_seconds;
   bool pinned = false;
   std::int32_t priority = 0;

@@ -54,7 +54,7 @@ class CompositionTest : public testing::Test {
                       .ok());
       ledger.sequences().close(sequence);
     }
-    registry.publish(id_of(name));
+    registry.finish(id_of(name));
   }
 
   [[nodiscard]] static CompositionSpec spec(const std::string& contexts) {

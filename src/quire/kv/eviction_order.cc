@@ -62,53 +62,53 @@ EvictionOrder::EvictionOrder(std::int32_t num_blocks)
 void EvictionOrder::set_time(TimePoint now) { now_ = std::max(now_, now); }
 
 SessionRef EvictionOrder::open_session() {
-  if (free_slots_.empty()) {
-    free_slots_.reserve(sessions_.size() + 1);  // for all of them: ending one needs no memory
+  if (free_sessions_.empty()) {
+    free_sessions_.reserve(sessions_.size() + 1);  // for all of them: ending one needs no memory
     sessions_.emplace_back();
-    free_slots_.push_back(static_cast<std::int32_t>(sessions_.size()) - 1);
+    free_sessions_.push_back(static_cast<std::int32_t>(sessions_.size()) - 1);
   }
-  const std::int32_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  Session& opened = session(slot);
+  const std::int32_t index = free_sessions_.back();
+  free_sessions_.pop_back();
+  Session& opened = session(index);
   opened = {.generation = opened.generation + 1, .present = true, .last_use = now_};
   ++num_open_;
-  return {.slot = slot, .generation = opened.generation};
+  return {.index = index, .generation = opened.generation};
 }
 
 bool EvictionOrder::contains(SessionRef ref) const {
-  return ref.slot >= 0 && session(ref.slot).present &&
-         session(ref.slot).generation == ref.generation;
+  return ref.index >= 0 && session(ref.index).present &&
+         session(ref.index).generation == ref.generation;
 }
 
 Retention EvictionOrder::retention(SessionRef ref) const {
-  return contains(ref) ? session(ref.slot).retention : Retention();
+  return contains(ref) ? session(ref.index).retention : Retention();
 }
 
 void EvictionOrder::set_retention(SessionRef ref, const Retention& retention) {
   if (contains(ref)) {
-    session(ref.slot).retention = retention;
-    rerank(session(ref.slot).block);
+    session(ref.index).retention = retention;
+    rerank(session(ref.index).block);
   }
 }
 
 void EvictionOrder::close_session(SessionRef ref) {
-  if (contains(ref) && !session(ref.slot).closed) {
-    session(ref.slot).closed = true;
+  if (contains(ref) && !session(ref.index).closed) {
+    session(ref.index).closed = true;
     --num_open_;
-    rerank(session(ref.slot).block);
-    settle(ref.slot);
+    rerank(session(ref.index).block);
+    settle(ref.index);
   }
 }
 
 void EvictionOrder::forget_session(SessionRef ref) {
   if (contains(ref)) {
-    drop(ref.slot);
+    drop(ref.index);
   }
 }
 
 void EvictionOrder::begin(SessionRef ref) {
   if (contains(ref)) {
-    Session& returned = session(ref.slot);
+    Session& returned = session(ref.index);
     ++returned.requests;
     returned.last_use = now_;
     returned.retention.expected_return.reset();
@@ -120,48 +120,48 @@ void EvictionOrder::end(SessionRef ref, std::int32_t last) {
   if (!contains(ref)) {
     return;
   }
-  Session& left = session(ref.slot);
+  Session& left = session(ref.index);
   --left.requests;
   left.last_use = now_;
   if (last >= 0) {
-    unhang(ref.slot);
-    hang(ref.slot, last);
+    unhang(ref.index);
+    hang(ref.index, last);
   }
-  settle(ref.slot);
+  settle(ref.index);
 }
 
 // A closed session lives as long as its word counts: while it has a claim on what it alone uses, or
 // may still get one.
-void EvictionOrder::settle(std::int32_t slot) {
-  const Session& settled = session(slot);
+void EvictionOrder::settle(std::int32_t index) {
+  const Session& settled = session(index);
   const bool counts = settled.block >= 0 && !block(settled.block).shared;
   if (settled.closed && !counts && settled.requests == 0) {
-    drop(slot);
+    drop(index);
   }
 }
 
-void EvictionOrder::drop(std::int32_t slot) {
-  unhang(slot);
-  Session& dropped = session(slot);
+void EvictionOrder::drop(std::int32_t index) {
+  unhang(index);
+  Session& dropped = session(index);
   num_open_ -= dropped.closed ? 0 : 1;
   dropped = {.generation = dropped.generation};
-  free_slots_.push_back(slot);
+  free_sessions_.push_back(index);
 }
 
-void EvictionOrder::hang(std::int32_t slot, std::int32_t id) {
-  Session& claimant = session(slot);
+void EvictionOrder::hang(std::int32_t index, std::int32_t id) {
+  Session& claimant = session(index);
   claimant.block = id;
   claimant.previous = -1;
   claimant.next = block(id).first_claim;
   if (claimant.next >= 0) {
-    session(claimant.next).previous = slot;
+    session(claimant.next).previous = index;
   }
-  block(id).first_claim = slot;
+  block(id).first_claim = index;
   rerank(id);
 }
 
-void EvictionOrder::unhang(std::int32_t slot) {
-  Session& claimant = session(slot);
+void EvictionOrder::unhang(std::int32_t index) {
+  Session& claimant = session(index);
   const std::int32_t id = claimant.block;
   if (id < 0) {
     return;
@@ -216,8 +216,8 @@ void EvictionOrder::move(std::int32_t id, std::int32_t to) {
     forbid(id);
   }
   block(to) = std::exchange(block(id), {});
-  for (std::int32_t slot = block(to).first_claim; slot >= 0; slot = session(slot).next) {
-    session(slot).block = to;
+  for (std::int32_t index = block(to).first_claim; index >= 0; index = session(index).next) {
+    session(index).block = to;
   }
   if (allowed) {
     allow(to);
@@ -226,12 +226,12 @@ void EvictionOrder::move(std::int32_t id, std::int32_t to) {
 
 void EvictionOrder::remove(std::int32_t id, std::int32_t parent) {
   while (block(id).first_claim >= 0) {
-    const std::int32_t slot = block(id).first_claim;
-    unhang(slot);
+    const std::int32_t index = block(id).first_claim;
+    unhang(index);
     if (parent >= 0) {
-      hang(slot, parent);
+      hang(index, parent);
     }
-    settle(slot);
+    settle(index);
   }
 }
 
@@ -295,8 +295,8 @@ EvictionOrder::Rank EvictionOrder::rank_now(std::int32_t id) const {
   const Block& ranked = block(id);
   Claims claims(*this, {.due = ranked.last_use - kHeadStart, .released = ranked.released},
                 ranked.shared || ranked.first_claim < 0);
-  for (std::int32_t slot = ranked.first_claim; slot >= 0; slot = session(slot).next) {
-    claims.hear(session(slot));
+  for (std::int32_t index = ranked.first_claim; index >= 0; index = session(index).next) {
+    claims.hear(session(index));
   }
   return claims.rank();
 }
@@ -306,7 +306,7 @@ Standing EvictionOrder::standing(std::span<const SessionRef> users, bool others,
   Claims claims(*this, {.due = last_use - kHeadStart}, others);
   for (const SessionRef ref : users) {
     if (contains(ref)) {
-      claims.hear(session(ref.slot));
+      claims.hear(session(ref.index));
     }
   }
   const Rank rank = claims.rank();
@@ -358,9 +358,9 @@ Status EvictionOrder::check() const {
         ending_.contains(id) != (allows(id) && rank(id).ends != kNever)) {
       return broken(id, "stands in one heap and not in the other");
     }
-    for (std::int32_t slot = block(id).first_claim; slot >= 0; slot = session(slot).next) {
+    for (std::int32_t index = block(id).first_claim; index >= 0; index = session(index).next) {
       ++claims;
-      if (!session(slot).present || session(slot).block != id || claims > sessions_.size()) {
+      if (!session(index).present || session(index).block != id || claims > sessions_.size()) {
         return broken(id, "has a claim of a session that claims another one");
       }
     }

@@ -105,7 +105,7 @@ class EvictionOrder {
     bool shared = false;  // others, with or without a session, used it too
     TimePoint last_use;
     std::uint64_t released = 0;     // ascending
-    std::int32_t first_claim = -1;  // a session's slot
+    std::int32_t first_claim = -1;  // a session's index
   };
   // Where a block stands, by what was known when it was ranked. Time makes it stale in one
   // direction only: the block may be worth more than this says, or its first claim has ended.
@@ -132,11 +132,11 @@ class EvictionOrder {
     bool operator()(std::int32_t a, std::int32_t b) const;
   };
 
-  [[nodiscard]] Session& session(std::int32_t slot) {
-    return sessions_[static_cast<std::size_t>(slot)];
+  [[nodiscard]] Session& session(std::int32_t index) {
+    return sessions_[static_cast<std::size_t>(index)];
   }
-  [[nodiscard]] const Session& session(std::int32_t slot) const {
-    return sessions_[static_cast<std::size_t>(slot)];
+  [[nodiscard]] const Session& session(std::int32_t index) const {
+    return sessions_[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] Block& block(std::int32_t id) { return blocks_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] const Block& block(std::int32_t id) const {
@@ -150,14 +150,14 @@ class EvictionOrder {
   [[nodiscard]] Rank rank_now(std::int32_t id) const;
   [[nodiscard]] std::int32_t candidate() const;
   void rerank(std::int32_t id);
-  void hang(std::int32_t slot, std::int32_t id);
-  void unhang(std::int32_t slot);
-  void settle(std::int32_t slot);
-  void drop(std::int32_t slot);
+  void hang(std::int32_t index, std::int32_t id);
+  void unhang(std::int32_t index);
+  void settle(std::int32_t index);
+  void drop(std::int32_t index);
 
   TimePoint now_;
-  std::vector<Session> sessions_;         // by slot
-  std::vector<std::int32_t> free_slots_;  // of sessions_
+  std::vector<Session> sessions_;            // by index
+  std::vector<std::int32_t> free_sessions_;  // of sessions_
   std::int32_t num_open_ = 0;
   std::vector<Block> blocks_;  // [num_blocks]
   Ranks ranks_;                // [num_blocks], of those that may go

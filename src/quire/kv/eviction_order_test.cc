@@ -261,7 +261,7 @@ TEST(EvictionOrder, StaleHandlesDoNothing) {
   const SessionRef stale = order.open_session();
   order.forget_session(stale);
   const SessionRef next = order.open_session();
-  EXPECT_EQ(stale.slot, next.slot);
+  EXPECT_EQ(stale.index, next.index);
   leave(order, 0, stale);
   order.close_session(stale);
   order.forget_session(stale);
@@ -366,7 +366,7 @@ class Model {
     return open.empty() ? -1 : open[static_cast<std::size_t>(below(static_cast<int>(open.size())))];
   }
 
-  // A chain of known blocks, perhaps with a new one behind it, used by a session or nobody.
+  // A path of known blocks, perhaps with a new one behind it, used by a session or nobody.
   void request() {
     const int who = below(4) == 0 ? -1 : any_open_session();
     int last = below(kBlocks + 1) - 1;
@@ -377,16 +377,16 @@ class Model {
     if (begins) {
       order.begin(ref);
     }
-    std::vector<int> chain;
+    std::vector<int> path;
     if (free != blocks_.end() && below(2) == 0) {
       const auto added = static_cast<int>(free - blocks_.begin());
       *free = {.present = true, .parent = last};
       order.add(added, ref);
-      chain.push_back(added);
+      path.push_back(added);
     }
     for (int block = last; block >= 0; block = blocks_[static_cast<std::size_t>(block)].parent) {
       order.use(block, ref);
-      chain.push_back(block);
+      path.push_back(block);
     }
     if (who >= 0) {
       Session& session = sessions_[static_cast<std::size_t>(who)];
@@ -395,10 +395,10 @@ class Model {
       }
       session.last_use = now_;
       session.running = false;
-      session.claim = chain.empty() ? session.claim : chain.front();
-      order.end(ref, chain.empty() ? -1 : chain.front());
+      session.claim = path.empty() ? session.claim : path.front();
+      order.end(ref, path.empty() ? -1 : path.front());
     }
-    for (const int block : chain) {
+    for (const int block : path) {
       if (order.allows(block)) {
         order.forbid(block);
       }

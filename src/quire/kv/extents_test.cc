@@ -128,7 +128,7 @@ class Churn {
                                : ledger_.segments().compose({}, {.tokens = tokens}).value();
     compute(sequence, static_cast<std::int32_t>(tokens.size()));
     ASSERT_TRUE(registry_.variants().end(id, {}, ledger_.segments().seal(sequence).value()).ok());
-    registry_.publish(id);
+    registry_.finish(id);
     ledger_.sequences().close(sequence);
   }
 

@@ -30,7 +30,7 @@ void need(Ledger& ledger, std::int32_t blocks) {
   expect_consistent(ledger);
 }
 
-TEST(LedgerRetention, ClosedSessionsGoBeforeOlderChainsAndLeavesBeforeParents) {
+TEST(LedgerRetention, ClosedSessionsGoBeforeOlderPathsAndLeavesBeforeParents) {
   Ledger ledger({.num_blocks = 6, .block_tokens = 4});
   const SessionRef session = ledger.cache().open_session();
   serve(ledger, tokens_of(12), {});

@@ -46,9 +46,9 @@ std::int32_t LedgerState::reattach(SeqId id) {
   if (!sequence.adopts() || sequence.num_computed() > 0) {
     return 0;
   }
-  const std::vector<BlockRef> chain = cached_chain(sequence.tokens(), sequence.salt());
-  if (!chain.empty()) {
-    sequence.attach(chain);
+  const std::vector<BlockRef> path = cached_path(sequence.tokens(), sequence.salt());
+  if (!path.empty()) {
+    sequence.attach(path);
   }
   tokens_reused += sequence.num_computed();
   return sequence.num_computed();
@@ -60,8 +60,8 @@ SegmentId LedgerState::name(std::shared_ptr<const Segment> segment) {
 }
 
 // The last token is always computed: its logits are wanted.
-std::vector<BlockRef> LedgerState::cached_chain(std::span<const TokenId> tokens,
-                                                std::string_view salt) const {
+std::vector<BlockRef> LedgerState::cached_path(std::span<const TokenId> tokens,
+                                               std::string_view salt) const {
   if (!shared.config().prefix_cache || tokens.empty()) {
     return {};
   }

@@ -39,8 +39,8 @@ struct LedgerState {
   SegmentId name(std::shared_ptr<const Segment> segment);
 
   // Returns the blocks of the longest cached prefix of `tokens`, without the last token.
-  [[nodiscard]] std::vector<BlockRef> cached_chain(std::span<const TokenId> tokens,
-                                                   std::string_view salt) const;
+  [[nodiscard]] std::vector<BlockRef> cached_path(std::span<const TokenId> tokens,
+                                                  std::string_view salt) const;
   [[nodiscard]] LedgerCounts counts() const;
 
   SharedBlocks shared;  // before everything that holds its blocks

@@ -141,7 +141,7 @@ TEST(Ledger, WithoutPrefixCacheNothingIsFoundAndAllBlocksReturn) {
   EXPECT_EQ(ledger.counts().blocks_free, 4);
 }
 
-TEST(Ledger, EvictionIsLeastRecentlyUsedAndFromTheEndOfAChain) {
+TEST(Ledger, EvictionIsLeastRecentlyUsedAndFromTheEndOfAPath) {
   Ledger ledger({.num_blocks = 4, .block_tokens = 2});
   ledger.sequences().close(computed(ledger, tokens_of(4)));
   ledger.sequences().close(computed(ledger, tokens_of(4, 50)));
@@ -357,7 +357,7 @@ TEST(Ledger, StoredKvThatIsCachedUpToTheWindowIsTakenFromThere) {
   ledger.restored_kv().begin_behind_window(id, 17);
   EXPECT_EQ(ledger.sequences().num_computed(id), 12);
   compute(ledger, id, 5);
-  EXPECT_EQ(ledger.cache().match(tokens_of(18)), 16) << "the chain is whole, so it goes on";
+  EXPECT_EQ(ledger.cache().match(tokens_of(18)), 16) << "the path is whole, so it goes on";
   const SeqId longer = ledger.sequences().open(tokens_of(29), true);
   ledger.restored_kv().begin_behind_window(longer, 28);
   EXPECT_EQ(ledger.sequences().num_computed(longer), 20)

@@ -24,12 +24,12 @@ std::int32_t PrefixCache::match(std::span<const TokenId> tokens, std::string_vie
 }
 
 PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view salt) const {
-  const std::vector<BlockRef> chain = state_->cached_chain(tokens, salt);
+  const std::vector<BlockRef> path = state_->cached_path(tokens, salt);
   const LedgerConfig& config = state_->shared.config();
   PrefixMatch result;
-  result.tokens = static_cast<std::int32_t>(chain.size()) * config.block_tokens;
+  result.tokens = static_cast<std::int32_t>(path.size()) * config.block_tokens;
   const auto behind = static_cast<std::size_t>(blocks_behind_window(config, result.tokens));
-  for (const BlockRef block : std::span(chain).subspan(behind)) {
+  for (const BlockRef block : std::span(path).subspan(behind)) {
     ++result.blocks;
     result.evictable_blocks += state_->shared.index().is_unused(block) ? 1 : 0;
   }

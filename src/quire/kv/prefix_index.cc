@@ -36,7 +36,7 @@ std::uint64_t mixed(std::uint64_t hash, const Values& values) {
   return hash ^ (hash >> 32);
 }
 
-// What the chains of a salt begin with.
+// What the paths of a salt begin with.
 std::uint64_t hash_of_salt(std::string_view salt) { return mixed(kOdd, salt); }
 
 }  // namespace
@@ -94,10 +94,10 @@ bool PrefixIndex::is_root(BlockRef block) const {
 std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens,
                                          std::string_view salt) const {
   const auto step = static_cast<std::size_t>(block_tokens_);
-  std::vector<BlockRef> chain;
+  std::vector<BlockRef> path;
   const std::optional<BlockRef> root = find_root(salt);
   if (!root) {
-    return chain;
+    return path;
   }
   BlockRef parent = *root;
   for (; tokens.size() >= step; tokens = tokens.subspan(step)) {
@@ -105,10 +105,10 @@ std::vector<BlockRef> PrefixIndex::match(std::span<const TokenId> tokens,
     if (!child) {
       break;
     }
-    chain.push_back(*child);
+    path.push_back(*child);
     parent = *child;
   }
-  return chain;
+  return path;
 }
 
 std::vector<std::int32_t> PrefixIndex::match_each_salt(std::span<const TokenId> tokens) const {
@@ -122,7 +122,7 @@ std::vector<std::int32_t> PrefixIndex::match_each_salt(std::span<const TokenId> 
 }
 
 std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const TokenId> tokens) const {
-  const std::uint64_t hash = chain_hash(hash_of(parent.id.value), tokens);
+  const std::uint64_t hash = path_hash(hash_of(parent.id.value), tokens);
   for (std::int32_t id = buckets_[hash & (buckets_.size() - 1)]; id >= 0;
        id = node(id).next_in_bucket) {
     if (node(id).hash == hash && node(id).parent == parent.id.value &&
@@ -134,27 +134,27 @@ std::optional<BlockRef> PrefixIndex::find(BlockRef parent, std::span<const Token
 }
 
 PrefixMiss PrefixIndex::explain(std::span<const TokenId> tokens, std::string_view salt) const {
-  const std::vector<BlockRef> chain = match(tokens, salt);
+  const std::vector<BlockRef> path = match(tokens, salt);
   const auto step = static_cast<std::size_t>(block_tokens_);
-  const std::size_t matched = chain.size() * step;
+  const std::size_t matched = path.size() * step;
   const std::span<const TokenId> rest = tokens.subspan(matched);
   PrefixMiss miss{.why = PrefixMiss::Why::kNeverSeen, .token = static_cast<std::int64_t>(matched)};
   if (rest.size() < step) {
     miss.why = PrefixMiss::Why::kTail;
     return miss;
   }
-  const std::uint64_t before = chain.empty() ? hash_of_salt(salt) : hash_of(chain.back().id.value);
-  if (const Gone* gone = last_gone(chain_hash(before, rest.first(step)))) {
+  const std::uint64_t before = path.empty() ? hash_of_salt(salt) : hash_of(path.back().id.value);
+  if (const Gone* gone = last_gone(path_hash(before, rest.first(step)))) {
     miss.why = gone->why;
     miss.seconds = std::chrono::duration<double>(order_.now() - gone->when).count();
     return miss;
   }
-  const std::optional<BlockRef> parent = chain.empty() ? find_root(salt) : chain.back();
+  const std::optional<BlockRef> parent = path.empty() ? find_root(salt) : path.back();
   for (const BlockRef other : blocks()) {
     const std::span<const TokenId> seen = tokens_of(other);
     const auto alike = std::ranges::mismatch(seen, rest).in1 - seen.begin();
     if (parent_of(other) == parent) {
-      if (alike > 0 || !chain.empty()) {
+      if (alike > 0 || !path.empty()) {
         miss.why = PrefixMiss::Why::kDiffers;
         miss.token = std::max(miss.token, static_cast<std::int64_t>(matched) + alike);
       }
@@ -181,7 +181,7 @@ void PrefixIndex::insert(BlockRef parent, BlockRef block, std::span<const TokenI
   QUIRE_DCHECK(!find(parent, tokens), "the prefix index knows these tokens already");
   Node& added = node(id);
   added = {.present = true, .generation = block.generation, .parent = parent.id.value};
-  added.hash = chain_hash(hash_of(added.parent), tokens);
+  added.hash = path_hash(hash_of(added.parent), tokens);
   order_.add(id, session);
   std::ranges::copy(tokens, tokens_.begin() + std::ptrdiff_t{id} * block_tokens_);
   std::int32_t& bucket = bucket_of(added.hash);
@@ -348,7 +348,7 @@ std::uint64_t PrefixIndex::hash_of(std::int32_t id) const {
   return id < 0 ? roots_[static_cast<std::size_t>(-1 - id)].hash : node(id).hash;
 }
 
-std::uint64_t PrefixIndex::chain_hash(std::uint64_t before, std::span<const TokenId> tokens) const {
+std::uint64_t PrefixIndex::path_hash(std::uint64_t before, std::span<const TokenId> tokens) const {
   return mixed(before, tokens) & hash_mask_;
 }
 

@@ -47,7 +47,7 @@ class PrefixIndex {
   // nullopt when nothing of this salt is known.
   [[nodiscard]] std::optional<BlockRef> find_root(std::string_view salt) const;
 
-  // The blocks of the longest known chain of whole blocks that `tokens` begins with. O(match).
+  // The blocks of the longest known path of whole blocks that `tokens` begins with. O(match).
   [[nodiscard]] std::vector<BlockRef> match(std::span<const TokenId> tokens,
                                             std::string_view salt = {}) const;
 
@@ -108,7 +108,7 @@ class PrefixIndex {
 
  private:
   struct Gone {
-    std::uint64_t hash = 0;  // of the chain
+    std::uint64_t hash = 0;  // of the path
     PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
     TimePoint when;
   };
@@ -116,7 +116,7 @@ class PrefixIndex {
     bool present = false;
     bool unused = false;
     std::uint32_t generation = 0;
-    std::uint64_t hash = 0;  // of the tokens of the whole chain
+    std::uint64_t hash = 0;  // of the tokens of the whole path
     // Links are block ids, negative where there is none.
     std::int32_t parent = -1;  // or which root
     std::int32_t first_child = -1;
@@ -128,7 +128,7 @@ class PrefixIndex {
 
   struct Root {
     std::string salt;
-    std::uint64_t hash = 0;  // what chains behind it begin with
+    std::uint64_t hash = 0;  // what paths behind it begin with
     std::int32_t children = 0;
   };
 
@@ -140,12 +140,12 @@ class PrefixIndex {
   [[nodiscard]] Root& root_of(std::int32_t id) { return roots_[static_cast<std::size_t>(-1 - id)]; }
   [[nodiscard]] bool is_root(BlockRef block) const;
   [[nodiscard]] std::uint64_t hash_of(std::int32_t id) const;  // of a block or root
-  [[nodiscard]] std::uint64_t chain_hash(std::uint64_t before,
-                                         std::span<const TokenId> tokens) const;
+  [[nodiscard]] std::uint64_t path_hash(std::uint64_t before,
+                                        std::span<const TokenId> tokens) const;
   void drop_root(std::int32_t id);
   [[nodiscard]] const Gone* last_gone(std::uint64_t hash) const;
   [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
-  // What says where the chain of its bucket goes on with it.
+  // What says where the list of its bucket goes on with it.
   [[nodiscard]] std::int32_t& link_to(std::int32_t id);
   void remember_gone(BlockRef block, PrefixMiss::Why why);
   void remove_leaf(std::int32_t id);
@@ -156,7 +156,7 @@ class PrefixIndex {
   std::uint64_t hash_mask_;
   std::vector<Node> nodes_;            // [num_blocks]
   std::vector<TokenId> tokens_;        // [num_blocks, block_tokens]
-  std::vector<std::int32_t> buckets_;  // [power of two] first node of each chain
+  std::vector<std::int32_t> buckets_;  // [power of two] first node of each list
   std::vector<Root> roots_;            // number i has the id -1 - i; 0 is that of no salt
   std::map<std::string, std::int32_t, std::less<>> root_ids_;  // of those in use
   std::vector<std::int32_t> free_roots_;                       // ids of the others

@@ -27,7 +27,7 @@ std::vector<BlockRef> evicted(PrefixIndex& index) {
   return {blocks.begin(), blocks.end()};
 }
 
-TEST(PrefixIndex, FindsTheLongestChainOfWholeBlocks) {
+TEST(PrefixIndex, FindsTheLongestPathOfWholeBlocks) {
   PrefixIndex index(4, 2);
   index.insert(kIndexRoot, block(0), Tokens{1, 2});
   index.insert(block(0), block(1), Tokens{3, 4});
@@ -176,7 +176,7 @@ TEST(PrefixIndexDeathTest, BrokenPreconditionsAbort) {
   EXPECT_DEATH(index.move(block(0), block(1)), "in use");
 }
 
-// The oracle: every known chain written out, searched and evicted by looking at all of them.
+// The oracle: every known path written out, searched and evicted by looking at all of them.
 class BruteForce {
  public:
   struct Entry {
@@ -194,11 +194,11 @@ class BruteForce {
       }
     }
     std::ranges::sort(found, {}, [](const Entry* entry) { return entry->path.size(); });
-    std::vector<BlockRef> chain;
+    std::vector<BlockRef> path;
     for (const Entry* entry : found) {
-      chain.push_back(entry->block);
+      path.push_back(entry->block);
     }
-    return chain;
+    return path;
   }
 
   std::vector<BlockRef> evict() {

@@ -243,15 +243,15 @@ void Sequence::drop_kv() {
   room_ = 0;
 }
 
-void Sequence::attach(std::span<const BlockRef> chain) {
+void Sequence::attach(std::span<const BlockRef> path) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
   drop_kv();
-  open_.blocks.reserve_more(static_cast<std::int32_t>(chain.size()));
-  for (const BlockRef block : chain) {
+  open_.blocks.reserve_more(static_cast<std::int32_t>(path.size()));
+  for (const BlockRef block : path) {
     shared_->adopt(block, session_);
     open_.blocks.push(block);
   }
-  found_blocks_ = static_cast<std::int32_t>(chain.size());
+  found_blocks_ = static_cast<std::int32_t>(path.size());
   open_.num_tokens = found_blocks_ * shared_->config().block_tokens;
   open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
 }

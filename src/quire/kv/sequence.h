@@ -90,9 +90,9 @@ class Sequence {
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run.
   void drop_kv();
-  // Makes `chain`, blocks of the prefix index, the first KV; room made before is given back.
+  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back.
   // Precondition: a plain sequence without KV.
-  void attach(std::span<const BlockRef> chain);
+  void attach(std::span<const BlockRef> path);
 
  private:
   void publish_from(std::int32_t block);

@@ -79,8 +79,8 @@ std::int32_t SharedBlocks::make_way(std::int32_t count, BlockId after) {
     if (pool_.largest_extent() >= piece) {
       return piece;
     }
-    if (const std::optional<Window> window = cheapest_window(piece)) {
-      empty(*window);
+    if (const std::optional<Extent> cheapest = cheapest_extent(piece)) {
+      empty(*cheapest);
       return piece;
     }
   }
@@ -92,8 +92,8 @@ bool SharedBlocks::may_move(BlockId id) const {
 }
 
 // With the fewest blocks to move; nothing when none is without a block in use.
-std::optional<SharedBlocks::Window> SharedBlocks::cheapest_window(std::int32_t count) const {
-  std::optional<Window> best;
+std::optional<SharedBlocks::Extent> SharedBlocks::cheapest_extent(std::int32_t count) const {
+  std::optional<Extent> best;
   std::int32_t best_moves = count + 1;
   std::int32_t length = 0;
   std::int32_t moves = 0;
@@ -116,11 +116,11 @@ std::optional<SharedBlocks::Window> SharedBlocks::cheapest_window(std::int32_t c
   return best;
 }
 
-void SharedBlocks::empty(Window window) {
-  for (std::int32_t i = 0; i < window.count; ++i) {
-    const BlockRef from = pool_.current({window.first.value + i});
+void SharedBlocks::empty(Extent extent) {
+  for (std::int32_t i = 0; i < extent.count; ++i) {
+    const BlockRef from = pool_.current({extent.first.value + i});
     if (pool_.references(from.id) > 0) {
-      const BlockRef to = pool_.acquire_outside(window.first, window.count);
+      const BlockRef to = pool_.acquire_outside(extent.first, extent.count);
       index_.move(from, to);
       pool_.release(from);
       order_copy({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
@@ -163,11 +163,11 @@ BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const 
   return block;
 }
 
-void SharedBlocks::forget(std::span<const BlockRef> chain) {
+void SharedBlocks::forget(std::span<const BlockRef> path) {
   if (!config_.prefix_cache) {
     return;
   }
-  for (auto block = chain.rbegin(); block != chain.rend(); ++block) {
+  for (auto block = path.rbegin(); block != path.rend(); ++block) {
     if (!index_.contains(*block)) {
       continue;  // the last one, which is not full
     }

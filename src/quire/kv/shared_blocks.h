@@ -79,14 +79,14 @@ class SharedBlocks {
   [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
                                  SessionRef session = {});
 
-  // Blocks of a chain, in order, leave the index from its end on, as far as nobody uses them and
+  // Blocks of a path, in order, leave the index from its end on, as far as nobody uses them and
   // nothing else is known behind them.
-  void forget(std::span<const BlockRef> chain);
+  void forget(std::span<const BlockRef> path);
   // Evicts everything unused; returns how many blocks became free.
   std::int32_t clear_cache();
 
  private:
-  struct Window {
+  struct Extent {
     BlockId first;
     std::int32_t count = 0;
   };
@@ -94,8 +94,8 @@ class SharedBlocks {
   std::int32_t evict(std::optional<PrefixMiss::Why> why);
   [[nodiscard]] std::int32_t make_way(std::int32_t count, BlockId after);
   [[nodiscard]] bool may_move(BlockId id) const;
-  [[nodiscard]] std::optional<Window> cheapest_window(std::int32_t count) const;
-  void empty(Window window);
+  [[nodiscard]] std::optional<Extent> cheapest_extent(std::int32_t count) const;
+  void empty(Extent extent);
 
   LedgerConfig config_;
   BlockPool pool_;

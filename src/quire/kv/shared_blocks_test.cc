@@ -23,8 +23,8 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
-// A chain of published blocks with tokens {first}, {first + 1}, ...; one token each.
-BlockTable published_chain(SharedBlocks& shared, std::int32_t length, TokenId first) {
+// A path of published blocks with tokens {first}, {first + 1}, ...; one token each.
+BlockTable published_path(SharedBlocks& shared, std::int32_t length, TokenId first) {
   BlockTable table(shared);
   BlockRef parent = kIndexRoot;
   for (const BlockRef block : shared.acquire(length, BlockId{})) {
@@ -37,7 +37,7 @@ BlockTable published_chain(SharedBlocks& shared, std::int32_t length, TokenId fi
 TEST(SharedBlocks, ReleasedPublishedBlockIsCachedAndAnotherIsFree) {
   SharedBlocks shared({.num_blocks = 3, .block_tokens = 1});
   {
-    BlockTable table = published_chain(shared, 1, 5);
+    BlockTable table = published_path(shared, 1, 5);
     table.push(shared.acquire(1, BlockId{}).front());
     EXPECT_EQ(shared.num_available(), 1);
   }
@@ -49,7 +49,7 @@ TEST(SharedBlocks, ReleasedPublishedBlockIsCachedAndAnotherIsFree) {
 TEST(SharedBlocks, AcquireEvictsOnlyWhatItNeeds) {
   SharedBlocks shared({.num_blocks = 4, .block_tokens = 1});
   {
-    const BlockTable table = published_chain(shared, 3, 5);
+    const BlockTable table = published_path(shared, 3, 5);
   }
   EXPECT_EQ(shared.acquire(2, BlockId{}).size(), 2U);
   EXPECT_EQ(shared.num_evictions(), 1);
@@ -174,9 +174,9 @@ TEST_F(ScatteredBlocks, BlocksInUseAndThoseOfAWindowStay) {
 
 TEST(SharedBlocks, BlocksInUseAreNeverEvicted) {
   SharedBlocks shared({.num_blocks = 3, .block_tokens = 1});
-  const BlockTable used = published_chain(shared, 2, 5);
+  const BlockTable used = published_path(shared, 2, 5);
   {
-    const BlockTable unused = published_chain(shared, 1, 9);
+    const BlockTable unused = published_path(shared, 1, 9);
   }
   EXPECT_EQ(shared.num_available(), 1);
   EXPECT_EQ(shared.acquire(1, BlockId{}).size(), 1U);
@@ -187,7 +187,7 @@ TEST(SharedBlocks, BlocksInUseAreNeverEvicted) {
 TEST(SharedBlocks, RetainingACachedBlockProtectsIt) {
   SharedBlocks shared({.num_blocks = 2, .block_tokens = 1});
   {
-    const BlockTable table = published_chain(shared, 1, 5);
+    const BlockTable table = published_path(shared, 1, 5);
   }
   const BlockRef found = shared.index().match(Tokens{5}).front();
   shared.retain(found);
@@ -200,7 +200,7 @@ TEST(SharedBlocks, RetainingACachedBlockProtectsIt) {
 
 TEST(SharedBlocks, PublishOfKnownTokensReturnsTheKnownBlock) {
   SharedBlocks shared({.num_blocks = 2, .block_tokens = 1});
-  const BlockTable first = published_chain(shared, 1, 5);
+  const BlockTable first = published_path(shared, 1, 5);
   BlockTable second(shared);
   second.push(shared.acquire(1, BlockId{}).front());
   EXPECT_EQ(shared.publish(kIndexRoot, second.ref(0), Tokens{5}), first.ref(0));
@@ -210,9 +210,9 @@ TEST(SharedBlocks, PublishOfKnownTokensReturnsTheKnownBlock) {
 
 TEST(SharedBlocks, ClearCacheFreesAllThatNobodyUses) {
   SharedBlocks shared({.num_blocks = 5, .block_tokens = 1});
-  const BlockTable used = published_chain(shared, 2, 5);
+  const BlockTable used = published_path(shared, 2, 5);
   {
-    const BlockTable unused = published_chain(shared, 3, 9);
+    const BlockTable unused = published_path(shared, 3, 9);
   }
   EXPECT_EQ(shared.clear_cache(), 3);
   EXPECT_EQ(shared.pool().num_free(), 3);
@@ -222,7 +222,7 @@ TEST(SharedBlocks, ClearCacheFreesAllThatNobodyUses) {
 
 TEST(SharedBlocks, UsedBlocksBelowAnEvictedOneOnlyLeaveTheIndex) {
   SharedBlocks shared({.num_blocks = 3, .block_tokens = 1, .window_tokens = 1});
-  BlockTable table = published_chain(shared, 3, 5);
+  BlockTable table = published_path(shared, 3, 5);
   table.give_up_front(1);
   EXPECT_EQ(shared.num_available(), 1);
   EXPECT_EQ(shared.acquire(1, BlockId{}).size(), 1U);

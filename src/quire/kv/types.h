@@ -34,7 +34,7 @@ using TimePoint = Clock::time_point;
 // Names a session, which comes back to KV that it has computed. The handle is stale once its slot
 // serves another session. The default handle names no session.
 struct SessionRef {
-  std::int32_t slot = -1;
+  std::int32_t index = -1;
   std::uint32_t generation = 0;
   friend bool operator==(SessionRef, SessionRef) = default;
 };

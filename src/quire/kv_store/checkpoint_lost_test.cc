@@ -13,10 +13,10 @@
 #include "quire/base/test_length.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv_store/checkpoint_manager.h"
-#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -28,7 +28,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kLostBlocks = 400;
-constexpr int kWindow = 4 * 100;  // as many blocks as several pieces have
+constexpr int kWindow = 4 * 100;  // as many blocks as several ranges have
 
 tensor::KVGeometry widely_windowed() {
   tensor::KVGeometry geometry = small_geometry();
@@ -114,7 +114,7 @@ TEST_F(CheckpointsOfAWindow, GiveBackWhatIsThereAndTheTokensOfWhatIsNot) {
   expect_saved(checkpoints, compacted, sequence(1598));
 }
 
-// The first checkpoint has pieces of 32 blocks; then each sees the window pass one block more.
+// The first checkpoint has ranges of 32 blocks; then each sees the window pass one block more.
 TEST_F(CheckpointsOfAWindow, KeepTheKvOfTheWindowAloneAndWriteLittleAgain) {
   const int saves = base::test_length(250, 50);
   CheckpointManager checkpoints = manager();
@@ -152,7 +152,7 @@ TEST_F(CheckpointsOfAWindow, WhoseLostTokensAreDamagedAreRefused) {
   expect_saved(checkpoints, save(checkpoints, live), live);
 }
 
-// Of a stranger: pieces that are all right by themselves, in an order that nobody has written.
+// Of a stranger: ranges that are all right by themselves, in an order that nobody has written.
 TEST_F(CheckpointsOfAWindow, ThatHaveLostWhatTheirWindowStillSeesAreRefused) {
   CheckpointManager checkpoints = manager();
   LiveSequence live = sequence(803);
@@ -173,21 +173,21 @@ TEST_F(CheckpointsOfAWindow, ThatHaveLostWhatTheirWindowStillSeesAreRefused) {
 
 TEST_F(CheckpointsOfAWindow, NameTokensWithoutKvApartFromThoseWithIt) {
   const LiveSequence live = sequence(803);
-  const PieceNames names(live, "", pool_);
+  const SavedRangeNames names(live, "", pool_);
   LiveSequence whole = live;
   whole.runs[0].run.lost_blocks = 0;
   whole.runs[0].blocks.clear();
   for (std::int32_t i = 0; i < whole.runs[0].run.num_blocks(4); ++i) {
     whole.runs[0].blocks.push_back({i});
   }
-  const PieceNames all(whole, "", pool_);
+  const SavedRangeNames all(whole, "", pool_);
   EXPECT_NE(names.name(0, 0, 128), all.name(0, 0, 128)) << "tokens without KV are another object";
   EXPECT_EQ(names.name(0, 404, 532), all.name(0, 404, 532));
   LiveSequence changed = live;
   changed.follows_from_tokens = false;  // the KV is in the names, what is lost is not
-  const PieceNames by_kv(changed, "", pool_);
+  const SavedRangeNames by_kv(changed, "", pool_);
   whole.follows_from_tokens = false;
-  EXPECT_EQ(by_kv.name(0, 404, 532), PieceNames(whole, "", pool_).name(0, 404, 532));
+  EXPECT_EQ(by_kv.name(0, 404, 532), SavedRangeNames(whole, "", pool_).name(0, 404, 532));
   EXPECT_NE(by_kv.name(0, 404, 532), names.name(0, 404, 532));
 }
 

@@ -17,11 +17,11 @@
 #include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
-#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
@@ -38,7 +38,7 @@ Result<std::string> describe(const Checkpoint& checkpoint, const std::string& se
   for (const SavedSequence& sequence : checkpoint.sequences) {
     QUIRE_TRY(Json metadata, base::parse_json(sequence.metadata_json, "metadata"));
     Json runs = Json::array();
-    for (const SavedSequence::Run& run : sequence.runs) {
+    for (const SavedSequence::RunShape& run : sequence.runs) {
       runs.push(Json::array(run.tokens, run.start_position));
     }
     sequences.push(Json::object({{"name", sequence.name},
@@ -52,14 +52,14 @@ Result<std::string> describe(const Checkpoint& checkpoint, const std::string& se
       {{"series", series}, {"number", checkpoint.number}, {"sequences", std::move(sequences)}}));
 }
 
-Result<SavedSequence::Run> read_run(JsonView run) {
+Result<SavedSequence::RunShape> read_run(JsonView run) {
   const bool is_pair = run.is_array() && run.size() == 2;
   const auto length = is_pair ? run[0].exact<std::int64_t>() : std::nullopt;
   const auto position = is_pair ? run[1].exact<std::int32_t>() : std::nullopt;
   if (!length || !position) {
     return corrupt("the runs of a sequence are malformed");
   }
-  return SavedSequence::Run{.tokens = *length, .start_position = *position};
+  return SavedSequence::RunShape{.tokens = *length, .start_position = *position};
 }
 
 Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint) {
@@ -81,15 +81,15 @@ Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint)
   QUIRE_TRY(saved.kernels, base::get_string(object, "kernels", ""));
   QUIRE_TRY(saved.follows_from_tokens, base::get_bool(object, "follows_from_tokens", false));
   std::int64_t tokens = 0;
-  for (const ObjectRange& piece : saved.parts) {
-    tokens += piece.tokens;
+  for (const ObjectRange& range : saved.parts) {
+    tokens += range.tokens;
   }
   const JsonView runs = object.find("runs");
   if (!runs.is_null() && !runs.is_array()) {
     return corrupt("the runs of a sequence are malformed");
   }
   for (const JsonView run : runs.elements()) {
-    QUIRE_TRY(const SavedSequence::Run shape, read_run(run));
+    QUIRE_TRY(const SavedSequence::RunShape shape, read_run(run));
     if (shape.tokens < 1 || shape.tokens > tokens || shape.start_position < 0) {
       return corrupt(base::str_cat("a run of ", shape.tokens, " tokens, ", tokens, " are left"));
     }
@@ -152,49 +152,49 @@ Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> se
   return chosen;
 }
 
-// Those of a piece of the run; none of one that is lost.
-std::vector<BlockId> blocks_of(const LiveRun& live, const SequencePiece& piece, int block_tokens) {
-  if (piece.end <= live.run.lost_tokens(block_tokens)) {
+// Those of a range of the run; none of one that is lost.
+std::vector<BlockId> blocks_of(const LiveRun& live, const SavedRange& range, int block_tokens) {
+  if (range.end <= live.run.lost_tokens(block_tokens)) {
     return {};
   }
-  const std::int64_t first = piece.begin / block_tokens - live.run.lost_blocks;
-  const std::int64_t end = (piece.end + block_tokens - 1) / block_tokens - live.run.lost_blocks;
+  const std::int64_t first = range.begin / block_tokens - live.run.lost_blocks;
+  const std::int64_t end = (range.end + block_tokens - 1) / block_tokens - live.run.lost_blocks;
   return {live.blocks.begin() + first, live.blocks.begin() + end};
 }
 
-// Of the one run that a piece has.
-Status read_layers(const KVFilePart& part, PagedPool& pool) {
+// Of the one run that a range has.
+Status read_layers(const KVFileRange& range, PagedPool& pool) {
   for (int layer = 0; layer < pool.geometry().layers; ++layer) {
-    QUIRE_TRY_STATUS(part.read_layer(layer, pool));
+    QUIRE_TRY_STATUS(range.read_layer(layer, pool));
   }
   return {};
 }
 
 // Puts what an object has behind what there is of a run of `run_tokens` tokens; false when it does
 // not follow there. Only what comes first may be lost.
-bool add_piece(const KVFileContent& content, const ObjectRange& part, std::int64_t run_tokens,
+bool add_range(const KVFileContent& content, const ObjectRange& range, std::int64_t run_tokens,
                SavedRun& run) {
   if (content.runs.size() != 1) {
     return false;
   }
-  const SavedRun& piece = content.runs.front();
+  const SavedRun& added = content.runs.front();
   const int block_tokens = content.geometry.block_tokens;
   const std::int64_t before = std::ssize(run.tokens);
-  const bool follows = piece.start_position == run.start_position + before &&
-                       before % block_tokens == 0 && before + part.tokens <= run_tokens;
+  const bool follows = added.start_position == run.start_position + before &&
+                       before % block_tokens == 0 && before + range.tokens <= run_tokens;
   const bool all_lost = run.lost_tokens(block_tokens) == before;
-  if (!follows || part.first_token != 0 || std::ssize(piece.tokens) != part.tokens ||
-      (piece.lost_blocks > 0 && !all_lost)) {
+  if (!follows || range.first_token != 0 || std::ssize(added.tokens) != range.tokens ||
+      (added.lost_blocks > 0 && !all_lost)) {
     return false;
   }
-  run.lost_blocks += piece.lost_blocks;
-  run.tokens.insert(run.tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  run.lost_blocks += added.lost_blocks;
+  run.tokens.insert(run.tokens.end(), added.tokens.begin(), added.tokens.end());
   return true;
 }
 
-Error not_a_piece(const ObjectRange& part, const SavedSequence& saved) {
+Error not_a_range(const ObjectRange& range, const SavedSequence& saved) {
   return {.code = ErrorCode::kCorrupt,
-          .message = base::str_cat("object ", part.object, " is no piece of sequence ",
+          .message = base::str_cat("object ", range.object, " is no range of sequence ",
                                    base::quoted(saved.name))};
 }
 
@@ -238,8 +238,8 @@ std::string CheckpointManager::key_of(std::string_view name) const {
       base::FieldHasher().add("quire checkpoint").add(options_.series).add(name).finish());
 }
 
-Status CheckpointManager::put_pieces(const LiveSequence& sequence,
-                                     std::span<const SequencePiece> pieces, const PagedPool& pool,
+Status CheckpointManager::put_ranges(const LiveSequence& sequence,
+                                     std::span<const SavedRange> ranges, const PagedPool& pool,
                                      Checkpoint& checkpoint) {
   SavedSequence saved{.name = sequence.name,
                       .metadata_json = sequence.metadata_json,
@@ -250,22 +250,22 @@ Status CheckpointManager::put_pieces(const LiveSequence& sequence,
                           .start_position = live.run.start_position});
   }
   const int block_tokens = pool.geometry().block_tokens;
-  for (const SequencePiece& piece : pieces) {
-    const LiveRun& live = sequence.runs[piece.run];
+  for (const SavedRange& range : ranges) {
+    const LiveRun& live = sequence.runs[range.run];
     const SavedRun& run = live.run;
     KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = pool.geometry()};
     content.runs = {
-        {.tokens = {run.tokens.begin() + piece.begin, run.tokens.begin() + piece.end},
-         .start_position = run.start_position + static_cast<std::int32_t>(piece.begin)}};
-    const std::vector<BlockId> held = blocks_of(live, piece, block_tokens);
+        {.tokens = {run.tokens.begin() + range.begin, run.tokens.begin() + range.end},
+         .start_position = run.start_position + static_cast<std::int32_t>(range.begin)}};
+    const std::vector<BlockId> held = blocks_of(live, range, block_tokens);
     if (held.empty()) {
       content.runs[0].lost_blocks = content.runs[0].num_blocks(block_tokens);
     }
     QUIRE_TRY(const std::int64_t bytes,
-              store_->objects().put(piece.object, std::move(content), pool, {&held, 1}));
+              store_->objects().put(range.object, std::move(content), pool, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
     checkpoint.written_bytes += bytes;
-    saved.parts.push_back({.object = piece.object, .tokens = piece.end - piece.begin});
+    saved.parts.push_back({.object = range.object, .tokens = range.end - range.begin});
     checkpoint.entry.parts.push_back(saved.parts.back());
   }
   checkpoint.sequences.push_back(std::move(saved));
@@ -322,7 +322,7 @@ Result<Checkpoint> CheckpointManager::put(const std::string& name,
                                           std::span<const LiveSequence* const> sequences,
                                           const PagedPool& pool) {
   QUIRE_TRY(const std::vector<Checkpoint> earlier, list());
-  PieceCutter cutter(options_.tenant);
+  RangeCutter cutter(options_.tenant);
   for (const Checkpoint& known : earlier) {
     for (const SavedSequence& sequence : known.sequences) {
       cutter.learn(sequence.parts);
@@ -332,7 +332,7 @@ Result<Checkpoint> CheckpointManager::put(const std::string& name,
   const auto cuts = common_cuts(sequences);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     QUIRE_TRY_STATUS(
-        put_pieces(*sequences[i], cutter.cut(*sequences[i], pool, cuts[i]), pool, checkpoint));
+        put_ranges(*sequences[i], cutter.cut(*sequences[i], pool, cuts[i]), pool, checkpoint));
   }
   return put_checkpoint(std::move(checkpoint));
 }
@@ -342,22 +342,22 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
                         .metadata_json = saved.metadata_json,
                         .kernels = saved.kernels,
                         .follows_from_tokens = saved.follows_from_tokens};
-  for (const SavedSequence::Run& run : saved.runs) {
+  for (const SavedSequence::RunShape& run : saved.runs) {
     sequence.runs.push_back({.run = {.start_position = run.start_position}});
   }
   std::size_t run = 0;
-  for (const ObjectRange& part : saved.parts) {
-    QUIRE_TRY(const KVFile file, store_->objects().open(part.object));
+  for (const ObjectRange& range : saved.parts) {
+    QUIRE_TRY(const KVFile file, store_->objects().open(range.object));
     const KVFileContent& content = file.content();
     if (run == sequence.runs.size()) {
-      return not_a_piece(part, saved);
+      return not_a_range(range, saved);
     }
     SavedRun& whole = sequence.runs[run].run;
     const bool alike = sequence.fingerprint.empty() ||
                        (sequence.fingerprint == content.fingerprint &&
                         geometry_difference(sequence.geometry, content.geometry).empty());
-    if (!alike || !add_piece(content, part, saved.runs[run].tokens, whole)) {
-      return not_a_piece(part, saved);
+    if (!alike || !add_range(content, range, saved.runs[run].tokens, whole)) {
+      return not_a_range(range, saved);
     }
     sequence.fingerprint = content.fingerprint;
     sequence.geometry = content.geometry;
@@ -369,31 +369,31 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
   return sequence;
 }
 
-Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence& saved,
-                                                             const RunPart& part,
-                                                             std::int64_t block_tokens) const {
-  const auto run = static_cast<std::size_t>(part.run);
-  const std::int64_t first = part.first_block, last = first + std::ssize(part.to);
-  std::vector<KVFilePart> opened;
-  std::int64_t at = 0;  // of a piece, in tokens of the run
+Result<std::vector<KVFileRange>> CheckpointManager::open_blocks(const SavedSequence& saved,
+                                                                const BlockRange& wanted,
+                                                                std::int64_t block_tokens) const {
+  const auto run = static_cast<std::size_t>(wanted.run);
+  const std::int64_t first = wanted.first_block, last = first + std::ssize(wanted.to);
+  std::vector<KVFileRange> opened;
+  std::int64_t at = 0;  // of a range, in tokens of the run
   for (std::size_t before = 0; before < run; ++before) {
     at -= saved.runs[before].tokens;
   }
-  for (const ObjectRange& piece : saved.parts) {
-    const std::int64_t start = std::exchange(at, at + piece.tokens);
+  for (const ObjectRange& range : saved.parts) {
+    const std::int64_t start = std::exchange(at, at + range.tokens);
     if (start < 0 || start >= saved.runs[run].tokens) {
       continue;  // of another run
     }
-    const std::int64_t begin = start / block_tokens;  // blocks that the piece has
+    const std::int64_t begin = start / block_tokens;  // blocks that the range has
     const std::int64_t end = (at + block_tokens - 1) / block_tokens;
     const std::int64_t from = std::max(begin, first), until = std::min(end, last);
     if (from < until) {
-      QUIRE_TRY(KVFile file, store_->objects().open(piece.object));
-      const auto to = std::span(part.to).subspan(static_cast<std::size_t>(from - first),
-                                                 static_cast<std::size_t>(until - from));
+      QUIRE_TRY(KVFile file, store_->objects().open(range.object));
+      const auto to = std::span(wanted.to).subspan(static_cast<std::size_t>(from - first),
+                                                   static_cast<std::size_t>(until - from));
       opened.push_back({.file = std::make_shared<const KVFile>(std::move(file)),
-                        .part = {.first_block = static_cast<std::int32_t>(from - begin),
-                                 .to = {to.begin(), to.end()}}});
+                        .blocks = {.first_block = static_cast<std::int32_t>(from - begin),
+                                   .to = {to.begin(), to.end()}}});
     }
   }
   return opened;
@@ -402,20 +402,20 @@ Result<std::vector<KVFilePart>> CheckpointManager::open_part(const SavedSequence
 Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
                                std::int32_t first_block, std::span<const BlockId> to,
                                PagedPool& pool) const {
-  QUIRE_TRY(const auto parts, open_part(saved,
-                                        {.run = static_cast<int>(run),
-                                         .first_block = first_block,
-                                         .to = {to.begin(), to.end()}},
-                                        pool.geometry().block_tokens));
-  for (const KVFilePart& part : parts) {
-    QUIRE_TRY_STATUS(read_layers(part, pool));
+  QUIRE_TRY(const auto ranges, open_blocks(saved,
+                                           {.run = static_cast<int>(run),
+                                            .first_block = first_block,
+                                            .to = {to.begin(), to.end()}},
+                                           pool.geometry().block_tokens));
+  for (const KVFileRange& range : ranges) {
+    QUIRE_TRY_STATUS(read_layers(range, pool));
   }
   return {};
 }
 
 // With a scratch pool that holds this one sequence.
 Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
-                                           PieceCutter& cutter, std::span<const std::int64_t> cuts,
+                                           RangeCutter& cutter, std::span<const std::int64_t> cuts,
                                            Checkpoint& checkpoint) {
   const tensor::KVGeometry geometry = sequence.geometry;
   std::int32_t blocks = 0;
@@ -433,7 +433,7 @@ Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSeque
     const auto& [whole, held] = sequence.runs[run];
     QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, pool));
   }
-  return put_pieces(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint);
+  return put_ranges(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint);
 }
 
 Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
@@ -446,7 +446,7 @@ Result<Checkpoint> CheckpointManager::compact(std::string_view name) {
     borrowed.push_back(&sequences.back());
   }
   const auto cuts = common_cuts(borrowed);
-  PieceCutter cutter(options_.tenant);
+  RangeCutter cutter(options_.tenant);
   Checkpoint checkpoint{.name = before.name, .number = before.number};
   checkpoint.entry.pinned = before.entry.pinned;
   checkpoint.entry.created_ms = before.entry.created_ms;

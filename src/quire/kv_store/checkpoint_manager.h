@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
@@ -35,12 +35,12 @@ struct SavedSequence {
   std::string metadata_json;
   std::string kernels;
   bool follows_from_tokens = true;
-  struct Run {
+  struct RunShape {
     std::int64_t tokens = 0;
     std::int32_t start_position = 0;
   };
-  std::vector<Run> runs;
-  std::vector<ObjectRange> parts;  // its pieces, in order
+  std::vector<RunShape> runs;
+  std::vector<ObjectRange> parts;  // its saved ranges, in order
 };
 
 struct Checkpoint {
@@ -72,10 +72,10 @@ class CheckpointManager {
   // What a saved sequence is, without blocks: its runs are empty of KV. Reads the headers of its
   // objects. kNotFound and kCorrupt name the object.
   [[nodiscard]] Result<LiveSequence> tokens_of(const SavedSequence& saved) const;
-  // The pieces that have this part of a run of it, open.
-  [[nodiscard]] Result<std::vector<KVFilePart>> open_part(const SavedSequence& saved,
-                                                          const RunPart& part,
-                                                          std::int64_t block_tokens) const;
+  // The files that have these blocks of a run of it, open.
+  [[nodiscard]] Result<std::vector<KVFileRange>> open_blocks(const SavedSequence& saved,
+                                                             const BlockRange& wanted,
+                                                             std::int64_t block_tokens) const;
   // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool. What was
   // read before an error may not be used.
   [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,
@@ -107,9 +107,8 @@ class CheckpointManager {
   [[nodiscard]] Result<Checkpoint> put(const std::string& name,
                                        std::span<const LiveSequence* const> sequences,
                                        const PagedPool& pool);
-  [[nodiscard]] Status put_pieces(const LiveSequence& sequence,
-                                  std::span<const SequencePiece> pieces, const PagedPool& pool,
-                                  Checkpoint& checkpoint);
+  [[nodiscard]] Status put_ranges(const LiveSequence& sequence, std::span<const SavedRange> ranges,
+                                  const PagedPool& pool, Checkpoint& checkpoint);
   // Fills the entry, but for its parts, from name, number and sequences.
   [[nodiscard]] Status complete_entry(Checkpoint& checkpoint) const;
   // Puts the entry under the first name "checkpoint-<number>" that is free from its number on.
@@ -117,7 +116,7 @@ class CheckpointManager {
   // Puts the entry of what was put before; the stored one.
   [[nodiscard]] Result<Checkpoint> put_checkpoint(Checkpoint checkpoint);
   [[nodiscard]] Status compact_sequence(const SavedSequence& saved, LiveSequence sequence,
-                                        PieceCutter& cutter, std::span<const std::int64_t> cuts,
+                                        RangeCutter& cutter, std::span<const std::int64_t> cuts,
                                         Checkpoint& checkpoint);
 
   Store* store_;

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "quire/kv_store/checkpoint_pieces.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/kv_store/test_support.h"
@@ -209,7 +209,7 @@ TEST_F(Checkpoints, OfSequencesThatBeginAlikeTheBeginningIsWrittenOnce) {
 TEST_F(Checkpoints, NamesSayWhatTheKVIs) {
   const LiveSequence same = sequence("a", 0, 2);
   const auto name = [&](const LiveSequence& of, const std::string& tenant = "") {
-    return PieceNames(of, tenant, pool_).name(of.runs.size() - 1, 0, 8);
+    return SavedRangeNames(of, tenant, pool_).name(of.runs.size() - 1, 0, 8);
   };
   EXPECT_EQ(name(same), name(sequence("b", 0, 2)));
   std::set<std::string> names = {name(same), name(same, "t"), name(sequence("a", 1, 2))};
@@ -232,7 +232,7 @@ TEST_F(Checkpoints, NamesSayWhatTheKVIs) {
   names.insert(name(changed));
   EXPECT_EQ(names.size(), 9U);
   const PagedPool larger = random_pool(small_geometry(tensor::DType::kFloat32), 4, 1);
-  EXPECT_NE(PieceNames(same, "", larger).name(0, 0, 8), name(same));
+  EXPECT_NE(SavedRangeNames(same, "", larger).name(0, 0, 8), name(same));
 }
 
 TEST_F(Checkpoints, SaveChosenSequencesOnlyIfAsked) {

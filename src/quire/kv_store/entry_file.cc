@@ -30,7 +30,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr std::size_t kCopyPiece = std::size_t{1} << 20;
+constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
 constexpr std::size_t kRangeBytes = 4 + 8 + 8;
 constexpr std::size_t kObjectBytes = kHashDigits + 8;
 
@@ -63,10 +63,10 @@ std::vector<std::byte> encode(const Manifest& manifest) {
     out.put_text(object.hash);
     out.put(object.bytes);
   }
-  for (const ObjectRange& part : entry.parts) {
-    out.put(places.at(part.object));
-    out.put(part.first_token);
-    out.put(part.tokens);
+  for (const ObjectRange& range : entry.parts) {
+    out.put(places.at(range.object));
+    out.put(range.first_token);
+    out.put(range.tokens);
   }
   return std::move(out).take();
 }
@@ -147,10 +147,10 @@ Error in_file(const std::filesystem::path& path, const Error& error) {
   return {.code = error.code, .message = base::str_cat(path.string(), ": ", error.message)};
 }
 
-// The object that is a part of `file`: whole, and the one that it is said to be.
-Result<KVFile> open_whole(Descriptor file, const FilePart& part, const std::string& hash,
+// The object that is a range of `file`: whole, and the one that it is said to be.
+Result<KVFile> open_whole(Descriptor file, const FileRange& range, const std::string& hash,
                           const std::filesystem::path& path) {
-  QUIRE_TRY(KVFile object, KVFile::open(std::move(file), part, path));
+  QUIRE_TRY(KVFile object, KVFile::open(std::move(file), range, path));
   if (object.content().object_hash != hash) {
     return {ErrorCode::kCorrupt,
             base::str_cat(path.string(), ": object ", hash, " is another one")};
@@ -178,12 +178,12 @@ Result<Package> open_package(const std::filesystem::path& path) {
   package.offsets = std::move(offsets).value();
   auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
   for (std::size_t i = 0; i < objects.size(); ++i) {
-    const FilePart part{.offset = package.offsets[i], .bytes = objects[i].bytes};
-    QUIRE_TRY_STATUS(check_padding(package.file, end, part.offset, path));
+    const FileRange range{.offset = package.offsets[i], .bytes = objects[i].bytes};
+    QUIRE_TRY_STATUS(check_padding(package.file, end, range.offset, path));
     QUIRE_TRY(Descriptor file, duplicate(package.file, path));
     QUIRE_TRY([[maybe_unused]] const KVFile object,
-              open_whole(std::move(file), part, objects[i].hash, path));
-    end = part.offset + part.bytes;
+              open_whole(std::move(file), range, objects[i].hash, path));
+    end = range.offset + range.bytes;
   }
   return package;
 }
@@ -195,13 +195,13 @@ struct CopyPlace {
 };
 
 Status copy_bytes(const CopyPlace& from, const CopyPlace& to, std::int64_t bytes) {
-  std::vector<std::byte> buffer(kCopyPiece);
+  std::vector<std::byte> buffer(kCopyBytes);
   for (std::int64_t done = 0; done < bytes;) {
-    const auto piece =
-        std::span(buffer).first(std::min(kCopyPiece, static_cast<std::size_t>(bytes - done)));
-    QUIRE_TRY_STATUS(read_at(from.file, piece, from.offset + done, from.path));
-    QUIRE_TRY_STATUS(write_at(to.file, piece, to.offset + done, to.path));
-    done += static_cast<std::int64_t>(piece.size());
+    const auto slice =
+        std::span(buffer).first(std::min(kCopyBytes, static_cast<std::size_t>(bytes - done)));
+    QUIRE_TRY_STATUS(read_at(from.file, slice, from.offset + done, from.path));
+    QUIRE_TRY_STATUS(write_at(to.file, slice, to.offset + done, to.path));
+    done += static_cast<std::int64_t>(slice.size());
   }
   return {};
 }
@@ -254,8 +254,8 @@ Result<StoreEntry> EntryFiles::import_entry(const std::filesystem::path& path,
   StoreEntry& entry = package.manifest.entry;
   for (std::size_t i = 0; i < package.manifest.objects.size(); ++i) {
     const PackedObject& object = package.manifest.objects[i];
-    const FilePart part{.offset = package.offsets[i], .bytes = object.bytes};
-    QUIRE_TRY_STATUS(import_object(package.file, part, object.hash, path));
+    const FileRange range{.offset = package.offsets[i], .bytes = object.bytes};
+    QUIRE_TRY_STATUS(import_object(package.file, range, object.hash, path));
   }
   entry.tenant = tenant;
   core_.allowance().revoke();  // whatever was copied
@@ -267,18 +267,18 @@ Result<StoreEntry> EntryFiles::import_entry(const std::filesystem::path& path,
   return entries_.get(entry.key, tenant);
 }
 
-Status EntryFiles::import_object(const Descriptor& from, const FilePart& part,
+Status EntryFiles::import_object(const Descriptor& from, const FileRange& range,
                                  const std::string& hash, const std::filesystem::path& path) {
   QUIRE_TRY(const Folder folder, objects_.folder_of(hash, true));
   const std::string name = object_file_name(hash);
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
-  QUIRE_TRY_STATUS(copy_bytes({.file = from, .offset = part.offset, .path = path},
+  QUIRE_TRY_STATUS(copy_bytes({.file = from, .offset = range.offset, .path = path},
                               {.file = file.descriptor(), .offset = 0, .path = folder.path},
-                              part.bytes));
+                              range.bytes));
   // Once more: the file may have been written to since it was looked at.
   QUIRE_TRY(Descriptor copy, file.reopen());
   QUIRE_TRY(const KVFile object,
-            open_whole(std::move(copy), {.bytes = part.bytes}, hash, folder.path / name));
+            open_whole(std::move(copy), {.bytes = range.bytes}, hash, folder.path / name));
   return objects_.adopt(file, hash, object.content());
 }
 

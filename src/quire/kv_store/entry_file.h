@@ -38,8 +38,8 @@ class EntryFiles {
  private:
   [[nodiscard]] Status export_object(const std::string& hash, const NewFile& to,
                                      std::int64_t offset, std::int64_t bytes) const;
-  // Copies a part of the entry file `path` and verifies the copy before it gets its name.
-  [[nodiscard]] Status import_object(const Descriptor& from, const FilePart& part,
+  // Copies a range of the entry file `path` and verifies the copy before it gets its name.
+  [[nodiscard]] Status import_object(const Descriptor& from, const FileRange& range,
                                      const std::string& hash, const std::filesystem::path& path);
 
   StoreCore& core_;

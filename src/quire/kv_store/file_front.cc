@@ -21,19 +21,19 @@ Result<FileFront> read_front(FileKind kind, const Descriptor& file,
   return read_front(kind, file, {.bytes = bytes}, path);
 }
 
-Result<FileFront> read_front(FileKind kind, const Descriptor& file, const FilePart& part,
+Result<FileFront> read_front(FileKind kind, const Descriptor& file, const FileRange& range,
                              const std::filesystem::path& path) {
   std::array<std::byte, kPreambleBytes> bytes{};
   const auto there = std::span(bytes).first(
-      std::min(bytes.size(), static_cast<std::size_t>(std::max<std::int64_t>(part.bytes, 0))));
-  QUIRE_TRY_STATUS(read_at(file, there, part.offset, path));
-  const auto preamble = parse_preamble(kind, there, part.bytes);
+      std::min(bytes.size(), static_cast<std::size_t>(std::max<std::int64_t>(range.bytes, 0))));
+  QUIRE_TRY_STATUS(read_at(file, there, range.offset, path));
+  const auto preamble = parse_preamble(kind, there, range.bytes);
   if (!preamble.ok()) {
     return {preamble.error().code, base::str_cat(path.string(), ": ", preamble.error().message)};
   }
-  FileFront front{.version = preamble->version, .file_bytes = part.bytes};
+  FileFront front{.version = preamble->version, .file_bytes = range.bytes};
   front.header.resize(static_cast<std::size_t>(preamble->header_bytes));
-  QUIRE_TRY_STATUS(read_at(file, front.header, part.offset + std::int64_t{kPreambleBytes}, path));
+  QUIRE_TRY_STATUS(read_at(file, front.header, range.offset + std::int64_t{kPreambleBytes}, path));
   if (checksum(front.header) != preamble->header_checksum) {
     return {ErrorCode::kCorrupt,
             base::str_cat(path.string(), ": the checksum of its header is wrong")};
@@ -57,14 +57,14 @@ Status check_padding(const Descriptor& file, std::int64_t begin, std::int64_t en
                      const std::filesystem::path& path) {
   std::array<std::byte, kPayloadAlignment> bytes{};
   for (std::int64_t at = begin; at < end;) {
-    const auto piece =
+    const auto slice =
         std::span(bytes).first(static_cast<std::size_t>(std::min(kPayloadAlignment, end - at)));
-    QUIRE_TRY_STATUS(read_at(file, piece, at, path));
-    if (!std::ranges::all_of(piece, [](std::byte byte) { return byte == std::byte{0}; })) {
+    QUIRE_TRY_STATUS(read_at(file, slice, at, path));
+    if (!std::ranges::all_of(slice, [](std::byte byte) { return byte == std::byte{0}; })) {
       return {ErrorCode::kCorrupt, base::str_cat(path.string(), ": what fills it up to byte ", end,
                                                  " is not zero; the file is damaged")};
     }
-    at += static_cast<std::int64_t>(piece.size());
+    at += static_cast<std::int64_t>(slice.size());
   }
   return {};
 }

@@ -21,7 +21,7 @@ struct FileFront {
 };
 
 // A file of ours in the middle of another one.
-struct FilePart {
+struct FileRange {
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
 };
@@ -30,7 +30,8 @@ struct FilePart {
 [[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
                                            const std::filesystem::path& path);
 [[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
-                                           const FilePart& part, const std::filesystem::path& path);
+                                           const FileRange& range,
+                                           const std::filesystem::path& path);
 [[nodiscard]] Status write_front(FileKind kind, std::span<const std::byte> header,
                                  std::int64_t file_bytes, const NewFile& file,
                                  std::uint32_t version = 1);

@@ -47,25 +47,25 @@ Result<Descriptor> checked_regular(Descriptor file, const std::filesystem::path&
   return file;
 }
 
-// Drops the first `bytes` of what `pieces` describe.
-void drop_front(std::span<iovec>& pieces, std::size_t bytes) {
-  while (!pieces.empty() && bytes >= pieces.front().iov_len) {
-    bytes -= pieces.front().iov_len;
-    pieces = pieces.subspan(1);
+// Drops the first `bytes` of what `buffers` describe.
+void drop_front(std::span<iovec>& buffers, std::size_t bytes) {
+  while (!buffers.empty() && bytes >= buffers.front().iov_len) {
+    bytes -= buffers.front().iov_len;
+    buffers = buffers.subspan(1);
   }
-  if (!pieces.empty()) {
-    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + bytes;
-    pieces.front().iov_len -= bytes;
+  if (!buffers.empty()) {
+    buffers.front().iov_base = static_cast<std::byte*>(buffers.front().iov_base) + bytes;
+    buffers.front().iov_len -= bytes;
   }
 }
 
-// Moves all of `pieces` by `move` (preadv or pwritev), however little it takes at a time.
+// Moves all of `buffers` by `move` (preadv or pwritev), however little it takes at a time.
 template <class Move>
-Status move_all(std::span<iovec> pieces, std::int64_t offset, const std::filesystem::path& path,
+Status move_all(std::span<iovec> buffers, std::int64_t offset, const std::filesystem::path& path,
                 std::string_view doing, const Move& move) {
-  drop_front(pieces, 0);
-  while (!pieces.empty()) {
-    const ssize_t moved = move(pieces, offset);
+  drop_front(buffers, 0);
+  while (!buffers.empty()) {
+    const ssize_t moved = move(buffers, offset);
     if (moved < 0 && errno == EINTR) {
       continue;
     }
@@ -77,7 +77,7 @@ Status move_all(std::span<iovec> pieces, std::int64_t offset, const std::filesys
               base::str_cat(path.string(), " ends at byte ", offset, ", more should follow")};
     }
     offset += moved;
-    drop_front(pieces, static_cast<std::size_t>(moved));
+    drop_front(buffers, static_cast<std::size_t>(moved));
   }
   return {};
 }
@@ -195,44 +195,44 @@ Result<std::int64_t> file_size(const Descriptor& file, const std::filesystem::pa
   return std::int64_t{info.st_size};
 }
 
-Status read_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+Status read_at(const Descriptor& file, std::span<iovec> buffers, std::int64_t offset,
                const std::filesystem::path& path) {
-  return move_all(pieces, offset, path, "read", [&](std::span<iovec> rest, std::int64_t at) {
+  return move_all(buffers, offset, path, "read", [&](std::span<iovec> rest, std::int64_t at) {
     return ::preadv(file.get(), rest.data(), static_cast<int>(rest.size()), at);
   });
 }
 
 Status read_at(const Descriptor& file, std::span<std::byte> bytes, std::int64_t offset,
                const std::filesystem::path& path) {
-  iovec piece{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  return read_at(file, {&piece, 1}, offset, path);
+  iovec buffer{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  return read_at(file, {&buffer, 1}, offset, path);
 }
 
-Status write_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+Status write_at(const Descriptor& file, std::span<iovec> buffers, std::int64_t offset,
                 const std::filesystem::path& path) {
-  return move_all(pieces, offset, path, "write", [&](std::span<iovec> rest, std::int64_t at) {
+  return move_all(buffers, offset, path, "write", [&](std::span<iovec> rest, std::int64_t at) {
     return ::pwritev(file.get(), rest.data(), static_cast<int>(rest.size()), at);
   });
 }
 
 Status write_at(const Descriptor& file, std::span<const std::byte> bytes, std::int64_t offset,
                 const std::filesystem::path& path) {
-  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()),  // NOLINT: iovec has one type
-              .iov_len = bytes.size()};
-  return write_at(file, {&piece, 1}, offset, path);
+  iovec buffer{.iov_base = const_cast<std::byte*>(bytes.data()),  // NOLINT: iovec has one type
+               .iov_len = bytes.size()};
+  return write_at(file, {&buffer, 1}, offset, path);
 }
 
-void append_piece(std::span<const std::byte> bytes, std::span<iovec> pieces, std::size_t& used) {
+void append_buffer(std::span<const std::byte> bytes, std::span<iovec> buffers, std::size_t& used) {
   auto* data = const_cast<std::byte*>(bytes.data());  // NOLINT: iovec has one type for both ways
   if (used > 0) {
-    iovec& last = pieces[used - 1];
+    iovec& last = buffers[used - 1];
     if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data) {
       last.iov_len += bytes.size();
       return;
     }
   }
-  QUIRE_CHECK(used < pieces.size(), "too many pieces");
-  pieces[used++] = {.iov_base = data, .iov_len = bytes.size()};
+  QUIRE_CHECK(used < buffers.size(), "too many buffers");
+  buffers[used++] = {.iov_base = data, .iov_len = bytes.size()};
 }
 
 namespace {
@@ -320,8 +320,8 @@ void NewFile::set_direct(bool direct) const {
   ::fcntl(file_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
-Status NewFile::write(std::span<iovec> pieces, std::int64_t offset) const {
-  return move_all(pieces, offset, path(), "write", [&](std::span<iovec> rest, std::int64_t at) {
+Status NewFile::write(std::span<iovec> buffers, std::int64_t offset) const {
+  return move_all(buffers, offset, path(), "write", [&](std::span<iovec> rest, std::int64_t at) {
     const auto write = [&] {
       return ::pwritev(file_.get(), rest.data(), static_cast<int>(rest.size()), at);
     };

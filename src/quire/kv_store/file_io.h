@@ -96,19 +96,19 @@ struct FilePlace {
 [[nodiscard]] Result<std::int64_t> file_size(const Descriptor& file,
                                              const std::filesystem::path& path);
 
-// Fills all of `pieces` from `offset` on; they are used up. At most 1024 pieces. kCorrupt when the
-// file ends before, kIo for what the system refuses.
-[[nodiscard]] Status read_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+// Fills all of `buffers` from `offset` on; they are used up. At most 1024 buffers. kCorrupt when
+// the file ends before, kIo for what the system refuses.
+[[nodiscard]] Status read_at(const Descriptor& file, std::span<iovec> buffers, std::int64_t offset,
                              const std::filesystem::path& path);
 [[nodiscard]] Status read_at(const Descriptor& file, std::span<std::byte> bytes,
                              std::int64_t offset, const std::filesystem::path& path);
-[[nodiscard]] Status write_at(const Descriptor& file, std::span<iovec> pieces, std::int64_t offset,
+[[nodiscard]] Status write_at(const Descriptor& file, std::span<iovec> buffers, std::int64_t offset,
                               const std::filesystem::path& path);
 [[nodiscard]] Status write_at(const Descriptor& file, std::span<const std::byte> bytes,
                               std::int64_t offset, const std::filesystem::path& path);
 
-// Appends `bytes` to `pieces`, growing the last piece where they follow it in memory.
-void append_piece(std::span<const std::byte> bytes, std::span<iovec> pieces, std::size_t& used);
+// Appends `bytes` to `buffers`, growing the last buffer where they follow it in memory.
+void append_buffer(std::span<const std::byte> bytes, std::span<iovec> buffers, std::size_t& used);
 
 // A file (mode 0600) that is written without a name where the file system can, so that a process
 // that dies leaves nothing, and gets its own by commit(). Elsewhere it has a temporary name
@@ -130,7 +130,7 @@ class NewFile {
   void set_direct(bool direct) const;
   // As write_at. What cannot go past the page cache (not whole pages of file and memory) goes
   // through it, and so does all that follows.
-  [[nodiscard]] Status write(std::span<iovec> pieces, std::int64_t offset) const;
+  [[nodiscard]] Status write(std::span<iovec> buffers, std::int64_t offset) const;
   // A second descriptor of what was written so far, for reading it back.
   [[nodiscard]] Result<Descriptor> reopen() const;
   // Where it will be, for messages.

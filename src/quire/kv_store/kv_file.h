@@ -69,13 +69,13 @@ class KVFile {
   [[nodiscard]] static Result<KVFile> open(const std::filesystem::path& path);
   // Takes a file that is open already. `path` names it in messages.
   [[nodiscard]] static Result<KVFile> open(Descriptor file, const std::filesystem::path& path);
-  // Takes a KV file that is a part of an open file.
-  [[nodiscard]] static Result<KVFile> open(Descriptor file, const FilePart& part,
+  // Takes a KV file that is a range of an open file.
+  [[nodiscard]] static Result<KVFile> open(Descriptor file, const FileRange& range,
                                            const std::filesystem::path& path);
 
   [[nodiscard]] const KVFileContent& content() const { return header_.content; }
   [[nodiscard]] Codec codec() const { return header_.codec; }
-  [[nodiscard]] std::int64_t file_bytes() const { return part_.bytes; }
+  [[nodiscard]] std::int64_t file_bytes() const { return range_.bytes; }
   // Returns the bytes of the payload as in a paged pool. With Codec::kPlanes the file has fewer.
   [[nodiscard]] std::int64_t payload_bytes() const;
   // Returns the bytes of the payload in the file.
@@ -106,56 +106,57 @@ class KVFile {
 
  private:
   // Consecutive head blocks of one head in one layer of a run; lost blocks count.
-  struct Place {
+  struct HeadBlockRef {
     int run = 0;
     int layer = 0;
     int head = 0;
     std::int32_t first_block = 0;
   };
   class Buffers;
-  KVFile(Descriptor file, const FilePart& part, std::filesystem::path path, KVFileHeader header);
+  KVFile(Descriptor file, const FileRange& range, std::filesystem::path path, KVFileHeader header);
   [[nodiscard]] std::int32_t lost_blocks(int run) const;
   [[nodiscard]] std::int32_t num_blocks_with_kv(int run) const;
-  [[nodiscard]] std::size_t piece_index(const Place& place) const;
-  // Returns where head block `index` of a run begins in the part, also for the index behind the
+  [[nodiscard]] std::size_t head_block_index(const HeadBlockRef& first) const;
+  // Returns where head block `index` of a run begins in the range, also for the index behind the
   // last.
-  [[nodiscard]] std::int64_t piece_offset(int run, std::size_t index) const;
-  [[nodiscard]] Status read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
-                                   Buffers& buffers) const;
+  [[nodiscard]] std::int64_t head_block_offset(int run, std::size_t index) const;
+  [[nodiscard]] Status read_head_blocks(const HeadBlockRef& from,
+                                        std::span<const std::span<std::byte>> to,
+                                        Buffers& buffers) const;
   // `count` blocks from `from` on, each to where `target(index)` says. A batch is compared before
-  // the next one is read, which may go to the same places.
+  // the next one is read, which may go to the same memory.
   template <class Target>
-  [[nodiscard]] Status read_head(Place from, std::size_t count, const Target& target,
+  [[nodiscard]] Status read_head(HeadBlockRef from, std::size_t count, const Target& target,
                                  Buffers& buffers) const;
-  [[nodiscard]] Status check_request(const Place& from, std::size_t blocks) const;
+  [[nodiscard]] Status check_request(const HeadBlockRef& from, std::size_t blocks) const;
   [[nodiscard]] Status check_pool(std::span<const BlockId> to, const PagedPool& pool) const;
   [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;
-  FilePart part_;  // of it: usually all
+  FileRange range_;  // of it: usually all
   std::filesystem::path path_;
   KVFileHeader header_;
   std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
 };
 
 // Blocks [first_block, first_block + to.size()) of a run, and the blocks that receive them.
-struct RunPart {
+struct BlockRange {
   int run = 0;
   std::int32_t first_block = 0;
   std::vector<BlockId> to;
 };
 
-// A RunPart with the file that has it.
-struct KVFilePart {
+// A BlockRange with the file that has it.
+struct KVFileRange {
   std::shared_ptr<const KVFile> file;
-  RunPart part;
+  BlockRange blocks;
   // Call the functions of KVFile.
   [[nodiscard]] Status read_layer(int layer, PagedPool& pool) const {
-    return file->read_layer(part.run, layer, part.first_block, part.to, pool);
+    return file->read_layer(blocks.run, layer, blocks.first_block, blocks.to, pool);
   }
   [[nodiscard]] Status verify_layer(int layer) const {
-    return file->verify_layer(part.run, layer, part.first_block,
-                              static_cast<std::int32_t>(part.to.size()));
+    return file->verify_layer(blocks.run, layer, blocks.first_block,
+                              static_cast<std::int32_t>(blocks.to.size()));
   }
 };
 

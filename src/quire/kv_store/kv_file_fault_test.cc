@@ -175,7 +175,7 @@ TEST(KVFileHostile, SealedLiesAreRefusedWithoutLargeAllocations) {
   const KVFileContent content{
       .fingerprint = fingerprint_of(1), .geometry = small_geometry(), .runs = {run_of(10)}};
   KVFileHeader header = make_header(content, Codec::kRaw);
-  header.pieces[0].offset = place_payload(header).offsets[0];
+  header.head_blocks[0].offset = place_payload(header).offsets[0];
   const std::vector<std::byte> good = encode_header(header);
   const auto payload =
       static_cast<std::size_t>(place_payload(header).file_bytes) - kPreambleBytes - good.size();

@@ -97,7 +97,7 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, bool with_lost,
   for (std::uint32_t i = 0; i < num_runs; ++i) {
     num_tokens.push_back(reader.get<std::uint32_t>());
     header.content.runs.push_back({.start_position = reader.get<std::int32_t>()});
-    header.pieces.push_back({.offset = reader.get<std::int64_t>()});
+    header.head_blocks.push_back({.offset = reader.get<std::int64_t>()});
   }
   if (with_lost) {
     QUIRE_TRY_STATUS(parse_lost(reader, header));
@@ -110,26 +110,27 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, bool with_lost,
   return {};
 }
 
-Status parse_pieces(ByteReader& reader, KVFileHeader& header) {
+Status parse_head_blocks(ByteReader& reader, KVFileHeader& header) {
   const tensor::KVGeometry& geometry = header.content.geometry;
   const std::int64_t block_bytes = geometry.head_block_bytes();
-  for (std::size_t i = 0; i < header.pieces.size(); ++i) {
+  for (std::size_t i = 0; i < header.head_blocks.size(); ++i) {
     if (const Status lost = check_lost(geometry, header.content.runs[i]); !lost.ok()) {
       return corrupt(base::str_cat("run ", i, " ", lost.error().message));
     }
     const auto count = head_blocks_of(geometry, header.content.runs[i]);
-    if (!count || !reader.get_all(static_cast<std::uint64_t>(*count), header.pieces[i].checksums)) {
+    if (!count ||
+        !reader.get_all(static_cast<std::uint64_t>(*count), header.head_blocks[i].checksums)) {
       return too_short();
     }
   }
   if (header.codec == Codec::kRaw) {
     return {};
   }
-  for (RunPieces& pieces : header.pieces) {
-    if (!reader.get_all(pieces.checksums.size(), pieces.stored_bytes)) {
+  for (RunHeadBlocks& head_blocks : header.head_blocks) {
+    if (!reader.get_all(head_blocks.checksums.size(), head_blocks.stored_bytes)) {
       return too_short();
     }
-    for (const std::uint32_t bytes : pieces.stored_bytes) {
+    for (const std::uint32_t bytes : head_blocks.stored_bytes) {
       if (bytes < 1 || bytes > block_bytes) {
         return corrupt(
             base::str_cat("a head block of ", block_bytes, " bytes is stored in ", bytes));
@@ -147,10 +148,11 @@ Status check_places(const KVFileHeader& header, std::int64_t file_bytes) {
     return corrupt(base::str_cat("the file has ", file_bytes, " bytes, its header speaks of ",
                                  places.file_bytes));
   }
-  for (std::size_t i = 0; i < header.pieces.size(); ++i) {
-    if (header.pieces[i].offset != places.offsets[i]) {
-      return corrupt(base::str_cat("run ", i, " is said to begin at byte ", header.pieces[i].offset,
-                                   ", it begins at ", places.offsets[i]));
+  for (std::size_t i = 0; i < header.head_blocks.size(); ++i) {
+    if (header.head_blocks[i].offset != places.offsets[i]) {
+      return corrupt(base::str_cat("run ", i, " is said to begin at byte ",
+                                   header.head_blocks[i].offset, ", it begins at ",
+                                   places.offsets[i]));
     }
   }
   return {};
@@ -170,10 +172,10 @@ KVFileHeader make_header(const KVFileContent& content, Codec codec) {
   KVFileHeader header{.content = content, .codec = codec};
   for (const SavedRun& run : content.runs) {
     const auto count = static_cast<std::size_t>(head_blocks_of(content.geometry, run).value_or(0));
-    RunPieces pieces;
-    pieces.checksums.resize(count);
-    pieces.stored_bytes.resize(codec == Codec::kRaw ? 0 : count);
-    header.pieces.push_back(std::move(pieces));
+    RunHeadBlocks head_blocks;
+    head_blocks.checksums.resize(count);
+    head_blocks.stored_bytes.resize(codec == Codec::kRaw ? 0 : count);
+    header.head_blocks.push_back(std::move(head_blocks));
   }
   return header;
 }
@@ -182,13 +184,13 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
   PayloadPlaces places;
   auto end = static_cast<std::int64_t>(kPreambleBytes + header_size(header));
   const std::int64_t block_bytes = header.content.geometry.head_block_bytes();
-  for (const RunPieces& pieces : header.pieces) {
-    end = pieces.checksums.empty() ? end : round_up_to_page(end);
+  for (const RunHeadBlocks& head_blocks : header.head_blocks) {
+    end = head_blocks.checksums.empty() ? end : round_up_to_page(end);
     places.offsets.push_back(end);
     if (header.codec == Codec::kRaw) {
-      end += static_cast<std::int64_t>(pieces.checksums.size()) * block_bytes;
+      end += static_cast<std::int64_t>(head_blocks.checksums.size()) * block_bytes;
     }
-    for (const std::uint32_t bytes : pieces.stored_bytes) {
+    for (const std::uint32_t bytes : head_blocks.stored_bytes) {
       end += bytes;
     }
   }
@@ -209,8 +211,8 @@ std::size_t header_size(const KVFileHeader& header) {
   for (const SavedRun& run : header.content.runs) {
     bytes += kRunBytes + (with_lost ? kLostBytes : 0) + 4 * run.tokens.size();
   }
-  for (const RunPieces& pieces : header.pieces) {
-    bytes += 8 * pieces.checksums.size() + 4 * pieces.stored_bytes.size();
+  for (const RunHeadBlocks& head_blocks : header.head_blocks) {
+    bytes += 8 * head_blocks.checksums.size() + 4 * head_blocks.stored_bytes.size();
   }
   return bytes;
 }
@@ -235,7 +237,7 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   for (std::size_t i = 0; i < content.runs.size(); ++i) {
     out.put(static_cast<std::uint32_t>(content.runs[i].tokens.size()));
     out.put(content.runs[i].start_position);
-    out.put(header.pieces[i].offset);
+    out.put(header.head_blocks[i].offset);
   }
   if (version_of(content) == kKVFileVersionWithLost) {
     std::for_each(content.runs.begin(), content.runs.end(),
@@ -244,12 +246,12 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   for (const SavedRun& run : content.runs) {
     std::for_each(run.tokens.begin(), run.tokens.end(), [&](TokenId id) { out.put(id); });
   }
-  for (const RunPieces& pieces : header.pieces) {
-    std::for_each(pieces.checksums.begin(), pieces.checksums.end(),
+  for (const RunHeadBlocks& head_blocks : header.head_blocks) {
+    std::for_each(head_blocks.checksums.begin(), head_blocks.checksums.end(),
                   [&](std::uint64_t sum) { out.put(sum); });
   }
-  for (const RunPieces& pieces : header.pieces) {
-    std::for_each(pieces.stored_bytes.begin(), pieces.stored_bytes.end(),
+  for (const RunHeadBlocks& head_blocks : header.head_blocks) {
+    std::for_each(head_blocks.stored_bytes.begin(), head_blocks.stored_bytes.end(),
                   [&](std::uint32_t bytes) { out.put(bytes); });
   }
   out.put_text(content.metadata_json);
@@ -341,7 +343,7 @@ Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::by
     return too_short();
   }
   QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version == kKVFileVersionWithLost, header));
-  QUIRE_TRY_STATUS(parse_pieces(reader, header));
+  QUIRE_TRY_STATUS(parse_head_blocks(reader, header));
   content.metadata_json = reader.get_text(metadata_bytes);
   if (reader.failed() || reader.left() != 0) {
     return reader.failed() ? too_short() : corrupt("the header goes on behind its last field");

@@ -32,7 +32,7 @@ enum class Codec : std::uint8_t {
 };
 
 // The places and checksums of one run's head blocks: [layer][kv_head][block].
-struct RunPieces {
+struct RunHeadBlocks {
   std::int64_t offset = 0;                  // of the payload in the file, kPayloadAlignment
   std::vector<std::uint64_t> checksums;     // XXH3-64 of each head block as in memory
   std::vector<std::uint32_t> stored_bytes;  // Codec::kPlanes: of each head block; else empty
@@ -42,7 +42,7 @@ struct RunPieces {
 struct KVFileHeader {
   KVFileContent content;
   Codec codec = Codec::kRaw;
-  std::vector<RunPieces> pieces;  // [runs]
+  std::vector<RunHeadBlocks> head_blocks;  // [runs]
 };
 
 // The kinds of files that begin with a preamble. Versions are counted for each kind.
@@ -60,8 +60,8 @@ struct Preamble {
 
 [[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes);
 
-// Returns the header of `content` with room in `pieces` for every head block. Offsets, checksums
-// and stored sizes are zero. Precondition: check_content() is OK.
+// Returns the header of `content` with room in `head_blocks` for every head block. Offsets,
+// checksums and stored sizes are zero. Precondition: check_content() is OK.
 [[nodiscard]] KVFileHeader make_header(const KVFileContent& content, Codec codec);
 
 // The offsets at which payloads begin, and the end of the last one.

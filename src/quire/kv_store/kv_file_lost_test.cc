@@ -58,7 +58,7 @@ class KVFileLost : public ::testing::Test {
   [[nodiscard]] static Result<KVFile> open_lie(const std::function<void(std::span<std::byte>)>& lie,
                                                std::uint32_t version = kKVFileVersionWithLost) {
     KVFileHeader header = make_header(content_of({run_without(2, 13)}), Codec::kRaw);
-    header.pieces[0].offset = place_payload(header).offsets[0];
+    header.head_blocks[0].offset = place_payload(header).offsets[0];
     const auto file_bytes = static_cast<std::size_t>(place_payload(header).file_bytes);
     std::vector<std::byte> bytes = encode_header(header);
     lie(bytes);

@@ -66,17 +66,17 @@ class KVFile::Buffers {
   std::vector<std::byte> stored_;
 };
 
-KVFile::KVFile(Descriptor file, const FilePart& part, std::filesystem::path path,
+KVFile::KVFile(Descriptor file, const FileRange& range, std::filesystem::path path,
                KVFileHeader header)
-    : file_(std::move(file)), part_(part), path_(std::move(path)), header_(std::move(header)) {
+    : file_(std::move(file)), range_(range), path_(std::move(path)), header_(std::move(header)) {
   if (header_.codec == Codec::kRaw) {
     return;
   }
-  for (const RunPieces& pieces : header_.pieces) {
+  for (const RunHeadBlocks& head_blocks : header_.head_blocks) {
     std::vector<std::int64_t>& offsets = offsets_.emplace_back();
-    offsets.reserve(pieces.stored_bytes.size() + 1);
-    offsets.push_back(pieces.offset);
-    for (const std::uint32_t bytes : pieces.stored_bytes) {
+    offsets.reserve(head_blocks.stored_bytes.size() + 1);
+    offsets.push_back(head_blocks.offset);
+    for (const std::uint32_t bytes : head_blocks.stored_bytes) {
       offsets.push_back(offsets.back() + bytes);
     }
   }
@@ -92,28 +92,28 @@ Result<KVFile> KVFile::open(Descriptor file, const std::filesystem::path& path) 
   return open(std::move(file), {.bytes = bytes}, path);
 }
 
-Result<KVFile> KVFile::open(Descriptor file, const FilePart& part,
+Result<KVFile> KVFile::open(Descriptor file, const FileRange& range,
                             const std::filesystem::path& path) {
-  QUIRE_TRY(const FileFront front, read_front(FileKind::kKV, file, part, path));
+  QUIRE_TRY(const FileFront front, read_front(FileKind::kKV, file, range, path));
   auto header = parse_header(front.version, front.header, front.file_bytes);
   if (!header.ok()) {
     return {header.error().code, base::str_cat(path.string(), ": ", header.error().message)};
   }
-  KVFile opened(std::move(file), part, path, std::move(header).value());
+  KVFile opened(std::move(file), range, path, std::move(header).value());
   auto end = static_cast<std::int64_t>(kPreambleBytes + front.header.size());
-  for (std::size_t run = 0; run < opened.header_.pieces.size(); ++run) {
-    const RunPieces& pieces = opened.header_.pieces[run];
+  for (std::size_t run = 0; run < opened.header_.head_blocks.size(); ++run) {
+    const RunHeadBlocks& head_blocks = opened.header_.head_blocks[run];
     QUIRE_TRY_STATUS(
-        check_padding(opened.file_, part.offset + end, part.offset + pieces.offset, path));
-    end = opened.piece_offset(static_cast<int>(run), pieces.checksums.size());
+        check_padding(opened.file_, range.offset + end, range.offset + head_blocks.offset, path));
+    end = opened.head_block_offset(static_cast<int>(run), head_blocks.checksums.size());
   }
   return opened;
 }
 
 std::int64_t KVFile::payload_bytes() const {
   std::int64_t blocks = 0;
-  for (const RunPieces& pieces : header_.pieces) {
-    blocks += static_cast<std::int64_t>(pieces.checksums.size());
+  for (const RunHeadBlocks& head_blocks : header_.head_blocks) {
+    blocks += static_cast<std::int64_t>(head_blocks.checksums.size());
   }
   return blocks * content().geometry.head_block_bytes();
 }
@@ -123,9 +123,9 @@ std::int64_t KVFile::stored_bytes() const {
     return payload_bytes();
   }
   std::int64_t bytes = 0;
-  for (const RunPieces& pieces : header_.pieces) {
-    bytes +=
-        std::accumulate(pieces.stored_bytes.begin(), pieces.stored_bytes.end(), std::int64_t{0});
+  for (const RunHeadBlocks& head_blocks : header_.head_blocks) {
+    bytes += std::accumulate(head_blocks.stored_bytes.begin(), head_blocks.stored_bytes.end(),
+                             std::int64_t{0});
   }
   return bytes;
 }
@@ -154,46 +154,46 @@ std::int32_t KVFile::num_blocks_with_kv(int run) const {
       content().geometry.block_tokens);
 }
 
-std::size_t KVFile::piece_index(const Place& place) const {
-  const std::int64_t row = std::int64_t{place.layer} * content().geometry.kv_heads + place.head;
-  return static_cast<std::size_t>(row * num_blocks_with_kv(place.run) + place.first_block -
-                                  lost_blocks(place.run));
+std::size_t KVFile::head_block_index(const HeadBlockRef& first) const {
+  const std::int64_t row = std::int64_t{first.layer} * content().geometry.kv_heads + first.head;
+  return static_cast<std::size_t>(row * num_blocks_with_kv(first.run) + first.first_block -
+                                  lost_blocks(first.run));
 }
 
-std::int64_t KVFile::piece_offset(int run, std::size_t index) const {
+std::int64_t KVFile::head_block_offset(int run, std::size_t index) const {
   const auto at = static_cast<std::size_t>(run);
   if (header_.codec == Codec::kPlanes) {
     return offsets_[at][index];
   }
-  return header_.pieces[at].offset +
+  return header_.head_blocks[at].offset +
          static_cast<std::int64_t>(index) * content().geometry.head_block_bytes();
 }
 
-Status KVFile::read_pieces(const Place& from, std::span<const std::span<std::byte>> to,
-                           Buffers& buffers) const {
-  const std::size_t first = piece_index(from);
-  const std::int64_t offset = piece_offset(from.run, first);
-  const std::int64_t place = part_.offset + offset;
+Status KVFile::read_head_blocks(const HeadBlockRef& from, std::span<const std::span<std::byte>> to,
+                                Buffers& buffers) const {
+  const std::size_t first = head_block_index(from);
+  const std::int64_t offset = head_block_offset(from.run, first);
+  const std::int64_t at = range_.offset + offset;
   std::span<std::byte> stored;
   if (header_.codec == Codec::kPlanes) {
-    stored = buffers.stored(piece_offset(from.run, first + to.size()) - offset);
-    QUIRE_TRY_STATUS(read_at(file_, stored, place, path_));
+    stored = buffers.stored(head_block_offset(from.run, first + to.size()) - offset);
+    QUIRE_TRY_STATUS(read_at(file_, stored, at, path_));
   } else {
-    std::array<iovec, kMaxBatch> pieces{};
+    std::array<iovec, kMaxBatch> vectors{};
     std::size_t used = 0;
     std::for_each(to.begin(), to.end(),
-                  [&](std::span<std::byte> block) { append_piece(block, pieces, used); });
-    QUIRE_TRY_STATUS(read_at(file_, std::span(pieces).first(used), place, path_));
+                  [&](std::span<std::byte> block) { append_buffer(block, vectors, used); });
+    QUIRE_TRY_STATUS(read_at(file_, std::span(vectors).first(used), at, path_));
   }
-  const RunPieces& pieces = header_.pieces[static_cast<std::size_t>(from.run)];
+  const RunHeadBlocks& head_blocks = header_.head_blocks[static_cast<std::size_t>(from.run)];
   for (std::size_t i = 0; i < to.size(); ++i) {
     bool good = true;
     if (header_.codec == Codec::kPlanes) {
-      const std::size_t bytes = pieces.stored_bytes[first + i];
+      const std::size_t bytes = head_blocks.stored_bytes[first + i];
       good = buffers.codec().decode(stored.first(bytes), to[i]).ok();
       stored = stored.subspan(bytes);
     }
-    if (!good || checksum(to[i]) != pieces.checksums[first + i]) {
+    if (!good || checksum(to[i]) != head_blocks.checksums[first + i]) {
       return {ErrorCode::kCorrupt,
               base::str_cat(path_.string(), ": the checksum of run ", from.run, ", layer ",
                             from.layer, ", head ", from.head, ", block ",
@@ -209,7 +209,7 @@ Error KVFile::refused(const std::string& why) const {
           .message = base::str_cat("cannot read from ", path_.string(), ": ", why)};
 }
 
-Status KVFile::check_request(const Place& from, std::size_t blocks) const {
+Status KVFile::check_request(const HeadBlockRef& from, std::size_t blocks) const {
   if (from.run < 0 || static_cast<std::size_t>(from.run) >= content().runs.size()) {
     return refused(base::str_cat("run ", from.run, " of ", content().runs.size()));
   }
@@ -242,7 +242,7 @@ Status KVFile::check_pool(std::span<const BlockId> to, const PagedPool& pool) co
 }
 
 template <class Target>
-Status KVFile::read_head(Place from, std::size_t count, const Target& target,
+Status KVFile::read_head(HeadBlockRef from, std::size_t count, const Target& target,
                          Buffers& buffers) const {
   std::array<std::span<std::byte>, kMaxBatch> batch;
   const std::size_t most = batch_of(content().geometry);
@@ -251,7 +251,7 @@ Status KVFile::read_head(Place from, std::size_t count, const Target& target,
     for (std::size_t i = 0; i < now; ++i) {
       batch[i] = target(done + i);
     }
-    QUIRE_TRY_STATUS(read_pieces(from, std::span(batch).first(now), buffers));
+    QUIRE_TRY_STATUS(read_head_blocks(from, std::span(batch).first(now), buffers));
     from.first_block += static_cast<std::int32_t>(now);
     done += now;
   }
@@ -260,7 +260,7 @@ Status KVFile::read_head(Place from, std::size_t count, const Target& target,
 
 Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::span<const BlockId> to,
                           PagedPool& pool) const {
-  Place from{.run = run, .layer = layer, .first_block = first_block};
+  HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
   QUIRE_TRY_STATUS(check_pool(to, pool));
   QUIRE_TRY_STATUS(check_request(from, to.size()));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_));
@@ -279,7 +279,7 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
   if (blocks * block_bytes * static_cast<std::size_t>(geometry.kv_heads) != to.size()) {
     return refused(base::str_cat(to.size(), " bytes are no number of whole blocks"));
   }
-  Place from{.run = run, .layer = layer, .first_block = first_block};
+  HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
   QUIRE_TRY_STATUS(check_request(from, blocks));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_));
   for (from.head = 0; from.head < geometry.kv_heads; ++from.head) {
@@ -295,7 +295,7 @@ Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
   const tensor::KVGeometry& geometry = content().geometry;
   const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
   const auto count = static_cast<std::size_t>(blocks);
-  Place from{.run = run, .layer = layer, .first_block = first_block};
+  HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
   QUIRE_TRY_STATUS(check_request(from, count));
   if (count == 0) {
     return {};  // a hostile file may have any number of runs without KV

@@ -29,7 +29,7 @@ namespace {
 constexpr std::int64_t kBatch = 64;
 // Nothing is copied past the page cache: there few calls are what is cheap.
 constexpr std::int64_t kDirectBytes = std::int64_t{8} << 20;
-constexpr std::size_t kMostPieces = 1024;  // that the system takes at a time
+constexpr std::size_t kMostBuffers = 1024;  // that the system takes at a time
 // Before an fsync: the disk begins to work after so many bytes already.
 constexpr std::int64_t kWritebackBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -72,21 +72,21 @@ class PayloadWriter {
         codec_(std::move(codec)),
         batch_bytes_(options.direct ? kDirectBytes : kBatch * pool.geometry().head_block_bytes()),
         writeback_bytes_(options.sync && !options.direct ? kWritebackBytes : kNever),
-        batch_(kMostPieces) {
+        batch_(kMostBuffers) {
     file_.set_direct(options.direct && !codec_);
   }
 
   Status write_run(std::size_t index, const std::vector<BlockId>& blocks) {
     // Up to this run sizes are known, so its place is.
-    at_ = header_.pieces[index].offset = place_payload(header_).offsets[index];
-    piece_ = 0;
+    at_ = header_.head_blocks[index].offset = place_payload(header_).offsets[index];
+    head_block_ = 0;
     const tensor::KVGeometry& geometry = pool_.geometry();
     const int rows = geometry.layers * geometry.kv_heads;
     const auto tokens = static_cast<std::int64_t>(header_.content.runs[index].tokens.size());
     const auto tail = static_cast<int>(tokens % geometry.block_tokens);
     last_blocks_.resize(tail == 0 ? 0 : page_and(rows * geometry.head_block_bytes()));
     for (int row = 0; row < rows; ++row) {
-      QUIRE_TRY_STATUS(write_head(header_.pieces[index], row, tail, blocks));
+      QUIRE_TRY_STATUS(write_head(header_.head_blocks[index], row, tail, blocks));
     }
     return flush();
   }
@@ -113,41 +113,42 @@ class PayloadWriter {
     return to;
   }
 
-  Status write_head(RunPieces& pieces, int row, int tail, const std::vector<BlockId>& blocks) {
+  Status write_head(RunHeadBlocks& head_blocks, int row, int tail,
+                    const std::vector<BlockId>& blocks) {
     const int kv_heads = pool_.geometry().kv_heads;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const bool cut = tail != 0 && i + 1 == blocks.size();
       QUIRE_TRY_STATUS(
-          add(pieces, cut ? last_block(row, blocks[i], tail)
-                          : pool_.head_blocks(row / kv_heads, row % kv_heads, blocks[i])));
+          add(head_blocks, cut ? last_block(row, blocks[i], tail)
+                               : pool_.head_blocks(row / kv_heads, row % kv_heads, blocks[i])));
     }
     return {};
   }
 
-  Status add(RunPieces& pieces, std::span<const std::byte> block) {
-    pieces.checksums[piece_] = checksum(block);
+  Status add(RunHeadBlocks& head_blocks, std::span<const std::byte> block) {
+    head_blocks.checksums[head_block_] = checksum(block);
     if (codec_) {
       const auto stored = codec_->encode(block);
-      pieces.stored_bytes[piece_] = static_cast<std::uint32_t>(stored.size());
+      head_blocks.stored_bytes[head_block_] = static_cast<std::uint32_t>(stored.size());
       packed_.insert(packed_.end(), stored.begin(), stored.end());
     } else {
-      append_piece(block, batch_, used_);
+      append_buffer(block, batch_, used_);
     }
-    ++piece_;
+    ++head_block_;
     waiting_ += static_cast<std::int64_t>(block.size());
     return waiting_ >= batch_bytes_ || used_ == batch_.size() ? flush() : Status();
   }
 
   Status flush() {
     if (codec_) {
-      append_piece(packed_, batch_, used_);
+      append_buffer(packed_, batch_, used_);
     }
-    const auto pieces = std::span(batch_).first(used_);
+    const auto buffers = std::span(batch_).first(used_);
     std::int64_t bytes = 0;
-    for (const iovec& piece : pieces) {
-      bytes += static_cast<std::int64_t>(piece.iov_len);
+    for (const iovec& buffer : buffers) {
+      bytes += static_cast<std::int64_t>(buffer.iov_len);
     }
-    QUIRE_TRY_STATUS(file_.write(pieces, at_));
+    QUIRE_TRY_STATUS(file_.write(buffers, at_));
     at_ += bytes;
     unsynced_ += bytes;
     used_ = 0;
@@ -169,9 +170,9 @@ class PayloadWriter {
   std::vector<std::byte> last_blocks_;  // of the run's rows, where they are not filled
   std::vector<std::byte> packed_;       // compressed, not written yet
   std::vector<iovec> batch_;
-  std::size_t used_ = 0;      // of batch_
-  std::int64_t waiting_ = 0;  // bytes of head blocks not written yet
-  std::size_t piece_ = 0;     // next head block of the run
+  std::size_t used_ = 0;        // of batch_
+  std::int64_t waiting_ = 0;    // bytes of head blocks not written yet
+  std::size_t head_block_ = 0;  // next head block of the run
   std::int64_t at_ = 0;
   std::int64_t unsynced_ = 0;
 };

@@ -25,7 +25,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr std::size_t kWipePiece = std::size_t{1} << 20;
+constexpr std::size_t kWipeBytes = std::size_t{1} << 20;
 constexpr std::string_view kMarkPrefix = ".wipe-";
 
 std::string mark_of(std::string_view hash) {
@@ -40,10 +40,10 @@ Result<bool> overwrite(const Folder& folder, const std::string& name) {
     return errno == ENOENT ? Result<bool>(false) : io_error(folder.path / name, "wipe", errno);
   }
   QUIRE_TRY(const std::int64_t size, file_size(file, folder.path / name));
-  const std::vector<std::byte> zeros(std::min(kWipePiece, static_cast<std::size_t>(size)));
+  const std::vector<std::byte> zeros(std::min(kWipeBytes, static_cast<std::size_t>(size)));
   for (std::int64_t at = 0; at < size; at += static_cast<std::int64_t>(zeros.size())) {
-    const auto piece = std::min<std::size_t>(zeros.size(), static_cast<std::size_t>(size - at));
-    QUIRE_TRY_STATUS(write_at(file, std::span(zeros).first(piece), at, folder.path / name));
+    const auto slice = std::min<std::size_t>(zeros.size(), static_cast<std::size_t>(size - at));
+    QUIRE_TRY_STATUS(write_at(file, std::span(zeros).first(slice), at, folder.path / name));
   }
   if (::fsync(file.get()) != 0) {
     return io_error(folder.path / name, "sync", errno);

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "quire/kv_store/checkpoint_manager.h"
-#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/crash_test_support.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_repair.h"
 #include "quire/kv_store/test_support.h"

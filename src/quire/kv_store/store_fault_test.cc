@@ -22,10 +22,10 @@
 #include "quire/base/ids.h"
 #include "quire/base/test_length.h"
 #include "quire/kv_store/checkpoint_manager.h"
-#include "quire/kv_store/checkpoint_pieces.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
+#include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
@@ -43,7 +43,7 @@ constexpr std::int32_t kBlocks = 12;
 using Bytes = std::vector<char>;
 using Saved = std::pair<std::vector<TokenId>, std::vector<std::byte>>;  // tokens, KV
 
-// Two checkpoints. The later one has pieces that the earlier one has not: those are damaged.
+// Two checkpoints. The later one has ranges that the earlier one has not: those are damaged.
 class FaultyStore {
  public:
   explicit FaultyStore(bool compress)
@@ -199,15 +199,15 @@ class FaultyStore {
       QUIRE_TRY(const LiveSequence sequence, checkpoints_.tokens_of(saved));
       const std::vector<TokenId>& tokens = sequence.runs.at(0).run.tokens;
       const std::int32_t blocks = (static_cast<std::int32_t>(tokens.size()) + 3) / 4;
-      RunPart whole;
+      BlockRange whole;
       for (std::int32_t i = 0; i < blocks; ++i) {
         whole.to.push_back({i});
       }
-      QUIRE_TRY(const auto pieces, checkpoints_.open_part(saved, whole, 4));
-      for (const KVFilePart& piece : pieces) {
-        QUIRE_TRY_STATUS(piece.file->check_fits(fingerprint_of(1), pool_.geometry()));
+      QUIRE_TRY(const auto ranges, checkpoints_.open_blocks(saved, whole, 4));
+      for (const KVFileRange& range : ranges) {
+        QUIRE_TRY_STATUS(range.file->check_fits(fingerprint_of(1), pool_.geometry()));
         for (int layer = 0; layer < pool_.geometry().layers; ++layer) {
-          QUIRE_TRY_STATUS(piece.read_layer(layer, to_));
+          QUIRE_TRY_STATUS(range.read_layer(layer, to_));
         }
       }
       loaded.emplace_back(tokens, pool_bytes(to_, whole.to));

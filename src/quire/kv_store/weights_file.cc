@@ -38,31 +38,31 @@ constexpr std::size_t kAheadBytes = std::size_t{32} << 20;
 constexpr std::size_t kSourceBytes = 4 + 8 + 8;
 constexpr std::size_t kWeightBytes = 4 + 8 + 8 + 8;
 
-std::size_t pieces_of(std::int64_t bytes) {
-  return (static_cast<std::size_t>(bytes) + kWeightPieceBytes - 1) / kWeightPieceBytes;
+std::size_t slices_of(std::int64_t bytes) {
+  return (static_cast<std::size_t>(bytes) + kWeightSliceBytes - 1) / kWeightSliceBytes;
 }
 
-// Piece `index` of the bytes of a part.
-std::span<const std::byte> piece_of(const PackedPart& part, std::size_t index) {
-  const std::size_t first = index * kWeightPieceBytes;
-  return part.bytes.subspan(first, std::min(kWeightPieceBytes, part.bytes.size() - first));
+// Slice `index` of the bytes of a part.
+std::span<const std::byte> slice_of(const PackedPart& part, std::size_t index) {
+  const std::size_t first = index * kWeightSliceBytes;
+  return part.bytes.subspan(first, std::min(kWeightSliceBytes, part.bytes.size() - first));
 }
 
-// Calls visit(part, piece, bytes) for every piece of every part, on all threads of the pool.
+// Calls visit(part, slice, bytes) for every slice of every part, on all threads of the pool.
 template <class Visit>
-void for_each_piece(std::span<const PackedPart> parts, device::ThreadPool& pool, Visit visit) {
-  struct Place {
-    std::size_t part, piece;
+void for_each_slice(std::span<const PackedPart> parts, device::ThreadPool& pool, Visit visit) {
+  struct Slice {
+    std::size_t part, index;
   };
-  std::vector<Place> places;
+  std::vector<Slice> all;
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    for (std::size_t piece = 0; piece < pieces_of(std::ssize(parts[part].bytes)); ++piece) {
-      places.push_back({part, piece});
+    for (std::size_t slice = 0; slice < slices_of(std::ssize(parts[part].bytes)); ++slice) {
+      all.push_back({part, slice});
     }
   }
-  pool.run(static_cast<int>(places.size()), [&](int item, int /*thread*/) {
-    const auto [part, piece] = places[static_cast<std::size_t>(item)];
-    visit(part, piece, piece_of(parts[part], piece));
+  pool.run(static_cast<int>(all.size()), [&](int item, int /*thread*/) {
+    const auto [part, slice] = all[static_cast<std::size_t>(item)];
+    visit(part, slice, slice_of(parts[part], slice));
   });
 }
 
@@ -70,7 +70,7 @@ void for_each_piece(std::span<const PackedPart> parts, device::ThreadPool& pool,
 // more bytes than `limit`.
 Status place_parts(std::size_t header_bytes, std::int64_t limit, WeightsHeader& header) {
   auto end = static_cast<std::int64_t>(kPreambleBytes + header_bytes);
-  std::size_t pieces = 0;
+  std::size_t slices = 0;
   for (StoredPart& stored : header.parts) {
     const auto bytes = kernels::bytes_of(stored.part);
     stored.offset = round_up_to_page(end);
@@ -79,9 +79,9 @@ Status place_parts(std::size_t header_bytes, std::int64_t limit, WeightsHeader& 
                                    " does not fit into a file of ", limit, " bytes"));
     }
     end = stored.offset + *bytes;
-    pieces += pieces_of(*bytes);
+    slices += slices_of(*bytes);
   }
-  if (std::cmp_greater(pieces, device::ThreadPool::kMaxItems)) {
+  if (std::cmp_greater(slices, device::ThreadPool::kMaxCount)) {
     return corrupt("more weights than a file holds");
   }
   header.file_bytes = end;
@@ -143,8 +143,8 @@ Status parse_lists(ByteReader& in, std::span<const std::byte> bytes, std::int64_
       return corrupt(
           base::str_cat("weight ", i, " begins at byte ", offsets[i], ", not at ", stored.offset));
     }
-    const std::size_t pieces = pieces_of(kernels::bytes_of(stored.part).value_or(0));
-    if (!in.get_all(pieces, stored.checksums)) {
+    const std::size_t slices = slices_of(kernels::bytes_of(stored.part).value_or(0));
+    if (!in.get_all(slices, stored.checksums)) {
       return corrupt("the list of its checksums is cut short");
     }
   }
@@ -250,14 +250,14 @@ Result<WeightsFile> WeightsFile::open(const Descriptor& file, const std::filesys
 }
 
 Status WeightsFile::verify(device::ThreadPool& pool) const {
-  std::atomic<std::int64_t> damaged = -1;  // offset of a piece
+  std::atomic<std::int64_t> damaged = -1;  // offset of a slice
   mapping_.will_need(0, kAheadBytes);
-  for_each_piece(content_.parts, pool,
-                 [&](std::size_t part, std::size_t piece, std::span<const std::byte> bytes) {
+  for_each_slice(content_.parts, pool,
+                 [&](std::size_t part, std::size_t slice, std::span<const std::byte> bytes) {
                    const std::ptrdiff_t offset = bytes.data() - mapping_.bytes().data();
                    mapping_.will_need(static_cast<std::size_t>(offset) + kAheadBytes,
-                                      kWeightPieceBytes);
-                   if (checksum(bytes) != parts_[part].checksums[piece]) {
+                                      kWeightSliceBytes);
+                   if (checksum(bytes) != parts_[part].checksums[slice]) {
                      damaged = offset;
                    }
                  });
@@ -273,13 +273,13 @@ Result<std::int64_t> write_weights_file(const Folder& folder, const WeightsConte
   WeightsHeader header{.content = content};
   for (const PackedPart& part : content.parts) {
     header.parts.push_back(
-        {.part = part, .checksums = std::vector<std::uint64_t>(pieces_of(std::ssize(part.bytes)))});
+        {.part = part, .checksums = std::vector<std::uint64_t>(slices_of(std::ssize(part.bytes)))});
   }
   // The size of the header is known before what is in it.
   QUIRE_TRY_STATUS(place_parts(encode_weights_header(header).size(), INT64_MAX / 2, header));
-  for_each_piece(content.parts, pool,
-                 [&](std::size_t part, std::size_t piece, std::span<const std::byte> bytes) {
-                   header.parts[part].checksums[piece] = checksum(bytes);
+  for_each_slice(content.parts, pool,
+                 [&](std::size_t part, std::size_t slice, std::span<const std::byte> bytes) {
+                   header.parts[part].checksums[slice] = checksum(bytes);
                  });
   QUIRE_TRY(NewFile file, NewFile::create(folder, weights_file_name(content.key)));
   QUIRE_TRY_STATUS(

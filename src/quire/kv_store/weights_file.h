@@ -38,9 +38,9 @@ struct WeightsContent {
 struct StoredPart {
   kernels::PackedPart part;              // without bytes
   std::int64_t offset = 0;               // in the file, kPayloadAlignment
-  std::vector<std::uint64_t> checksums;  // of each piece of kWeightPieceBytes, the last one shorter
+  std::vector<std::uint64_t> checksums;  // of each slice of kWeightSliceBytes, the last one shorter
 };
-inline constexpr std::size_t kWeightPieceBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kWeightSliceBytes = std::size_t{4} << 20;
 
 // All of a weights file but its payload.
 struct WeightsHeader {

@@ -123,7 +123,7 @@ Status ModelConfig::validate(const FieldNames& names) const {
   QUIRE_TRY_STATUS(in_range(names.hidden_size, hidden_size, 1, std::int64_t{1} << 17));
   QUIRE_TRY_STATUS(in_range(names.intermediate_size, intermediate_size, 1, std::int64_t{1} << 20));
   QUIRE_TRY_STATUS(in_range(names.layers, layers, 1, 1024));
-  QUIRE_TRY_STATUS(in_range(names.max_positions, max_positions, 1, std::int64_t{1} << 28));
+  QUIRE_TRY_STATUS(in_range(names.context_length, context_length, 1, std::int64_t{1} << 28));
   QUIRE_TRY_STATUS(check_heads(*this, names));
   QUIRE_TRY_STATUS(check_rotary(*this));
   QUIRE_TRY_STATUS(check_windows(*this));
@@ -139,9 +139,9 @@ Status ModelConfig::validate(const FieldNames& names) const {
 
 std::string ModelConfig::context_text() const {
   if (longrope_positions == 0) {
-    return std::to_string(max_positions);
+    return std::to_string(context_length);
   }
-  return base::str_cat(max_positions,
+  return base::str_cat(context_length,
                        " (longrope has other frequencies beyond, which no stored key "
                        "could follow; with \"short_factor\" equal to \"long_factor\" all ",
                        longrope_positions, " are served)");
@@ -172,20 +172,20 @@ Status finish_config(const RopeSpec& spec, const FieldNames& names, ModelConfig&
   QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
   QUIRE_TRY(auto rope, make_rope(spec));
   config.rotary = std::move(rope.rotary);
-  if (rope.max_positions < config.max_positions) {
+  if (rope.context_length < config.context_length) {
     config.remarks.push_back(base::str_cat(
-        "longrope: ", rope.max_positions, " of ", config.max_positions,
+        "longrope: ", rope.context_length, " of ", config.context_length,
         " positions are served; beyond them all frequencies would change, and stored keys with "
         "them"));
-    config.longrope_positions = config.max_positions;
-  } else if (rope.max_positions > config.max_positions) {
-    config.remarks.push_back(base::str_cat(spec.type, ": ", rope.max_positions,
+    config.longrope_positions = config.context_length;
+  } else if (rope.context_length > config.context_length) {
+    config.remarks.push_back(base::str_cat(spec.type, ": ", rope.context_length,
                                            " positions are served, to which it stretches the ",
-                                           config.max_positions, " that the model states"));
+                                           config.context_length, " that the model states"));
   }
-  config.max_positions = rope.max_positions;
+  config.context_length = rope.context_length;
   for (std::int32_t& window : config.window_tokens) {
-    window = window >= config.max_positions ? 0 : window;
+    window = window >= config.context_length ? 0 : window;
   }
   return config.validate(names);
 }

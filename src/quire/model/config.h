@@ -28,7 +28,7 @@ struct FieldNames {
   std::string heads = "the number of heads";
   std::string kv_heads = "the number of key-value heads";
   std::string head_dim = "the head size";
-  std::string max_positions = "the number of positions";
+  std::string context_length = "the number of positions";
   std::string norm_epsilon = "the norm epsilon";
 };
 
@@ -42,7 +42,7 @@ struct ModelConfig {
   std::int32_t heads = 0;
   std::int32_t kv_heads = 0;
   std::int32_t head_dim = 0;
-  std::int32_t max_positions = 0;  // positions at or above are not served
+  std::int32_t context_length = 0;  // positions at or above are not served
   // The positions that the model states, if longrope is why fewer are served; else 0.
   std::int32_t longrope_positions = 0;
   double norm_epsilon = 1e-6;
@@ -60,11 +60,11 @@ struct ModelConfig {
   std::vector<std::string> remarks;     // decisions of parsing that a user should know
 
   // Returns kUnsupported or kInvalidArgument that names the first field out of bounds. A config
-  // that passes overflows no index. It makes the loader allocate nothing before shapes were
+  // that passes overflows no index. It makes the packer allocate nothing before shapes were
   // compared with the tensors of the file.
   [[nodiscard]] Status validate(const FieldNames& names = {}) const;
 
-  // Returns max_positions for a message, with the reason if longrope lowers it.
+  // Returns context_length for a message, with the reason if longrope lowers it.
   [[nodiscard]] std::string context_text() const;
 
   [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,

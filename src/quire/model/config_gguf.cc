@@ -249,7 +249,7 @@ FieldNames field_names(const Metadata& metadata) {
           .head_dim = metadata.has(kHeadDim) ? named(kHeadDim)
                                              : base::str_cat(named("embedding_length"), " / ",
                                                              metadata.key("attention.head_count")),
-          .max_positions = named("context_length"),
+          .context_length = named("context_length"),
           .norm_epsilon = named("attention.layer_norm_rms_epsilon")};
 }
 
@@ -262,7 +262,7 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelCo
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
   QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
   QUIRE_TRY(config.kv_heads, metadata.count("attention.head_count_kv", config.heads));
-  QUIRE_TRY(config.max_positions, metadata.count("context_length", kRequired));
+  QUIRE_TRY(config.context_length, metadata.count("context_length", kRequired));
   if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
     return config.validate(field_names(metadata));  // before they are used as divisor and length
   }
@@ -338,15 +338,16 @@ Status read_scaling(const Metadata& metadata, RopeSpec& spec) {
   }
   QUIRE_TRY(spec.beta_fast, metadata.number("rope.scaling.yarn_beta_fast", spec.beta_fast));
   QUIRE_TRY(spec.beta_slow, metadata.number("rope.scaling.yarn_beta_slow", spec.beta_slow));
-  QUIRE_TRY(spec.original_max_positions, metadata.number("rope.scaling.original_context_length",
-                                                         static_cast<double>(spec.max_positions)));
+  QUIRE_TRY(spec.original_context_length,
+            metadata.number("rope.scaling.original_context_length",
+                            static_cast<double>(spec.context_length)));
   return {};
 }
 
 Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                            const ModelConfig& config) {
   RopeSpec spec;
-  spec.max_positions = config.max_positions;
+  spec.context_length = config.context_length;
   spec.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base"));
   QUIRE_TRY(spec.theta, metadata.number("rope.freq_base", spec.theta));
   QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", config.head_dim));

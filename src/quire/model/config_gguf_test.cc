@@ -140,7 +140,7 @@ TEST_F(ConfigFromGguf, ReadsTheFactorsOfLongropeWithTheirOriginalLength) {
   add_tensor("rope_factors_long.weight", {2}, 4.0f);
   const auto config = parse();
   ASSERT_TRUE(config.ok()) << config.error().message;
-  EXPECT_EQ(config->max_positions, 128);
+  EXPECT_EQ(config->context_length, 128);
   EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.5);
 }
 
@@ -210,7 +210,7 @@ TEST_F(ConfigFromGguf, AFactorWithoutATypeStretchesLinearly) {
     const auto config = parse();
     ASSERT_TRUE(config.ok()) << config.error().message;
     EXPECT_DOUBLE_EQ(config->rotary.inverse_frequencies[0], 0.25) << key;
-    EXPECT_EQ(config->max_positions, 2048) << key;
+    EXPECT_EQ(config->context_length, 2048) << key;
   }
 }
 
@@ -219,7 +219,7 @@ TEST_F(ConfigFromGguf, AStretchedLengthIsMergedWithTheStatedOne) {
   file_.key("llama.rope.scaling.type", kString, counted("yarn"));
   set_float("llama.rope.scaling.factor", 4.0f);
   set("llama.rope.scaling.original_context_length", 512);
-  EXPECT_EQ(parse()->max_positions, 2048);
+  EXPECT_EQ(parse()->context_length, 2048);
 }
 
 TEST_F(ConfigFromGguf, EndsComeFromEveryKeyThatNamesOne) {
@@ -419,7 +419,7 @@ TEST_F(ConfigFromGguf, KeysOutsideTheArchitectureNeverChangeOrRefuseAnything) {
     const auto config = parse();
     ASSERT_TRUE(config.ok()) << round << ": " << config.error().message;
     ASSERT_EQ(digest(), plain) << round;
-    ASSERT_EQ(config->max_positions, 512);
+    ASSERT_EQ(config->context_length, 512);
     ASSERT_THAT(config->eos_token_ids, ElementsAre(3));
     ASSERT_TRUE(config->remarks.empty());
   }

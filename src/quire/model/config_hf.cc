@@ -75,7 +75,7 @@ FieldNames field_names(JsonView json) {
           .heads = "\"num_attention_heads\"",
           .kv_heads = "\"num_key_value_heads\"",
           .head_dim = has_head_dim ? "\"head_dim\"" : "\"hidden_size\" / \"num_attention_heads\"",
-          .max_positions = "\"max_position_embeddings\"",
+          .context_length = "\"max_position_embeddings\"",
           .norm_epsilon = "\"rms_norm_eps\""};
 }
 
@@ -86,8 +86,8 @@ Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& con
   QUIRE_TRY(config.intermediate_size, get_count(json, "intermediate_size", kRequired));
   QUIRE_TRY(config.layers, get_count(json, "num_hidden_layers", kRequired));
   QUIRE_TRY(config.heads, get_count(json, "num_attention_heads", kRequired));
-  QUIRE_TRY(config.max_positions,
-            get_count(json, "max_position_embeddings", defaults.max_positions));
+  QUIRE_TRY(config.context_length,
+            get_count(json, "max_position_embeddings", defaults.context_length));
   const bool null_kv_heads = json.contains("num_key_value_heads");
   const std::int32_t kv_heads =
       defaults.kv_heads == 0 || null_kv_heads ? config.heads : defaults.kv_heads;
@@ -225,13 +225,13 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
   QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
   QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
   spec.rotary_dim = static_cast<std::int32_t>(config.head_dim * factor);
-  spec.max_positions = config.max_positions;
+  spec.context_length = config.context_length;
   QUIRE_TRY_STATUS(read_scaling(block, spec));
   // Phi-3 has this field outside of the block, where it takes precedence.
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   const JsonView holder = json.find(kOriginal).is_null() ? block : json;
-  QUIRE_TRY(spec.original_max_positions,
-            base::get_double(holder, kOriginal, static_cast<double>(config.max_positions)));
+  QUIRE_TRY(spec.original_context_length,
+            base::get_double(holder, kOriginal, static_cast<double>(config.context_length)));
   return finish_config(spec, field_names(json), config);
 }
 

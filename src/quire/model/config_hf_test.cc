@@ -51,7 +51,7 @@ TEST(ConfigFromHf, AbsentFieldsMeanWhatTransformersAssumes) {
   const ModelConfig llama = parse("llama");
   EXPECT_EQ(llama.kv_heads, 4);
   EXPECT_EQ(llama.head_dim, 16);
-  EXPECT_EQ(llama.max_positions, 2048);
+  EXPECT_EQ(llama.context_length, 2048);
   EXPECT_DOUBLE_EQ(llama.norm_epsilon, 1e-6);
   EXPECT_FALSE(llama.tied_embeddings || llama.qkv_bias || llama.mlp_bias || llama.qk_norm);
   EXPECT_THAT(llama.window_tokens, ElementsAre(0, 0, 0));
@@ -180,7 +180,7 @@ TEST(ConfigFromHf, AcceptsPublishedConfigs) {
     "rope_scaling": {"long_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5], "short_factor":
     [1, 1, 1, 1, 1, 1], "type": "longrope"}, "rope_theta": 10000.0, "sliding_window": 262144,
     "tie_word_embeddings": true)");
-  EXPECT_EQ(phi4_mini.max_positions, 4096);
+  EXPECT_EQ(phi4_mini.context_length, 4096);
   EXPECT_THAT(phi4_mini.remarks, ElementsAre(HasSubstr("longrope: 4096 of 131072 positions")));
   EXPECT_NEAR(phi4_mini.rotary.scale, 1.1902380714238083, 1e-12);
 }
@@ -219,16 +219,16 @@ TEST(ConfigFromHf, AStretchedLengthIsMergedWithTheStatedOne) {
   const ModelConfig qwen = parse("qwen2", R"("num_key_value_heads": 2,
     "max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0,
     "original_max_position_embeddings": 32768})");
-  EXPECT_EQ(qwen.max_positions, 131072);
+  EXPECT_EQ(qwen.context_length, 131072);
   EXPECT_THAT(qwen.remarks, ElementsAre(HasSubstr("yarn: 131072 positions are served")));
   EXPECT_EQ(qwen.context_text(), "131072");
   EXPECT_EQ(parse("llama", R"("max_position_embeddings": 4096,
     "rope_scaling": {"type": "linear", "factor": 4.0})")
-                .max_positions,
+                .context_length,
             16384);
   const ModelConfig edited = parse("llama", R"("max_position_embeddings": 256,
     "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})");
-  EXPECT_EQ(edited.max_positions, 256);
+  EXPECT_EQ(edited.context_length, 256);
   EXPECT_THAT(edited.remarks, IsEmpty());
 }
 
@@ -237,11 +237,11 @@ TEST(ConfigFromHf, TheContextOfLongropeSaysWhyItEnds) {
     "max_position_embeddings": 256, "rope_scaling": {"type": "longrope",
     "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": )";
   const ModelConfig two = parse("phi3", factors + "[1, 2, 3, 4, 5, 6, 7, 8]}");
-  EXPECT_EQ(two.max_positions, 64);
+  EXPECT_EQ(two.context_length, 64);
   EXPECT_THAT(two.context_text(), HasSubstr("64 (longrope"));
   EXPECT_THAT(two.context_text(), HasSubstr("256"));
   const ModelConfig one = parse("phi3", factors + "[1, 1, 1, 1, 1, 1, 1, 1]}");
-  EXPECT_EQ(one.max_positions, 256);
+  EXPECT_EQ(one.context_length, 256);
   EXPECT_EQ(one.context_text(), "256");
 }
 

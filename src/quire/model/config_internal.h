@@ -7,8 +7,8 @@
 
 namespace quire::model {
 
-// Fills `rotary`, sets max_positions to those that its frequencies are for, drops windows that hide
-// nothing, and validates under these names. Everything else of `config` is there.
+// Fills `rotary`, sets context_length to those that its frequencies are for, drops windows that
+// hide nothing, and validates under these names. Everything else of `config` is there.
 [[nodiscard]] Status finish_config(const RopeSpec& spec, const FieldNames& names,
                                    ModelConfig& config);
 

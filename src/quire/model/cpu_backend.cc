@@ -9,17 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
 #include "quire/attention/mass.h"
-#include "quire/attention/plan.h"
 #include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/context.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
@@ -47,7 +47,7 @@ constexpr std::int64_t kGatedRows = 64;
 struct WindowPlan {
   std::int32_t window_tokens = 0;
   std::span<const attention::Entry> entries;
-  attention::Plan plan;               // of the entries
+  attention::AttentionPlan plan;      // of the entries
   kernels::RotaryTable query_rotary;  // rows as plan.query_positions
 };
 
@@ -70,7 +70,7 @@ void gather_rows(std::span<const float> from, std::span<const std::int32_t> indi
 // Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
-  CpuBackend(const kernels::Context& context, const ModelConfig& config,
+  CpuBackend(const kernels::KernelContext& context, const ModelConfig& config,
              const DecoderWeights& weights)
       : context(context), config(config), weights(weights) {
     for (const std::int32_t window : config.window_tokens) {
@@ -100,7 +100,7 @@ struct CpuBackend final : DecoderBackend {
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
 
-  const kernels::Context context;
+  const kernels::KernelContext context;
   const ModelConfig& config;
   const DecoderWeights& weights;
   ForwardTiming timing;
@@ -415,7 +415,7 @@ attention::PlanCounters CpuBackend::last_counters() const {
 
 }  // namespace
 
-std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::Context& context,
+std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::KernelContext& context,
                                                  const ModelConfig& config,
                                                  const DecoderWeights& weights) {
   return std::make_unique<CpuBackend>(context, config, weights);

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
@@ -11,8 +11,8 @@
 namespace quire::model {
 
 // `config` and `weights` outlive it.
-[[nodiscard]] std::unique_ptr<DecoderBackend> make_cpu_backend(const kernels::Context& context,
-                                                               const ModelConfig& config,
-                                                               const DecoderWeights& weights);
+[[nodiscard]] std::unique_ptr<DecoderBackend> make_cpu_backend(
+    const kernels::KernelContext& context, const ModelConfig& config,
+    const DecoderWeights& weights);
 
 }  // namespace quire::model

@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/stopwatch.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -26,7 +26,7 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
-#include "quire/model/loader.h"
+#include "quire/model/weight_packer.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
@@ -98,17 +98,17 @@ class TwoSinks final : public WeightSink {
 }  // namespace
 
 struct Decoder::Impl {
-  kernels::Context context;
+  kernels::KernelContext context;
   ModelConfig config;
   base::MappedFile file;   // what mapped weights lie in
   DecoderWeights weights;  // empty on an accelerator
-  LoadReport report;
+  PackReport report;
   std::string digest;  // hexadecimal; empty until it is asked for
   std::unique_ptr<DecoderBackend> backend;
 
   // A decoder of `config` whose weights `fill(report, sink)` gives; to the sink when there is one.
   template <class Fill>
-  static Result<Decoder> make(const kernels::Context& context, const ModelConfig& config,
+  static Result<Decoder> make(const kernels::KernelContext& context, const ModelConfig& config,
                               const Placement& placement, Fill&& fill);
   template <class Fill>
   [[nodiscard]] Status fill_accelerator(const Placement& placement, const Fill& fill);
@@ -135,8 +135,9 @@ Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& f
 }
 
 template <class Fill>
-Result<Decoder> Decoder::Impl::make(const kernels::Context& context, const ModelConfig& config,
-                                    const Placement& placement, Fill&& fill) {
+Result<Decoder> Decoder::Impl::make(const kernels::KernelContext& context,
+                                    const ModelConfig& config, const Placement& placement,
+                                    Fill&& fill) {
   QUIRE_TRY_STATUS(config.validate());
   const auto start = std::chrono::steady_clock::now();
   auto impl = std::make_unique<Impl>();
@@ -192,19 +193,19 @@ std::span<const kernels::TokenLogprob> Decoder::last_logprobs(std::size_t row) c
   return impl_->backend->last_logprobs(row);
 }
 
-Result<Decoder> Decoder::load(const kernels::Context& context, const ModelConfig& config,
-                              const weights::ModelFiles& model_files, const LoadOptions& options,
+Result<Decoder> Decoder::open(const kernels::KernelContext& context, const ModelConfig& config,
+                              const weights::ModelFiles& model_files, const PackOptions& options,
                               const Placement& placement) {
-  return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
-    LoadOptions with_sink = options;
+  return Impl::make(context, config, placement, [&](PackReport& report, WeightSink* sink) {
+    PackOptions with_sink = options;
     with_sink.sink = sink;
-    return load_weights(context, config, model_files, with_sink, report);
+    return pack_weights(context, config, model_files, with_sink, report);
   });
 }
 
-Result<Decoder> Decoder::map(const kernels::Context& context, const ModelConfig& config,
+Result<Decoder> Decoder::map(const kernels::KernelContext& context, const ModelConfig& config,
                              MappedWeights weights) {
-  QUIRE_TRY(Decoder decoder, Impl::make(context, config, {}, [&](LoadReport& report, WeightSink*) {
+  QUIRE_TRY(Decoder decoder, Impl::make(context, config, {}, [&](PackReport& report, WeightSink*) {
               return view_weights(config, weights.parts, report);
             }));
   decoder.impl_->file = std::move(weights.file);
@@ -212,16 +213,16 @@ Result<Decoder> Decoder::map(const kernels::Context& context, const ModelConfig&
   return decoder;
 }
 
-Result<Decoder> Decoder::random(const kernels::Context& context, const ModelConfig& config,
+Result<Decoder> Decoder::random(const kernels::KernelContext& context, const ModelConfig& config,
                                 kernels::WeightFormat format, std::uint64_t seed,
                                 const Placement& placement) {
-  return Impl::make(context, config, placement, [&](LoadReport& report, WeightSink* sink) {
+  return Impl::make(context, config, placement, [&](PackReport& report, WeightSink* sink) {
     return random_weights(context, config, {.format = format, .sink = sink}, seed, report);
   });
 }
 
 const ModelConfig& Decoder::config() const { return impl_->config; }
-const LoadReport& Decoder::load_report() const { return impl_->report; }
+const PackReport& Decoder::pack_report() const { return impl_->report; }
 attention::PlanCounters Decoder::last_counters() const { return impl_->backend->last_counters(); }
 ForwardTiming Decoder::last_timing() const { return impl_->backend->last_timing(); }
 

@@ -12,18 +12,18 @@
 #include <string>
 #include <vector>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/base/mapped_file.h"
 #include "quire/device/accelerator.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/context.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_part.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
-#include "quire/model/load_options.h"  // IWYU pragma: export
+#include "quire/model/pack_options.h"  // IWYU pragma: export
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/weights/model_files.h"
@@ -48,20 +48,20 @@ struct MappedWeights {
 class Decoder {
  public:
   // Packs every tensor of the model files, which are not needed afterwards. An unknown, missing or
-  // wrongly shaped tensor is an error that names it (loader.h). Weights go to an accelerator matrix
-  // by matrix, so the host never holds them all; the call then fails as make_device_upload does
-  // too.
-  [[nodiscard]] static Result<Decoder> load(const kernels::Context& context,
+  // wrongly shaped tensor is an error that names it (weight_packer.h). Weights go to an accelerator
+  // matrix by matrix, so the host never holds them all; the call then fails as make_device_upload
+  // does too.
+  [[nodiscard]] static Result<Decoder> open(const kernels::KernelContext& context,
                                             const ModelConfig& config,
                                             const weights::ModelFiles& model_files,
-                                            const LoadOptions& options,
+                                            const PackOptions& options,
                                             const Placement& placement = {});
   // Makes a decoder on the CPU whose matrices stay where they lie in the file. Packs nothing, and
   // reads nothing before its use. Fails with kCorrupt if the parts do not fit the config.
-  [[nodiscard]] static Result<Decoder> map(const kernels::Context& context,
+  [[nodiscard]] static Result<Decoder> map(const kernels::KernelContext& context,
                                            const ModelConfig& config, MappedWeights weights);
   // Makes a decoder with seeded random weights of the config's shape, for benchmarks.
-  [[nodiscard]] static Result<Decoder> random(const kernels::Context& context,
+  [[nodiscard]] static Result<Decoder> random(const kernels::KernelContext& context,
                                               const ModelConfig& config,
                                               kernels::WeightFormat format, std::uint64_t seed,
                                               const Placement& placement = {});
@@ -101,7 +101,7 @@ class Decoder {
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
   [[nodiscard]] const ModelConfig& config() const;
-  [[nodiscard]] const LoadReport& load_report() const;
+  [[nodiscard]] const PackReport& pack_report() const;
   // Returns the times of the last forward, or of all calls since the await before the last.
   [[nodiscard]] ForwardTiming last_timing() const;
   // Returns counters of the same calls, summed over layers.

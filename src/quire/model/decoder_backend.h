@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "quire/attention/plan.h"
+#include "quire/attention/attention_plan.h"
 #include "quire/device/accelerator.h"
 #include "quire/kernels/choice.h"
 #include "quire/model/config.h"

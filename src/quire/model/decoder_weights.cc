@@ -34,7 +34,7 @@ struct PackedByteCounter {
   std::int64_t total = 0;
   Status matrix(const WeightId& id, const kernels::PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
-    const auto packed = weight_format(config, id.part, format);
+    const auto packed = weight_format(config, id.role, format);
     total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
   }
@@ -46,12 +46,12 @@ struct PackedByteCounter {
 
 }  // namespace
 
-WeightFormat weight_format(const ModelConfig& config, Part part, WeightFormat format) {
+WeightFormat weight_format(const ModelConfig& config, WeightRole role, WeightFormat format) {
   const bool quantised = format == WeightFormat::kQ8g32 || format == WeightFormat::kQ4g32;
-  if (part == Part::kEmbedding && quantised) {
+  if (role == WeightRole::kEmbedding && quantised) {
     return WeightFormat::kBf16;
   }
-  if (part == Part::kHead && config.tied_embeddings && quantised) {
+  if (role == WeightRole::kHead && config.tied_embeddings && quantised) {
     return WeightFormat::kQ8g32;
   }
   return format;

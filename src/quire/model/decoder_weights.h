@@ -1,5 +1,5 @@
 // DecoderWeights: the packed weights of a decoder, and the one list of what a config wants to be
-// there. Loader, random weights, digest and parameter count all walk that list.
+// there. Packer, random weights, digest and parameter count all walk that list.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct DecoderWeights {
   std::vector<LayerWeights> layers;
 };
 
-enum class Part : std::uint8_t {
+enum class WeightRole : std::uint8_t {
   kEmbedding,
   kFinalNorm,
   kHead,
@@ -49,7 +49,7 @@ enum class Part : std::uint8_t {
 
 // Names one weight; `layer` is -1 outside the layers.
 struct WeightId {
-  Part part = Part::kEmbedding;
+  WeightRole role = WeightRole::kEmbedding;
   int layer = -1;
   bool bias = false;
 };
@@ -66,7 +66,7 @@ class WeightSink {
 // How a matrix is packed when the user asks for `format`. Quantised formats are for the layers and
 // an untied head: the embedding table stays bf16 (it is read a row at a time, so its size costs no
 // time), and a tied head, being that table too, is never below q8g32.
-[[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, Part part,
+[[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 
 // Returns the bytes of the weights of `config` packed in `format`, which a decoder of it holds.
@@ -80,7 +80,7 @@ Status visit_linear(Linear& linear, const WeightId& id, bool has_bias, std::int6
                     std::int64_t depth, Visitor& visitor) {
   QUIRE_TRY_STATUS(visitor.matrix(id, linear.weights, columns, depth));
   if (has_bias) {
-    QUIRE_TRY_STATUS(visitor.vector({id.part, id.layer, true}, linear.bias, columns));
+    QUIRE_TRY_STATUS(visitor.vector({id.role, id.layer, true}, linear.bias, columns));
   }
   return {};
 }
@@ -91,19 +91,21 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
   const std::int64_t heads_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
   const std::int64_t inner = config.intermediate_size;
-  QUIRE_TRY_STATUS(visitor.vector({Part::kAttentionNorm, index}, layer.attention_norm, hidden));
-  QUIRE_TRY_STATUS(visit_linear(layer.qkv, {Part::kQkv, index}, config.qkv_bias,
+  QUIRE_TRY_STATUS(
+      visitor.vector({WeightRole::kAttentionNorm, index}, layer.attention_norm, hidden));
+  QUIRE_TRY_STATUS(visit_linear(layer.qkv, {WeightRole::kQkv, index}, config.qkv_bias,
                                 heads_width + 2 * kv_width, hidden, visitor));
   if (config.qk_norm) {
-    QUIRE_TRY_STATUS(visitor.vector({Part::kQNorm, index}, layer.q_norm, config.head_dim));
-    QUIRE_TRY_STATUS(visitor.vector({Part::kKNorm, index}, layer.k_norm, config.head_dim));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kQNorm, index}, layer.q_norm, config.head_dim));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm, config.head_dim));
   }
-  QUIRE_TRY_STATUS(visit_linear(layer.output, {Part::kOutput, index}, config.output_bias, hidden,
-                                heads_width, visitor));
-  QUIRE_TRY_STATUS(visitor.vector({Part::kMlpNorm, index}, layer.mlp_norm, hidden));
-  QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {Part::kGateUp, index}, config.mlp_bias, 2 * inner,
-                                hidden, visitor));
-  return visit_linear(layer.down, {Part::kDown, index}, config.mlp_bias, hidden, inner, visitor);
+  QUIRE_TRY_STATUS(visit_linear(layer.output, {WeightRole::kOutput, index}, config.output_bias,
+                                hidden, heads_width, visitor));
+  QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));
+  QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
+                                2 * inner, hidden, visitor));
+  return visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden, inner,
+                      visitor);
 }
 
 // Calls visitor.matrix(id, PackedWeights&, columns, depth) and visitor.vector(id,
@@ -112,14 +114,15 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
 template <class Weights, class Visitor>
 Status visit_weights(const ModelConfig& config, Weights& weights, Visitor& visitor) {
   if (!config.tied_embeddings) {
-    QUIRE_TRY_STATUS(visitor.matrix({Part::kEmbedding}, weights.embedding, config.vocab_size,
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kEmbedding}, weights.embedding, config.vocab_size,
                                     config.hidden_size));
   }
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
     QUIRE_TRY_STATUS(visit_layer(config, weights.layers[i], static_cast<int>(i), visitor));
   }
-  QUIRE_TRY_STATUS(visitor.vector({Part::kFinalNorm}, weights.final_norm, config.hidden_size));
-  return visitor.matrix({Part::kHead}, weights.head, config.vocab_size, config.hidden_size);
+  QUIRE_TRY_STATUS(
+      visitor.vector({WeightRole::kFinalNorm}, weights.final_norm, config.hidden_size));
+  return visitor.matrix({WeightRole::kHead}, weights.head, config.vocab_size, config.hidden_size);
 }
 
 }  // namespace quire::model

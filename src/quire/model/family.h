@@ -1,5 +1,5 @@
 // Family: everything in which one model family differs from the others, as data. The decoder knows
-// none of it; the parsers and the loader read it.
+// none of it; the parsers and the packer read it.
 //
 // To add one: families/<name>.cc defines `<name>_family()`, and the list below gets its line.
 #pragma once
@@ -45,7 +45,7 @@ struct FixedField {
 // What transformers assumes for absent fields of this family.
 struct FieldDefaults {
   double norm_epsilon = 1e-6;
-  std::int32_t max_positions = 2048;
+  std::int32_t context_length = 2048;
   std::int32_t kv_heads = 0;  // 0: as many as heads
   std::int32_t head_dim = 0;  // 0: hidden size / heads
 };

@@ -41,9 +41,9 @@ Result<double> positive(const std::optional<double>& value, const char* name) {
 // Raises the number of positions to `factor` times the original length.
 void stretch(const RopeSpec& spec, double factor, Rope& rope) {
   constexpr double kMost = std::numeric_limits<std::int32_t>::max();
-  const double original = spec.original_max_positions.value_or(spec.max_positions);
+  const double original = spec.original_context_length.value_or(spec.context_length);
   const double stretched = std::min(std::floor(original * factor), kMost);
-  rope.max_positions = std::max(rope.max_positions, static_cast<std::int32_t>(stretched));
+  rope.context_length = std::max(rope.context_length, static_cast<std::int32_t>(stretched));
 }
 
 Status scale_linear(const RopeSpec& spec, Rope& rope) {
@@ -62,7 +62,7 @@ Status scale_llama3(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double low, positive(spec.low_freq_factor, "low_freq_factor"));
   QUIRE_TRY(const double high, positive(spec.high_freq_factor, "high_freq_factor"));
   QUIRE_TRY(const double original,
-            positive(spec.original_max_positions, "original_max_position_embeddings"));
+            positive(spec.original_context_length, "original_max_position_embeddings"));
   if (high <= low) {
     return {ErrorCode::kInvalidArgument, base::str_cat("rope scaling has high_freq_factor = ", high,
                                                        ", not above low_freq_factor = ", low)};
@@ -72,7 +72,7 @@ Status scale_llama3(const RopeSpec& spec, Rope& rope) {
     const double keep = std::clamp((waves - low) / (high - low), 0.0, 1.0);
     frequency = (1.0 - keep) * frequency / factor + keep * frequency;
   }
-  if (spec.max_positions <= original) {
+  if (spec.context_length <= original) {
     stretch(spec, factor, rope);
   }
   return {};
@@ -86,7 +86,7 @@ double yarn_mscale(double factor, double mscale) {
 Status scale_yarn(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double factor, positive(spec.factor, "factor"));
   QUIRE_TRY(const double original,
-            positive(spec.original_max_positions, "original_max_position_embeddings"));
+            positive(spec.original_context_length, "original_max_position_embeddings"));
   QUIRE_TRY(const double beta_fast, positive(spec.beta_fast, "beta_fast"));
   QUIRE_TRY(const double beta_slow, positive(spec.beta_slow, "beta_slow"));
   const auto correction = [&](double rotations) {
@@ -121,7 +121,7 @@ Status scale_yarn(const RopeSpec& spec, Rope& rope) {
 // Longrope (Ding et al. 2024), with the short factors.
 Status scale_longrope(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double original,
-            positive(spec.original_max_positions, "original_max_position_embeddings"));
+            positive(spec.original_context_length, "original_max_position_embeddings"));
   auto& frequencies = rope.rotary.inverse_frequencies;
   if (spec.short_factor.size() != frequencies.size() ||
       spec.long_factor.size() != frequencies.size()) {
@@ -134,11 +134,11 @@ Status scale_longrope(const RopeSpec& spec, Rope& rope) {
     QUIRE_TRY(const double divisor, positive(spec.short_factor[i], "short_factor"));
     frequencies[i] /= divisor;
   }
-  const double factor = spec.factor.value_or(spec.max_positions / original);
+  const double factor = spec.factor.value_or(spec.context_length / original);
   rope.rotary.scale = spec.attention_factor.value_or(
       factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(factor) / std::log(original)));
-  if (spec.short_factor != spec.long_factor && original < spec.max_positions) {
-    rope.max_positions = static_cast<std::int32_t>(original);
+  if (spec.short_factor != spec.long_factor && original < spec.context_length) {
+    rope.context_length = static_cast<std::int32_t>(original);
   }
   return {};
 }
@@ -196,7 +196,7 @@ Result<Rope> make_rope(const RopeSpec& spec) {
                           " values of a head; must be even and 2 or more")};
   }
   Rope rope{.rotary = {.inverse_frequencies = plain_frequencies(spec)},
-            .max_positions = spec.max_positions};
+            .context_length = spec.context_length};
   QUIRE_TRY_STATUS(apply_scaling(spec, rope));
   if (!spec.divisors.empty()) {
     QUIRE_TRY_STATUS(divide_each(spec, rope.rotary));

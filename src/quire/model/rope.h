@@ -18,10 +18,10 @@ struct RopeSpec {
   double theta = 10000.0;
   std::string theta_name = "the rope theta";  // of the file, for messages
   std::int32_t rotary_dim = 0;                // even; at most the head size
-  std::int32_t max_positions = 0;             // as the model says
+  std::int32_t context_length = 0;            // as the model says
   std::optional<double> factor;
-  std::optional<double> original_max_positions;  // of the model before it was stretched
-  std::optional<double> attention_factor;        // on cos and sin; else computed from factor
+  std::optional<double> original_context_length;  // of the model before it was stretched
+  std::optional<double> attention_factor;         // on cos and sin; else computed from factor
   std::optional<double> low_freq_factor, high_freq_factor;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;                 // yarn
   double mscale = 0.0, mscale_all_dim = 0.0;                // yarn; 0 = not given
@@ -35,7 +35,7 @@ struct Rope {
   kernels::RotaryConfig rotary;
   // Above the spec's where linear, yarn or llama3 stretch the original length further than a file
   // says whose length was not edited; below it where longrope would change its frequencies.
-  std::int32_t max_positions = 0;
+  std::int32_t context_length = 0;
 };
 
 // Returns the frequencies and how many positions they are for. kUnsupported for types whose

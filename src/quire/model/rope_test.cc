@@ -47,25 +47,25 @@ TEST(Rope, FrequenciesEqualTransformers) {
 }
 
 RopeSpec spec_of(std::string type) {
-  return {.type = std::move(type), .rotary_dim = 8, .max_positions = 1024};
+  return {.type = std::move(type), .rotary_dim = 8, .context_length = 1024};
 }
 
 TEST(Rope, LongropeWithEqualFactorsServesEveryPosition) {
   RopeSpec spec = spec_of("longrope");
-  spec.original_max_positions = 256;
+  spec.original_context_length = 256;
   spec.short_factor = spec.long_factor = {1, 2, 3, 4};
   const auto rope = make_rope(spec);
   ASSERT_TRUE(rope.ok());
-  EXPECT_EQ(rope->max_positions, 1024);
+  EXPECT_EQ(rope->context_length, 1024);
   EXPECT_DOUBLE_EQ(rope->rotary.inverse_frequencies[3], 1e-3 / 4);
 }
 
 TEST(Rope, LongropeWithTwoSetsOfFactorsStopsAtTheOriginalLength) {
   RopeSpec spec = spec_of("longrope");
-  spec.original_max_positions = 256;
+  spec.original_context_length = 256;
   spec.short_factor = {1, 1, 1, 1};
   spec.long_factor = {1, 2, 3, 4};
-  EXPECT_EQ(make_rope(spec)->max_positions, 256);
+  EXPECT_EQ(make_rope(spec)->context_length, 256);
 }
 
 // vLLM takes the same lengths; transformers has no limit.
@@ -73,12 +73,12 @@ TEST(Rope, StretchedPositionsAreServedWhereTheFileDoesNotStateThem) {
   const auto positions = [](const char* type, std::int32_t stated, double factor,
                             std::optional<double> original) {
     RopeSpec spec = spec_of(type);
-    spec.max_positions = stated;
+    spec.context_length = stated;
     spec.factor = factor;
-    spec.original_max_positions = original;
+    spec.original_context_length = original;
     spec.low_freq_factor = 1;
     spec.high_freq_factor = 4;
-    return make_rope(spec).value().max_positions;
+    return make_rope(spec).value().context_length;
   };
   EXPECT_EQ(positions("yarn", 64, 4.0, 64), 256);
   EXPECT_EQ(positions("yarn", 256, 4.0, 64), 256);
@@ -112,10 +112,10 @@ TEST(Rope, SenselessNumbersAreRefusedByName) {
   llama3.factor = 8;
   llama3.low_freq_factor = 4;
   llama3.high_freq_factor = 4;
-  llama3.original_max_positions = 8192;
+  llama3.original_context_length = 8192;
   EXPECT_THAT(message(llama3), HasSubstr("high_freq_factor"));
   RopeSpec longrope = spec_of("longrope");
-  longrope.original_max_positions = 1;  // log(1) = 0 divides
+  longrope.original_context_length = 1;  // log(1) = 0 divides
   longrope.short_factor = longrope.long_factor = {1, 1, 1, 1};
   EXPECT_THAT(message(longrope), HasSubstr("attention factor"));
   RopeSpec few = spec_of("default");

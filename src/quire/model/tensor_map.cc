@@ -85,12 +85,12 @@ Status check_shape(const TensorInfo& tensor, std::int64_t rows, std::int64_t dep
 }
 
 // How the rows of a fused weight are shared among `count` tensors.
-std::vector<std::int64_t> row_shares(const ModelConfig& config, Part part, std::int64_t rows,
+std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role, std::int64_t rows,
                                      std::size_t count) {
   if (count == 1) {
     return {rows};
   }
-  if (part == Part::kGateUp) {
+  if (role == WeightRole::kGateUp) {
     return {rows / 2, rows / 2};
   }
   const std::int64_t kv_rows = std::int64_t{config.kv_heads} * config.head_dim;
@@ -170,38 +170,38 @@ TensorMap::TensorMap(const ModelConfig& config, const weights::ModelFiles& model
 
 std::vector<std::string> TensorMap::names(const WeightId& id) const {
   std::vector<std::string_view> stems;
-  switch (id.part) {
-    case Part::kEmbedding:
+  switch (id.role) {
+    case WeightRole::kEmbedding:
       stems = {names_.embedding};
       break;
-    case Part::kHead:
+    case WeightRole::kHead:
       stems = {config_.tied_embeddings ? names_.embedding : names_.head};
       break;
-    case Part::kFinalNorm:
+    case WeightRole::kFinalNorm:
       stems = {names_.final_norm};
       break;
-    case Part::kAttentionNorm:
+    case WeightRole::kAttentionNorm:
       stems = {names_.attention_norm};
       break;
-    case Part::kQkv:
+    case WeightRole::kQkv:
       stems = names_.qkv;
       break;
-    case Part::kQNorm:
+    case WeightRole::kQNorm:
       stems = {names_.q_norm};
       break;
-    case Part::kKNorm:
+    case WeightRole::kKNorm:
       stems = {names_.k_norm};
       break;
-    case Part::kOutput:
+    case WeightRole::kOutput:
       stems = {names_.output};
       break;
-    case Part::kMlpNorm:
+    case WeightRole::kMlpNorm:
       stems = {names_.mlp_norm};
       break;
-    case Part::kGateUp:
+    case WeightRole::kGateUp:
       stems = names_.gate_up;
       break;
-    case Part::kDown:
+    case WeightRole::kDown:
       stems = {names_.down};
       break;
   }
@@ -217,13 +217,13 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
 Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t columns,
                                                 std::int64_t depth) const {
   const std::vector<std::string> tensors = names(id);
-  const auto shares = row_shares(config_, id.part, columns, tensors.size());
+  const auto shares = row_shares(config_, id.role, columns, tensors.size());
   std::vector<TensorPart> parts;
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
     QUIRE_TRY_STATUS(check_shape(*tensor, shares[i], depth));
-    const bool rotated = id.part == Part::kQkv && i < 2 && names_.interleaved;
+    const bool rotated = id.role == WeightRole::kQkv && i < 2 && names_.interleaved;
     parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
   }
   return parts;

@@ -29,7 +29,7 @@ void tell_opened(const std::string& model, engine::Engine& engine) {
 
 Result<std::shared_ptr<Runtime>> Runtime::start(const std::string& model,
                                                 const engine::EngineOptions& options) {
-  QUIRE_TRY(auto engine, engine::Engine::load(model, options));
+  QUIRE_TRY(auto engine, engine::Engine::open(model, options));
   const std::shared_ptr<Runtime> runtime(new Runtime(std::move(engine)), [](Runtime* made) {
     if (!made->engine().home().left()) {
       delete made;

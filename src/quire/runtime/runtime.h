@@ -18,7 +18,7 @@ namespace quire::runtime {
 
 class Runtime {
  public:
-  // Loads the model, opens the store of chunks and starts the thread. In a forked child the last
+  // Opens the model, opens the store of chunks and starts the thread. In a forked child the last
   // reference leaks the runtime.
   [[nodiscard]] static Result<std::shared_ptr<Runtime>> start(const std::string& model,
                                                               const engine::EngineOptions& options);

@@ -42,7 +42,7 @@ std::size_t StopChecker::live_begin() const {
   return held_.size() - longest;
 }
 
-StopChecker::Piece StopChecker::push(std::string_view delta, bool counts) {
+StopChecker::TextDelta StopChecker::push(std::string_view delta, bool counts) {
   if (patterns_.empty()) {
     return {.text = delta};
   }

@@ -11,12 +11,12 @@
 namespace quire::sampling {
 
 // Passes text through up to the first place where a stop string begins, however the text is cut
-// into pieces. A match is reported once no stop string that began before it can be completed.
+// into deltas. A match is reported once no stop string that began before it can be completed.
 // Invariants: what was passed on holds no stop string that counts and no beginning of one that what
 // follows could still complete; after a stop nothing is passed on.
 class StopChecker {
  public:
-  struct Piece {
+  struct TextDelta {
     std::string_view text;  // may be passed on; valid until the next call and as long as what
                             // was pushed
     bool stopped = false;   // a stop string was found; `text` ends before it
@@ -26,9 +26,9 @@ class StopChecker {
   // Precondition: no stop string is empty.
   explicit StopChecker(std::vector<std::string> stops);
 
-  // Takes the next piece of text. Amortised O(bytes) per stop string. A stop string counts where it
-  // ends in a piece that `counts`; it may begin before.
-  [[nodiscard]] Piece push(std::string_view delta, bool counts = true);
+  // Takes the next delta of text. Amortised O(bytes) per stop string. A stop string counts where it
+  // ends in a delta that `counts`; it may begin before.
+  [[nodiscard]] TextDelta push(std::string_view delta, bool counts = true);
 
   // What was held back, up to a stop string, when no more will come. The object starts afresh
   // afterwards. Valid until the next call.

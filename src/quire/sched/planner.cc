@@ -21,7 +21,7 @@ namespace {
 // Makes one plan. All counts are from the ledger as it is; nothing of it is changed.
 class Planner {
  public:
-  explicit Planner(const State& state)
+  explicit Planner(const SchedulerState& state)
       : state_(state), ledger_(*state.ledger), sequences_(ledger_.sequences()) {}
 
   void make(StepPlan& plan) {
@@ -41,28 +41,28 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] const Entry& entry(std::int32_t index) const {
+  [[nodiscard]] const QueuedRequest& queued(std::int32_t index) const {
     return *state_.line[static_cast<std::size_t>(index)];
   }
 
-  [[nodiscard]] std::span<const TokenId> known_tokens(const Entry& entry) const {
-    return entry.sequence ? sequences_.tokens(*entry.sequence)
-                          : std::span<const TokenId>(entry.request.prompt);
+  [[nodiscard]] std::span<const TokenId> known_tokens(const QueuedRequest& queued) const {
+    return queued.sequence ? sequences_.tokens(*queued.sequence)
+                           : std::span<const TokenId>(queued.request.prompt);
   }
 
   // Tokens whose KV is wanted, computed or not.
-  [[nodiscard]] std::int32_t wanted_tokens(const Entry& entry) const {
-    return std::min(static_cast<std::int32_t>(known_tokens(entry).size()), entry.total_tokens);
+  [[nodiscard]] std::int32_t wanted_tokens(const QueuedRequest& queued) const {
+    return std::min(static_cast<std::int32_t>(known_tokens(queued).size()), queued.total_tokens);
   }
 
-  [[nodiscard]] std::int32_t pending_tokens(const Entry& entry) const {
-    return wanted_tokens(entry) - sequences_.num_computed(entry.running_sequence());
+  [[nodiscard]] std::int32_t pending_tokens(const QueuedRequest& queued) const {
+    return wanted_tokens(queued) - sequences_.num_computed(queued.running_sequence());
   }
 
   [[nodiscard]] std::optional<RequestId> first_needy() const {
     for (std::int32_t i = 0; i < state_.num_running; ++i) {
-      if (pending_tokens(entry(i)) > 0) {
-        return entry(i).request.id;
+      if (pending_tokens(queued(i)) > 0) {
+        return queued(i).request.id;
       }
     }
     return std::nullopt;
@@ -75,8 +75,8 @@ class Planner {
       if (fit_blocks(keep, dropped, plan.runs) && !plan.runs.empty()) {
         return true;
       }
-      dropped.push_back(entry(keep - 1).running_sequence());
-      plan.preempt.push_back(entry(keep - 1).request.id);
+      dropped.push_back(queued(keep - 1).running_sequence());
+      plan.preempt.push_back(queued(keep - 1).request.id);
     }
     plan.clear();
     return false;
@@ -88,9 +88,9 @@ class Planner {
     runs.clear();
     rows_left_ = state_.config.max_batch_tokens;
     for (std::int32_t i = 0; i < keep; ++i) {
-      const std::int32_t pending = pending_tokens(entry(i));
-      const std::int32_t first = sequences_.num_computed(entry(i).running_sequence());
-      runs.push_back(make_run(entry(i), first, pending));
+      const std::int32_t pending = pending_tokens(queued(i));
+      const std::int32_t first = sequences_.num_computed(queued(i).running_sequence());
+      runs.push_back(make_run(queued(i), first, pending));
       rows_left_ -= pending == 1 ? 1 : 0;
     }
     for (PlannedRun& run : runs) {
@@ -109,13 +109,13 @@ class Planner {
     blocks_left_ = ledger_.blocks_available() + ledger_.preemption().blocks_freed_by_drop(dropped);
     for (std::int32_t i = 0; i < keep; ++i) {
       PlannedRun& run = runs[static_cast<std::size_t>(i)];
-      const SeqId id = entry(i).running_sequence();
+      const SeqId id = queued(i).running_sequence();
       const std::int32_t count = rows_that_fit(id, run.count);
       if (run.count > 0 && count == 0) {
         return false;
       }
       blocks_left_ -= sequences_.blocks_needed(id, count);
-      run = make_run(entry(i), run.first, count);
+      run = make_run(queued(i), run.first, count);
     }
     std::erase_if(runs, [](const PlannedRun& run) { return run.count == 0; });
     return true;
@@ -133,13 +133,13 @@ class Planner {
     return fits;
   }
 
-  [[nodiscard]] PlannedRun make_run(const Entry& entry, std::int32_t first,
+  [[nodiscard]] PlannedRun make_run(const QueuedRequest& queued, std::int32_t first,
                                     std::int32_t count) const {
-    const auto known = static_cast<std::int32_t>(known_tokens(entry).size());
-    return {.request = entry.request.id,
+    const auto known = static_cast<std::int32_t>(known_tokens(queued).size());
+    return {.request = queued.request.id,
             .first = first,
             .count = count,
-            .samples = first + count == known && entry.request.max_new_tokens > 0};
+            .samples = first + count == known && queued.request.max_new_tokens > 0};
   }
 
   void admit(StepPlan& plan) {
@@ -147,12 +147,12 @@ class Planner {
                                           std::int64_t{state_.config.max_batch_tokens},
                                           static_cast<std::int64_t>(state_.line.size())});
     for (std::int32_t i = state_.num_running; i < places && rows_left_ > 0; ++i) {
-      if (!admit_one(entry(i), plan)) {
+      if (!admit_one(queued(i), plan)) {
         break;
       }
     }
     if (state_.num_running == 0 && plan.admit.empty() && !state_.line.empty()) {
-      plan.stuck = entry(0).request.id;
+      plan.stuck = queued(0).request.id;
     }
   }
 
@@ -174,7 +174,7 @@ class Planner {
   }
 
   // The cached prefix that it would find. A composition holds its segments already.
-  [[nodiscard]] kv::PrefixMatch known_kv(const Entry& waiting) const {
+  [[nodiscard]] kv::PrefixMatch known_kv(const QueuedRequest& waiting) const {
     const bool plain = !waiting.sequence || sequences_.is_plain(*waiting.sequence);
     if (!plain || !waiting.request.reuse) {
       return {};
@@ -188,7 +188,7 @@ class Planner {
   // done, so nobody else is admitted meanwhile and only decoding can take its blocks away. Cached
   // blocks that it attaches are no longer evictable, so they count as taken. Two that attach the
   // same ones pay twice here; at worst the second waits for the next step.
-  bool admit_one(const Entry& waiting, StepPlan& plan) {
+  bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
     if (waiting.sequence && sequences_.num_computed(*waiting.sequence) > 0) {
       return admit_fork(waiting, *waiting.sequence, plan);
     }
@@ -208,7 +208,7 @@ class Planner {
   }
 
   // A sequence that comes with KV of its own, whose last block may have to be copied.
-  bool admit_fork(const Entry& waiting, SeqId id, StepPlan& plan) {
+  bool admit_fork(const QueuedRequest& waiting, SeqId id, StepPlan& plan) {
     const std::int32_t pending = pending_tokens(waiting);
     const std::int64_t missing =
         std::min(std::int64_t{sequences_.blocks_needed(id, pending)},
@@ -222,7 +222,8 @@ class Planner {
     return true;
   }
 
-  void admit_rows(const Entry& waiting, std::int32_t first, std::int32_t count, StepPlan& plan) {
+  void admit_rows(const QueuedRequest& waiting, std::int32_t first, std::int32_t count,
+                  StepPlan& plan) {
     plan.admit.push_back(waiting.request.id);
     if (count > 0) {
       plan.runs.push_back(make_run(waiting, first, count));
@@ -230,7 +231,7 @@ class Planner {
     }
   }
 
-  const State& state_;
+  const SchedulerState& state_;
   const kv::Ledger& ledger_;
   const kv::Sequences& sequences_;
   std::int32_t rows_left_ = 0;  // of the step
@@ -239,6 +240,6 @@ class Planner {
 
 }  // namespace
 
-void make_plan(const State& state, StepPlan& plan) { Planner(state).make(plan); }
+void make_plan(const SchedulerState& state, StepPlan& plan) { Planner(state).make(plan); }
 
 }  // namespace quire::sched

@@ -13,7 +13,7 @@
 
 namespace quire::sched {
 
-struct Entry {
+struct QueuedRequest {
   Request request;                // the prompt moves to the ledger at first admission
   std::uint64_t arrival = 0;      // place in the line
   std::int32_t total_tokens = 0;  // whose KV it can ever need: prompt + max_new_tokens - 1
@@ -27,15 +27,16 @@ struct Entry {
   }
 };
 
-struct State {
+struct SchedulerState {
   SchedulerConfig config;
   kv::Ledger* ledger = nullptr;
-  std::vector<std::unique_ptr<Entry>> line;  // by arrival; the first num_running are running
+  // By arrival; the first num_running are running.
+  std::vector<std::unique_ptr<QueuedRequest>> line;
   std::int32_t num_running = 0;
   std::uint64_t version = 0;  // grows with every change
 };
 
 // As Scheduler::plan; replaces what `plan` holds.
-void make_plan(const State& state, StepPlan& plan);
+void make_plan(const SchedulerState& state, StepPlan& plan);
 
 }  // namespace quire::sched

@@ -53,7 +53,7 @@ void StepPlan::clear() {
 }
 
 struct Scheduler::Impl {
-  [[nodiscard]] Entry* find(RequestId id) const;
+  [[nodiscard]] QueuedRequest* find(RequestId id) const;
   [[nodiscard]] std::int64_t prompt_tokens(const Request& request) const;
   [[nodiscard]] std::int64_t total_tokens(const Request& request) const;
   [[nodiscard]] Status check_fits(const Request& request) const;
@@ -62,13 +62,13 @@ struct Scheduler::Impl {
   [[nodiscard]] Status make_room(std::span<const PlannedRun> runs);
   [[nodiscard]] bool can_repeat(std::span<const ScheduledRun> runs) const;
 
-  State state;
-  std::vector<ScheduledRun> scheduled;              // by the last commit
-  std::unordered_map<std::uint64_t, Entry*> by_id;  // owned by state.line
+  SchedulerState state;
+  std::vector<ScheduledRun> scheduled;                      // by the last commit
+  std::unordered_map<std::uint64_t, QueuedRequest*> by_id;  // owned by state.line
   std::uint64_t last_arrival = 0;
 };
 
-Entry* Scheduler::Impl::find(RequestId id) const {
+QueuedRequest* Scheduler::Impl::find(RequestId id) const {
   const auto found = by_id.find(id.value);
   return found == by_id.end() ? nullptr : found->second;
 }
@@ -105,7 +105,7 @@ Status Scheduler::Impl::check_fits(const Request& request) const {
 }
 
 void Scheduler::Impl::preempt(RequestId id) {
-  Entry& youngest = *state.line[static_cast<std::size_t>(state.num_running - 1)];
+  QueuedRequest& youngest = *state.line[static_cast<std::size_t>(state.num_running - 1)];
   QUIRE_CHECK(youngest.request.id == id, "only the youngest running request may be preempted");
   state.ledger->preemption().drop_kv(youngest.running_sequence());
   ++youngest.progress.preemptions;
@@ -113,7 +113,7 @@ void Scheduler::Impl::preempt(RequestId id) {
 }
 
 void Scheduler::Impl::admit(RequestId id) {
-  Entry& head = *state.line[static_cast<std::size_t>(state.num_running)];
+  QueuedRequest& head = *state.line[static_cast<std::size_t>(state.num_running)];
   QUIRE_CHECK(head.request.id == id, "only the head of the queue may be admitted");
   if (head.sequence) {
     state.ledger->preemption().reattach(*head.sequence);
@@ -153,11 +153,12 @@ bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
   const kv::Ledger& ledger = *state.ledger;
   std::int64_t blocks = 0;
   for (const ScheduledRun& run : runs) {
-    const Entry* entry = find(run.request);
+    const QueuedRequest* queued = find(run.request);
     const std::int32_t needed =
-        entry == nullptr ? 0 : ledger.sequences().blocks_needed(run.sequence, 2);
+        queued == nullptr ? 0 : ledger.sequences().blocks_needed(run.sequence, 2);
     // A block that is being written cannot be copied, and two may want others to make way.
-    if (entry == nullptr || run.count != 1 || !run.samples || run.first + 2 > entry->total_tokens ||
+    if (queued == nullptr || run.count != 1 || !run.samples ||
+        run.first + 2 > queued->total_tokens ||
         ledger.sequences().shares_open_block(run.sequence) || needed > 1) {
       return false;
     }
@@ -174,8 +175,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
 }
 
 Scheduler::~Scheduler() {
-  for (const auto& entry : impl_->state.line) {
-    if (const auto& sequence = entry->sequence) {
+  for (const auto& queued : impl_->state.line) {
+    if (const auto& sequence = queued->sequence) {
       impl_->state.ledger->sequences().close(*sequence);
     }
   }
@@ -196,40 +197,40 @@ Status Scheduler::submit(Request request) {
             base::str_cat("request ", request.id.value, " is there already")};
   }
   QUIRE_TRY_STATUS(impl_->check_fits(request));
-  auto entry = std::make_unique<Entry>();
-  entry->total_tokens = static_cast<std::int32_t>(impl_->total_tokens(request));
-  entry->sequence = request.sequence;
+  auto queued = std::make_unique<QueuedRequest>();
+  queued->total_tokens = static_cast<std::int32_t>(impl_->total_tokens(request));
+  queued->sequence = request.sequence;
   if (request.sequence) {
     const kv::Ledger& ledger = *impl_->state.ledger;
-    entry->progress.cached_tokens = ledger.segments().tokens_before(*request.sequence) +
-                                    ledger.sequences().num_computed(*request.sequence);
+    queued->progress.cached_tokens = ledger.segments().tokens_before(*request.sequence) +
+                                     ledger.sequences().num_computed(*request.sequence);
   }
-  entry->request = std::move(request);
-  entry->arrival = ++impl_->last_arrival;
+  queued->request = std::move(request);
+  queued->arrival = ++impl_->last_arrival;
   // Memory first: what is refused is in neither.
   auto& line = impl_->state.line;
   if (line.size() == line.capacity()) {
     line.reserve(2 * line.size() + 1);
   }
-  impl_->by_id.emplace(entry->request.id.value, entry.get());
-  line.push_back(std::move(entry));
+  impl_->by_id.emplace(queued->request.id.value, queued.get());
+  line.push_back(std::move(queued));
   ++impl_->state.version;
   return {};
 }
 
 bool Scheduler::finish(RequestId id) {
-  const Entry* entry = impl_->find(id);
-  if (entry == nullptr) {
+  const QueuedRequest* queued = impl_->find(id);
+  if (queued == nullptr) {
     return false;
   }
-  State& state = impl_->state;
+  SchedulerState& state = impl_->state;
   const auto place = std::ranges::partition_point(
-      state.line, [&](const auto& other) { return other->arrival < entry->arrival; });
+      state.line, [&](const auto& other) { return other->arrival < queued->arrival; });
   if (place - state.line.begin() < state.num_running) {
     --state.num_running;
   }
-  if (entry->sequence) {
-    state.ledger->sequences().close(*entry->sequence);
+  if (queued->sequence) {
+    state.ledger->sequences().close(*queued->sequence);
   }
   impl_->by_id.erase(id.value);
   state.line.erase(place);
@@ -243,7 +244,7 @@ StepPlan Scheduler::plan(StepPlan memory) const {
 }
 
 Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
-  State& state = impl_->state;
+  SchedulerState& state = impl_->state;
   if (plan.version != state.version) {
     return {ErrorCode::kInternal, base::str_cat("the plan is stale: made of state ", plan.version,
                                                 ", the state is ", state.version)};
@@ -288,13 +289,13 @@ void Scheduler::complete(const ScheduledRun& run, std::optional<TokenId> sampled
 }
 
 std::optional<SeqId> Scheduler::sequence(RequestId id) const {
-  const Entry* entry = impl_->find(id);
-  return entry == nullptr ? std::nullopt : entry->sequence;
+  const QueuedRequest* queued = impl_->find(id);
+  return queued == nullptr ? std::nullopt : queued->sequence;
 }
 
 RequestProgress Scheduler::progress(RequestId id) const {
-  const Entry* entry = impl_->find(id);
-  return entry == nullptr ? RequestProgress{} : entry->progress;
+  const QueuedRequest* queued = impl_->find(id);
+  return queued == nullptr ? RequestProgress{} : queued->progress;
 }
 
 std::int32_t Scheduler::num_waiting() const {

@@ -175,7 +175,7 @@ void add(Meaning other, Meaning& meaning) {
 
 // Follows block ids as far as known runs explain them: a run explains the blocks that it consists
 // of, the last one may be used in part, and nothing is anybody's guess. Many runs may have the same
-// blocks: what follows a place is looked at once, however many ways lead there.
+// blocks: what follows is looked at once, however many ways lead there.
 class RunFinder {
  public:
   // An error for a run that has gone.
@@ -185,20 +185,20 @@ class RunFinder {
 
   // Of `blocks` with `tokens` tokens.
   [[nodiscard]] Meaning find(std::span<const std::int32_t> blocks, std::int64_t tokens) {
-    places_[{0, 0}] = {};
-    for (auto at = places_.begin(); at != places_.end(); ++at) {  // what it adds comes later
-      const auto& [place, before] = *at;
+    explained_[{0, 0}] = {};
+    for (auto at = explained_.begin(); at != explained_.end(); ++at) {  // what it adds comes later
+      const auto& [explained, before] = *at;
       for (const BlockRun& run : known_) {
-        follow(run, place, blocks.subspan(place.first), tokens - place.second, before);
+        follow(run, explained, blocks.subspan(explained.first), tokens - explained.second, before);
       }
     }
     return std::move(whole_);
   }
 
  private:
-  using Place = std::pair<std::size_t, std::int64_t>;  // blocks and tokens that are explained
+  using Explained = std::pair<std::size_t, std::int64_t>;  // blocks and tokens that are explained
 
-  void follow(const BlockRun& run, Place place, std::span<const std::int32_t> rest,
+  void follow(const BlockRun& run, Explained explained, std::span<const std::int32_t> rest,
               std::int64_t left, const Meaning& before) {
     const std::size_t common = std::min(rest.size(), run.blocks.size());
     if (!std::ranges::equal(rest.first(common), std::span(run.blocks).first(common))) {
@@ -217,14 +217,14 @@ class RunFinder {
     if (const auto tokens = tokens_of_(meaning.runs.back()); tokens.ok()) {
       meaning.tokens.insert(meaning.tokens.end(), tokens->begin(), tokens->end());
       add(std::move(meaning),
-          ends ? whole_ : places_[{place.first + common, place.second + run.tokens}]);
+          ends ? whole_ : explained_[{explained.first + common, explained.second + run.tokens}]);
     }
   }
 
   std::span<const BlockRun> known_;
   std::int64_t block_tokens_;
   TokensOf tokens_of_;
-  std::map<Place, Meaning> places_;
+  std::map<Explained, Meaning> explained_;
   Meaning whole_;
 };
 

@@ -37,11 +37,11 @@
 namespace quire::sequences {
 namespace {
 
-kv_store::RunPart take_last_block(kv_store::RunPart& part) {
-  kv_store::RunPart last = part;
-  last.to = {part.to.back()};
-  part.to.pop_back();
-  last.first_block += static_cast<std::int32_t>(part.to.size());
+kv_store::BlockRange take_last_block(kv_store::BlockRange& range) {
+  kv_store::BlockRange last = range;
+  last.to = {range.to.back()};
+  range.to.pop_back();
+  last.first_block += static_cast<std::int32_t>(range.to.size());
   return last;
 }
 
@@ -105,7 +105,7 @@ Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t p
     QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
   }
   const std::int64_t end = position + std::ssize(tokens);
-  const std::int64_t limit = engine_.model_config().max_positions;
+  const std::int64_t limit = engine_.model_config().context_length;
   if (position >= 0 && end <= limit) {
     return {};
   }
@@ -157,7 +157,7 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
 // Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
 // there already, if it is the same: of another grade it is composed, if only of its own run.
 Status SavedSequences::make_room(Restored& restored) {
-  restored.parts.clear();  // of a visit that was refused
+  restored.ranges.clear();  // of a visit that was refused
   restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
@@ -185,15 +185,16 @@ Status SavedSequences::make_room(Restored& restored) {
 // Engine thread. Of the own run `there` tokens are there already.
 void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
   for (const tiers::HeldRef& held : restored.before) {
-    restored.parts.push_back({.run = static_cast<int>(restored.parts.size()), .to = held->blocks});
+    restored.ranges.push_back(
+        {.run = static_cast<int>(restored.ranges.size()), .to = held->blocks});
   }
-  const auto run = static_cast<int>(restored.parts.size());
+  const auto run = static_cast<int>(restored.ranges.size());
   const std::span<const BlockId> blocks =
       ledger().sequences().runs(restored.sequence).back().blocks;
   auto first = static_cast<std::int32_t>(blocks.size());
   if (restored.missing > 0) {
     first = there / pool().geometry().block_tokens;
-    restored.parts.push_back(
+    restored.ranges.push_back(
         {.run = run, .first_block = first, .to = {blocks.begin() + first, blocks.end()}});
   }
   if (first > restored.lost_blocks) {
@@ -204,7 +205,8 @@ void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
 }
 
 Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                         const OpenPart& open, const LoadSequenceOptions& options) {
+                                         const OpenBlocks& open,
+                                         const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
   engine::Tasks task{1};  // that gives up what is prepared
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
@@ -225,15 +227,16 @@ Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> run
   }
 }
 
-Result<StateRef> SavedSequences::restore_now(const Restored& restored, const OpenPart& open) {
+Result<StateRef> SavedSequences::restore_now(const Restored& restored, const OpenBlocks& open) {
   QUIRE_TRY_STATUS(verify_what_was_there(restored, open));
-  for (const kv_store::RunPart& part : restored.parts) {
+  for (const kv_store::BlockRange& range : restored.ranges) {
     const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
-      return read_now(
-          {.run = part.run, .first_block = part.first_block, .to = {blocks.begin(), blocks.end()}},
-          open, pool);
+      return read_now({.run = range.run,
+                       .first_block = range.first_block,
+                       .to = {blocks.begin(), blocks.end()}},
+                      open, pool);
     };
-    QUIRE_TRY_STATUS(tiers_.fill(part.to, read));
+    QUIRE_TRY_STATUS(tiers_.fill(range.to, read));
   }
   return engine_.thread().ask<StateRef>([&] {
     ledger().sequences().advance(restored.sequence, restored.missing);
@@ -241,38 +244,39 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
   });
 }
 
-Status SavedSequences::read_now(const kv_store::RunPart& part, const OpenPart& open,
+Status SavedSequences::read_now(const kv_store::BlockRange& range, const OpenBlocks& open,
                                 kv_store::PagedPool& pool) {
-  QUIRE_TRY(const auto files, open(part, Purpose::kRead));
-  for (const kv_store::KVFilePart& from : files) {
-    QUIRE_TRY_STATUS(tiers_.read_part(*from.file, from.part, pool));
+  QUIRE_TRY(const auto files, open(range, Purpose::kRead));
+  for (const kv_store::KVFileRange& from : files) {
+    QUIRE_TRY_STATUS(tiers_.read_range(*from.file, from.blocks, pool));
   }
   return {};
 }
 
 // The load would go right without it, but who has a damaged file is told while there is another
 // copy of its KV.
-Status SavedSequences::verify_what_was_there(const Restored& restored, const OpenPart& open) const {
+Status SavedSequences::verify_what_was_there(const Restored& restored,
+                                             const OpenBlocks& open) const {
   if (restored.there.to.empty()) {
     return {};
   }
   QUIRE_TRY(const auto files, open(restored.there, Purpose::kVerify));
-  for (const kv_store::KVFilePart& from : files) {
+  for (const kv_store::KVFileRange& from : files) {
     QUIRE_TRY_STATUS(
-        tiers_.for_each_layer_of(from.part, [&](int layer) { return from.verify_layer(layer); }));
+        tiers_.for_each_layer_of(from.blocks, [&](int layer) { return from.verify_layer(layer); }));
   }
   return {};
 }
 
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
-Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const OpenPart& open) {
+Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const OpenBlocks& open) {
   std::vector<tiers::BackgroundLoads::Order> orders;
   // What is appended first copies the last block, in all layers, so that one is read before.
-  if (!restored.parts.empty()) {
-    QUIRE_TRY(auto last, open(take_last_block(restored.parts.back()), Purpose::kRead));
+  if (!restored.ranges.empty()) {
+    QUIRE_TRY(auto last, open(take_last_block(restored.ranges.back()), Purpose::kRead));
     if (!last.empty()) {
       orders.push_back(
-          {.parts = std::move(last), .done = [](tiers::BackgroundLoads::Load&, double) {}});
+          {.ranges = std::move(last), .done = [](tiers::BackgroundLoads::Load&, double) {}});
     }
   }
   tiers::BackgroundLoads::Order others{
@@ -285,9 +289,9 @@ Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const
         }
         ledger().sequences().close(sequence);
       }};
-  for (const kv_store::RunPart& part : restored.parts) {
-    QUIRE_TRY(auto files, open(part, Purpose::kRead));
-    std::ranges::move(files, std::back_inserter(others.parts));
+  for (const kv_store::BlockRange& range : restored.ranges) {
+    QUIRE_TRY(auto files, open(range, Purpose::kRead));
+    std::ranges::move(files, std::back_inserter(others.ranges));
   }
   orders.push_back(std::move(others));
   return engine_.thread().ask<StateRef>([&] {
@@ -311,10 +315,10 @@ Result<StateRef> SavedSequences::load(const std::filesystem::path& path,
   const kv_store::KVFileContent& content = file->content();
   QUIRE_TRY(SavedState rest,
             parse_saved_state(content.metadata_json, content.runs.size(), path.string()));
-  const auto open = [&file](const kv_store::RunPart& part, Purpose) {
-    std::vector<kv_store::KVFilePart> parts;
-    parts.push_back({.file = file, .part = part});
-    return Result(std::move(parts));
+  const auto open = [&file](const kv_store::BlockRange& range, Purpose) {
+    std::vector<kv_store::KVFileRange> ranges;
+    ranges.push_back({.file = file, .blocks = range});
+    return Result(std::move(ranges));
   };
   return restore(content.runs, std::move(rest), open, options);
 }

@@ -51,17 +51,18 @@ class SavedSequences {
   };
   // Blocks until the KV of the state is there.
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Makes a state of saved runs. `open` returns the files that have a part of a run, or, to verify
+  // Makes a state of saved runs. `open` returns the files that have a range of a run, or, to verify
   // it, those of them that the caller does not know to be whole. Uses what the prefix cache has of
   // the runs. With options.wait all KV is read and verified when it returns. Without it, missing KV
   // is read in the background where the pool allows that, and a damaged block is the error of the
   // requests that read it. kOverflow outside of the model's context, kCorrupt for lost blocks that
   // the window still sees, kOutOfBlocks.
   enum class Purpose : std::uint8_t { kRead, kVerify };
-  using OpenPart = std::function<Result<std::vector<kv_store::KVFilePart>>(
-      const kv_store::RunPart& part, Purpose purpose)>;
+  using OpenBlocks = std::function<Result<std::vector<kv_store::KVFileRange>>(
+      const kv_store::BlockRange& range, Purpose purpose)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                         const OpenPart& open, const LoadSequenceOptions& options);
+                                         const OpenBlocks& open,
+                                         const LoadSequenceOptions& options);
 
   // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
   [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
@@ -84,9 +85,9 @@ class SavedSequences {
     SeqId sequence;
     std::int32_t lost_blocks = 0;  // of the own run, without KV
     std::int32_t missing = 0;      // own tokens whose KV is read
-    std::vector<kv_store::RunPart> parts;
-    kv_store::RunPart there;  // of the own run: `to` has that KV already
-    bool loading = false;     // in the background, which closes the sequence when it ends
+    std::vector<kv_store::BlockRange> ranges;
+    kv_store::BlockRange there;  // of the own run: `to` has that KV already
+    bool loading = false;        // in the background, which closes the sequence when it ends
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const std::string& salt);
@@ -94,11 +95,12 @@ class SavedSequences {
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
   void plan_reads(Restored& restored, std::int32_t there) const;
-  [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenPart& open);
-  [[nodiscard]] Status read_now(const kv_store::RunPart& part, const OpenPart& open,
+  [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenBlocks& open);
+  [[nodiscard]] Status read_now(const kv_store::BlockRange& range, const OpenBlocks& open,
                                 kv_store::PagedPool& pool);
-  [[nodiscard]] Status verify_what_was_there(const Restored& restored, const OpenPart& open) const;
-  [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenPart& open);
+  [[nodiscard]] Status verify_what_was_there(const Restored& restored,
+                                             const OpenBlocks& open) const;
+  [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenBlocks& open);
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] const kv_store::PagedPool& pool() const;

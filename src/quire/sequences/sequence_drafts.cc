@@ -42,7 +42,7 @@ constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
 
 // `end`: the position behind the last token.
 Status SequenceDrafts::check_end(std::int64_t end) const {
-  const std::int64_t limit = engine_.model_config().max_positions;
+  const std::int64_t limit = engine_.model_config().context_length;
   if (end <= limit) {
     return {};
   }

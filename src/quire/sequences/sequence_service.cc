@@ -370,7 +370,7 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
         const auto known = std::ssize(engine_.core().ledger.sequences().tokens(state->sequence));
         // The KV of the last sampled token is never needed, so one more token than positions fits.
         const std::int64_t room =
-            engine_.model_config().max_positions - (own.start_position + known) + std::int64_t{1};
+            engine_.model_config().context_length - (own.start_position + known) + std::int64_t{1};
         engine::NewRequest request = request_for(engine::RequestKind::kGenerate, state);
         const std::int32_t before = how.sampler_goes_on ? state->sampled : 0;
         request.sampled_before = before;

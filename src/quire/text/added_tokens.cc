@@ -111,12 +111,12 @@ const AddedToken* AddedTokenMatcher::match_at(std::string_view text, std::size_t
   return meter.step(static_cast<std::int64_t>((end - at) / 4) + 1) ? best : nullptr;
 }
 
-std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_view text,
-                                                                 const Authors& authors,
-                                                                 base::WorkMeter& meter) const {
-  std::vector<Segment> segments;
+std::vector<AddedTokenMatcher::TextRange> AddedTokenMatcher::split(std::string_view text,
+                                                                   const Authors& authors,
+                                                                   base::WorkMeter& meter) const {
+  std::vector<TextRange> ranges;
   SpaceEnds space_ends(text);
-  std::size_t taken = 0;  // end of the last segment
+  std::size_t taken = 0;  // end of the last range
   meter.step_bytes(text.size());
   for (std::size_t at = 0; at < text.size() && !tokens_.empty() && !meter.failed();) {
     const AddedToken* token = starts_token_[static_cast<unsigned char>(text[at])]
@@ -139,15 +139,15 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_vie
       end = space_ends.behind(end);
     }
     if (taken < begin) {
-      segments.push_back({.begin = taken, .end = begin, .id = -1});
+      ranges.push_back({.begin = taken, .end = begin, .id = -1});
     }
-    segments.push_back({.begin = begin, .end = end, .id = token->id});
+    ranges.push_back({.begin = begin, .end = end, .id = token->id});
     taken = end;
   }
   if (taken < text.size()) {
-    segments.push_back({.begin = taken, .end = text.size(), .id = -1});
+    ranges.push_back({.begin = taken, .end = text.size(), .id = -1});
   }
-  return segments;
+  return ranges;
 }
 
 }  // namespace quire::text

@@ -32,15 +32,15 @@ class AddedTokenMatcher {
   // Matches `tokens[i].content`. Empty contents are left out.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  struct Segment {
+  struct TextRange {
     std::size_t begin;
     std::size_t end;
     TokenId id;  // -1: text
   };
-  // Cuts well-formed `text` into text and token segments, none empty but tokens without a width. A
+  // Cuts well-formed `text` into text and token ranges, none empty but tokens without a width. A
   // special token counts only where `authors` allow it. Cut short when `meter` has failed.
-  [[nodiscard]] std::vector<Segment> split(std::string_view text, const Authors& authors,
-                                           base::WorkMeter& meter) const;
+  [[nodiscard]] std::vector<TextRange> split(std::string_view text, const Authors& authors,
+                                             base::WorkMeter& meter) const;
   // Whether this token matches wherever it is written, and leaves the text on its left as it is.
   [[nodiscard]] bool always_cuts(TokenId id) const;
 

@@ -38,9 +38,9 @@ static_assert(kFromArgument == Provenance::kArgument);
 // they stand.
 class Converter {
  public:
-  enum class Place : std::uint8_t { kMessage, kContent, kPart, kElsewhere };
-  Converter(Meter& meter, std::int32_t source, Place place = Place::kElsewhere)
-      : meter_(meter), source_(source), place_(place) {}
+  enum class Field : std::uint8_t { kMessage, kContent, kPart, kElsewhere };
+  Converter(Meter& meter, std::int32_t source, Field field = Field::kElsewhere)
+      : meter_(meter), source_(source), field_(field) {}
 
   // Recursion is bounded: `level` counts the containers around `value`.
   Result<jinja::Value> convert(base::JsonView value, int level = 0) const {
@@ -79,7 +79,7 @@ class Converter {
     jinja::SequenceBuilder out(meter);
     for (std::size_t i = 0; i < array.size(); ++i) {
       const auto source = static_cast<std::int32_t>(i);
-      QUIRE_TRY(auto item, Converter(meter, source, Place::kMessage).convert(array[i], 1));
+      QUIRE_TRY(auto item, Converter(meter, source, Field::kMessage).convert(array[i], 1));
       out.push(std::move(item));
     }
     return std::move(out).build();
@@ -116,16 +116,16 @@ class Converter {
   // Of the value under `key` of a dict, of an item of a list.
   [[nodiscard]] Converter inside(std::string_view key) const {
     const bool is_name =
-        (place_ == Place::kMessage && key == "role") || (place_ == Place::kPart && key == "type");
-    const Place place = place_ == Place::kMessage && key == "content" ? Place::kContent
-                        : place_ == Place::kContent                   ? Place::kPart
-                                                                      : Place::kElsewhere;
-    return {meter_, is_name ? as_name(source_) : source_, place};
+        (field_ == Field::kMessage && key == "role") || (field_ == Field::kPart && key == "type");
+    const Field field = field_ == Field::kMessage && key == "content" ? Field::kContent
+                        : field_ == Field::kContent                   ? Field::kPart
+                                                                      : Field::kElsewhere;
+    return {meter_, is_name ? as_name(source_) : source_, field};
   }
 
   Meter& meter_;
   std::int32_t source_;
-  Place place_;
+  Field field_;
 };
 
 std::tm calendar_time(const RenderOptions& options) {
@@ -199,12 +199,12 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
   QUIRE_TRY(const auto scope, make_scope(impl_->parsed, runtime, variables, options));
   QUIRE_TRY(const auto text, jinja::run_template(impl_->parsed, runtime, scope));
   RenderedPrompt out;
-  out.spans.reserve(text->runs().size());
+  out.spans.reserve(text->ranges().size());
   std::size_t begin = 0;
-  for (const auto& run : text->runs()) {
-    out.spans.push_back({std::string(text->view().substr(begin, run.end - begin)),
-                         {.source = without_name(run.source), .is_name = is_name(run.source)}});
-    begin = run.end;
+  for (const auto& range : text->ranges()) {
+    out.spans.push_back({std::string(text->view().substr(begin, range.end - begin)),
+                         {.source = without_name(range.source), .is_name = is_name(range.source)}});
+    begin = range.end;
   }
   return out;
 }

@@ -69,7 +69,7 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // `variables` is an object: messages, add_generation_prompt, bos_token, eos_token, tools,
+  // `variables` is a JSON object: messages, add_generation_prompt, bos_token, eos_token, tools,
   // documents, ... Strings and keys inside `messages` keep the index of their message as
   // provenance, through every operation that moves, cuts or changes text; numbers keep it when
   // they are printed as they are. What operations add (quotes of |tojson, separators of |join) has

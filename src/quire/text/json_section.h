@@ -10,7 +10,8 @@
 
 namespace quire::text {
 
-// The object and its type. kInvalidArgument naming `section` when it is not an object with a type.
+// The JSON object and its type. kInvalidArgument naming `section` when it is not an object with a
+// type.
 struct TypedSection {
   base::JsonView object;
   std::string type;

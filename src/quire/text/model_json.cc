@@ -27,7 +27,7 @@ namespace {
 constexpr std::int64_t kFreeIds = 65536;
 constexpr std::int64_t kIdsPerToken = 4;
 
-// The vocabulary as an object of token to id.
+// The vocabulary as a JSON object of token to id.
 Status read_vocab(base::JsonView model, Vocabulary& vocabulary) {
   const base::JsonView tokens = model.find("vocab");
   if (!tokens.is_object()) {

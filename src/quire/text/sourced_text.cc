@@ -59,8 +59,8 @@ std::size_t Text::byte_offset(std::size_t index) const {
 }
 
 std::int32_t Text::source_at(std::size_t offset) const {
-  return std::upper_bound(runs_.begin(), runs_.end(), offset,
-                          [](std::size_t at, const Run& run) { return at < run.end; })
+  return std::upper_bound(ranges_.begin(), ranges_.end(), offset,
+                          [](std::size_t at, const SourceRange& range) { return at < range.end; })
       ->source;
 }
 
@@ -68,10 +68,10 @@ void TextBuilder::append(std::string_view bytes, std::int32_t source) {
   if (bytes.empty()) {
     return;
   }
-  const bool same = !text_.runs_.empty() && text_.runs_.back().source == source;
+  const bool same = !text_.ranges_.empty() && text_.ranges_.back().source == source;
   const std::size_t size = text_.bytes_.size() + bytes.size();
   if (meter_ != nullptr && (!meter_->step_bytes(bytes.size()) || !meter_->allow_text(size) ||
-                            !text_.charge_.add(bytes.size() + (same ? 0 : sizeof(Run))))) {
+                            !text_.charge_.add(bytes.size() + (same ? 0 : sizeof(SourceRange))))) {
     return;
   }
   text_.bytes_ += bytes;
@@ -79,20 +79,21 @@ void TextBuilder::append(std::string_view bytes, std::int32_t source) {
                    return static_cast<unsigned char>(c) < 0x80;
                  });
   if (same) {
-    text_.runs_.back().end = size;
+    text_.ranges_.back().end = size;
   } else {
-    text_.runs_.push_back({size, source});
+    text_.ranges_.push_back({size, source});
   }
 }
 
 void TextBuilder::append(const Text& text, std::size_t begin, std::size_t end) {
-  auto run = std::upper_bound(text.runs_.begin(), text.runs_.end(), begin,
-                              [](std::size_t at, const Run& each) { return at < each.end; });
+  auto range =
+      std::upper_bound(text.ranges_.begin(), text.ranges_.end(), begin,
+                       [](std::size_t at, const SourceRange& each) { return at < each.end; });
   while (begin < end) {
-    const std::size_t stop = std::min(end, run->end);
-    append(text.view().substr(begin, stop - begin), run->source);
+    const std::size_t stop = std::min(end, range->end);
+    append(text.view().substr(begin, stop - begin), range->source);
     begin = stop;
-    ++run;
+    ++range;
   }
 }
 
@@ -218,14 +219,14 @@ TextPtr change_case(Meter& meter, const Text& text, Case to) {
   std::string changed;
   bool begins = true;
   std::size_t at = 0;
-  for (const Run& run : text.runs()) {
-    while (at < run.end && !meter.failed()) {
+  for (const SourceRange& range : text.ranges()) {
+    while (at < range.end && !meter.failed()) {
       const Decoded next = decode_at(text.view(), at);
       append_changed(text.view(), at, to, begins, changed);
       begins = begins_word(to, next.code);
       at += next.bytes;
-      if (changed.size() >= kFlushBytes || at >= run.end) {
-        out.append(changed, run.source);
+      if (changed.size() >= kFlushBytes || at >= range.end) {
+        out.append(changed, range.source);
         changed.clear();
       }
     }

@@ -26,31 +26,31 @@ inline constexpr std::int32_t kFromArgument = -2;
   return is_name(source) ? -5 - source : source;
 }
 
-// Bytes up to `end` (from the end of the run before) come from `source`, a Provenance::source.
-struct Run {
+// Bytes up to `end` (from the end of the range before) come from `source`, a Provenance::source.
+struct SourceRange {
   std::size_t end = 0;
   std::int32_t source = 0;
 };
 
-// Invariants: well-formed UTF-8; runs are not empty, ascend, end at the size, and neighbours have
+// Invariants: well-formed UTF-8; ranges are not empty, ascend, end at the size, and neighbours have
 // different sources.
 class Text {
  public:
   [[nodiscard]] std::string_view view() const { return bytes_; }
   [[nodiscard]] std::size_t size_bytes() const { return bytes_.size(); }
-  [[nodiscard]] const std::vector<Run>& runs() const { return runs_; }
+  [[nodiscard]] const std::vector<SourceRange>& ranges() const { return ranges_; }
 
   // In code points. O(1) for ASCII, else O(bytes).
   [[nodiscard]] std::size_t length() const;
   // Offset in bytes of code point `index`; the size when index >= length.
   [[nodiscard]] std::size_t byte_offset(std::size_t index) const;
-  // Source of the byte at `offset`. Precondition: offset < size_bytes(). O(log runs).
+  // Source of the byte at `offset`. Precondition: offset < size_bytes(). O(log ranges).
   [[nodiscard]] std::int32_t source_at(std::size_t offset) const;
 
  private:
   friend class TextBuilder;
   std::string bytes_;
-  std::vector<Run> runs_;
+  std::vector<SourceRange> ranges_;
   bool ascii_ = true;
   Charge charge_;
 };

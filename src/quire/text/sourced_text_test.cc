@@ -24,13 +24,13 @@ struct Plain {
 void expect_same(const Text& text, const Plain& plain) {
   ASSERT_EQ(text.view(), plain.bytes);
   std::size_t begin = 0;
-  for (std::size_t i = 0; i < text.runs().size(); ++i) {
-    const Run& run = text.runs()[i];
-    ASSERT_LT(begin, run.end);
-    ASSERT_TRUE(i == 0 || text.runs()[i - 1].source != run.source);
-    for (; begin < run.end; ++begin) {
-      ASSERT_EQ(plain.sources[begin], run.source);
-      ASSERT_EQ(text.source_at(begin), run.source);
+  for (std::size_t i = 0; i < text.ranges().size(); ++i) {
+    const SourceRange& range = text.ranges()[i];
+    ASSERT_LT(begin, range.end);
+    ASSERT_TRUE(i == 0 || text.ranges()[i - 1].source != range.source);
+    for (; begin < range.end; ++begin) {
+      ASSERT_EQ(plain.sources[begin], range.source);
+      ASSERT_EQ(text.source_at(begin), range.source);
     }
   }
   ASSERT_EQ(begin, plain.bytes.size());

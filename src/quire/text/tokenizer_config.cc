@@ -26,7 +26,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kSpecialNames = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
-// A token is written as a string or as an object with "content". One that has a name is special
+// A token is written as a string or as a JSON object with "content". One that has a name is special
 // whatever it says.
 Result<AddedToken> special_token(base::JsonView value, std::string_view key, bool is_named) {
   base::Json token = value.is_object() ? base::Json::copy(value) : base::Json::object();
@@ -43,7 +43,8 @@ Result<AddedToken> special_token(base::JsonView value, std::string_view key, boo
   return added_token_from_json(token);
 }
 
-// The seven names, then the model's own: other keys of this form, then those given in an object.
+// The seven names, then the model's own: other keys of this form, then those given in a JSON
+// object.
 std::vector<base::JsonMember> named_values(base::JsonView object) {
   std::vector<base::JsonMember> values;
   for (const std::string_view name : kSpecialNames) {

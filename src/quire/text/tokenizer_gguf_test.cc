@@ -25,14 +25,14 @@ VocabSpec spm() {
   return spec;
 }
 
-Tokenizer load(VocabSpec spec) {
+Tokenizer tokenizer_of(VocabSpec spec) {
   auto made = Tokenizer::from_vocab(std::move(spec));
   EXPECT_TRUE(made.ok()) << made.error().message;
   return std::move(made).value();
 }
 
 TEST(GgufSpm, MergesByScoreAndAddsBosAndSpace) {
-  const Tokenizer tokenizer = load(spm());
+  const Tokenizer tokenizer = tokenizer_of(spm());
   // "▁ab": "▁a" (-4) goes before "ab" (-5), then "▁ab".
   EXPECT_EQ(tokenizer.encode("ab").value(), (Ids{1, 9}));
   EXPECT_EQ(tokenizer.encode("ab", {.add_special_tokens = false}).value(), (Ids{9}));
@@ -46,7 +46,7 @@ TEST(GgufSpm, FallsBackToBytesOrUnknown) {
   VocabSpec spec = spm();
   spec.tokens[5] = "z";  // no "a" any more, but its byte
   spec.tokens[7] = "zz";
-  const Tokenizer tokenizer = load(spec);
+  const Tokenizer tokenizer = tokenizer_of(spec);
   EXPECT_EQ(tokenizer.encode("a", {.add_special_tokens = false}).value(), (Ids{4, 3}));
   EXPECT_EQ(tokenizer.encode("q", {.add_special_tokens = false}).value(), (Ids{4, 0}));
 }
@@ -56,7 +56,7 @@ TEST(GgufSpm, FlagsOfTheFileCount) {
   spec.add_bos = 0;
   spec.add_eos = 1;
   spec.add_space_prefix = 0;
-  const Tokenizer tokenizer = load(spec);
+  const Tokenizer tokenizer = tokenizer_of(spec);
   EXPECT_EQ(tokenizer.encode("ab").value(), (Ids{8, 2}));
   EXPECT_EQ(tokenizer.decode(Ids{9}).value(), " ab");
 }
@@ -67,14 +67,14 @@ TEST(GgufBpe, SplitsAsItsPreSays) {
   spec.token_types = {1, 1, 1, 1, 1, 1, 3};
   spec.merges = {"1 2", "\u0120 a"};
   spec.bos = spec.eos = 6;
-  EXPECT_EQ(load(spec).encode("12 a").value(), (Ids{2, 5}));
+  EXPECT_EQ(tokenizer_of(spec).encode("12 a").value(), (Ids{2, 5}));
   spec.pre = "smollm";  // digits one by one
-  EXPECT_EQ(load(spec).encode("12 a").value(), (Ids{0, 1, 5}));
+  EXPECT_EQ(tokenizer_of(spec).encode("12 a").value(), (Ids{0, 1, 5}));
   spec.pre = "llama-bpe";  // adds BOS
-  EXPECT_EQ(load(spec).encode("12 a").value(), (Ids{6, 2, 5}));
+  EXPECT_EQ(tokenizer_of(spec).encode("12 a").value(), (Ids{6, 2, 5}));
   spec.add_bos = 0;
-  EXPECT_EQ(load(spec).encode("12 a<|endoftext|>").value(), (Ids{2, 5, 6}));
-  EXPECT_EQ(load(spec).decode(Ids{2, 5, 6}).value(), "12 a");
+  EXPECT_EQ(tokenizer_of(spec).encode("12 a<|endoftext|>").value(), (Ids{2, 5, 6}));
+  EXPECT_EQ(tokenizer_of(spec).decode(Ids{2, 5, 6}).value(), "12 a");
 }
 
 TEST(GgufBert, IsGreedyAndWrapsTheText) {
@@ -85,7 +85,7 @@ TEST(GgufBert, IsGreedyAndWrapsTheText) {
   spec.unk = 0;
   spec.cls = 1;
   spec.sep = 2;
-  const Tokenizer tokenizer = load(spec);
+  const Tokenizer tokenizer = tokenizer_of(spec);
   EXPECT_EQ(tokenizer.encode("Pl\u00e1ying! x").value(), (Ids{1, 3, 4, 6, 0, 2}));
   EXPECT_EQ(tokenizer.decode(Ids{1, 3, 4, 2}).value(), "playing");
 }
@@ -97,7 +97,7 @@ TEST(GgufUgm, TakesTheBestPath) {
   spec.scores = {0, 0, 0, -1, -2, -2, -3, -1};
   spec.token_types = {3, 3, 2, 1, 1, 1, 1, 1};
   spec.add_space_prefix = 1;
-  const Tokenizer tokenizer = load(spec);
+  const Tokenizer tokenizer = tokenizer_of(spec);
   EXPECT_EQ(tokenizer.encode("ab").value(), (Ids{7, 5, 1}));  // -3; "▁" + "ab" is -4
   EXPECT_EQ(tokenizer.encode("xyz").value(), (Ids{3, 2, 1}));
 }
@@ -108,7 +108,7 @@ TEST(GgufVocab, ControlTokensThatEndATurnAreFoundByTheirSpelling) {
   spec.tokens.insert(spec.tokens.end(), {"<|end|>", "<|endoftext|>", "<|user|>", "<|im_end|>"});
   spec.scores.resize(spec.tokens.size());
   spec.token_types.insert(spec.token_types.end(), {3, 3, 3, 1});
-  EXPECT_EQ(load(spec).turn_end_ids(), (Ids{2, 10, 11}));
+  EXPECT_EQ(tokenizer_of(spec).turn_end_ids(), (Ids{2, 10, 11}));
 }
 
 TEST(GgufVocab, RefusesWhatContradictsItself) {

@@ -113,18 +113,18 @@ void TokenizerPipeline::encode(std::string_view text, const Authors& authors,
   const Authors everybody_user;
   const Authors& trusted = split_special_tokens ? everybody_user : authors;
   ModelScratch scratch(meter);
-  for (const auto& segment : raw_added.split(text, trusted, meter)) {
-    if (segment.id >= 0) {
-      out.push_back(segment.id);
+  for (const auto& range : raw_added.split(text, trusted, meter)) {
+    if (range.id >= 0) {
+      out.push_back(range.id);
       continue;
     }
-    const std::size_t size = segment.end - segment.begin;
-    NormalText normal{.text = std::string(text.substr(segment.begin, size)),
+    const std::size_t size = range.end - range.begin;
+    NormalText normal{.text = std::string(text.substr(range.begin, size)),
                       .authors = {.each = {}, .only = trusted.only},
-                      .origin_bytes = segment.begin == 0 ? utf8_length(text[0]) : 0,
+                      .origin_bytes = range.begin == 0 ? utf8_length(text[0]) : 0,
                       .meter = &meter};
     if (has_normalized_specials && !trusted.each.empty()) {
-      normal.authors.each = trusted.each.substr(segment.begin, size);
+      normal.authors.each = trusted.each.substr(range.begin, size);
     }
     encode_stretch(std::move(normal), scratch, out);
     if (meter.failed()) {
@@ -141,15 +141,14 @@ void TokenizerPipeline::encode_stretch(NormalText normal, ModelScratch& scratch,
       return;
     }
   }
-  for (const auto& segment : normalized_added.split(normal.text, normal.authors, *normal.meter)) {
-    if (segment.id >= 0) {
-      out.push_back(segment.id);
+  for (const auto& range : normalized_added.split(normal.text, normal.authors, *normal.meter)) {
+    if (range.id >= 0) {
+      out.push_back(range.id);
       continue;
     }
-    Pieces pieces{
-        .text = normal.text.substr(segment.begin, segment.end - segment.begin),
-        .origin_bytes = normal.origin_bytes - std::min(normal.origin_bytes, segment.begin),
-        .meter = normal.meter};
+    Pieces pieces{.text = normal.text.substr(range.begin, range.end - range.begin),
+                  .origin_bytes = normal.origin_bytes - std::min(normal.origin_bytes, range.begin),
+                  .meter = normal.meter};
     pieces.ranges.push_back({.begin = 0, .end = pieces.text.size()});
     for (const auto& step : pre_tokenizers) {
       step->apply(pieces);

@@ -1,4 +1,4 @@
-// TokenizerPipeline: the steps of a tokenizer, which the loaders (tokenizer_json.cc,
+// TokenizerPipeline: the steps of a tokenizer, which the readers (tokenizer_json.cc,
 // tokenizer_gguf.cc, tokenizer_sentencepiece.cc) fill in.
 //
 // text -> added tokens (raw) -> normalizers -> added tokens (normalized) -> pre-tokenizers -> model

@@ -39,11 +39,11 @@ namespace quire::tiers {
 namespace {
 
 // By way of host memory.
-Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::PagedPool& pool,
+Status read_to_device(const kv_store::KVFileRange& from, int layer, kv_store::PagedPool& pool,
                       device::HostBuffer& staging) {
-  const kv_store::RunPart& part = from.part;
+  const kv_store::BlockRange& range = from.blocks;
   const tensor::KVGeometry& geometry = pool.geometry();
-  const std::size_t bytes = part.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
+  const std::size_t bytes = range.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
                             static_cast<std::size_t>(geometry.head_block_bytes());
   if (staging.size() < bytes) {
     staging = {};
@@ -53,8 +53,8 @@ Status read_to_device(const kv_store::KVFilePart& from, int layer, kv_store::Pag
     return {ErrorCode::kOutOfBlocks, "the machine has no memory left to read saved KV into"};
   }
   const std::span<std::byte> read = staging.span().first(bytes);
-  QUIRE_TRY_STATUS(from.file->read_layer(part.run, layer, part.first_block, read));
-  return pool.write_layer(layer, part.to, read);
+  QUIRE_TRY_STATUS(from.file->read_layer(range.run, layer, range.first_block, read));
+  return pool.write_layer(layer, range.to, read);
 }
 
 }  // namespace
@@ -149,27 +149,27 @@ Status BackgroundLoads::await(std::span<const LoadRef> loads, const Interrupt& i
 
 Status BackgroundLoads::Load::outcome() {
   wait(all_layers_ - 1);
-  return failure([](const kv_store::KVFilePart&) { return true; });
+  return failure([](const kv_store::KVFileRange&) { return true; });
 }
 
 Status BackgroundLoads::Load::outcome(std::span<const BlockId> blocks) {
   wait(all_layers_ - 1);
-  return failure([&](const kv_store::KVFilePart& part) {
-    return std::ranges::find_first_of(part.part.to, blocks) != part.part.to.end();
+  return failure([&](const kv_store::KVFileRange& range) {
+    return std::ranges::find_first_of(range.blocks.to, blocks) != range.blocks.to.end();
   });
 }
 
 void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
                                        device::HostBuffer& staging) {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
     if (has_failed(i)) {
       continue;
     }
-    const kv_store::KVFilePart& part = parts_[i];
+    const kv_store::KVFileRange& range = ranges_[i];
     Status status;
     try {
-      status = pool.on_device() ? read_to_device(part, layer, pool, staging)
-                                : part.read_layer(layer, pool);
+      status = pool.on_device() ? read_to_device(range, layer, pool, staging)
+                                : range.read_layer(layer, pool);
     } catch (const std::bad_alloc&) {
       status = base::no_memory("KV that is read");
     }
@@ -181,35 +181,35 @@ void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
 
 std::int64_t BackgroundLoads::Load::bytes(const kv_store::PagedPool& pool) const {
   std::int64_t blocks = 0;
-  for (const kv_store::KVFilePart& part : parts_) {
-    blocks += std::ssize(part.part.to);
+  for (const kv_store::KVFileRange& range : ranges_) {
+    blocks += std::ssize(range.blocks.to);
   }
   return blocks * pool.geometry().block_bytes();
 }
 
-bool BackgroundLoads::Load::has_failed(std::size_t part) {
+bool BackgroundLoads::Load::has_failed(std::size_t range) {
   const std::lock_guard lock(mutex_);
-  return !failures_[part].ok();
+  return !failures_[range].ok();
 }
 
-// The first error of a part stays.
-void BackgroundLoads::Load::fail(std::size_t part, Status why) {
+// The first error of a range stays.
+void BackgroundLoads::Load::fail(std::size_t range, Status why) {
   const std::lock_guard lock(mutex_);
-  if (failures_[part].ok()) {
-    failures_[part] = std::move(why);
+  if (failures_[range].ok()) {
+    failures_[range] = std::move(why);
   }
 }
 
 void BackgroundLoads::Load::fail_all(const Status& why) {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
     fail(i, base::copy_of(why.error()));
   }
 }
 
-Status BackgroundLoads::Load::failure(const std::function<bool(const kv_store::KVFilePart&)>& of) {
+Status BackgroundLoads::Load::failure(const std::function<bool(const kv_store::KVFileRange&)>& of) {
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (!failures_[i].ok() && of(parts_[i])) {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    if (!failures_[i].ok() && of(ranges_[i])) {
       return failures_[i];
     }
   }
@@ -244,12 +244,12 @@ void BackgroundLoads::start(std::vector<Order> orders) {
   std::list<LoadRef> loads;
   for (Order& order : orders) {
     UnderWay next;
-    for (const kv_store::KVFilePart& part : order.parts) {
-      for (const BlockId block : part.part.to) {
+    for (const kv_store::KVFileRange& range : order.ranges) {
+      for (const BlockId block : range.blocks.to) {
         next.blocks.insert(block.value);
       }
     }
-    next.load = std::make_shared<Load>(std::move(order.parts), pool_.geometry().layers);
+    next.load = std::make_shared<Load>(std::move(order.ranges), pool_.geometry().layers);
     next.load->ended_.emplace_back([this, load = next.load.get()] { finish(load); });
     next.done = std::move(order.done);
     loads.push_back(next.load);
@@ -349,10 +349,10 @@ void BackgroundLoads::finish(const Load* ended) {
   std::erase_if(bad_, [&](const auto& known) {
     return !(ledger_.current(known.second.block.id) == known.second.block);
   });
-  for (const kv_store::KVFilePart& part : load->parts_) {
+  for (const kv_store::KVFileRange& range : load->ranges_) {
     const Status why =
-        load->failure([&](const kv_store::KVFilePart& other) { return &other == &part; });
-    for (const BlockId block : part.part.to) {
+        load->failure([&](const kv_store::KVFileRange& other) { return &other == &range; });
+    for (const BlockId block : range.blocks.to) {
       if (!why.ok()) {
         bad_.insert_or_assign(block.value, Bad{.block = ledger_.current(block), .why = why});
       }

@@ -2,8 +2,8 @@
 // layer after layer. Computing begins when the first layer is there and waits for each other one.
 // Several threads read for a device, each a layer of its own.
 //
-// A block whose part of a load failed is bad until it is free again, and so is every copy of it.
-// A request that computed over a bad block fails with the error of the part.
+// A block whose range of a load failed is bad until it is free again, and so is every copy of it.
+// A request that computed over a bad block fails with the error of the range.
 //
 // Thread rule: the engine's thread, but for the functions of a `Load`, which any thread may call.
 #pragma once
@@ -43,39 +43,39 @@ inline constexpr int kMostReaders = 4;
 
 class BackgroundLoads final : public engine::KvGate {
  public:
-  // Parts that are read together, layer after layer. A part that fails ends alone.
+  // Ranges that are read together, layer after layer. A range that fails ends alone.
   class Load final : public engine::KvGate::Load {
    public:
-    Load(std::vector<kv_store::KVFilePart> parts, int layers)
-        : parts_(std::move(parts)), all_layers_(layers), failures_(parts_.size()) {}
+    Load(std::vector<kv_store::KVFileRange> ranges, int layers)
+        : ranges_(std::move(ranges)), all_layers_(layers), failures_(ranges_.size()) {}
     // Blocks until layers 0 to `layer` have been read or have failed.
     void wait(int layer) override;
     // Waits at most `at_most` for all layers. Returns whether they have ended.
     [[nodiscard]] bool wait_end(std::chrono::milliseconds at_most);
-    // Waits for all layers. The error of a part, of all or of those that fill some of `blocks`.
+    // Waits for all layers. The error of a range, of all or of those that fill some of `blocks`.
     [[nodiscard]] Status outcome();
     [[nodiscard]] Status outcome(std::span<const BlockId> blocks);
 
    private:
     friend class BackgroundLoads;
-    // `staging`: the reading thread's, for a layer of the largest part so far.
+    // `staging`: the reading thread's, for a layer of the largest range so far.
     void read_layer(int layer, kv_store::PagedPool& pool, device::HostBuffer& staging);
     [[nodiscard]] std::int64_t bytes(const kv_store::PagedPool& pool) const;
-    [[nodiscard]] bool has_failed(std::size_t part);
-    void fail(std::size_t part, Status why);
+    [[nodiscard]] bool has_failed(std::size_t range);
+    void fail(std::size_t range, Status why);
     void fail_all(const Status& why);
-    // Returns the first failure so far of parts that `of` accepts. Does not wait.
-    [[nodiscard]] Status failure(const std::function<bool(const kv_store::KVFilePart&)>& of);
+    // Returns the first failure so far of ranges that `of` accepts. Does not wait.
+    [[nodiscard]] Status failure(const std::function<bool(const kv_store::KVFileRange&)>& of);
     void note(int layers);
 
-    const std::vector<kv_store::KVFilePart> parts_;
+    const std::vector<kv_store::KVFileRange> ranges_;
     const int all_layers_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
     int layers_ = 0;                // that have been read
     double seconds_ = 0;            // that reading took
     engine::Tasks ended_;           // that says so to the engine's thread
-    std::vector<Status> failures_;  // [parts]
+    std::vector<Status> failures_;  // [ranges]
   };
   using LoadRef = std::shared_ptr<Load>;
   // Waits until all have ended. kCancelled where the caller interrupts that, which the loads do not
@@ -97,10 +97,10 @@ class BackgroundLoads final : public engine::KvGate {
   // Abandons what has not been read. When no other call can come any more.
   void stop();
 
-  // Describes one load. `done` is called on the engine's thread when all parts have been read;
+  // Describes one load. `done` is called on the engine's thread when all ranges have been read;
   // nobody may free their blocks before that.
   struct Order {
-    std::vector<kv_store::KVFilePart> parts;
+    std::vector<kv_store::KVFileRange> ranges;
     Done done;
   };
   // Reads after what was started before, at once where the system grants no thread. Starts all

@@ -36,9 +36,9 @@ constexpr int kTokens = 10;  // three blocks of four
 
 class ArrivalsTest : public testing::Test {
  protected:
-  void start(std::vector<kv_store::KVFilePart> parts, BackgroundLoads::Done done) {
+  void start(std::vector<kv_store::KVFileRange> ranges, BackgroundLoads::Done done) {
     std::vector<BackgroundLoads::Order> orders;
-    orders.push_back({.parts = std::move(parts), .done = std::move(done)});
+    orders.push_back({.ranges = std::move(ranges), .done = std::move(done)});
     background_loads_.start(std::move(orders));
   }
   // The file's KV into these blocks.
@@ -46,10 +46,10 @@ class ArrivalsTest : public testing::Test {
       const std::string& file, const Blocks& to,
       BackgroundLoads::Done done = [](BackgroundLoads::Load&, double) {}) {
     auto opened = kv_store::KVFile::open(file).value();
-    std::vector<kv_store::KVFilePart> parts;
-    parts.push_back(
-        {.file = std::make_shared<const kv_store::KVFile>(std::move(opened)), .part = {.to = to}});
-    start(std::move(parts), std::move(done));
+    std::vector<kv_store::KVFileRange> ranges;
+    ranges.push_back({.file = std::make_shared<const kv_store::KVFile>(std::move(opened)),
+                      .blocks = {.to = to}});
+    start(std::move(ranges), std::move(done));
     return background_loads_.filling(to).back();
   }
 
@@ -173,17 +173,17 @@ TEST_F(ArrivalsTest, ACopyThatWasOrderedBeforeTheDamageWasSeenIsBadToo) {
 }
 
 TEST_F(ArrivalsTest, APartThatIsDamagedSpoilsNoOtherOfItsLoad) {
-  const auto part = [](const std::string& file, const Blocks& to) {
-    return kv_store::KVFilePart{
+  const auto range = [](const std::string& file, const Blocks& to) {
+    return kv_store::KVFileRange{
         .file = std::make_shared<const kv_store::KVFile>(kv_store::KVFile::open(file).value()),
-        .part = {.to = to}};
+        .blocks = {.to = to}};
   };
   const Blocks good = kv_store::ids({0, 1, 2}), bad = kv_store::ids({3, 4, 5});
-  std::vector<kv_store::KVFilePart> parts;
-  parts.push_back(part(damaged(), bad));
-  parts.push_back(part(saved(), good));
+  std::vector<kv_store::KVFileRange> ranges;
+  ranges.push_back(range(damaged(), bad));
+  ranges.push_back(range(saved(), good));
   Status ended, of_the_good_one = {ErrorCode::kInternal, "not yet"};
-  start(std::move(parts), [&](BackgroundLoads::Load& load, double) {
+  start(std::move(ranges), [&](BackgroundLoads::Load& load, double) {
     ended = load.outcome();
     of_the_good_one = load.outcome(good);
   });

@@ -226,27 +226,28 @@ kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segment
   return content;
 }
 
-Status TierService::for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const {
+Status TierService::for_each_layer_of(const kv_store::BlockRange& range,
+                                      const PerLayer& read) const {
   const tensor::KVGeometry& geometry = paged_pool().geometry();
-  const bool large = std::ssize(part.to) * geometry.block_bytes() >= kParallelReadBytes;
+  const bool large = std::ssize(range.to) * geometry.block_bytes() >= kParallelReadBytes;
   const int readers = large ? std::min(engine_.pool().threads(), kMostReaders) : 1;
   return for_each_layer(geometry.layers, read, readers);
 }
 
-Status TierService::read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
-                              kv_store::PagedPool& pool) {
+Status TierService::read_range(const kv_store::KVFile& file, const kv_store::BlockRange& range,
+                               kv_store::PagedPool& pool) {
   const auto start = std::chrono::steady_clock::now();
-  QUIRE_TRY_STATUS(for_each_layer_of(part, [&](int layer) {
-    return file.read_layer(part.run, layer, part.first_block, part.to, pool);
+  QUIRE_TRY_STATUS(for_each_layer_of(range, [&](int layer) {
+    return file.read_layer(range.run, layer, range.first_block, range.to, pool);
   }));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  reload_policy_.note_read(std::ssize(part.to) * pool.geometry().block_tokens, taken.count());
+  reload_policy_.note_read(std::ssize(range.to) * pool.geometry().block_tokens, taken.count());
   return {};
 }
 
 Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to) {
   return fill(to, [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
-    return read_part(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, pool);
+    return read_range(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, pool);
   });
 }
 
@@ -294,18 +295,18 @@ Result<kv::SegmentId> TierService::add_to(JointRead& read,
     return alias.error();
   }
   read.held.push_back(keep(*alias));
-  read.parts.push_back(
-      {.file = std::move(file), .part = {.run = run, .to = read.held.back()->blocks}});
+  read.ranges.push_back(
+      {.file = std::move(file), .blocks = {.run = run, .to = read.held.back()->blocks}});
   read.tokens += count;
   return id;
 }
 
 void TierService::start(JointRead read, std::function<void(BackgroundLoads::Load&)> done) {
-  if (read.parts.empty()) {
+  if (read.ranges.empty()) {
     return;
   }
   std::vector<BackgroundLoads::Order> orders(1);
-  orders[0].parts = std::move(read.parts);
+  orders[0].ranges = std::move(read.ranges);
   orders[0].done = [this, held = std::move(read.held), tokens = read.tokens,
                     done = std::move(done)](BackgroundLoads::Load& load, double seconds) {
     if (load.outcome().ok()) {

@@ -93,9 +93,9 @@ class TierService {
   [[nodiscard]] std::vector<HeldRef> from_files(
       std::span<const std::shared_ptr<const kv_store::KVFile>> files, Loads& loads);
 
-  // Parts that are read together in the background, into segments that can be used at once.
+  // Ranges that are read together in the background, into segments that can be used at once.
   struct JointRead {
-    std::vector<kv_store::KVFilePart> parts;
+    std::vector<kv_store::KVFileRange> ranges;
     std::vector<HeldRef> held;  // until all is read, whoever drops the segments
     std::int64_t tokens = 0;
   };
@@ -115,12 +115,13 @@ class TierService {
   using FillBlocks =
       std::function<Status(std::span<const BlockId> blocks, kv_store::PagedPool& pool)>;
   [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
-  // Calls `read` for each layer, from several threads where the part is large.
+  // Calls `read` for each layer, from several threads where the range is large.
   using PerLayer = std::function<Status(int layer)>;
-  [[nodiscard]] Status for_each_layer_of(const kv_store::RunPart& part, const PerLayer& read) const;
-  // Reads a part into the pool, and notes how long that took.
-  [[nodiscard]] Status read_part(const kv_store::KVFile& file, const kv_store::RunPart& part,
-                                 kv_store::PagedPool& pool);
+  [[nodiscard]] Status for_each_layer_of(const kv_store::BlockRange& range,
+                                         const PerLayer& read) const;
+  // Reads a range into the pool, and notes how long that took.
+  [[nodiscard]] Status read_range(const kv_store::KVFile& file, const kv_store::BlockRange& range,
+                                  kv_store::PagedPool& pool);
   // Returns what names the kernels in the identity of KV.
   [[nodiscard]] std::string kernels() const;
 

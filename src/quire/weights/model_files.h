@@ -1,5 +1,5 @@
 // ModelFiles: named tensors of a model file or folder, whatever the container. Safetensors and GGUF
-// readers fill it; the model's loader reads it.
+// readers fill it; the packer of weights reads it.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class ModelFiles {
   // As find, but absent is kCorrupt and a tensor that is only in unsupported() is kUnsupported.
   [[nodiscard]] Result<const TensorInfo*> require(std::string_view name) const;
   [[nodiscard]] std::span<const TensorInfo> tensors() const;  // in file order
-  // Tensors whose element type is not decoded here; the loader refuses those that it would need.
+  // Tensors whose element type is not decoded here; the packer refuses those that it would need.
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
   [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
   [[nodiscard]] std::vector<ModelFile> files() const;

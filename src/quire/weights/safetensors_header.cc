@@ -41,11 +41,11 @@ class HeaderHandler {
   bool on_document_end(json::error_code&) { return true; }
 
   bool on_object_begin(json::error_code& stop) {
-    switch (place_) {
-      case Place::kOutside:
-        place_ = Place::kTop;
+    switch (level_) {
+      case Level::kOutside:
+        level_ = Level::kTop;
         return true;
-      case Place::kTop:
+      case Level::kTop:
         return key_ == "__metadata__" ? begin_metadata(stop) : begin_tensor();
       default:
         return fail(stop, str_cat("key ", base::quoted(key_), " holds an object"));
@@ -53,26 +53,26 @@ class HeaderHandler {
   }
 
   bool on_object_end(std::size_t, json::error_code& stop) {
-    if (place_ == Place::kTensor && fields_ != (kDtype | kShape | kOffsets)) {
+    if (level_ == Level::kTensor && fields_ != (kDtype | kShape | kOffsets)) {
       return fail(stop, "dtype, shape and data_offsets must all be there");
     }
-    if (place_ == Place::kTensor && entries_.back().data_offsets.size() != 2) {
+    if (level_ == Level::kTensor && entries_.back().data_offsets.size() != 2) {
       return fail(stop, "data_offsets must be two numbers");
     }
-    place_ = place_ == Place::kTop ? Place::kOutside : Place::kTop;
+    level_ = level_ == Level::kTop ? Level::kOutside : Level::kTop;
     return true;
   }
 
   bool on_array_begin(json::error_code& stop) {
-    if (place_ != Place::kTensor || (field_ != kShape && field_ != kOffsets)) {
+    if (level_ != Level::kTensor || (field_ != kShape && field_ != kOffsets)) {
       return fail(stop, str_cat("key ", base::quoted(key_), " holds an array"));
     }
-    place_ = Place::kArray;
+    level_ = Level::kArray;
     return true;
   }
 
   bool on_array_end(std::size_t, json::error_code&) {
-    place_ = Place::kTensor;
+    level_ = Level::kTensor;
     return true;
   }
 
@@ -84,22 +84,22 @@ class HeaderHandler {
   bool on_key(json::string_view part, std::size_t, json::error_code& stop) {
     text_.append(part.data(), part.size());
     key_ = std::exchange(text_, {});
-    return place_ == Place::kTensor ? begin_field(stop) : true;
+    return level_ == Level::kTensor ? begin_field(stop) : true;
   }
 
   // Values of __metadata__ are not kept.
   bool on_string_part(json::string_view part, std::size_t, json::error_code&) {
-    if (place_ == Place::kTensor) {
+    if (level_ == Level::kTensor) {
       text_.append(part.data(), part.size());
     }
     return true;
   }
 
   bool on_string(json::string_view part, std::size_t, json::error_code& stop) {
-    if (place_ == Place::kMetadata) {
+    if (level_ == Level::kMetadata) {
       return true;
     }
-    if (place_ != Place::kTensor || field_ != kDtype) {
+    if (level_ != Level::kTensor || field_ != kDtype) {
       return fail(stop, str_cat("key ", base::quoted(key_), " holds a string"));
     }
     text_.append(part.data(), part.size());
@@ -110,7 +110,7 @@ class HeaderHandler {
   bool on_number_part(json::string_view, json::error_code&) { return true; }
 
   bool on_int64(std::int64_t value, json::string_view, json::error_code& stop) {
-    if (place_ != Place::kArray) {
+    if (level_ != Level::kArray) {
       return fail(stop, str_cat("key ", base::quoted(key_), " holds a number"));
     }
     if (value < 0) {
@@ -142,19 +142,19 @@ class HeaderHandler {
   bool on_comment(json::string_view, json::error_code&) { return true; }
 
  private:
-  enum class Place : std::uint8_t { kOutside, kTop, kMetadata, kTensor, kArray };
+  enum class Level : std::uint8_t { kOutside, kTop, kMetadata, kTensor, kArray };
   enum Field : std::uint8_t { kNone = 0, kDtype = 1, kShape = 2, kOffsets = 4 };
 
   bool begin_metadata(json::error_code& stop) {
     if (std::exchange(metadata_seen_, true)) {
       return fail(stop, "__metadata__ occurs twice");
     }
-    place_ = Place::kMetadata;
+    level_ = Level::kMetadata;
     return true;
   }
 
   bool begin_tensor() {
-    place_ = Place::kTensor;
+    level_ = Level::kTensor;
     fields_ = field_ = kNone;
     entries_.push_back({.name = key_, .dtype = {}, .shape = {}, .data_offsets = {}});
     return true;
@@ -176,14 +176,14 @@ class HeaderHandler {
   }
 
   bool fail(json::error_code& stop, std::string_view problem) {
-    const bool in_tensor = place_ == Place::kTensor || place_ == Place::kArray;
+    const bool in_tensor = level_ == Level::kTensor || level_ == Level::kArray;
     problem_ = in_tensor ? str_cat("tensor ", base::quoted(entries_.back().name), ": ", problem)
                          : std::string(problem);
     stop = json::error::syntax;
     return false;
   }
 
-  Place place_ = Place::kOutside;
+  Level level_ = Level::kOutside;
   Field field_ = kNone;      // the one being read
   std::uint8_t fields_ = 0;  // those seen in this tensor
   bool metadata_seen_ = false;

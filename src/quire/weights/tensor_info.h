@@ -49,7 +49,7 @@ struct TensorInfo {
 };
 
 // A tensor whose element type is known to the format but not decoded here, e.g. an I64 buffer or
-// a Q3_K matrix. Whether it matters is for the model's loader to say.
+// a Q3_K matrix. Whether it matters is for the packer of weights to say.
 struct UnsupportedTensor {
   std::string name;
   std::string type;  // as the format spells it: "I64", "Q3_K"

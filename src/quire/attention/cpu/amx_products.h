@@ -20,9 +20,9 @@ struct AmxProducts {
 
   // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
   // right operands.
-  static kernels::TileShapes shapes(int rows) {
+  static kernels::AmxTileShapes shapes(int rows) {
     const int first = min_int(16, rows), second = max_int(1, rows - 16);
-    kernels::TileShapes s;
+    kernels::AmxTileShapes s;
     for (const int tile : {0, 1, 4}) {
       s.set(tile, first, 64);
     }
@@ -43,7 +43,7 @@ struct AmxProducts {
   }
 
   static void values(const AttentionTask& t, const PieceView& view, const Buffers& b, float* out) {
-    kernels::fence_tile_loads();
+    kernels::fence_amx_tile_loads();
     for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
       t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
                   : value_columns<false>(t, view, b, dim, out);
@@ -66,7 +66,7 @@ struct AmxProducts {
     for (int i = 0; i <= view.units; ++i) {
       if (i < view.units) {
         score_unit<kTwo>(t, view, i, &b.scores[0][i * kUnitTokens]);
-        kernels::fence_tile_loads();
+        kernels::fence_amx_tile_loads();
       }
       if (i > 0) {
         add_maxima(t, i - 1, b, rows);
@@ -80,7 +80,7 @@ struct AmxProducts {
     for (int i = 0; i <= view.units; ++i) {
       if (i < view.units) {
         add_probabilities<V, Format>(t, b, i, rows);
-        kernels::fence_tile_loads();
+        kernels::fence_amx_tile_loads();
       }
       if (i > 0) {
         multiply<kTwo>(b.probs[i - 1][0], view.v[i - 1], t.padded_dim);
@@ -166,8 +166,8 @@ struct AmxProducts {
 };
 
 void amx_attend(const AttentionTask& t) {
-  const kernels::TileShapes shapes = AmxProducts::shapes(t.rows);
-  const kernels::TileGuard guard(shapes);
+  const kernels::AmxTileShapes shapes = AmxProducts::shapes(t.rows);
+  const kernels::AmxTileGuard guard(shapes);
   attend<AmxProducts::V, AmxProducts>(t);
 }
 

@@ -58,7 +58,7 @@ struct VectorProducts {
   // for row by row, and with a unit of V one of K of the next piece, so that memory is busy all the
   // time: a unit is 4 KiB somewhere in memory, too short for the hardware to see a stream, and
   // asked for at once it would hold up the loads behind it.
-  struct Stream {
+  struct WordRows {
     const Word* words;
     std::ptrdiff_t stride;  // words
     void advance() { words += stride; }
@@ -150,8 +150,8 @@ struct VectorProducts {
 
   // What one of `parts` tiles asks for of a unit in so many steps: all of them ask for all of it,
   // evenly and in the order of its addresses.
-  static Stream part_of_unit(const AttentionTask& t, const Word* unit, int part, int parts,
-                             int steps) {
+  static WordRows part_of_unit(const AttentionTask& t, const Word* unit, int part, int parts,
+                               int steps) {
     const int words = kUnitTokens / E::kPack * t.padded_dim;
     const int in_all = parts * steps;
     return {unit + std::ptrdiff_t{words} * part / parts, (words + in_all - 1) / in_all};
@@ -168,9 +168,9 @@ struct VectorProducts {
                      Fn fn = {}) {
     for (int column = 0; column < view.units * kUnitTokens; column += kColumns) {
       const int i = column / kUnitTokens, in_unit = column % kUnitTokens;
-      const Stream k = {view.k[i] + in_unit, view.k_stride};
+      const WordRows k = {view.k[i] + in_unit, view.k_stride};
       for_each_tile(t.rows, [&](auto rows, auto from, RowTile tile) {
-        Stream ahead = {view.v[i] + in_unit, kUnitTokens};
+        WordRows ahead = {view.v[i] + in_unit, kUnitTokens};
         if constexpr (kKeepsColumns) {
           ahead = part_of_unit(t, view.v[i], in_unit / kColumns * tile.count + tile.index,
                                kUnitTokens / kColumns * tile.count, t.padded_dim / E::kPack);
@@ -182,7 +182,7 @@ struct VectorProducts {
   }
 
   template <Columns kFrom, int R>
-  static Sums<R, kRegisters> score_tile(const AttentionTask& t, int row, Stream k, Stream ahead,
+  static Sums<R, kRegisters> score_tile(const AttentionTask& t, int row, WordRows k, WordRows ahead,
                                         float* kept, float* out) {
     Sums<R, kRegisters> sums;
     clear(sums);
@@ -296,8 +296,8 @@ struct VectorProducts {
     clear(sums);
     float* kept = b.kept;
     for (int i = 0; i < view.units; ++i) {
-      Stream v = {view.v[i] + dim, t.padded_dim};
-      Stream ahead = {view.after_v[i] + dim, t.padded_dim};
+      WordRows v = {view.v[i] + dim, t.padded_dim};
+      WordRows ahead = {view.after_v[i] + dim, t.padded_dim};
       if constexpr (kKeepsColumns) {
         ahead = part_of_unit(t, view.after_v[i], dim / kColumns * count + index,
                              t.padded_dim / kColumns * count, kUnitTokens / E::kPack);

@@ -35,10 +35,10 @@ constexpr std::int32_t block_shift(std::int32_t block_tokens) {
 
 // A plan and its work space on the device.
 struct DeviceWork {
-  const DevicePlan::Item* few = nullptr;
-  const DevicePlan::Item* many = nullptr;
+  const DevicePlan::WorkItem* few = nullptr;
+  const DevicePlan::WorkItem* many = nullptr;
   const DevicePlan::Row* rows = nullptr;
-  const DevicePlan::Parts* parts = nullptr;
+  const DevicePlan::PartialResults* partials = nullptr;
   const std::int32_t* blocks = nullptr;
   // What the kernel of Hopper believes, rather than the numbers below.
   const DevicePlan::Queue* queues = nullptr;
@@ -47,11 +47,11 @@ struct DeviceWork {
   std::int32_t num_rows = 0;               // of the batch
   bool merges = true;                      // of a row; else all are written by their item
   bool like_many = false;                  // items of few have the bits of items of many
-  // [parts, heads, stored head_dim]; not divided by the sum. Of Hopper's kernel fp16 numbers.
-  float* part_values = nullptr;
-  float2* part_stats = nullptr;  // [parts, heads] largest exponent (base 2) and sum
-  // [rows, heads] parts that are there, for who merges in the same kernel; zero between kernels
-  std::uint32_t* parts_there = nullptr;
+  // [partials, heads, stored head_dim]; not divided by the sum. Of Hopper's kernel fp16 numbers.
+  float* partial_values = nullptr;
+  float2* partial_stats = nullptr;  // [partials, heads] largest exponent (base 2) and sum
+  // [rows, heads] partials that are there, for who merges in the same kernel; zero between kernels
+  std::uint32_t* partials_there = nullptr;
 };
 
 struct AttentionArgs {

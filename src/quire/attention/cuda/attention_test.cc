@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/device_plan_maker.h"
 #include "quire/attention/entry.h"
-#include "quire/attention/plan.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/gpu_test_util.h"
 #include "quire/tensor/dtype.h"
@@ -152,7 +152,7 @@ class Attention : public device::cuda::test::GpuTest {
             scene.stored_));
     const auto kv = upload(scene.kv_), queries = upload(q);
     // What is beyond a plan's items has no rows and does nothing.
-    const auto padded = [&](std::vector<DevicePlan::Item> items) {
+    const auto padded = [&](std::vector<DevicePlan::WorkItem> items) {
       items.resize(items.empty() ? 0 : items.size() + kPadding);
       return items;
     };
@@ -160,18 +160,19 @@ class Attention : public device::cuda::test::GpuTest {
     const auto few = upload(few_items), many = upload(many_items);
     const auto queues = upload(plan.queues);
     const auto plan_rows = upload(plan.rows);
-    const auto parts = upload(plan.parts);
+    const auto partials = upload(plan.partials);
     const auto blocks = upload(plan.blocks);
     const auto size = static_cast<std::size_t>(rows * shape.heads);
-    const auto part_size = static_cast<std::size_t>(std::max(plan.num_parts, 1) * shape.heads);
+    const auto partial_size =
+        static_cast<std::size_t>(std::max(plan.num_partials, 1) * shape.heads);
     const auto values = upload(
-        std::vector<float>(part_size * scene.stored_, std::numeric_limits<float>::quiet_NaN()));
+        std::vector<float>(partial_size * scene.stored_, std::numeric_limits<float>::quiet_NaN()));
     const auto stats =
-        upload(std::vector<float>(part_size * 2, std::numeric_limits<float>::quiet_NaN()));
+        upload(std::vector<float>(partial_size * 2, std::numeric_limits<float>::quiet_NaN()));
     const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, kNaN));
     const auto lse = upload(std::vector<float>(size, 7));
     const auto half = static_cast<std::ptrdiff_t>(scene.v_offset());
-    const auto parts_there = upload(std::vector<std::uint32_t>(size));
+    const auto partials_there = upload(std::vector<std::uint32_t>(size));
     const AttentionArgs args{
         .kv = {.data = kv.data(),
                .head_stride = 2 * half * scene.num_blocks_,
@@ -184,7 +185,7 @@ class Attention : public device::cuda::test::GpuTest {
         .work = {.few = few.data(),
                  .many = many.data(),
                  .rows = plan_rows.data(),
-                 .parts = parts.data(),
+                 .partials = partials.data(),
                  .blocks = blocks.data(),
                  .queues = queues.data(),
                  .num_few = static_cast<std::int32_t>(few_items.size()),
@@ -193,9 +194,9 @@ class Attention : public device::cuda::test::GpuTest {
                  .num_rows = rows,
                  .merges = plan.num_merged > 0,
                  .like_many = plan.like_many,
-                 .part_values = values.data(),
-                 .part_stats = reinterpret_cast<float2*>(stats.data()),
-                 .parts_there = parts_there.data()},
+                 .partial_values = values.data(),
+                 .partial_stats = reinterpret_cast<float2*>(stats.data()),
+                 .partials_there = partials_there.data()},
         .q = queries.data(),
         .heads = shape.heads,
         .kv_heads = shape.kv_heads,
@@ -204,7 +205,7 @@ class Attention : public device::cuda::test::GpuTest {
         .out = out.data(),
         .lse = lse.data()};
     must(device::cuda::to_status(launch_attention(args, stream()), "attention"));
-    EXPECT_THAT(download(parts_there, size), testing::Each(0)) << "the next kernel counts on";
+    EXPECT_THAT(download(partials_there, size), testing::Each(0)) << "the next kernel counts on";
     return {download(out, size * shape.head_dim), download(lse, size)};
   }
 };
@@ -467,9 +468,9 @@ TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
   }
 }
 
-// Parts are 16-bit numbers of their own scale on Hopper. Rows of columns that are many and few, and
-// so many that the merging kernel takes more of them at once.
-TEST_F(Attention, PartsOfManyRowsHoldValuesThatFp16DoesNot) {
+// Partials are 16-bit numbers of their own scale on Hopper. Rows of columns that are many and few,
+// and so many that the merging kernel takes more of them at once.
+TEST_F(Attention, PartialsOfManyRowsHoldValuesThatFp16DoesNot) {
   const Shape shape{32, 8, 64, 32};
   for (const float factor : {0x1p+40f, 1.0f, 0x1p-9f}) {
     Scene scene(shape, 450, 17);
@@ -489,8 +490,8 @@ TEST_F(Attention, PartsOfManyRowsHoldValuesThatFp16DoesNot) {
   }
 }
 
-// Who brings the last part of a row differs from run to run; what it adds up does not. Decoding
-// rows behind a run that they share, of up to 8 and of up to 16 columns, some of one part.
+// Who brings the last partial of a row differs from run to run; what it adds up does not. Decoding
+// rows behind a run that they share, of up to 8 and of up to 16 columns, some of one partial.
 TEST_F(Attention, RangesByLoadGiveABatchTheSameBitsEachTime) {
   for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{16, 1, 64, 16}, Shape{32, 2, 128, 64}}) {
     Scene scene(shape, 400, 11);

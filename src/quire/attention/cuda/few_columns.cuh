@@ -12,7 +12,7 @@
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
 #include "quire/attention/cuda/merge.cuh"
-#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/partials.cuh"
 #include "quire/attention/device_plan.h"
 
 #if QUIRE_WGMMA
@@ -22,7 +22,7 @@ namespace quire::attention::cuda {
 template <DType T, int D>
 class FewColumns {
  public:
-  // `merges`: it merges the rows whose last part it brings.
+  // `merges`: it merges the rows whose last partial it brings.
   __device__ FewColumns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
                         int group, bool merges)
       : args_(args),
@@ -64,12 +64,13 @@ class FewColumns {
   template <int N>
   __device__ void attend(int index) {
     Sums<N> mine;
-    int num_parts[N] = {};  // of the rows of columns that this thread asks about; not needed soon
+    int num_partials[N] =
+        {};  // of the rows of columns that this thread asks about; not needed soon
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (merges_) {
         const Brief::Column own = column(n * kTile + thread_ / 16);
-        num_parts[n] = own.place >= 0 ? args_.work.parts[own.row].count : 0;
+        num_partials[n] = own.place >= 0 ? args_.work.partials[own.row].count : 0;
       }
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -116,7 +117,7 @@ class FewColumns {
     publish_shared();
     release(slot);
     if (merges_) {
-      merge(index, num_parts);
+      merge(index, num_partials);
     }
     shared_.queries_free[group_][buffer_].arrive();
   }
@@ -310,7 +311,7 @@ class FewColumns {
 
   __device__ void write(const float* sums, const float2* stats, int index) const {
     const int place = column(index).place, within = index % kTile, dim = thread_ % 16 * 4;
-    if (place == kNoPart) {
+    if (place == kNoPartial) {
       return;
     }
     float largest = kNothing, total = 0, scale[kGroupWarps];
@@ -339,7 +340,7 @@ class FewColumns {
       }
     }
     if (place < 0) {
-      const PartWriter<T> writer(args_, place, largest, total);
+      const PartialWriter<T> writer(args_, place, largest, total);
       if (dim == 0) {
         writer.put_stats();
       }
@@ -349,11 +350,11 @@ class FewColumns {
       }
       return;
     }
-    write_part(place, {largest, total}, all);
+    write_partial(place, {largest, total}, all);
   }
 
   // What 16 threads have of a column, in fp16.
-  __device__ void write_part(int place, float2 stats, const float (&out)[D / 64][4]) const {
+  __device__ void write_partial(int place, float2 stats, const float (&out)[D / 64][4]) const {
     const unsigned together = 0xffffu << lane() / 16 * 16;
     const int dim = thread_ % 16 * 4;
     float most = 0;
@@ -366,8 +367,8 @@ class FewColumns {
     for (int step = 1; step < 16; step *= 2) {
       most = fmaxf(most, __shfl_xor_sync(together, most, step));
     }
-    const PartScale scale = scale_of_part(most);
-    const PartWriter<T> writer(args_, place, stats.x + scale.exponent, stats.y * scale.factor);
+    const PartialScale scale = scale_of_partial(most);
+    const PartialWriter<T> writer(args_, place, stats.x + scale.exponent, stats.y * scale.factor);
     if (dim == 0) {
       writer.put_stats();
     }
@@ -385,10 +386,10 @@ class FewColumns {
     return brief_.first_head + index % (args_.heads / args_.kv_heads);
   }
 
-  // Who brings the last part of a row merges them all; the warpgroup shares what that is of an
+  // Who brings the last partial of a row merges them all; the warpgroup shares what that is of an
   // item.
   template <int N>
-  __device__ void merge(int index, const int (&num_parts)[N]) {
+  __device__ void merge(int index, const int (&num_partials)[N]) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
     __threadfence();
     __syncwarp();
@@ -397,7 +398,7 @@ class FewColumns {
       if (const int i = n * kTile + thread_ / 16; thread_ % 16 == 0) {
         const Brief::Column mine = column(i);
         const bool last =
-            mine.place >= 0 && is_last_part(args_, mine.row, head_of(i), num_parts[n]);
+            mine.place >= 0 && is_last_partial(args_, mine.row, head_of(i), num_partials[n]);
         merging[i] = last ? mine.row : kNoRow;
       }
     }
@@ -406,7 +407,7 @@ class FewColumns {
     for (int i = warp(); i < N * kTile; i += kGroupWarps) {
       if (const int row = merging[i]; row != kNoRow) {
         float room[D / 8][4];
-        merge_parts<T, D, true>(args_, args_.work.parts[row], row, head_of(i), room);
+        merge_partials<T, D, true>(args_, args_.work.partials[row], row, head_of(i), room);
       }
     }
   }

@@ -12,7 +12,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
-#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/partials.cuh"
 #include "quire/attention/device_plan.h"
 
 namespace quire::attention::cuda {
@@ -95,18 +95,18 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
 // A column of an item: a head of a row, and what it sees.
 struct Column {
   int begin = 0, end = 0;  // tokens
-  int part = kNoPart;
+  int partial = kNoPartial;
   int head = 0;  // inside the group
 };
 
-__device__ __forceinline__ Column column_of(const AttentionArgs& args, const DevicePlan::Item& item,
-                                            int column) {
+__device__ __forceinline__ Column column_of(const AttentionArgs& args,
+                                            const DevicePlan::WorkItem& item, int column) {
   const int group = args.heads / args.kv_heads, row = column / group;
   if (row >= item.num_rows) {
     return {};
   }
   const DevicePlan::Row& seen = args.work.rows[item.first_row + row];
-  return {seen.visible_begin, seen.visible_end, seen.part, column - row * group};
+  return {seen.visible_begin, seen.visible_end, seen.partial, column - row * group};
 }
 
 // N: tiles of 8 columns.
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
   }
   const int kv_head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const DevicePlan::Item item = args.work.few[index];
+  const DevicePlan::WorkItem item = args.work.few[index];
   const int group = args.heads / args.kv_heads;
   if (item.num_rows == 0 || (item.num_rows * group > 8) != (N > 1)) {
     return;  // empty, or the other instance's
@@ -230,11 +230,11 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
     for (int c = 0; c < 2; ++c) {
       const float total = sum_over_tokens(sum[n][c]);
       const Column& column = mine[n][c];
-      if (column.part == kNoPart) {
+      if (column.partial == kNoPartial) {
         continue;
       }
-      const PartWriter<T> writer(
-          args, place_of_head(column.part, args.heads, kv_head * group + column.head),
+      const PartialWriter<T> writer(
+          args, place_of_head(column.partial, args.heads, kv_head * group + column.head),
           largest[n][c], total);
       if (g == 0) {
         writer.put_stats();

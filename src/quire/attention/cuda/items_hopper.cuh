@@ -21,7 +21,7 @@
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/many_columns.cuh"
 #include "quire/attention/cuda/merge.cuh"
-#include "quire/attention/cuda/tile_map.h"
+#include "quire/attention/cuda/token_tile_map.h"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/element.cuh"
@@ -43,7 +43,7 @@ template <DType T, int D>
 __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = static_cast<int>(blockIdx.x); i < args.work.num_rows * args.heads; i += ctas) {
-    if (const int row = i / args.heads; args.work.parts[row].count == 0) {
+    if (const int row = i / args.heads; args.work.partials[row].count == 0) {
       write_row<T, D>(args, row, i % args.heads, lane, {});
     }
   }
@@ -64,10 +64,10 @@ __device__ void start_barriers(Shared<D>& shared, int readers) {
 }
 
 // The warpgroup that serves the others: a warp for the tiles of each, and one for its queries.
-// `merges`: the others merge the rows whose last part they bring.
+// `merges`: the others merge the rows whose last partial they bring.
 template <DType T, int D>
-__device__ __forceinline__ void serve(const AttentionArgs& args, const TileMap& tiles, bool merges,
-                                      Shared<D>& shared) {
+__device__ __forceinline__ void serve(const AttentionArgs& args, const TokenTileMap& tiles,
+                                      bool merges, Shared<D>& shared) {
   const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
   const Queue queue(args, served);
   if (task < kGroups) {

@@ -13,14 +13,14 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/copy_engine.cuh"
 #include "quire/attention/cuda/fragments.cuh"
-#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/partials.cuh"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/launch.cuh"
 
 namespace quire::attention::cuda {
 
-inline constexpr int kTokens = kStepTokens;  // of a tile
+inline constexpr int kTokens = kTokenTile;  // of a tile
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroups = 2;
 inline constexpr int kGroupColumns = kManyColumns / kGroups;
@@ -46,7 +46,7 @@ inline constexpr int kGroupWarps = kGroupThreads / 32;
 struct Brief {
   struct Column {
     int begin, end;  // tokens that it sees
-    int place;       // of its part, or kNoPart
+    int place;       // of its partial, or kNoPartial
     int row;
   };
   int first_token, first_seen, last_token;
@@ -65,7 +65,8 @@ struct Shared {
   Brief brief[kGroups][kQueryBuffers];
   Brief::Column columns[kGroups][kGroupColumns];
   float sums[kGroups][kGroupWarps];  // written, never read
-  // Rows whose parts are all there, by column of an item of few, of this item and the one before.
+  // Rows whose partials are all there, by column of an item of few, of this item and the one
+  // before.
   int merging[kGroups][2][kFewColumnsOfOneKernel];
 };
 
@@ -101,7 +102,7 @@ class Queue {
   [[nodiscard]] __device__ int workers() const { return told_.workers; }
   [[nodiscard]] __device__ bool empty() const { return round_ >= told_.count; }
   __device__ void pop() {
-    queued_ += round_ % 2 == 0 ? told_.steps[0] : told_.steps[1];
+    queued_ += round_ % 2 == 0 ? told_.strides[0] : told_.strides[1];
     ++round_;
   }
   [[nodiscard]] __device__ int round() const { return round_; }
@@ -110,8 +111,8 @@ class Queue {
     return many() == of_many ? told_.count : 0;
   }
   // Of the first round, without a load.
-  [[nodiscard]] __device__ const DevicePlan::Item& first_item() const { return told_.item; }
-  [[nodiscard]] __device__ const DevicePlan::Item& item() const {
+  [[nodiscard]] __device__ const DevicePlan::WorkItem& first_item() const { return told_.item; }
+  [[nodiscard]] __device__ const DevicePlan::WorkItem& item() const {
     return items_[queued_ / kv_heads_ * (paired() ? 2 : 1)];
   }
   [[nodiscard]] __device__ int kv_head() const { return queued_ % kv_heads_; }
@@ -120,7 +121,7 @@ class Queue {
 
  private:
   const DevicePlan::Queue told_;
-  const DevicePlan::Item* items_;
+  const DevicePlan::WorkItem* items_;
   int queued_, kv_heads_;
   int round_ = 0;
   bool alone_;
@@ -216,12 +217,12 @@ class Boxes {
   Queue queue_;
   const int row_, box_tokens_;
   bool ended_ = true;
-  DevicePlan::Item item_, next_;
+  DevicePlan::WorkItem item_, next_;
   int first_ = 0, slot_ = 0, block_ = 0, kv_head_ = 0;
 };
 
 // How the copy engine finds tiles, in boxes of so many tokens.
-struct TileMap {
+struct TokenTileMap {
   const CUtensorMap& map;
   int box_tokens;
 };
@@ -229,7 +230,7 @@ struct TileMap {
 // One warp: keys and values of tile after tile. With `kPaired` the other CTA of the pair wants the
 // same, and each brings every other box for both.
 template <int D, bool kPaired>
-__device__ void feed(const AttentionArgs& args, const TileMap& tiles, const Queue& queue,
+__device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const Queue& queue,
                      Cursor<D> cursor, Shared<D>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / tiles.box_tokens;
   fetch_map(tiles.map);
@@ -268,15 +269,15 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
   const int lane = static_cast<int>(threadIdx.x) % 32, heads = args.heads / args.kv_heads;
   const int first_column = kMany ? group * kGroupColumns : 0;
   // Of the item to come, fetched ahead: item and rows.
-  DevicePlan::Item next = {};
+  DevicePlan::WorkItem next = {};
   DevicePlan::Row next_rows[kBatches] = {};
-  const auto fetch = [&](const DevicePlan::Item& item) {
+  const auto fetch = [&](const DevicePlan::WorkItem& item) {
     next = item;
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {
       const int row = (first_column + batch * 32 + lane) / heads;
       next_rows[batch] = row < next.num_rows ? args.work.rows[next.first_row + row]
-                                             : DevicePlan::Row{.part = kNoPart};
+                                             : DevicePlan::Row{.partial = kNoPartial};
     }
   };
   if (!queue.empty()) {
@@ -291,11 +292,11 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {
       const DevicePlan::Row& row = next_rows[batch];
-      const bool there = row.part != kNoPart;
+      const bool there = row.partial != kNoPartial;
       const int head = first_head + (first_column + batch * 32 + lane) % heads;
       const Brief::Column column = {
           there ? row.visible_begin : 0, there ? row.visible_end : INT_MAX,
-          there ? place_of_head(row.part, args.heads, head) : kNoPart, row.row};
+          there ? place_of_head(row.partial, args.heads, head) : kNoPartial, row.row};
       shared.columns[group][first_place + batch * 32 + lane] = column;
       all_begin = max(all_begin, column.begin);
       all_end = min(all_end, column.end);

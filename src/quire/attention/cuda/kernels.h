@@ -55,8 +55,9 @@ template <class Launch>
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 
 // launch_attention() computes items of few columns and of many, or both at once on Hopper where
-// stored head size and block size suit its copy engine. Items write parts, and rows that have but
-// one part. Then parts become rows, in order, unless the kernel of Hopper has done that too.
+// stored head size and block size suit its copy engine. Items write partials, and rows that have
+// but one partial. Then partials become rows, in order, unless the kernel of Hopper has done that
+// too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
 // Launch the instance for a dtype and stored head size; there are items. many_rows_*.cu and
 // items_hopper_*.cu share the instances out, since these compile for long.
@@ -64,7 +65,7 @@ template <tensor::DType T, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
 template <tensor::DType T, int D>
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
-// `of_hopper`: values of parts are fp16, as launch_items_hopper() writes them.
+// `of_hopper`: values of partials are fp16, as launch_items_hopper() writes them.
 [[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper,
                                        cudaStream_t stream);
 

@@ -7,7 +7,7 @@
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
-#include "quire/attention/cuda/tile_map.h"
+#include "quire/attention/cuda/token_tile_map.h"
 #include "quire/attention/device_plan.h"
 #include "quire/tensor/dtype.h"
 
@@ -24,7 +24,7 @@ bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
 }
 
 // Items of few columns end at much the same time, and there a kernel more is dear. Of many columns
-// a row has few parts beside its work.
+// a row has few partials beside its work.
 bool hopper_merges(const AttentionArgs& args) {
   return args.work.num_many == 0 && args.work.num_few > 0;
 }

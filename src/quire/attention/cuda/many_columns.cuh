@@ -19,7 +19,7 @@
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
 #include "quire/attention/cuda/merge.cuh"
-#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/partials.cuh"
 #include "quire/attention/cuda/wgmma.cuh"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/element.cuh"
@@ -30,13 +30,13 @@ namespace quire::attention::cuda {
 
 // What one of a lane's two columns has seen so far.
 struct Column {
-  int place;  // of its part, or kNoPart
+  int place;  // of its partial, or kNoPartial
   float largest, sum;
 };
 
 // The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. With `kMany`
 // both warpgroups have the same tiles; without, a warpgroup's columns are few, and it merges the
-// rows whose last part it brings if `merges`.
+// rows whose last partial it brings if `merges`.
 template <DType T, int D, bool kMany>
 class Columns {
  public:
@@ -144,7 +144,7 @@ class Columns {
   [[nodiscard]] __device__ Brief::Column column_of(int half) const {
     const int index = index_of(half);
     if (!kMany && (index < 0 || index >= kFewColumnsOfOneKernel)) {
-      return {0, INT_MAX, kNoPart, kNoRow};
+      return {0, INT_MAX, kNoPartial, kNoRow};
     }
     return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
   }
@@ -167,12 +167,12 @@ class Columns {
       column_[half] = {told.place, kNothing, 0};
       if (!kMany && told.place >= 0) {
         rows_[half] = told.row;
-        num_parts_[half] = args_.work.parts[told.row].count;  // not needed soon
+        num_partials_[half] = args_.work.partials[told.row].count;  // not needed soon
       }
-      there = there || told.place != kNoPart;
+      there = there || told.place != kNoPartial;
     }
     busy_ = __any_sync(0xffffffffu, there);
-    both_ = __any_sync(0xffffffffu, column_[1].place != kNoPart);
+    both_ = __any_sync(0xffffffffu, column_[1].place != kNoPartial);
 #pragma unroll
     for (auto& tile : out_) {
       tile[0] = tile[1] = tile[2] = tile[3] = 0;
@@ -342,11 +342,11 @@ class Columns {
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       const int place = column_[half].place;
-      if (__any_sync(0xffffffffu, place < 0 && place != kNoPart)) {
+      if (__any_sync(0xffffffffu, place < 0 && place != kNoPartial)) {
         write_whole(half, sum);
       }
       if (__any_sync(0xffffffffu, place >= 0)) {
-        write_part(half, sum);
+        write_partial(half, sum);
       }
     }
   }
@@ -355,8 +355,8 @@ class Columns {
   __device__ void write_whole(int half, float sum) const {
     const int t = thread_ % 4;
     const Column& mine = column_[half];
-    const bool whole = mine.place < 0 && mine.place != kNoPart;
-    const PartWriter<T> writer(args_, whole ? mine.place : ~0, mine.largest, sum);
+    const bool whole = mine.place < 0 && mine.place != kNoPartial;
+    const PartialWriter<T> writer(args_, whole ? mine.place : ~0, mine.largest, sum);
     if (whole && t == 0) {
       writer.put_stats();
     }
@@ -370,9 +370,9 @@ class Columns {
     }
   }
 
-  // Of the others, in fp16: how long parts take to leave a multiprocessor is how many bytes they
+  // Of the others, in fp16: how long partials take to leave a multiprocessor is how many bytes they
   // are.
-  __device__ void write_part(int half, float sum) const {
+  __device__ void write_partial(int half, float sum) const {
     const int t = thread_ % 4;
     const Column& mine = column_[half];
     float most = 0;
@@ -382,10 +382,10 @@ class Columns {
     }
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    const PartScale scale = scale_of_part(most);
+    const PartialScale scale = scale_of_partial(most);
     const bool there = mine.place >= 0;
-    const PartWriter<T> writer(args_, there ? mine.place : 0, mine.largest + scale.exponent,
-                               sum * scale.factor);
+    const PartialWriter<T> writer(args_, there ? mine.place : 0, mine.largest + scale.exponent,
+                                  sum * scale.factor);
     if (there && t == 0) {
       writer.put_stats();
     }
@@ -404,7 +404,8 @@ class Columns {
     }
   }
 
-  // Who brings the last part of a row merges them all; a warpgroup shares what that is of an item.
+  // Who brings the last partial of a row merges them all; a warpgroup shares what that is of an
+  // item.
   __device__ void merge(int index) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
     if (busy()) {
@@ -416,8 +417,8 @@ class Columns {
       const int column = index_of(half);
       if (thread_ % 4 == 0 && column >= 0 && column < kFewColumnsOfOneKernel) {
         const int head = first_head_ + column % (args_.heads / args_.kv_heads);
-        const bool last =
-            column_[half].place >= 0 && is_last_part(args_, rows_[half], head, num_parts_[half]);
+        const bool last = column_[half].place >= 0 &&
+                          is_last_partial(args_, rows_[half], head, num_partials_[half]);
         merging[column] = last ? rows_[half] : kNoRow;
       }
     }
@@ -425,8 +426,8 @@ class Columns {
 #pragma unroll 1
     for (int column = thread_ / 32; column < kFewColumnsOfOneKernel; column += kGroupWarps) {
       if (const int row = merging[column]; row != kNoRow) {
-        merge_parts<T, D, true>(args_, args_.work.parts[row], row,
-                                first_head_ + column % (args_.heads / args_.kv_heads), out_);
+        merge_partials<T, D, true>(args_, args_.work.partials[row], row,
+                                   first_head_ + column % (args_.heads / args_.kv_heads), out_);
       }
     }
   }
@@ -483,7 +484,7 @@ class Columns {
   bool busy_ = false, both_ = false;  // the warp has columns, also of the second half
   int all_begin_ = 0, all_end_ = 0;   // what all of them see
   Column column_[2];
-  int rows_[2] = {}, num_parts_[2] = {};  // of columns that are merged here
+  int rows_[2] = {}, num_partials_[2] = {};  // of columns that are merged here
   float out_[D / 8][4];
 };
 

@@ -11,7 +11,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
-#include "quire/attention/cuda/parts.cuh"
+#include "quire/attention/cuda/partials.cuh"
 #include "quire/attention/device_plan.h"
 
 namespace quire::attention::cuda {
@@ -49,12 +49,12 @@ template <int D>
 constexpr int kTokens = D <= 128 ? 64 : 32;
 
 template <int D>
-struct Tile {
+struct TokenTile {
   std::uint16_t keys[kTokens<D> * D];
   std::uint16_t values[kTokens<D> * D];
 
   // Tokens from `first` on; those that no row sees are read as the nearest one that some does.
-  __device__ void fetch(const AttentionArgs& args, const DevicePlan::Item& item, int kv_head,
+  __device__ void fetch(const AttentionArgs& args, const DevicePlan::WorkItem& item, int kv_head,
                         int first) {
     const std::uint16_t* head = args.kv.data + kv_head * args.kv.head_stride;
     const std::int32_t* blocks = args.work.blocks + item.first_block;
@@ -75,7 +75,7 @@ struct Tile {
 // What one of a lane's two columns has seen so far.
 struct Column {
   int begin = 0, end = 0;  // tokens that it sees
-  int part = kNoPart;
+  int partial = kNoPartial;
   int head = 0;
   float largest = kNothing, sum = 0;
 };
@@ -87,7 +87,7 @@ struct WarpColumns {
   float out[D / 8][4];
   Column column[2];
 
-  __device__ void start(const AttentionArgs& args, const DevicePlan::Item& item, int kv_head,
+  __device__ void start(const AttentionArgs& args, const DevicePlan::WorkItem& item, int kv_head,
                         int first, int g, int t) {
     const int group = args.heads / args.kv_heads;
 #pragma unroll
@@ -100,7 +100,7 @@ struct WarpColumns {
       if (there) {
         mine.begin = seen.visible_begin;
         mine.end = seen.visible_end;
-        mine.part = seen.part;
+        mine.partial = seen.partial;
         mine.head = kv_head * group + index - row * group;
       }
       const std::uint16_t* from =
@@ -121,7 +121,8 @@ struct WarpColumns {
   }
 
   // Products of the queries with all tokens of the tile.
-  __device__ void weigh(const Tile<D>& tile, float (&score)[kTokens<D> / 8][4], int lane) const {
+  __device__ void weigh(const TokenTile<D>& tile, float (&score)[kTokens<D> / 8][4],
+                        int lane) const {
 #pragma unroll
     for (auto& tokens : score) {
       tokens[0] = tokens[1] = tokens[2] = tokens[3] = 0;
@@ -200,7 +201,7 @@ struct WarpColumns {
             Element<T>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
   }
 
-  __device__ void add_values(const Tile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
+  __device__ void add_values(const TokenTile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
                              int lane) {
 #pragma unroll
     for (int k = 0; k < kTokens<D> / 16; ++k) {
@@ -224,11 +225,11 @@ struct WarpColumns {
       float sum = mine.sum;
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      if (mine.part == kNoPart) {
+      if (mine.partial == kNoPartial) {
         continue;
       }
-      const PartWriter<T> writer(args, place_of_head(mine.part, args.heads, mine.head),
-                                 mine.largest, sum);
+      const PartialWriter<T> writer(args, place_of_head(mine.partial, args.heads, mine.head),
+                                    mine.largest, sum);
       if (t == 0) {
         writer.put_stats();
       }
@@ -245,11 +246,11 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
                                             : D <= 128 ? 3
                                                        : 1) many_rows(const AttentionArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  auto* tiles = reinterpret_cast<Tile<D>*>(shared);  // two
+  auto* tiles = reinterpret_cast<TokenTile<D>*>(shared);  // two
   const int kv_head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   constexpr int kShares = kManyColumns / kColumns;
-  const DevicePlan::Item item = args.work.many[blockIdx.x / kShares];
+  const DevicePlan::WorkItem item = args.work.many[blockIdx.x / kShares];
   const int first_column = static_cast<int>(blockIdx.x % kShares) * kColumns;
   if (first_column >= item.num_rows * (args.heads / args.kv_heads)) {
     return;
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
 
 template <DType T, int D>
 cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
-  constexpr int kBytes = static_cast<int>(2 * sizeof(Tile<D>));
+  constexpr int kBytes = static_cast<int>(2 * sizeof(TokenTile<D>));
   if (const cudaError_t error = cudaFuncSetAttribute(
           many_rows<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
       error != cudaSuccess) {

@@ -1,4 +1,4 @@
-// Merges the parts of each row that has several, and writes zeros where a row sees nothing.
+// Merges the partials of each row that has several, and writes zeros where a row sees nothing.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(kHeads * 32, kMany ? kBlocksOfMany : kBlocks<D
     merge(const AttentionArgs args) {
   const int row = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const int head = static_cast<int>(blockIdx.y) * kHeads + warp;
-  const DevicePlan::Parts parts = args.work.parts[row];
+  const DevicePlan::PartialResults partials = args.work.partials[row];
   kernels::cuda::begin_kernel();
-  if (parts.first >= 0 && head < args.heads) {
+  if (partials.first >= 0 && head < args.heads) {
     float room[kMany ? D / 32 : D / 16][4];
-    merge_parts<T, D, kHalves>(args, parts, row, head, room);
+    merge_partials<T, D, kHalves>(args, partials, row, head, room);
   }
 }
 

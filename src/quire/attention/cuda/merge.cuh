@@ -1,4 +1,4 @@
-// Merging the parts of a row. The bits depend on the parts and their order alone, not on who
+// Merging the partials of a row. The bits depend on the partials and their order alone, not on who
 // merges.
 #pragma once
 
@@ -66,13 +66,13 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
   }
 }
 
-// Whether all other of the `count` parts of this head of a row are there, now that the caller's is;
-// by one thread, which has made it visible.
-__device__ __forceinline__ bool is_last_part(const AttentionArgs& args, int row, int head,
-                                             int count) {
+// Whether all other of the `count` partials of this head of a row are there, now that the caller's
+// is; by one thread, which has made it visible.
+__device__ __forceinline__ bool is_last_partial(const AttentionArgs& args, int row, int head,
+                                                int count) {
   const auto last = static_cast<unsigned>(count - 1);
   const bool all =
-      atomicInc(args.work.parts_there + std::int64_t{row} * args.heads + head, last) == last;
+      atomicInc(args.work.partials_there + std::int64_t{row} * args.heads + head, last) == last;
   if (all) {
     __threadfence();
   }
@@ -110,12 +110,12 @@ __device__ __forceinline__ float fetched(const float (&room)[R][4], int i, int d
   }
 }
 
-// One head of one row, by a warp: its parts are scaled to the largest of 32, 32 after 32, and added
-// in order. `room` is overwritten: registers for kAtOnce parts, which a kernel may have anyway.
-// kHalves: values are fp16, of the kernel of Hopper.
+// One head of one row, by a warp: its partials are scaled to the largest of 32, 32 after 32, and
+// added in order. `room` is overwritten: registers for kAtOnce partials, which a kernel may have
+// anyway. kHalves: values are fp16, of the kernel of Hopper.
 template <tensor::DType T, int D, bool kHalves, int R>
-__device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, int row, int head,
-                            float (&room)[R][4]) {
+__device__ void merge_partials(const AttentionArgs& args, DevicePlan::PartialResults partials,
+                               int row, int head, float (&room)[R][4]) {
   constexpr int kAll = 32, kMine = D / kAll, kAtOnce = 4 * R / kMine;
   constexpr int kWords = kHalves ? kMine / 2 : kMine;
   const int lane = static_cast<int>(threadIdx.x) % kAll;
@@ -126,16 +126,18 @@ __device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, 
     }
     return x;
   };
-  const auto at = [&](int part) { return std::int64_t{parts.first + part} * args.heads + head; };
+  const auto at = [&](int partial) {
+    return std::int64_t{partials.first + partial} * args.heads + head;
+  };
   Merged<D> merged;
 #pragma unroll 1
-  for (int first = 0; first < parts.count; first += kAll) {
-    const int left = min(kAll, parts.count - first);
-    // Of the part with this lane's number.
+  for (int first = 0; first < partials.count; first += kAll) {
+    const int left = min(kAll, partials.count - first);
+    // Of the partial with this lane's number.
     float largest = -INFINITY, weight = 0, scale = 0;
     if (lane < left) {
       load_fresh(largest, weight,
-                 reinterpret_cast<const float*>(args.work.part_stats + at(first + lane)));
+                 reinterpret_cast<const float*>(args.work.partial_stats + at(first + lane)));
     }
 #pragma unroll 1
     for (int begin = 0; begin < left; begin += kAtOnce) {
@@ -144,7 +146,7 @@ __device__ void merge_parts(const AttentionArgs& args, DevicePlan::Parts parts, 
       for (int i = 0; i < kAtOnce; ++i) {
         if (begin + i < left) {
           fetch<kWords>(room, i,
-                        args.work.part_values + (at(first + begin + i) * kAll + lane) * kWords);
+                        args.work.partial_values + (at(first + begin + i) * kAll + lane) * kWords);
         }
       }
       if (begin == 0) {

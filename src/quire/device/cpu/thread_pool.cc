@@ -12,14 +12,14 @@
 namespace quire::device {
 namespace {
 
-// Ticket fields, low to high: next (24), items (24), epoch (16).
-constexpr int kItemsShift = 24;
+// Ticket fields, low to high: next (24), count (24), epoch (16).
+constexpr int kCountShift = 24;
 constexpr int kEpochShift = 48;
 constexpr std::uint64_t kFieldMask = (std::uint64_t{1} << 24) - 1;
 constexpr int kSpinsBeforeSleep = 4000;  // about 100-200 us
 
 std::uint64_t next_of(std::uint64_t ticket) { return ticket & kFieldMask; }
-std::uint64_t items_of(std::uint64_t ticket) { return (ticket >> kItemsShift) & kFieldMask; }
+std::uint64_t count_of(std::uint64_t ticket) { return (ticket >> kCountShift) & kFieldMask; }
 
 }  // namespace
 
@@ -45,36 +45,36 @@ ThreadPool::~ThreadPool() {
   }
 }
 
-void ThreadPool::run_job(Job job, int items) {
+void ThreadPool::run_job(Job job, int count) {
   // Threads that find nothing left still count `next` up by one each: the field has room for them.
-  QUIRE_CHECK(items <= kMaxItems, "too many items for one parallel loop");
-  if (workers_.empty() || items == 1) {
-    for (int i = 0; i < items; ++i) {
+  QUIRE_CHECK(count <= kMaxCount, "too many indices for one parallel loop");
+  if (workers_.empty() || count == 1) {
+    for (int i = 0; i < count; ++i) {
       job.call(job.context, i, 0);
     }
     return;
   }
-  if (items <= 0) {
+  if (count <= 0) {
     return;
   }
   job_ = job;
   refused_.store(false, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   const std::uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> kEpochShift) + 1;
-  ticket_.store((epoch << kEpochShift) | (static_cast<std::uint64_t>(items) << kItemsShift),
+  ticket_.store((epoch << kEpochShift) | (static_cast<std::uint64_t>(count) << kCountShift),
                 std::memory_order_release);
   ticket_.notify_all();
   drain(0);
   spin_until(
-      [&] { return done_.load(std::memory_order_acquire) == static_cast<std::uint32_t>(items); });
+      [&] { return done_.load(std::memory_order_acquire) == static_cast<std::uint32_t>(count); });
   if (refused_.load(std::memory_order_relaxed)) {
     throw std::bad_alloc();
   }
 }
 
-void ThreadPool::call(int item, int thread) {
+void ThreadPool::call(int index, int thread) {
   try {
-    job_.call(job_.context, item, thread);
+    job_.call(job_.context, index, thread);
   } catch (const std::bad_alloc&) {
     refused_.store(true, std::memory_order_relaxed);
   }
@@ -83,11 +83,11 @@ void ThreadPool::call(int item, int thread) {
 void ThreadPool::drain(int thread) {
   for (;;) {
     std::uint64_t ticket = ticket_.load(std::memory_order_relaxed);
-    if (next_of(ticket) >= items_of(ticket)) {
+    if (next_of(ticket) >= count_of(ticket)) {
       return;
     }
     ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
-    if (next_of(ticket) >= items_of(ticket)) {
+    if (next_of(ticket) >= count_of(ticket)) {
       return;
     }
     call(static_cast<int>(next_of(ticket)), thread);
@@ -99,7 +99,7 @@ void ThreadPool::work(int thread) {
   int spins = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     const std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    if (next_of(ticket) < items_of(ticket)) {
+    if (next_of(ticket) < count_of(ticket)) {
       drain(thread);
       spins = 0;
     } else if (++spins < kSpinsBeforeSleep) {

@@ -1,4 +1,4 @@
-// The pool: every item once, late and sleeping workers harmless.
+// The pool: every index once, late and sleeping workers harmless.
 #include "quire/device/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -14,32 +14,32 @@
 namespace quire::device {
 namespace {
 
-TEST(ThreadPool, RunsEveryItemOnce) {
+TEST(ThreadPool, RunsEveryIndexOnce) {
   for (const int threads : {1, 2, 5}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.threads(), threads);
     for (int round = 0; round < 2000; ++round) {
-      const int items = 1 + round % 37;
-      std::vector<std::atomic<int>> seen(static_cast<std::size_t>(items));
-      pool.run(items, [&](int item, int thread) {
+      const int count = 1 + round % 37;
+      std::vector<std::atomic<int>> seen(static_cast<std::size_t>(count));
+      pool.run(count, [&](int index, int thread) {
         EXPECT_GE(thread, 0);
         EXPECT_LT(thread, threads);
-        seen[static_cast<std::size_t>(item)].fetch_add(1);
+        seen[static_cast<std::size_t>(index)].fetch_add(1);
       });
-      for (const auto& count : seen) {
-        ASSERT_EQ(count.load(), 1);
+      for (const auto& calls : seen) {
+        ASSERT_EQ(calls.load(), 1);
       }
     }
   }
 }
 
-// Plain writes of the items must be visible to the caller, and plain writes of the caller to the
-// items: what ThreadSanitizer checks here.
+// Plain writes of the loop must be visible to the caller, and plain writes of the caller to the
+// loop: what ThreadSanitizer checks here.
 TEST(ThreadPool, OrdersMemoryBetweenCallerAndItems) {
   ThreadPool pool(4);
   std::vector<int> values(64, 1);
   for (int round = 0; round < 500; ++round) {
-    pool.run(64, [&](int item, int) { values[static_cast<std::size_t>(item)] *= 2; });
+    pool.run(64, [&](int index, int) { values[static_cast<std::size_t>(index)] *= 2; });
     for (int& value : values) {
       ASSERT_EQ(value, 2);
       value = 1;
@@ -64,8 +64,8 @@ TEST(ThreadPool, AnItemMayWaitForTheOneBeforeIt) {
     ThreadPool pool(threads);
     for (int round = 0; round < 200; ++round) {
       std::atomic<int> done = 0;
-      pool.run(40, [&](int item, int) {
-        spin_until([&] { return done.load() == item; });
+      pool.run(40, [&](int index, int) {
+        spin_until([&] { return done.load() == index; });
         done.fetch_add(1);
       });
       ASSERT_EQ(done.load(), 40);
@@ -78,7 +78,7 @@ TEST(ThreadPool, WorksAfterItsThreadsFellAsleep) {
   for (int round = 0; round < 3; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     std::atomic<int> sum{0};
-    pool.run(100, [&](int item, int) { sum.fetch_add(item); });
+    pool.run(100, [&](int index, int) { sum.fetch_add(index); });
     EXPECT_EQ(sum.load(), 4950);
   }
 }

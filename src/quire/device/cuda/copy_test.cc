@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "quire/device/caching_pool.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/gpu_test_util.h"
 #include "quire/device/cuda/memory.h"
-#include "quire/device/cuda/stream.h"
+#include "quire/device/memory_pool.h"
 
 namespace quire::device::cuda {
 namespace {
@@ -36,14 +36,14 @@ class CopyTest : public GpuTest {
       pageable_.push_back(std::make_unique<Bytes>(bytes));
       return pageable_.back()->data();
     }
-    CachingPool* const pools[] = {&context_->device_pool(), &context_->pinned_pool(), nullptr,
-                                  &managed_};
+    MemoryPool* const pools[] = {&context_->device_pool(), &context_->pinned_pool(), nullptr,
+                                 &managed_};
     blocks_.push_back(must(pools[kind]->allocate(static_cast<std::int64_t>(bytes))));
     return blocks_.back().data();
   }
 
  private:
-  CachingPool managed_;
+  MemoryPool managed_;
   std::vector<PoolBlock> blocks_;
   std::vector<std::unique_ptr<Bytes>> pageable_;
 };
@@ -96,7 +96,7 @@ TEST_F(CopyTest, AStreamKeepsTheOrder) {
 
 TEST_F(CopyTest, AnEventOrdersTwoStreams) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
-  const Stream& copies = context_->copy_stream();
+  const CudaStream& copies = context_->copy_stream();
   const Event written = must(Event::create());
   void* const source = memory(1, kBytes);
   void* const middle = memory(0, kBytes);
@@ -128,8 +128,8 @@ TEST_F(CopyTest, CopiesOnTwoStreamsOverlap) {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
   void* const host[] = {memory(1, kBytes), memory(1, kBytes)};
   void* const device[] = {memory(0, kBytes), memory(0, kBytes)};
-  const auto milliseconds = [&](const Stream& down) {
-    const Stream& up = context_->compute_stream();
+  const auto milliseconds = [&](const CudaStream& down) {
+    const CudaStream& up = context_->compute_stream();
     const Event start = must(Event::create(true)), end = must(Event::create(true));
     const Event begun = must(Event::create()), returned = must(Event::create());
     must(up.record(start));

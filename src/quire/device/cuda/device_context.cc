@@ -10,13 +10,13 @@
 #include <mutex>
 #include <utility>
 
-#include "quire/device/caching_pool.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_guard.h"
 #include "quire/device/cuda/graph.h"
 #include "quire/device/cuda/memory.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/device/device_properties.h"
+#include "quire/device/memory_pool.h"
 #include "quire/result.h"
 
 namespace quire::device::cuda {
@@ -39,12 +39,12 @@ Result<DeviceProperties> read_properties(int ordinal) {
 
 }  // namespace
 
-DeviceContext::DeviceContext(DeviceProperties properties, Stream compute, Stream copy,
+DeviceContext::DeviceContext(DeviceProperties properties, CudaStream compute, CudaStream copy,
                              const DeviceContextOptions& options)
     : properties_(std::move(properties)),
-      device_pool_(std::make_unique<CachingPool>(make_device_memory(properties_.ordinal),
-                                                 options.device_budget)),
-      pinned_pool_(std::make_shared<CachingPool>(make_pinned_memory(), options.pinned_budget)),
+      device_pool_(std::make_unique<MemoryPool>(make_device_memory(properties_.ordinal),
+                                                options.device_budget)),
+      pinned_pool_(std::make_shared<MemoryPool>(make_pinned_memory(), options.pinned_budget)),
       compute_(std::move(compute)),
       copy_(std::move(copy)) {}
 
@@ -54,8 +54,8 @@ Result<std::unique_ptr<DeviceContext>> DeviceContext::create(int ordinal,
   QUIRE_TRY(DeviceProperties properties, read_properties(ordinal));
   QUIRE_TRY_STATUS(check_supported(properties));
   QUIRE_CUDA_TRY(cudaSetDevice(ordinal));
-  QUIRE_TRY(Stream compute, Stream::create());
-  QUIRE_TRY(Stream copy, Stream::create());
+  QUIRE_TRY(CudaStream compute, CudaStream::create());
+  QUIRE_TRY(CudaStream copy, CudaStream::create());
   return std::unique_ptr<DeviceContext>(
       new DeviceContext(std::move(properties), std::move(compute), std::move(copy), options));
 }
@@ -64,7 +64,7 @@ Status DeviceContext::make_current() const {
   return to_status(cudaSetDevice(properties_.ordinal), "cudaSetDevice");
 }
 
-Status DeviceContext::order_after_compute(const Stream& stream) {
+Status DeviceContext::order_after_compute(const CudaStream& stream) {
   QUIRE_TRY(const Event now, Event::create());
   const std::lock_guard lock(recording_);
   QUIRE_TRY_STATUS(compute_.record(now));

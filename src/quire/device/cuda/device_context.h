@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 
-#include "quire/device/caching_pool.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/graph.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/device/device_properties.h"
+#include "quire/device/memory_pool.h"
 #include "quire/device/memory_source.h"
 #include "quire/result.h"
 
@@ -28,7 +28,7 @@ struct DriverMemory {
 
 // Owned by whoever runs forward steps and used by that thread, the pools apart. Must outlive its
 // buffers. Blocks of the pools are reused in the order of compute_stream; whoever uses one on
-// copy_stream makes compute_stream wait for that (Stream::wait) before giving it back.
+// copy_stream makes compute_stream wait for that (CudaStream::wait) before giving it back.
 class DeviceContext {
  public:
   // kDevice without a driver or GPU, for an ordinal that does not exist, and for a GPU that is too
@@ -41,15 +41,15 @@ class DeviceContext {
   [[nodiscard]] Status make_current() const;
 
   [[nodiscard]] const DeviceProperties& properties() const { return properties_; }
-  [[nodiscard]] Stream& compute_stream() { return compute_; }
-  [[nodiscard]] Stream& copy_stream() { return copy_; }
-  [[nodiscard]] CachingPool& device_pool() { return *device_pool_; }
-  [[nodiscard]] CachingPool& pinned_pool() { return *pinned_pool_; }
+  [[nodiscard]] CudaStream& compute_stream() { return compute_; }
+  [[nodiscard]] CudaStream& copy_stream() { return copy_; }
+  [[nodiscard]] MemoryPool& device_pool() { return *device_pool_; }
+  [[nodiscard]] MemoryPool& pinned_pool() { return *pinned_pool_; }
   // For pinned memory that outlives the context.
-  [[nodiscard]] const std::shared_ptr<CachingPool>& shared_pinned_pool() { return pinned_pool_; }
+  [[nodiscard]] const std::shared_ptr<MemoryPool>& shared_pinned_pool() { return pinned_pool_; }
 
   // What `stream` gets from here on begins after what compute_stream has so far. Any thread.
-  [[nodiscard]] Status order_after_compute(const Stream& stream);
+  [[nodiscard]] Status order_after_compute(const CudaStream& stream);
   // `queue` gives compute_stream work while nothing is being recorded; it would become part of the
   // graph. Any thread, but not from inside record.
   [[nodiscard]] Status queue_unrecorded(const std::function<Status()>& queue);
@@ -60,15 +60,15 @@ class DeviceContext {
   [[nodiscard]] Result<DriverMemory> driver_memory() const;
 
  private:
-  DeviceContext(DeviceProperties properties, Stream compute, Stream copy,
+  DeviceContext(DeviceProperties properties, CudaStream compute, CudaStream copy,
                 const DeviceContextOptions& options);
 
   DeviceProperties properties_;
   // Before the streams, so that these have ended when memory goes back to the driver.
-  std::unique_ptr<CachingPool> device_pool_;
-  std::shared_ptr<CachingPool> pinned_pool_;
-  Stream compute_;
-  Stream copy_;
+  std::unique_ptr<MemoryPool> device_pool_;
+  std::shared_ptr<MemoryPool> pinned_pool_;
+  CudaStream compute_;
+  CudaStream copy_;
   std::mutex recording_;  // held while compute_ records, is asked where it stands, or given work
                           // by another thread
 };

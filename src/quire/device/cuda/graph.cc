@@ -8,12 +8,12 @@
 #include <type_traits>
 
 #include "quire/device/cuda/cuda_error.h"
-#include "quire/device/cuda/stream.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/result.h"
 
 namespace quire::device::cuda {
 
-Result<Graph> Graph::capture(const Stream& stream, const std::function<Status()>& queue) {
+Result<Graph> Graph::capture(const CudaStream& stream, const std::function<Status()>& queue) {
   // Other threads may allocate meanwhile.
   QUIRE_CUDA_TRY(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
   const Status queued = queue();
@@ -31,7 +31,7 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<Status()>
 // Destroying fails only when the device is lost, and the graph with it.
 void Graph::Destroy::operator()(CUgraphExec_st* graph) const { (void)cudaGraphExecDestroy(graph); }
 
-Status Graph::launch(const Stream& stream) const {
+Status Graph::launch(const CudaStream& stream) const {
   return to_status(cudaGraphLaunch(graph_.get(), stream.get()), "cudaGraphLaunch");
 }
 

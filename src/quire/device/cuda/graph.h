@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "quire/device/cuda/stream.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/result.h"
 
 struct CUgraphExec_st;  // *CUgraphExec_st is cudaGraphExec_t
@@ -18,11 +18,11 @@ class Graph {
   // allocates, and must have run once before: what the runtime loads at first use can't be loaded
   // meanwhile. Arguments of kernels are recorded by value, so what they point to must outlive the
   // graph. kDevice, or the error of `queue`. Milliseconds.
-  [[nodiscard]] static Result<Graph> capture(const Stream& stream,
+  [[nodiscard]] static Result<Graph> capture(const CudaStream& stream,
                                              const std::function<Status()>& queue);
 
   // Queues it on `stream`. One launch at a time.
-  [[nodiscard]] Status launch(const Stream& stream) const;
+  [[nodiscard]] Status launch(const CudaStream& stream) const;
 
  private:
   struct Destroy {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/gpu_test_util.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/result.h"
 
 namespace quire::device::cuda {
@@ -73,7 +73,7 @@ TEST_F(GraphTest, WhatCannotBeRecordedIsATypedErrorAndTheStreamGoesOn) {
 }
 
 TEST_F(GraphTest, OtherThreadsMayOrderTheirStreamsBehindTheComputeStreamMeanwhile) {
-  const Stream other = must(Stream::create());
+  const CudaStream other = must(CudaStream::create());
   std::thread asking([&] {
     must(context_->make_current());
     for (int i = 0; i < 2000; ++i) {

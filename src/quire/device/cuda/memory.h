@@ -1,4 +1,4 @@
-// The driver's allocators as sources of a CachingPool. No CUDA header.
+// The driver's allocators as sources of a MemoryPool. No CUDA header.
 #pragma once
 
 #include <memory>

@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "quire/device/caching_pool.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/device_guard.h"
 #include "quire/device/cuda/gpu_test_util.h"
 #include "quire/device/device_properties.h"
+#include "quire/device/memory_pool.h"
 #include "quire/result.h"
 
 namespace quire::device::cuda {
@@ -63,7 +63,7 @@ TEST_F(DeviceContextTest, AFailedCallIsNamedAndForgotten) {
 }
 
 TEST_F(CudaMemoryTest, BlocksAreAligned) {
-  for (CachingPool* pool : {&context_->device_pool(), &context_->pinned_pool()}) {
+  for (MemoryPool* pool : {&context_->device_pool(), &context_->pinned_pool()}) {
     std::vector<PoolBlock> held;
     for (const std::int64_t bytes : {1, 7, 255, 257, 5000, 123'457, 3'000'001}) {
       held.push_back(must(pool->allocate(bytes)));
@@ -73,7 +73,7 @@ TEST_F(CudaMemoryTest, BlocksAreAligned) {
 }
 
 TEST_F(CudaMemoryTest, ReservedBytesAreTheDrivers) {
-  CachingPool pool(make_device_memory(0));
+  MemoryPool pool(make_device_memory(0));
   const std::int64_t before = must(context_->driver_memory()).free_bytes;
   {
     const auto a = must(pool.allocate(64 * kMiB)), b = must(pool.allocate(31 * kMiB));
@@ -90,7 +90,7 @@ TEST_F(CudaMemoryTest, ReservedBytesAreTheDrivers) {
 TEST_F(CudaMemoryTest, ChurnReusesMoreThan99PercentAndLeaksNothing) {
   const std::int64_t before = must(context_->driver_memory()).free_bytes;
   {
-    CachingPool pool(make_device_memory(0));
+    MemoryPool pool(make_device_memory(0));
     std::mt19937 random(7);
     std::vector<PoolBlock> held(8);
     for (int i = 0; i < 20'000; ++i) {
@@ -102,7 +102,7 @@ TEST_F(CudaMemoryTest, ChurnReusesMoreThan99PercentAndLeaksNothing) {
 }
 
 TEST_F(CudaMemoryTest, MoreThanTheDeviceHasIsOutOfBlocksWithNumbers) {
-  CachingPool pool(make_device_memory(0));
+  MemoryPool pool(make_device_memory(0));
   const std::int64_t bytes = context_->properties().total_bytes * 2;
   const auto block = pool.allocate(bytes);
   ASSERT_FALSE(block.ok());
@@ -141,7 +141,7 @@ TEST_F(CudaMemoryTest, FailureAtEachAllocationLeaksNothing) {
 }
 
 TEST_F(CudaMemoryTest, ManagedMemoryIsSeenFromBothSides) {
-  CachingPool pool(make_managed_memory(0));
+  MemoryPool pool(make_managed_memory(0));
   const auto block = must(pool.allocate(kMiB));
   const Bytes bytes = random_bytes(kMiB, 1);
   std::memcpy(block.data(), bytes.data(), bytes.size());

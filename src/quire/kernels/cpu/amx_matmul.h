@@ -16,8 +16,8 @@ constexpr int kTileStepBytes = 2048;  // bf16: two 16 x 64 byte tiles
 constexpr int kTilePrefetchBytes = 4096;
 
 // Tiles 0..3 sums (2 row blocks x 2 column tiles), 4 and 5 rows, 6 and 7 weights.
-TileShapes bf16_shapes(int first_rows, int second_rows) {
-  TileShapes shapes;
+AmxTileShapes bf16_shapes(int first_rows, int second_rows) {
+  AmxTileShapes shapes;
   constexpr bool kFirst[] = {true, true, false, false, true, false};
   for (int tile = 0; tile < 6; ++tile) {
     shapes.set(tile, kFirst[tile] ? first_rows : second_rows, 64);
@@ -133,11 +133,11 @@ inline const std::byte* next_block(const MatmulTask& t, int panel, int step, int
 // one panel is used, the next is fetched, a share per 32 rows, and so are the sums that come next.
 void bf16_many_rows(const MatmulTask& t) {
   constexpr int kBlockSteps = 64;
-  const TileShapes pair = bf16_shapes(16, 16);
+  const AmxTileShapes pair = bf16_shapes(16, 16);
   const int last_rows = t.rows % 32;
-  const TileShapes last = bf16_shapes(min_int(16, last_rows), max_int(1, last_rows - 16));
+  const AmxTileShapes last = bf16_shapes(min_int(16, last_rows), max_int(1, last_rows - 16));
   const bool partial = t.rows % 16 != 0;  // full blocks, one or two, have the shapes of a pair
-  TileGuard guard(pair);
+  AmxTileGuard guard(pair);
   const int lines = 32 / min_int(32, (t.rows + 31) / 32);
   for (int s = 0; s < t.steps; s += kBlockSteps) {
     for (int p = 0; p < t.panels; ++p) {
@@ -174,7 +174,7 @@ void bf16_many_rows(const MatmulTask& t) {
 
 // Up to two blocks of rows: a stream of weights, read once.
 void bf16_stream(const MatmulTask& t) {
-  const TileGuard guard(bf16_shapes(min_int(16, t.rows), max_int(1, t.rows - 16)));
+  const AmxTileGuard guard(bf16_shapes(min_int(16, t.rows), max_int(1, t.rows - 16)));
   for (int p = 0; p < t.panels; ++p) {
     const std::byte* panel = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
     const DepthRange range = {.panel = panel,
@@ -222,7 +222,7 @@ SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
       }
     }
   }
-  fence_tile_loads();
+  fence_amx_tile_loads();
   return panel;
 }
 
@@ -352,7 +352,7 @@ inline MatmulTask behind_full_blocks(const MatmulTask& t, int full, int panel) {
 // sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights (8 quads).
 template <class Q>
 void quant_many_rows(const MatmulTask& t) {
-  TileShapes shapes;
+  AmxTileShapes shapes;
   for (int tile = 0; tile < 4; ++tile) {
     shapes.set(tile, 16, 64);
   }
@@ -360,7 +360,7 @@ void quant_many_rows(const MatmulTask& t) {
   shapes.set(5, 16, 32);
   shapes.set(6, 8, 64);
   shapes.set(7, 8, 64);
-  const TileGuard guard(shapes);
+  const AmxTileGuard guard(shapes);
   const int full = t.rows / 16 * 16;
   for (int p = 0; p < t.panels; ++p) {
     const std::byte* w = t.weights + static_cast<std::size_t>(p) * t.panel_bytes;
@@ -378,7 +378,7 @@ void quant_many_rows(const MatmulTask& t) {
                           out + half * 16, t.out_stride);
       }
     }
-    fence_tile_loads();  // the scratch is written again now
+    fence_amx_tile_loads();  // the scratch is written again now
     if (full < t.rows) {
       matmul_quant<VecAvx512, Q>(behind_full_blocks(t, full, p));
     }

@@ -10,9 +10,9 @@ namespace {
 constexpr int kTilePeakProducts = 4;
 
 // Tiles 0..3 sums, 4 and 5 left, 6 and 7 right operands.
-class LoadedTiles {
+class LoadedAmxTiles {
  public:
-  explicit LoadedTiles(const std::byte* operands) : guard_(full_shapes()) {
+  explicit LoadedAmxTiles(const std::byte* operands) : guard_(full_shapes()) {
     _tile_loadd(4, operands, 64);
     _tile_loadd(5, operands + 1024, 64);
     _tile_loadd(6, operands + 2048, 64);
@@ -24,18 +24,18 @@ class LoadedTiles {
   }
 
  private:
-  static TileShapes full_shapes() {
-    TileShapes shapes;
+  static AmxTileShapes full_shapes() {
+    AmxTileShapes shapes;
     for (int tile = 0; tile < 8; ++tile) {
       shapes.set(tile, 16, 64);
     }
     return shapes;
   }
-  TileGuard guard_;
+  AmxTileGuard guard_;
 };
 
 void amx_peak_bf16(const PeakTask& t) {
-  const LoadedTiles tiles(t.operands);
+  const LoadedAmxTiles tiles(t.operands);
   for (std::int64_t i = 0; i < t.iterations; ++i) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -45,7 +45,7 @@ void amx_peak_bf16(const PeakTask& t) {
 }
 
 void amx_peak_int8(const PeakTask& t) {
-  const LoadedTiles tiles(t.operands);
+  const LoadedAmxTiles tiles(t.operands);
   for (std::int64_t i = 0; i < t.iterations; ++i) {
     _tile_dpbssd(0, 4, 6);
     _tile_dpbssd(1, 4, 7);

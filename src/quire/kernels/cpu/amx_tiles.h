@@ -1,5 +1,5 @@
-// Tile registers: shapes per use. 1 tile = up to 16 rows of 64 bytes; loading a shape costs about
-// 180 cycles.
+// AMX tiles, which are registers: shapes per use. One = up to 16 rows of 64 bytes; loading a shape
+// costs about 180 cycles.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +10,7 @@ namespace quire::kernels {
 namespace {
 
 // The 64 bytes that LDTILECFG reads.
-struct alignas(64) TileShapes {
+struct alignas(64) AmxTileShapes {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
   std::uint8_t reserved[14] = {};
@@ -25,15 +25,15 @@ struct alignas(64) TileShapes {
 
 // Shapes stay in force until the guard dies; then the tiles are released, so that the operating
 // system need not save 8 KiB at the next context switch.
-class TileGuard {
+class AmxTileGuard {
  public:
-  explicit TileGuard(const TileShapes& shapes) { change(shapes); }
-  ~TileGuard() { _tile_release(); }
-  TileGuard(const TileGuard&) = delete;
-  TileGuard& operator=(const TileGuard&) = delete;
+  explicit AmxTileGuard(const AmxTileShapes& shapes) { change(shapes); }
+  ~AmxTileGuard() { _tile_release(); }
+  AmxTileGuard(const AmxTileGuard&) = delete;
+  AmxTileGuard& operator=(const AmxTileGuard&) = delete;
 
   // What the tiles hold is lost.
-  void change(const TileShapes& shapes) {
+  void change(const AmxTileShapes& shapes) {
     // The intrinsic's asm does not name its memory operand, so gcc 12 drops the stores to `shapes`
     // without this.
     __asm__ volatile("" ::"m"(shapes));
@@ -41,9 +41,9 @@ class TileGuard {
   }
 };
 
-// Tile loads do not tell gcc 12 that they read memory: this stands between them and the stores of
-// what they read, and between them and stores that overwrite it.
-inline void fence_tile_loads() { __asm__ volatile("" ::: "memory"); }
+// Loads of AMX tiles do not tell gcc 12 that they read memory: this stands between them and the
+// stores of what they read, and between them and stores that overwrite it.
+inline void fence_amx_tile_loads() { __asm__ volatile("" ::: "memory"); }
 
 }  // namespace
 }  // namespace quire::kernels

@@ -200,11 +200,11 @@ struct Row {
   }
 
   // Ids of a warp, and of what is left in them the ties that it may take and the target of its sum.
-  struct Segment {
+  struct IdRange {
     int first = 0, end = 0;
     Unsigned64 ties = 0, target = 0;
   };
-  __device__ Segment my_segment() const {
+  __device__ IdRange my_range() const {
     const int ids = (vocab + kThreads - 1) / kThreads * 32;
     return {warp * ids, min(warp * ids + ids, vocab)};
   }
@@ -220,9 +220,9 @@ struct Row {
 
   // The first token by id at which the running sum of what is left exceeds its share.
   __device__ void pick(Border border, std::int32_t* chosen) {
-    Segment segment = my_segment();
+    IdRange range = my_range();
     Unsigned64 greater = 0, ties = 0;
-    for (int i = segment.first + lane; i < segment.end; i += 32) {
+    for (int i = range.first + lane; i < range.end; i += 32) {
       const std::uint32_t key = key_of(logits[i]);
       greater += key > border.key ? weight(logits[i], true) : 0;
       ties += key == border.key ? 1 : 0;
@@ -236,14 +236,14 @@ struct Row {
     __syncthreads();
     const Unsigned64 each = border.key == 0 ? 0 : weight(logit_of(border.key), true);
     Unsigned64 all = 0, ties_left = border.ties;
-    Unsigned64 before = 0, mine = 0;  // sums before and of this warp's segment
+    Unsigned64 before = 0, mine = 0;  // sums before and of this warp's range
     for (int i = 0; i < kWarps; ++i) {
       const Unsigned64 taken = min(shared.ties_by_warp[i], ties_left);
       const Unsigned64 here = shared.by_warp[i] + taken * each;
       if (i == warp) {
         before = all;
         mine = here;
-        segment.ties = ties_left;
+        range.ties = ties_left;
       }
       ties_left -= taken;
       all += here;
@@ -251,18 +251,17 @@ struct Row {
     const auto share = static_cast<Unsigned64>(choice.uniform * static_cast<double>(all));
     const Unsigned64 target = min(share, all - 1);
     if (before <= target && target < before + mine) {
-      segment.target = target - before;
-      scan(segment, border, each, chosen);
+      range.target = target - before;
+      scan(range, border, each, chosen);
     }
   }
 
-  // The id at which the running sum of the segment exceeds its target. One warp.
-  __device__ void scan(const Segment& segment, Border border, Unsigned64 each,
-                       std::int32_t* chosen) {
-    const int end = segment.end;
-    Unsigned64 ties_left = segment.ties;
+  // The id at which the running sum of the range exceeds its target. One warp.
+  __device__ void scan(const IdRange& range, Border border, Unsigned64 each, std::int32_t* chosen) {
+    const int end = range.end;
+    Unsigned64 ties_left = range.ties;
     Unsigned64 reached = 0;
-    for (int base = segment.first; base < end; base += 32) {
+    for (int base = range.first; base < end; base += 32) {
       const int i = base + lane;
       const std::uint32_t key = i < end ? key_of(logits[i]) : 0;
       const bool tie = i < end && key == border.key;
@@ -270,7 +269,7 @@ struct Row {
       const bool greater = i < end && key > border.key;
       const Unsigned64 x = greater ? weight(logits[i], true) : taken ? each : 0;
       const Unsigned64 sum = reached + warp_prefix(x, lane);
-      const unsigned beyond = __ballot_sync(kAllLanes, sum > segment.target);
+      const unsigned beyond = __ballot_sync(kAllLanes, sum > range.target);
       if (beyond != 0) {
         if (lane == 0) {
           *chosen = base + __ffs(static_cast<int>(beyond)) - 1;
@@ -292,9 +291,9 @@ struct Row {
 
   // The tokens that the border leaves, packed, in any order. `count` is 0 before.
   __device__ void gather(Border border, Unsigned64* tokens, int* count) {
-    const Segment segment = my_segment();
+    const IdRange range = my_range();
     Unsigned64 ties = 0;
-    for (int i = segment.first + lane; i < segment.end; i += 32) {
+    for (int i = range.first + lane; i < range.end; i += 32) {
       ties += key_of(logits[i]) == border.key ? 1 : 0;
     }
     ties = warp_sum(ties);
@@ -306,9 +305,9 @@ struct Row {
     for (int i = 0; i < warp; ++i) {
       ties_left -= min(shared.ties_by_warp[i], ties_left);
     }
-    for (int base = segment.first; base < segment.end; base += 32) {
+    for (int base = range.first; base < range.end; base += 32) {
       const int i = base + lane;
-      const std::uint32_t key = i < segment.end ? key_of(logits[i]) : 0;  // 0: no token's
+      const std::uint32_t key = i < range.end ? key_of(logits[i]) : 0;  // 0: no token's
       const bool taken = takes_tie(key == border.key, ties_left);
       if (taken || key > border.key) {
         tokens[atomicAdd(count, 1)] = packed(i);

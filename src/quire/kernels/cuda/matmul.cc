@@ -21,9 +21,9 @@
 #include "quire/base/str.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/cublas_lt.h"
 #include "quire/kernels/cuda/gemv.h"
 #include "quire/result.h"
@@ -178,7 +178,7 @@ Result<std::vector<float>> MatMul::Impl::bits_of(const Product& trial, const Pla
 }
 
 Result<float> MatMul::Impl::milliseconds_of(const Product& trial, const Plan& plan) {
-  const device::cuda::Stream& stream = device->compute_stream();
+  const device::cuda::CudaStream& stream = device->compute_stream();
   QUIRE_TRY(const auto start, device::cuda::Event::create(true));
   QUIRE_TRY(const auto end, device::cuda::Event::create(true));
   QUIRE_TRY_STATUS(stream.record(start));

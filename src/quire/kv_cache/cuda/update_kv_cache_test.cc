@@ -13,8 +13,8 @@
 #include <tuple>
 
 #include "quire/device/cuda/copy.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kv_cache.h"
 #include "quire/kv_cache/cuda/kv_test_util.h"
 #include "quire/kv_cache/kv_update.h"
@@ -24,9 +24,9 @@ namespace quire::kv_cache::cuda {
 namespace {
 
 using device::cuda::copy_async;
+using device::cuda::CudaStream;
 using device::cuda::DeviceBuffer;
 using device::cuda::fill_async;
-using device::cuda::Stream;
 using test::Bytes;
 using test::must;
 using test::random_bytes;
@@ -157,7 +157,7 @@ TEST_F(UpdateKernelTest, ShapesOfAllWidthsAreBitExact) {
 }
 
 TEST_F(UpdateKernelTest, AnyStream) {
-  const Stream other = must(Stream::create());
+  const CudaStream other = must(CudaStream::create());
   cudaStream_t blocking = nullptr;
   ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
   for (CUstream_st* const on : {static_cast<CUstream_st*>(nullptr), other.get(), blocking,

@@ -15,10 +15,10 @@
 #include "quire/device/accelerator.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/device_guard.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kernels/cuda/blocks.h"
 #include "quire/kernels/cuda/rows.h"
@@ -30,18 +30,18 @@ namespace quire::kv_store {
 namespace {
 
 using device::cuda::copy_async;
+using device::cuda::CudaStream;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
 using device::cuda::DeviceGuard;
 using device::cuda::Event;
-using device::cuda::Stream;
 
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // of a part; at least one head
 
 class CudaPagedPool final : public DevicePagedPool {
  public:
   CudaPagedPool(DeviceContext& device, const tensor::KVGeometry& geometry, std::int32_t num_blocks,
-                DeviceBuffer<std::byte> bytes, Stream second_stream)
+                DeviceBuffer<std::byte> bytes, CudaStream second_stream)
       : device_(device),
         geometry_(geometry),
         bytes_(std::move(bytes)),
@@ -70,7 +70,7 @@ class CudaPagedPool final : public DevicePagedPool {
     }
     // In a caller's thread too, whose own device stays what it was.
     QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
-    const Stream& stream = device_.compute_stream();
+    const CudaStream& stream = device_.compute_stream();
     QUIRE_TRY(const auto on_device,
               DeviceBuffer<kernels::cuda::Slot>::make(device_.device_pool(), slots.size()));
     return device_.queue_unrecorded([&]() -> Status {
@@ -144,7 +144,7 @@ class CudaPagedPool final : public DevicePagedPool {
   template <class MovePart>
   Status queue_parts(HeadRange range, std::span<const BlockId> blocks, const Staging& staging,
                      MovePart move_part) const {
-    const std::array<const Stream*, 2> streams = {&device_.copy_stream(), &second_stream_};
+    const std::array<const CudaStream*, 2> streams = {&device_.copy_stream(), &second_stream_};
     QUIRE_TRY_STATUS(device_.order_after_compute(*streams[0]));
     QUIRE_TRY_STATUS(
         copy_async(staging.ids.data(), blocks.data(), blocks.size_bytes(), streams[0]->get()));
@@ -188,7 +188,7 @@ class CudaPagedPool final : public DevicePagedPool {
   DeviceContext& device_;
   const tensor::KVGeometry geometry_;
   const DeviceBuffer<std::byte> bytes_;
-  const Stream second_stream_;
+  const CudaStream second_stream_;
   const kernels::cuda::KVPool pool_;
   mutable std::mutex moving_;
 };
@@ -210,7 +210,7 @@ Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(device::Accelera
   QUIRE_TRY(auto bytes, DeviceBuffer<std::byte>::make(
                             device.device_pool(),
                             static_cast<std::size_t>(geometry.block_bytes() * num_blocks)));
-  QUIRE_TRY(auto second, Stream::create());
+  QUIRE_TRY(auto second, CudaStream::create());
   return std::unique_ptr<DevicePagedPool>(std::make_unique<CudaPagedPool>(
       device, geometry, num_blocks, std::move(bytes), std::move(second)));
 }

@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/fixed_range.h"
-#include "quire/attention/plan.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
 #include "quire/device/cuda/copy.h"
@@ -34,10 +34,10 @@
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
+#include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
 #include "quire/model/cuda/mass_probe.h"
 #include "quire/model/cuda/recorded_steps.h"
-#include "quire/model/cuda/step.h"
 #include "quire/model/cuda/step_result.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
@@ -52,7 +52,7 @@ using attention::DevicePlan;
 using attention::cuda::AttentionArgs;
 using cuda::DeviceLayer;
 using cuda::DeviceMatrix;
-using cuda::Step;
+using cuda::DeviceStep;
 using cuda::StepShape;
 using cuda::Uploaded;
 using cuda::WindowStep;
@@ -162,7 +162,7 @@ class CudaBackend final : public DecoderBackend {
   const ModelConfig& config_;
   const cuda::DeviceWeights weights_;
   kernels::cuda::MatMul matmul_;
-  Step step_;
+  DeviceStep step_;
   cuda::StepResult result_;
   cuda::RecordedSteps recorded_;
   DeviceBuffer<double> frequencies_;
@@ -174,12 +174,12 @@ class CudaBackend final : public DecoderBackend {
   DeviceBuffer<float> qkv_;                      // [T, Q + 2 K]
   DeviceBuffer<Half> queries_;                   // [entry rows, heads, stored head_dim]
   DeviceBuffer<Half> attended_;                  // [T, Q]
-  DeviceBuffer<float> part_values_, part_stats_;
-  DeviceBuffer<std::uint32_t> parts_there_;  // [T, heads]
-  DeviceBuffer<float> lse_;                  // [T, heads], for a probe
-  DeviceBuffer<float> gate_up_;              // [T, 2 I]
-  DeviceBuffer<Half> gated_;                 // [T, I]
-  Work since_await_, last_;                  // the latter: before the last await ended
+  DeviceBuffer<float> partial_values_, partial_stats_;
+  DeviceBuffer<std::uint32_t> partials_there_;  // [T, heads]
+  DeviceBuffer<float> lse_;                     // [T, heads], for a probe
+  DeviceBuffer<float> gate_up_;                 // [T, 2 I]
+  DeviceBuffer<Half> gated_;                    // [T, I]
+  Work since_await_, last_;                     // the latter: before the last await ended
   cuda::MassProbe mass_;
 };
 
@@ -201,16 +201,16 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   const auto heads = static_cast<std::size_t>(config_.heads);
   const auto stored = static_cast<std::size_t>(view.head_dim);
   const auto half = static_cast<std::size_t>(config_.rotary.rotary_dim()) / 2;
-  std::size_t parts = 0, queries = 0;
+  std::size_t partials = 0, queries = 0;
   for (WindowStep& window : step_.windows()) {
-    parts = std::max(parts, static_cast<std::size_t>(window.plan.num_parts));
+    partials = std::max(partials, static_cast<std::size_t>(window.plan.num_partials));
     queries = std::max(queries, static_cast<std::size_t>(window.shape.queries));
     QUIRE_TRY_STATUS(
         reserve(window.cosines, static_cast<std::size_t>(window.shape.queries) * half));
     QUIRE_TRY_STATUS(reserve(window.sines, static_cast<std::size_t>(window.shape.queries) * half));
   }
-  // Parts grow with the length of what is read; a step seldom needs more than the one before.
-  parts = std::bit_ceil(std::max<std::size_t>(parts, 1));
+  // Partials grow with the length of what is read; a step seldom needs more than the one before.
+  partials = std::bit_ceil(std::max<std::size_t>(partials, 1));
   QUIRE_TRY_STATUS(reserve(key_cosines_, rows * half));
   QUIRE_TRY_STATUS(reserve(key_sines_, rows * half));
   QUIRE_TRY_STATUS(reserve(residual_, rows * hidden));
@@ -219,14 +219,14 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(qkv_width())));
   QUIRE_TRY_STATUS(reserve(queries_, queries * heads * stored));
   QUIRE_TRY_STATUS(reserve(attended_, rows * heads * static_cast<std::size_t>(config_.head_dim)));
-  QUIRE_TRY_STATUS(reserve(part_values_, parts * heads * stored));
-  QUIRE_TRY_STATUS(reserve(part_stats_, parts * heads * 2));
-  if (parts_there_.size() < rows * heads) {
-    QUIRE_TRY_STATUS(reserve(parts_there_, rows * heads));
+  QUIRE_TRY_STATUS(reserve(partial_values_, partials * heads * stored));
+  QUIRE_TRY_STATUS(reserve(partial_stats_, partials * heads * 2));
+  if (partials_there_.size() < rows * heads) {
+    QUIRE_TRY_STATUS(reserve(partials_there_, rows * heads));
     if (Status zero = device::cuda::fill_async(
-            parts_there_.data(), 0, parts_there_.size() * sizeof(std::uint32_t), stream());
+            partials_there_.data(), 0, partials_there_.size() * sizeof(std::uint32_t), stream());
         !zero.ok()) {
-      parts_there_ = {};
+      partials_there_ = {};
       return zero;
     }
   }
@@ -319,7 +319,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
           .work = {.few = step_.get(window.few),
                    .many = step_.get(window.many),
                    .rows = step_.get(window.rows),
-                   .parts = step_.get(window.parts),
+                   .partials = step_.get(window.partials),
                    .blocks = step_.blocks(),
                    .queues = step_.get(window.queues),
                    .num_few = window.shape.few,
@@ -328,9 +328,9 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                    .num_rows = step_.shape().rows,
                    .merges = window.shape.merges,
                    .like_many = window.plan.like_many,
-                   .part_values = part_values_.data(),
-                   .part_stats = reinterpret_cast<float2*>(part_stats_.data()),
-                   .parts_there = parts_there_.data()},
+                   .partial_values = partial_values_.data(),
+                   .partial_stats = reinterpret_cast<float2*>(partial_stats_.data()),
+                   .partials_there = partials_there_.data()},
           .q = queries_.data(),
           .heads = config_.heads,
           .kv_heads = config_.kv_heads,

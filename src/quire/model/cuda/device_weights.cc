@@ -10,9 +10,9 @@
 #include "quire/base/str.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/weights.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -23,10 +23,10 @@
 namespace quire::model::cuda {
 namespace {
 
+using device::cuda::CudaStream;
 using device::cuda::DeviceBuffer;
 using device::cuda::Event;
 using device::cuda::PinnedBuffer;
-using device::cuda::Stream;
 
 constexpr std::size_t kBufferBytes = std::size_t{16} << 20;
 
@@ -49,16 +49,16 @@ WeightUploader::~WeightUploader() {
 }
 
 DeviceMatrix& WeightUploader::matrix_of(const WeightId& id) {
-  if (id.part == Part::kEmbedding || id.part == Part::kHead) {
-    return id.part == Part::kHead ? weights_.head : weights_.embedding;
+  if (id.role == WeightRole::kEmbedding || id.role == WeightRole::kHead) {
+    return id.role == WeightRole::kHead ? weights_.head : weights_.embedding;
   }
   DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(id.layer)];
-  switch (id.part) {
-    case Part::kQkv:
+  switch (id.role) {
+    case WeightRole::kQkv:
       return layer.qkv;
-    case Part::kOutput:
+    case WeightRole::kOutput:
       return layer.output;
-    case Part::kGateUp:
+    case WeightRole::kGateUp:
       return layer.gate_up;
     default:
       return layer.down;
@@ -69,16 +69,16 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
   if (id.bias) {
     return matrix_of(id).bias;
   }
-  if (id.part == Part::kFinalNorm) {
+  if (id.role == WeightRole::kFinalNorm) {
     return weights_.final_norm;
   }
   DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(id.layer)];
-  switch (id.part) {
-    case Part::kAttentionNorm:
+  switch (id.role) {
+    case WeightRole::kAttentionNorm:
       return layer.attention_norm;
-    case Part::kQNorm:
+    case WeightRole::kQNorm:
       return layer.q_norm;
-    case Part::kKNorm:
+    case WeightRole::kKNorm:
       return layer.k_norm;
     default:
       return layer.mlp_norm;
@@ -87,7 +87,7 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
 
 // Copies a piece by way of pinned memory, once what was there before has been read.
 Status WeightUploader::send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer) {
-  const Stream& stream = device_.compute_stream();
+  const CudaStream& stream = device_.compute_stream();
   if (buffer.read) {
     QUIRE_TRY_STATUS(buffer.read->synchronize());
   } else {

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"

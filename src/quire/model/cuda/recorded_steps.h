@@ -10,7 +10,7 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/device/cuda/graph.h"
-#include "quire/model/cuda/step.h"
+#include "quire/model/cuda/device_step.h"
 #include "quire/result.h"
 
 namespace quire::model::cuda {

@@ -8,12 +8,12 @@
 #include "quire/base/check.h"
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/cuda/choose.h"
+#include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/recorded_steps.h"
-#include "quire/model/cuda/step.h"
 #include "quire/result.h"
 
 namespace quire::model::cuda {
@@ -57,7 +57,7 @@ Status StepResult::reserve(const StepShape& shape, RecordedSteps& recorded) {
   return recorded.reserve(logprobs_, rows * static_cast<std::size_t>(shape.logprobs));
 }
 
-Status StepResult::choose(const Step& step) {
+Status StepResult::choose(const DeviceStep& step) {
   CUstream_st* const stream = device_->compute_stream().get();
   const auto vocab = static_cast<std::int32_t>(vocab_);
   const StepShape& shape = step.shape();

@@ -10,12 +10,12 @@
 #include <optional>
 #include <span>
 
+#include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
-#include "quire/device/cuda/stream.h"
 #include "quire/kernels/choice.h"
+#include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/recorded_steps.h"
-#include "quire/model/cuda/step.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -34,7 +34,7 @@ class StepResult {
   [[nodiscard]] const TokenId* chosen_on_device() const { return chosen_.data(); }
 
   // Queues the choice of the step's tokens from logits(), and what is told of them.
-  [[nodiscard]] Status choose(const Step& step);
+  [[nodiscard]] Status choose(const DeviceStep& step);
 
   // Ends a step of which the first `rows` rows of logits are wanted: queues the copy of their
   // tokens, where it chooses any. Precondition: at most one other is not fetched yet.

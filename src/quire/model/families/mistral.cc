@@ -44,7 +44,7 @@ const Family& mistral_family() {
     return Family{.name = "mistral",
                   .architecture = "MistralForCausalLM",
                   .gguf_architecture = "llama",
-                  .defaults = {.max_positions = 131072, .kv_heads = 8},
+                  .defaults = {.context_length = 131072, .kv_heads = 8},
                   .fields = {"sliding_window", "layer_types"},
                   .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
                   .configure = configure_mistral,

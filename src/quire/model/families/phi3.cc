@@ -25,7 +25,7 @@ const Family& phi3_family() {
     return Family{.name = "phi3",
                   .architecture = "Phi3ForCausalLM",
                   .gguf_architecture = "phi3",
-                  .defaults = {.norm_epsilon = 1e-5, .max_positions = 4096},
+                  .defaults = {.norm_epsilon = 1e-5, .context_length = 4096},
                   .fields = {"sliding_window", "original_max_position_embeddings"},
                   .fixed = {{"attention_bias", "false"},
                             {"mlp_bias", "false"},

@@ -20,7 +20,7 @@ const Family& qwen2_family() {
       .name = "qwen2",
       .architecture = "Qwen2ForCausalLM",
       .gguf_architecture = "qwen2",
-      .defaults = {.max_positions = 32768, .kv_heads = 32},
+      .defaults = {.context_length = 32768, .kv_heads = 32},
       .fields = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"},
       .fixed = {{"use_mrope", "false"}},
       .configure = configure_qwen2,

@@ -22,7 +22,7 @@ const Family& qwen3_family() {
   static const Family family{.name = "qwen3",
                              .architecture = "Qwen3ForCausalLM",
                              .gguf_architecture = "qwen3",
-                             .defaults = {.max_positions = 32768, .kv_heads = 32, .head_dim = 128},
+                             .defaults = {.context_length = 32768, .kv_heads = 32, .head_dim = 128},
                              .fields = {"attention_bias", "use_sliding_window", "sliding_window",
                                         "max_window_layers", "layer_types"},
                              .fixed = {{"use_mrope", "false"}, {"mlp_bias", "false"}},

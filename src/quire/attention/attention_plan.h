@@ -1,0 +1,90 @@
+// AttentionPlan: the work items of one step on the CPU. PlanMaker makes it of entries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/attention/tile.h"
+
+namespace quire::attention {
+
+struct AttentionShape {
+  int heads = 0;  // query heads, a multiple of kv_heads
+  int kv_heads = 0;
+  int head_dim = 0;          // as the model says; at most kMaxHeadDim
+  double softmax_scale = 0;  // usually 1 / sqrt(head_dim)
+};
+
+// Up to kItemRows stacked (row, head) pairs of one entry and one KV head, in strips of kStripRows.
+struct WorkItem {
+  std::int32_t entry = 0;
+  std::int32_t kv_head = 0;
+  std::int32_t first_row = 0;  // index into the entry's rows
+  std::int32_t rows = 0;
+  std::int32_t first_head = 0;
+  std::int32_t heads = 0;
+  std::int32_t first_piece = 0;
+  std::int32_t last_piece = 0;  // one past
+  std::int32_t result_slot =
+      -1;  // first of rows * heads piece results; -1: works on the running state
+  friend bool operator==(const WorkItem&, const WorkItem&) = default;
+};
+
+// Counters for tests, stats and explain: what one layer reads.
+struct PlanCounters {
+  std::int64_t entries = 0;
+  std::int64_t rows = 0;         // entry rows
+  std::int64_t blocks_read = 0;  // visits of a tile to a block with a token that one of its rows
+                                 // sees; a visit reads one KV head: geometry.head_block_bytes()
+  friend bool operator==(const PlanCounters&, const PlanCounters&) = default;
+};
+
+struct AttentionPlan {
+  // Items [first_item, first_item + num_items) of the same rows and heads over one entry after the
+  // other: one thread works them off in order, with the state at hand.
+  struct Chain {
+    std::int32_t first_item = 0;
+    std::int32_t num_items = 0;
+    std::int32_t after = -1;  // an earlier chain of the wave that updates rows of this one before
+                              // it; -1: none
+    friend bool operator==(const Chain&, const Chain&) = default;
+  };
+  // Chains of a wave begin in order and run side by side. Not split: they update the running state,
+  // of disjoint rows but for a chain and the one that it comes after. Split: each is one item that
+  // reduces one piece into result slots of its own, which are merged in item order after the wave.
+  struct Wave {
+    std::int32_t first_chain = 0;
+    std::int32_t num_chains = 0;
+    bool split = false;
+    friend bool operator==(const Wave&, const Wave&) = default;
+  };
+  std::vector<WorkItem> items;
+  std::vector<Chain> chains;  // wave after wave
+  std::vector<Wave> waves;
+  std::int32_t num_result_slots = 0;          // piece results needed at the same time
+  std::vector<std::int32_t> query_positions;  // one per entry row, entry after entry: rows of the
+                                              // rotary table that run() wants
+  std::vector<std::int32_t> first_query;      // [entries] index of the entry's first row in it
+  std::int32_t num_rows = 0;                  // 1 + largest row of q that is used
+  std::int32_t max_block = -1;                // largest block id that is read
+  PlanCounters counters;
+
+  void clear();  // keeps its memory
+};
+
+// Returns row `row` of an item.
+[[nodiscard]] inline const EntryRow& entry_row(std::span<const Entry> entries, const WorkItem& item,
+                                               int row) {
+  return entries[static_cast<std::size_t>(item.entry)]
+      .rows[static_cast<std::size_t>(item.first_row) + static_cast<std::size_t>(row)];
+}
+
+// Returns the tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides
+// token j unless j > query_position - window_tokens; 0 = no window.
+[[nodiscard]] TokenRange visible_tokens(const Entry& entry, const EntryRow& row,
+                                        std::int32_t window_tokens);
+
+}  // namespace quire::attention

@@ -1,0 +1,133 @@
+// Where a kernel leaves what it computed for one column, a head of a row: in its partial, or, where
+// no other item sees anything of the row, in the output.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+
+#include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/fragments.cuh"
+
+namespace quire::attention::cuda {
+
+// DevicePlan::Row::partial of a column that is not there.
+inline constexpr int kNoPartial = INT_MIN;
+inline constexpr int kNoRow = -1;
+// The largest score of a column that has seen nothing yet: finite, so that it can be subtracted.
+inline constexpr float kNothing = -1e30f;
+
+// Where one head of a partial lies, counted in heads; ~ of where it lies in the batch where the
+// partial, as in DevicePlan::Row, is a whole row.
+__device__ __forceinline__ int place_of_head(int partial, int heads, int head) {
+  return partial < 0 ? ~(~partial * heads + head) : partial * heads + head;
+}
+
+// fp16 for the values of a partial: a multiple of 2^exponent each, so that the largest has most of
+// fp16's range below it. What is relative to 2^largest is then relative to 2^(largest + exponent).
+struct PartialScale {
+  float exponent;
+  float factor;  // 2^-exponent
+};
+// Of values that `most` is the largest absolute of.
+__device__ __forceinline__ PartialScale scale_of_partial(float most) {
+  constexpr int kBias = 127, kTop = 14;  // the largest becomes 2^kTop to 2^(kTop + 1)
+  const int exponent = min(max((__float_as_int(most) >> 23) - kBias - kTop, -60), 100);
+  return {static_cast<float>(exponent), __int_as_float((kBias - exponent) << 23)};
+}
+
+template <DType T>
+class PartialWriter {
+ public:
+  // `place` of place_of_head(); `sum` of 2^(score - largest).
+  __device__ PartialWriter(const AttentionArgs& args, int place, float largest, float sum)
+      : args_(args),
+        whole_(place < 0),
+        at_(place < 0 ? ~place : place),
+        scale_(place < 0 ? (sum == 0 ? 0.0f : 1 / sum) : 1.0f),
+        largest_(largest),
+        sum_(sum) {}
+
+  // What merging needs, or the lse. By one lane of those that share the column.
+  __device__ void put_stats() const {
+    if (!whole_) {
+      args_.work.partial_stats[at_] = {largest_, sum_};
+    } else if (args_.lse != nullptr) {
+      constexpr float kLn2 = 0.693147180559945f;
+      args_.lse[at_] = sum_ == 0 ? -INFINITY : (largest_ + log2f(sum_)) * kLn2;
+    }
+  }
+
+  // Whether there is nothing to merge.
+  [[nodiscard]] __device__ bool whole() const { return whole_; }
+
+  // N = 2, 4 or 8 neighbouring dimensions from `dim`, a multiple of N, on.
+  template <int N>
+  __device__ void put(int dim, const float (&value)[N]) const {
+    if (whole_) {
+      put_whole(dim, value);
+      return;
+    }
+    put_partial(dim, value);
+  }
+
+  // The same of one that is not whole(), and of one that is.
+  template <int N>
+  __device__ void put_partial(int dim, const float (&value)[N]) const {
+    float* to = args_.work.partial_values + at_ * args_.kv.head_dim + dim;
+#pragma unroll
+    for (int i = 0; i < N; i += N < 4 ? 2 : 4) {
+      if constexpr (N < 4) {
+        *reinterpret_cast<float2*>(to + i) = {value[i], value[i + 1]};
+      } else {
+        *reinterpret_cast<float4*>(to + i) = {value[i], value[i + 1], value[i + 2], value[i + 3]};
+      }
+    }
+  }
+  // N words of two values in fp16, of one that is not whole().
+  template <int N>
+  __device__ void put_halves(int dim, const std::uint32_t (&words)[N]) const {
+    struct alignas(4 * N) Words {
+      std::uint32_t word[N];
+    } all;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      all.word[i] = words[i];
+    }
+    auto* const values = reinterpret_cast<std::uint16_t*>(args_.work.partial_values);
+    *reinterpret_cast<Words*>(values + at_ * args_.kv.head_dim + dim) = all;
+  }
+  template <int N>
+  __device__ void put_whole(int dim, const float (&value)[N]) const {
+    std::uint16_t* to = args_.out + at_ * args_.head_dim + dim;
+    Words<N> words;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      words.word[i] = Element<T>::round_pair(value[2 * i] * scale_, value[2 * i + 1] * scale_);
+    }
+    if (args_.head_dim % N == 0) {
+      if (dim < args_.head_dim) {
+        *reinterpret_cast<Words<N>*>(to) = words;
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (dim + i < args_.head_dim) {
+        to[i] = static_cast<std::uint16_t>(words.word[i / 2] >> i % 2 * 16);
+      }
+    }
+  }
+
+ private:
+  template <int N>
+  struct alignas(2 * N) Words {
+    std::uint32_t word[N / 2];
+  };
+
+  const AttentionArgs& args_;
+  const bool whole_;
+  const std::int64_t at_;
+  const float scale_, largest_, sum_;
+};
+
+}  // namespace quire::attention::cuda

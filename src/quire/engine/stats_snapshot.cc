@@ -1,0 +1,37 @@
+#include "quire/engine/stats_snapshot.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "quire/engine/active_request.h"
+#include "quire/engine/engine_core.h"
+
+namespace quire::engine {
+
+void StatsSnapshot::refresh(EngineCore& core, std::optional<Clock::time_point> waiting_since) {
+  core.counters.ledger = core.ledger.counts();
+  core.counters.requests_running = core.scheduler.num_running();
+  core.counters.requests_waiting = core.scheduler.num_waiting();
+  core.counters.waiting_since = waiting_since;
+  const std::lock_guard lock(mutex_);
+  stats_ = core.counters;
+}
+
+EngineStats StatsSnapshot::get() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+bool StatsSnapshot::shows(std::uint64_t posted_tasks) const {
+  const std::lock_guard lock(mutex_);
+  return shown_tasks_ == posted_tasks;
+}
+
+void StatsSnapshot::note_shown(std::uint64_t posted_tasks) {
+  const std::lock_guard lock(mutex_);
+  shown_tasks_ = std::max(shown_tasks_, posted_tasks);
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,107 @@
+// Sequences as ranges of tokens that a store keeps once: what a checkpoint writes of them, and
+// under which names.
+//
+// A range is a part of a run, from a block's beginning to another's or to the end of the run. Its
+// name says what its KV is, so equal ranges of later checkpoints, and of other sequences that begin
+// alike, are the same object. Of lost blocks there are ranges of their own, tokens without KV: what
+// earlier checkpoints have of that KV may go with them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/kv_fingerprint.h"
+#include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/store_entry.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::kv_store {
+
+struct LiveRun {
+  SavedRun run;
+  std::vector<BlockId> blocks;  // in the paged pool, but those that are lost
+};
+
+// A sequence as the program has it now.
+struct LiveSequence {
+  std::string name;                  // unique in a checkpoint
+  std::string metadata_json = "{}";  // the caller's
+  base::KVFingerprint fingerprint;
+  tensor::KVGeometry geometry;  // of one that was saved; of one to save the pool says it
+  std::string kernels;          // that computed the KV
+  // Every bit of the KV follows from fingerprint, kernels and the tokens so far. Else the KV itself
+  // is part of the names, which costs a pass over it.
+  bool follows_from_tokens = true;
+  std::vector<LiveRun> runs;
+};
+
+// Tokens [begin, end) of a run.
+struct SavedRange {
+  std::size_t run = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::string object;  // its name
+};
+
+// The names of the ranges of one sequence. Borrows it and the pool.
+class SavedRangeNames {
+ public:
+  // Cost: a hash over all tokens.
+  SavedRangeNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool);
+  // `begin` is at a block, `end` at a block or the end of the run; all between is lost, or nothing.
+  [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
+
+ private:
+  using Digest = std::string;
+  const LiveSequence& sequence_;
+  const PagedPool& pool_;
+  std::vector<std::vector<Digest>> before_;  // [runs][blocks + 1]: of all tokens before it
+};
+
+// Cuts sequences so that what is known already is used where it fits.
+class RangeCutter {
+ public:
+  explicit RangeCutter(std::string tenant) : tenant_(std::move(tenant)) {}
+
+  // The ranges of a sequence, in order, that some checkpoint names.
+  void learn(std::span<const ObjectRange> parts);
+  // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new ranges end if
+  // a block does. What is cut is known from then on.
+  [[nodiscard]] std::vector<SavedRange> cut(const LiveSequence& sequence, const PagedPool& pool,
+                                            std::span<const std::int64_t> cuts);
+
+ private:
+  // A run within its sequence.
+  struct RunBounds {
+    std::int64_t run_start = 0;  // in tokens of the sequence
+    std::int64_t length = 0;
+    std::int64_t lost = 0;  // of its tokens, those in lost blocks
+    std::int64_t block_tokens = 0;
+  };
+  [[nodiscard]] std::optional<SavedRange> find_known(const SavedRangeNames& names, std::size_t run,
+                                                     std::int64_t begin,
+                                                     const RunBounds& bounds) const;
+
+  [[nodiscard]] std::int64_t end_of_new(std::int64_t begin, const RunBounds& bounds,
+                                        std::span<const std::int64_t> cuts) const;
+
+  std::string tenant_;
+  // Names by first token and length.
+  std::map<std::int64_t, std::map<std::int64_t, std::set<std::string>>> known_;
+};
+
+// For each sequence where it stops to be like another one: ranges that end there are shared.
+[[nodiscard]] std::vector<std::vector<std::int64_t>> common_cuts(
+    std::span<const LiveSequence* const> sequences);
+
+}  // namespace quire::kv_store
