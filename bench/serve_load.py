@@ -88,9 +88,6 @@ class Stream:
     def first_seconds(self):
         return self.moments[0] - self.sent
 
-    def gaps(self):
-        return [later - earlier for earlier, later in zip(self.moments, self.moments[1:])]
-
 
 async def connect(server):
     return await asyncio.open_connection(server.host, server.port, limit=1 << 20)
