@@ -83,8 +83,7 @@ constexpr std::string_view kModelsAreFiles =
     "a store holds";
 
 constexpr Foreign kForeignCommands[] = {
-    {"serve", "this version has no server; quire chat MODEL talks, programs use Python or C++"},
-    {"server", "this version has no server; quire chat MODEL talks, programs use Python or C++"},
+    {"server", "quire serve MODEL serves a model over HTTP"},
     {"list", kModelsAreFiles},
     {"ls", kModelsAreFiles},
     {"rm", kModelsAreFiles},

@@ -111,7 +111,7 @@ inline json::value body_of(const RecordedAnswer& answer) {
   }
   json::error_code ec;
   json::value value = json::parse(answer.response->body, ec);
-  EXPECT_FALSE(ec) << answer.response->body;
+  EXPECT_FALSE(ec) << ec.message() << ": " << answer.response->body;
   return value;
 }
 
