@@ -211,8 +211,9 @@ void register_all(Services& services, const CallPtr& call, std::vector<ChunkCont
       services, call,
       [call, held = std::move(ticket).value(), batch, contents = std::move(contents),
        includes = *includes, objects = services.objects, salt = engine_salt(call->caller->tenant),
-       bytes = kv_bytes_per_token(services)](ChunkedLLM& llm) -> Checked<Reply> {
+       bytes = kv_bytes_per_token(services)](ChunkedLLM& llm) mutable -> Checked<Reply> {
         QUIRE_TRY(const auto registered, register_for(objects, llm, call, contents, bytes));
+        held.reset();  // before the answer, so that the client's next call finds the place free
         QUIRE_TRY(json::array list, registered_json(llm, salt, registered, includes));
         const int status = registered_status(registered);
         return batch ? Reply{list_json(std::move(list)), status}
