@@ -48,7 +48,7 @@ def three_documents(context):
     cards = [chunk["text"] for chunk in context["chunks"]]
     third = (len(cards) + 2) // 3
     documents = [" ".join(cards[i * third:(i + 1) * third]) for i in range(3)]
-    questions = [each for each in context["questions"] if each["type"] == "one_hop"]
+    questions = [each for each in context["questions"] if each["type"] in ("one_hop", "two_hop")]
     return documents, questions[:QUESTIONS]
 
 
