@@ -1,5 +1,5 @@
 # quire_third_party(OUT PYTHON PRODUCT PARTS parts...): writes OUT/THIRD_PARTY_NOTICES and OUT/sbom.cdx.json
-# of what these parts (library, program, python) are linked of. PRODUCT is the build folder of the
+# of what these parts (library, program, server, python) are linked of. PRODUCT is the build folder of the
 # library, where it is noted which CUDA runtime that contains.
 function(quire_third_party out python product)
   cmake_parse_arguments(arg "" "" "PARTS" ${ARGN})

@@ -2,7 +2,7 @@
 
     python3 tools/third_party.py OUT PART... [--include DIR] [--cuda VERSION]
 
-PART is library, program or python. The list is packaging/third_party.toml; versions are those that are installed here. The same
+PART is library, program, server or python. The list is packaging/third_party.toml; versions are those that are installed here. The same
 build gives the same bytes: no time and no random number stands in them. Standard library only.
 """
 import argparse
@@ -118,7 +118,7 @@ def bill_of_materials(components):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("parts", nargs="+", choices=("library", "program", "python"))
+    parser.add_argument("parts", nargs="+", choices=("library", "program", "server", "python"))
     parser.add_argument("--include", action="append", default=[], metavar="DIR", help="where headers are looked for first")
     parser.add_argument("--cuda", default="", metavar="VERSION", help="of the runtime that is compiled in")
     arguments = parser.parse_args()

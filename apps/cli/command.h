@@ -29,6 +29,7 @@ void add_chunk(CLI::App& app, Action& action);
 void add_compose(CLI::App& app, Action& action);
 void add_script(CLI::App& app, Action& action);
 void add_store(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 // These read the commands that `app` has by the time they run.
 void add_completion(CLI::App& app, Action& action);
 void add_help(CLI::App& app, Action& action);

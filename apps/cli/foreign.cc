@@ -27,8 +27,8 @@ constexpr std::string_view kAlways = "Quire always does it, so leave it out";
 constexpr std::string_view kNeverAsked = "nothing is to be set here, so leave it out";
 constexpr std::string_view kPrefixes =
     "prefixes are always reused; --no-prefix-cache leaves that out, --store keeps chunks";
-constexpr std::string_view kNoServer =
-    "this version has no server; quire chat MODEL talks, programs use Python or C++";
+constexpr std::string_view kServes =
+    "quire serve MODEL serves a model over HTTP";
 constexpr std::string_view kNothingStays =
     "no process stays behind: a command loads its model and takes it along when it ends";
 constexpr std::string_view kModelsAreFiles =
@@ -87,14 +87,17 @@ constexpr Foreign kOptions[] = {
     {"--rope-scaling --rope-freq-base --rope-freq-scale --tokenizer --tokenizer-mode "
      "--trust-remote-code --hf-overrides",
      kModelSays},
-    {"--host --port --api-key --served-model-name", kNoServer},
+    {"--host --port --api-key-file", kServes},
+    {"--api-key", "quire serve takes --api-key-file or QUIRE_API_KEY"},
+    {"--served-model-name", "quire serve takes --alias"},
+    {"--chat-template-file", "--chat-template"},
     {"-tp --tensor-parallel-size --pipeline-parallel-size --data-parallel-size -ts --tensor-split "
      "-sm --split-mode --grammar --grammar-file --json-schema -j --lora --lora-scaled "
      "--enable-lora "
      "-md --model-draft --draft --draft-max --speculative-config --speculative-model --mmproj "
      "--image --embedding --mirostat --typical --typical-p --dry-multiplier --xtc-probability "
-     "--samplers --sampling-seq --repeat-last-n --keep --num-keep --tools --chat-template "
-     "--chat-template-file --chat-template-kwargs --guided-decoding-backend --cpu-offload-gb",
+     "--samplers --sampling-seq --repeat-last-n --keep --num-keep --tools "
+     "--chat-template-kwargs --guided-decoding-backend --cpu-offload-gb",
      kNotYet},
 };
 
@@ -102,7 +105,7 @@ constexpr Foreign kOptions[] = {
 constexpr Foreign kLetters[] = {{"-p", "--prompt"}, {"-n", "--generate"}, {"-d", "--depth"}};
 
 constexpr Foreign kCommands[] = {
-    {"serve server start launch api", kNoServer},
+    {"server start launch api", kServes},
     {"list ls rm cp models", kModelsAreFiles},
     {"pull push create download login signin", kLocal},
     {"ps stop unload", kNothingStays},

@@ -50,6 +50,7 @@ int run(int argc, const char* const* argv) {
   quire::cli::add_compose(app, action);
   quire::cli::add_script(app, action);
   quire::cli::add_store(app, action);
+  quire::cli::add_serve(app, action);
   quire::cli::add_completion(app, action);
   quire::cli::add_help(app, action);
   quire::cli::add_version(app, action);

@@ -48,8 +48,8 @@ class Generation {
 
   // Returns true when next() has something to give at once.
   [[nodiscard]] virtual bool ready() = 0;
-  // Returns the next delta, or nullopt at the end, or the error that ended the request. Precondition:
-  // ready().
+  // Returns the next delta, or nullopt at the end, or the error that ended the request.
+  // Precondition: ready().
   [[nodiscard]] virtual Result<std::optional<Delta>> next() = 0;
   // Returns the output, once next() gave the last delta.
   [[nodiscard]] virtual const GenerationOutput& output() const = 0;
@@ -83,8 +83,8 @@ class Engine {
   // Generation::ready() has become true; it must return at once.
   // Does not wait for a prompt of ids. A composition waits until its chunks' KV is there, so a
   // worker calls.
-  [[nodiscard]] virtual Result<std::unique_ptr<Generation>> start(
-      GenerationRequest request, std::function<void()> notify) = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<Generation>> start(GenerationRequest request,
+                                                                  std::function<void()> notify) = 0;
   // Returns the tokenizer.
   [[nodiscard]] virtual Result<Tokenizer> tokenizer() const = 0;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;

@@ -13,8 +13,8 @@
 
 namespace quire::server {
 
-// A request that was answered, or whose client went. The transport makes one for each, also where it
-// refused the request itself. Plain data.
+// A request that was answered, or whose client went. The transport makes one for each, also where
+// it refused the request itself. Plain data.
 struct AccessRecord {
   std::string request_id;
   // "" where nobody was identified.

@@ -5,7 +5,7 @@ set(product ${root}/build/release)
 
 # Passes on what a caller may choose with CMAKE_ARGS.
 set(choices)
-foreach(choice QUIRE_CUDA CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_COMPILER)
+foreach(choice QUIRE_CUDA QUIRE_SERVER CMAKE_CUDA_ARCHITECTURES CMAKE_CUDA_COMPILER)
   if(DEFINED ${choice})
     list(APPEND choices "-D${choice}=${${choice}}")
   endif()

@@ -43,6 +43,9 @@ class QUIRE_API Tokenizer {
   [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text,
                                                     bool add_special_tokens = true,
                                                     const Interrupt& interrupted = {}) const;
+  // Returns the ids of a text in which special tokens are ordinary text, and adds none.
+  [[nodiscard]] Result<std::vector<TokenId>> encode_literally(
+      std::string_view text, const Interrupt& interrupted = {}) const;
   // Returns the text of the ids. `skip_special_tokens` leaves special tokens out. An id without a
   // token, such as the padding of a vocabulary, has no text.
   // Errors: kInvalidArgument names the first id that the model has no row for.

@@ -104,9 +104,9 @@ class UsageTest(CommandLineTest):
                 (["chat", MODEL, "-t", "2"], "here it is --threads"), (["chat", MODEL, "-c", "4096"], "--kv-budget"),
                 (["chat", MODEL, "--repeat-penalty", "1.1"], "--repetition-penalty"), (["run", MODEL, "hi", "-ngl", "99"], "--device cuda"),
                 (["inspect", MODEL, "--json"], "here it is --format json"), (["chat", MODEL, "-p", "hi"], "quire run MODEL PROMPT"),
-                (["serve"], "no server"), (["list"], "quire inspect"), (["pull", "llama3"], "downloads nothing"), (["ps"], "no process stays"),
+                (["server"], "quire serve MODEL"), (["list"], "quire inspect"), (["pull", "llama3"], "downloads nothing"), (["ps"], "no process stays"),
                 (["show", MODEL], "quire inspect MODEL"), (["generate", MODEL], "quire run MODEL PROMPT"), (["rnu", MODEL, "x"], "did you mean run?"),
-                (["help", "serve"], "no server"), (["store", "lst", "s"], "unknown command")):
+                (["help", "server"], "quire serve MODEL"), (["store", "lst", "s"], "unknown command")):
             with self.subTest(arguments):
                 self.assert_refused(quire(*arguments), 2, part)
 

@@ -25,7 +25,7 @@ OPTIONS = (
     ("--kv-cache-dtype", "here it is --kv-dtype"), ("--quantization", "here it is --quantize"), ("--block-size", "here it is --block-tokens"),
     ("--max-num-batched-tokens", "here it is --max-batch-tokens"), ("--enable-prefix-caching", "prefixes are always reused"),
     ("--flash-attn", "Quire always does it"), ("--no-mmap", "nothing is to be set"), ("--trust-remote-code", "the files of the model say it"),
-    ("--torch-dtype", "here it is --dtype"), ("--keepalive", "no process stays behind"), ("--port", "no server"),
+    ("--torch-dtype", "here it is --dtype"), ("--keepalive", "no process stays behind"), ("--port", "quire serve"),
     ("-no-cnv", "here it is --raw"), ("-i", "quire chat MODEL talks"), ("--do-sample", "--temperature (0 is greedy)"),
 )
 
@@ -77,7 +77,7 @@ class WordsTest(RefusalTest):
     def test_commands_of_the_same_meaning_are_named(self):
         for arguments, said in ((["chunk", "delete", MODEL, "a"], "did you mean rm?"), (["chunk", "ls", MODEL], "did you mean list?"),
                                 (["store", "list", "s"], "did you mean ls?"), (["store", "delete", "s", "a"], "did you mean rm?"),
-                                (["launch"], "no server"), (["quantize"], "--quantize"), (["benchmark"], "quire bench"),
+                                (["launch"], "quire serve"), (["quantize"], "--quantize"), (["benchmark"], "quire bench"),
                                 (["models"], "quire inspect"), ([MODEL], "quire chat MODEL talks, quire run MODEL PROMPT"),
                                 (["m.gguf"], "quire chat MODEL talks")):
             with self.subTest(arguments):

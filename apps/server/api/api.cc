@@ -18,6 +18,8 @@
 #include "api/generation.h"
 #include "api/json.h"
 #include "api/metrics.h"
+#include "api/metrics_endpoint.h"
+#include "api/openapi.h"
 #include "api/render.h"
 #include "api/router.h"
 #include "api/stall.h"
@@ -84,7 +86,7 @@ bool is_json(std::string_view content_type) {
 }
 
 std::span<const Endpoint> (*const kEndpointLists[])() = {
-    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, object_endpoints};
+    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, native_endpoints, token_endpoints, info_endpoints, metrics_endpoints, openapi_endpoints, object_endpoints};
 
 }  // namespace
 
@@ -152,9 +154,19 @@ void Api::handle(std::shared_ptr<const Request> request, std::shared_ptr<Answer>
   route(call);
 }
 
-void Api::handle_metrics(std::shared_ptr<const Request> /*request*/,
+void Api::handle_metrics(std::shared_ptr<const Request> request,
                          std::shared_ptr<Answer> answer) {
-  answer->send(error_response(404, "not_found", "no such path"));
+  const bool reads = request->method == "GET" || request->method == "HEAD";
+  if (request->path != "/metrics") {
+    answer->send(error_response(404, "not_found", "no such path"));
+  } else if (!reads) {
+    Response response = error_response(405, "method_not_allowed", "allowed: GET, HEAD");
+    response.headers.push_back({"allow", "GET, HEAD"});
+    answer->send(std::move(response));
+  } else {
+    answer->facts().route = "/metrics";
+    scrape(services_, answer);
+  }
 }
 
 void Api::route(const CallPtr& call) {
@@ -163,6 +175,10 @@ void Api::route(const CallPtr& call) {
   const bool open = match.ok() && match->endpoint->access == Access::kOpen;
   if (services_.engine == nullptr && !open) {
     send_error(services_, *call, refusal(503, "loading", "the model is being loaded"));
+    return;
+  }
+  if (!allow.empty() && call->request->method == "OPTIONS") {
+    call->answer->send({.status = 204, .content_type = {}, .headers = {{"allow", allow + ", OPTIONS"}}});
     return;
   }
   if (!match.ok()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -246,23 +247,33 @@ class ChatRenderer final : public OpenAIRenderer {
   json::array prompt_ids_;
 };
 
-void answer_chat(Services& services, CallPtr call, std::shared_ptr<ChatRequest> request) {
+// Encodes a chat without chunks on a worker, and calls `take` with its plan.
+void encode_and_plan(Services& services, const CallPtr& call,
+                     const std::shared_ptr<ChatRequest>& request,
+                     std::function<void(GenerationPlan)> take) {
   on_worker<EncodedChat>(
       services, call,
       [request, engine = services.engine, interrupted = Call::interrupt(call)] {
         return encode_chat(*engine, request->prompt, interrupted);
       },
-      [&services, call, request](EncodedChat encoded) {
+      [&services, call, request, take = std::move(take)](EncodedChat encoded) {
         if (!encoded.reads_names) {
           note_names(request->prompt, call->notes);
         }
         std::vector<std::vector<TokenId>> prompts;
         prompts.push_back(std::move(encoded.ids));
-        GenerationPlan plan = plan_of(services, *call, request->openai, std::move(prompts),
-                                      "messages", services.config->default_max_tokens);
-        GenerationRun::start(services, call, std::move(plan),
-                             chat_renderer(services, request->openai));
+        take(plan_of(services, *call, request->openai, std::move(prompts), "messages",
+                     services.config->default_max_tokens));
       });
+}
+
+// Returns a request without chunks.
+Check check_exact(const Extension& extension) {
+  if (extension.says_how && extension.how.mode != ReuseMode::kExact) {
+    return invalid("quire.mode",
+                   "another mode than exact needs chunks in the messages or quire.chunks");
+  }
+  return passed();
 }
 
 void chat(Services& services, CallPtr call) {
@@ -275,14 +286,15 @@ void chat(Services& services, CallPtr call) {
     chat_with_chunks(services, std::move(call), std::move(read).value());
     return;
   }
-  const Extension& extension = read->openai.extension;
-  if (extension.says_how && extension.how.mode != ReuseMode::kExact) {
-    send_error(services, *call,
-               invalid("quire.mode", "another mode than exact needs chunks in the messages or quire.chunks"));
+  if (Check check = check_exact(read->openai.extension); !check.ok()) {
+    send_error(services, *call, std::move(check).error());
     return;
   }
-  answer_chat(services, std::move(call),
-              std::make_shared<ChatRequest>(std::move(read).value()));
+  const auto request = std::make_shared<ChatRequest>(std::move(read).value());
+  encode_and_plan(services, call, request, [&services, call, request](GenerationPlan plan) {
+    GenerationRun::start(services, call, std::move(plan),
+                         chat_renderer(services, request->openai));
+  });
 }
 
 }  // namespace
@@ -329,6 +341,23 @@ Checked<ChatRequest> read_chat(const Services& services, Call& call) {
     }
   }
   return request;
+}
+
+void plan_chat(Services& services, CallPtr call, TakePlan take) {
+  auto read = read_chat(services, *call);
+  if (read.ok() && read->has_chunks()) {
+    ApiError error = invalid("messages", "a chat with chunks has no rendering; see /v1/compositions");
+    error.code = "invalid_composition";
+    read = std::move(error);
+  }
+  if (!read.ok()) {
+    send_error(services, *call, std::move(read).error());
+    return;
+  }
+  encode_and_plan(services, call, std::make_shared<ChatRequest>(std::move(read).value()),
+                  [&services, call, take = std::move(take)](const GenerationPlan& plan) {
+                    take(services, call, plan);
+                  });
 }
 
 std::unique_ptr<Renderer> chat_renderer(Services& services, const OpenAIRequest& request) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/call.h"
+#include "api/completions.h"
 #include "api/errors.h"
 #include "api/generation.h"
 #include "api/messages.h"
@@ -27,6 +28,8 @@ struct ChatRequest {
 [[nodiscard]] const FieldTable& chat_table();
 // Reads a body that chat_table() has checked.
 [[nodiscard]] Checked<ChatRequest> read_chat(const Services& services, Call& call);
+// Reads a body without chunks, encodes it on a worker, and hands the plan to `take`.
+void plan_chat(Services& services, CallPtr call, TakePlan take);
 // Returns what renders the answers.
 [[nodiscard]] std::unique_ptr<Renderer> chat_renderer(Services& services,
                                                       const OpenAIRequest& request);

@@ -1,6 +1,7 @@
 // POST /v1/completions (rule O9).
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "api/call.h"
+#include "api/completions.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
 #include "api/fields.h"
@@ -51,14 +53,6 @@ constexpr FieldRule kCompletionRules[] = {
     {.name = "suffix", .kinds = kString, .effect = Effect::kRefused, .only = "\"\""},
     {.name = "best_of", .kinds = kInteger, .help = "use n", .effect = Effect::kRefused, .only = "1"},
 };
-
-const FieldTable& completion_table() {
-  static const FieldTable table{
-      "CompletionRequest",
-      "A text to go on with.",
-      {kCompletionRules, openai_rules(), sampling_rules(), extension_rules()}};
-  return table;
-}
 
 using PromptInput = std::variant<std::string, std::vector<TokenId>>;
 
@@ -214,7 +208,10 @@ class CompletionRenderer final : public OpenAIRenderer {
   std::vector<CompletionLogprobs> logprobs_;
 };
 
-void complete(Services& services, CallPtr call) {
+// Reads a body, encodes it, and calls `take` with the plan and what a renderer needs.
+void with_plan(Services& services, CallPtr call,
+               std::function<void(GenerationPlan, const OpenAIRequest&, std::vector<std::string>)>
+                   take) {
   auto read = read_completion(services, *call);
   if (!read.ok()) {
     send_error(services, *call, std::move(read).error());
@@ -226,16 +223,39 @@ void complete(Services& services, CallPtr call) {
       [request, engine = services.engine, interrupted = Call::interrupt(call)] {
         return encode_prompts(*engine, *request, interrupted);
       },
-      [&services, call, request](EncodedPrompts encoded) {
+      [&services, call, request, take = std::move(take)](EncodedPrompts encoded) {
         GenerationPlan plan = plan_of(services, *call, request->openai, std::move(encoded.ids),
                                       "prompt", kDefaultTokens);
-        auto renderer = std::make_unique<CompletionRenderer>(services, request->openai,
-                                                             std::move(encoded.texts));
-        GenerationRun::start(services, call, std::move(plan), std::move(renderer));
+        take(std::move(plan), request->openai, std::move(encoded.texts));
       });
 }
 
+void complete(Services& services, CallPtr call) {
+  with_plan(services, call,
+            [&services, call](GenerationPlan plan, const OpenAIRequest& request,
+                              std::vector<std::string> texts) {
+              GenerationRun::start(
+                  services, call, std::move(plan),
+                  std::make_unique<CompletionRenderer>(services, request, std::move(texts)));
+            });
+}
+
 }  // namespace
+
+const FieldTable& completion_table() {
+  static const FieldTable table{
+      "CompletionRequest",
+      "A text to go on with.",
+      {kCompletionRules, openai_rules(), sampling_rules(), extension_rules()}};
+  return table;
+}
+
+void plan_completion(Services& services, CallPtr call, TakePlan take) {
+  with_plan(services, call,
+            [&services, call, take = std::move(take)](
+                const GenerationPlan& plan, const OpenAIRequest& /*request*/,
+                const std::vector<std::string>& /*texts*/) { take(services, call, plan); });
+}
 
 std::span<const Endpoint> completion_endpoints() {
   static const Endpoint endpoints[] = {

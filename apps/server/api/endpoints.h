@@ -11,5 +11,10 @@ namespace quire::server {
 [[nodiscard]] std::span<const Endpoint> model_endpoints();
 [[nodiscard]] std::span<const Endpoint> chat_endpoints();
 [[nodiscard]] std::span<const Endpoint> completion_endpoints();
+[[nodiscard]] std::span<const Endpoint> native_endpoints();
+[[nodiscard]] std::span<const Endpoint> token_endpoints();
+[[nodiscard]] std::span<const Endpoint> info_endpoints();
+[[nodiscard]] std::span<const Endpoint> metrics_endpoints();
+[[nodiscard]] std::span<const Endpoint> openapi_endpoints();
 
 }  // namespace quire::server

@@ -194,7 +194,7 @@ class NativeRenderer final : public Renderer {
     event["text"] = "";
     event["token_ids"] = json::array();
     event["finished"] = true;
-    event["output"] = output_json(output_, report.parts);
+    event["output"] = output_json(output_);
     event["quire"] = quire_json(report);
     append_event(out, event);
     out += kDone;
@@ -202,13 +202,13 @@ class NativeRenderer final : public Renderer {
   [[nodiscard]] json::value body(const std::vector<ChoiceState>& choices,
                                  const RunReport& report) override {
     if (!batch_) {
-      json::object body = output_json(choices.front().output, report.parts);
+      json::object body = output_json(choices.front().output);
       body["quire"] = quire_json(report);
       return body;
     }
     json::array outputs;
     for (const ChoiceState& choice : choices) {
-      outputs.push_back(output_json(choice.output, {}));
+      outputs.push_back(output_json(choice.output));
     }
     json::object body;
     body["outputs"] = std::move(outputs);
@@ -378,6 +378,8 @@ void explain(Services& services, CallPtr call) {
 
 }  // namespace
 
+std::unique_ptr<Renderer> native_renderer() { return std::make_unique<NativeRenderer>(false); }
+
 const FieldTable& native_sampling_table() {
   static const FieldTable table{
       "SamplingParams", "How tokens are chosen.", {sampling_rules(), kLengthRules}};
@@ -395,17 +397,9 @@ Checked<NativeSampling> read_native_sampling(const json::object& object, std::st
   return sampling;
 }
 
-json::object output_json(const GenerationOutput& output,
-                         const std::optional<std::vector<ReusePart>>& parts) {
+json::object output_json(const GenerationOutput& output) {
   const auto text = to_json(output);
-  json::object object;
-  if (text.ok()) {
-    object = json::parse(*text).as_object();
-  }
-  if (parts) {
-    object["parts"] = parts_json(*parts);
-  }
-  return object;
+  return text.ok() ? json::parse(*text).as_object() : json::object();
 }
 
 std::span<const Endpoint> native_endpoints() {

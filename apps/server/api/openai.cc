@@ -175,7 +175,7 @@ void OpenAIRenderer::finish(std::string& out, std::size_t index, const Generatio
   append_last(out, index, output);
   out += ",\"finish_reason\":\"";
   out += finish_word(output.finish_reason);
-  out += "\",\"stop_reason\":" + json::serialize(stop_reason(output, request_.sampling));
+  out += "\",\"stop_reason\":" + json::serialize(stop_reason(output));
   close_chunk(out, report);
 }
 
@@ -209,7 +209,7 @@ json::value OpenAIRenderer::body(const std::vector<ChoiceState>& choices, const 
     choice["index"] = i;
     set_choice(choice, i, output);
     choice["finish_reason"] = finish_word(output.finish_reason);
-    choice["stop_reason"] = stop_reason(output, request_.sampling);
+    choice["stop_reason"] = stop_reason(output);
     list.push_back(std::move(choice));
   }
   body["choices"] = std::move(list);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/generation.h"
+#include "api/utf8.h"
 #include "quire/output.h"
 #include "quire/types.h"
 
@@ -31,40 +32,6 @@ json::array bytes_json(std::string_view bytes) {
     list.emplace_back(static_cast<std::int64_t>(static_cast<unsigned char>(byte)));
   }
   return list;
-}
-
-// Length of the well-formed character at the beginning, or 0.
-std::size_t character_bytes(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  const std::size_t length = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-  if (length == 0 || text.size() < length) {
-    return 0;
-  }
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) {
-      return 0;
-    }
-  }
-  const auto second = length > 1 ? static_cast<unsigned char>(text[1]) : 0;
-  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
-  const bool surrogate = first == 0xED && second >= 0xA0;
-  const bool beyond = first == 0xF4 && second >= 0x90;
-  return overlong || surrogate || beyond ? 0 : length;
-}
-
-std::string repaired(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t length = character_bytes(text);
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-      text.remove_prefix(1);
-    } else {
-      out += text.substr(0, length);
-      text.remove_prefix(length);
-    }
-  }
-  return out;
 }
 
 json::object logprob_entry(const TokenPiece& piece, double logprob) {
@@ -155,15 +122,15 @@ const char* finish_word(FinishReason reason) {
   return reason == FinishReason::kLength ? "length" : "stop";
 }
 
-json::value stop_reason(const GenerationOutput& output, const SamplingParams& params) {
-  if (output.finish_reason != FinishReason::kStop || output.token_ids.empty()) {
-    return nullptr;
+json::value stop_reason(const GenerationOutput& output) {
+  switch (output.stopped_by.kind) {
+    case StoppedBy::Kind::kStopString:
+      return json::value(output.stopped_by.text);
+    case StoppedBy::Kind::kStopId:
+      return output.stopped_by.id;
+    default:
+      return nullptr;
   }
-  const TokenId last = output.token_ids.back();
-  if (std::ranges::find(params.stop_token_ids, last) != params.stop_token_ids.end()) {
-    return last;
-  }
-  return nullptr;
 }
 
 json::array ids_json(const std::vector<TokenId>& ids) {
@@ -194,7 +161,7 @@ const TokenPiece& TokenPieces::piece(TokenId id) {
   if (bytes.ok() && plain.ok() && full.ok()) {
     piece.special = plain->empty() && !full->empty();
     piece.bytes = piece.special ? std::string() : *bytes;
-    piece.token = repaired(*bytes);
+    piece.token = repaired_utf8(*bytes);
   }
   return pieces_.emplace(id, std::move(piece)).first->second;
 }

@@ -26,7 +26,7 @@ namespace quire::server {
 // Returns `finish_reason` of OpenAI's choices.
 [[nodiscard]] const char* finish_word(FinishReason reason);
 // Returns `stop_reason` of a choice: the text or id that ended it, else null.
-[[nodiscard]] json::value stop_reason(const GenerationOutput& output, const SamplingParams& params);
+[[nodiscard]] json::value stop_reason(const GenerationOutput& output);
 [[nodiscard]] json::array ids_json(const std::vector<TokenId>& ids);
 
 // Appends an event "data: JSON".

@@ -67,9 +67,14 @@ int hex_digit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
+bool is_method(const Endpoint& endpoint, std::string_view method) {
+  const std::string_view own = endpoint.method;
+  return own == method || (own == "*" && method != "OPTIONS");
+}
+
 void add_method(std::string& allow, std::string_view method) {
   allow += allow.empty() ? "" : ", ";
-  allow += method;
+  allow += method == "*" ? "GET, HEAD, POST, PUT, PATCH, DELETE" : method;
   if (method == "GET") {
     allow += ", HEAD";
   }
@@ -111,7 +116,7 @@ Checked<Match> Router::find(std::string_view method, std::string_view path,
   const std::string_view wanted = method == "HEAD" ? "GET" : method;
   const auto [begin, end] = plain_.equal_range(path);
   for (auto it = begin; it != end; ++it) {
-    if (wanted == it->second->method) {
+    if (is_method(*it->second, wanted)) {
       return Match{it->second, {}};
     }
   }
@@ -128,7 +133,7 @@ Checked<Match> Router::find(std::string_view method, std::string_view path,
       if (!captures) {
         continue;
       }
-      if (wanted == pattern.endpoint->method) {
+      if (is_method(*pattern.endpoint, wanted)) {
         return Match{pattern.endpoint, *std::move(captures)};
       }
       add_method(allow, pattern.endpoint->method);

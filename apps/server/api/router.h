@@ -37,10 +37,9 @@ struct QueryRule {
 
 // One endpoint. Static data.
 struct Endpoint {
-  // "GET", "POST", ... GET answers HEAD, too.
+  // "GET", "POST", ... GET answers HEAD, too. "*": any but OPTIONS.
   const char* method;
-  // Path, with "{name}" for one segment and "{name...}" for all that is left of the path, or all
-  // in front of the pattern's rest: "/v1/models/{model...}".
+  // Path, with "{name}" for one segment and "{name...}" for all that is left of the path.
   const char* pattern;
   const char* summary;
   Access access = Access::kUser;
@@ -50,6 +49,8 @@ struct Endpoint {
   std::span<const QueryRule> query = {};
   // Statuses of success, and words for docs/http.md: "201", "200,201".
   const char* statuses = "200";
+  // Media type of a success, beside that of a stream.
+  const char* content = "application/json";
   // Sees to the answer. Called by the loop's thread.
   void (*handle)(Services& services, std::shared_ptr<Call> call) = nullptr;
 };
@@ -68,8 +69,8 @@ class Router {
   // `endpoints` are static.
   void add(std::span<const Endpoint> endpoints);
   // Returns the endpoint for a path as the client sent it. HEAD finds that of GET.
-  // Errors: 404 `not_found`, 405 `method_not_allowed`; `allow` then names the methods. A method
-  // OPTIONS that no endpoint has gives 405, too: the transport answers it by `allow`.
+  // Errors: 404 `not_found`, 405 `method_not_allowed`; `allow` then names the methods. OPTIONS
+  // gives 405, too.
   [[nodiscard]] Checked<Match> find(std::string_view method, std::string_view path,
                                     std::string& allow) const;
   [[nodiscard]] const std::vector<const Endpoint*>& endpoints() const { return endpoints_; }

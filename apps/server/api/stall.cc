@@ -3,8 +3,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "api/call.h"
+#include "api/metrics.h"
 #include "quire/stats.h"
 
 namespace quire::server {
@@ -32,29 +34,34 @@ void StallWatch::look() {
       look();
     }
   });
-  running_ = !services_.runs.empty();
-  if (!running_) {
+  if (services_.runs.empty()) {
     last_step_ = services_.loop.now();
-    return;
   }
   if (asking_) {
     return;
   }
   asking_ = true;
   services_.loop.work([this, alive, engine = services_.engine] {
-    const auto stats = engine->stats();
-    const std::int64_t steps = stats.ok() ? stats->steps : -1;
-    services_.loop.post([this, alive, steps] {
+    auto stats = engine->stats();
+    services_.loop.post([this, alive, stats = std::move(stats)] {
       if (alive.expired()) {
         return;
       }
       asking_ = false;
-      if (steps != steps_) {
-        steps_ = steps;
-        last_step_ = services_.loop.now();
+      if (stats.ok()) {
+        take(*stats);
       }
     });
   });
+}
+
+void StallWatch::take(const EngineStats& stats) {
+  if (stats.steps != stats_.steps) {
+    last_step_ = services_.loop.now();
+    services_.metrics->observe_steps(stats.steps - stats_.steps,
+                                     stats.tokens_computed - stats_.tokens_computed);
+  }
+  stats_ = stats;
 }
 
 bool StallWatch::stalled() const {

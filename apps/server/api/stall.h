@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "loop.h"
+#include "quire/stats.h"
 
 namespace quire::server {
 
@@ -28,18 +29,20 @@ class StallWatch {
   [[nodiscard]] bool stalled() const;
   // Seconds since the last step that was seen, or since nothing runs: 0.
   [[nodiscard]] double last_step_age() const;
+  // Returns the engine's counters of about a second ago.
+  [[nodiscard]] const EngineStats& last_stats() const { return stats_; }
   // Says that tokens have come.
   void note_step();
 
  private:
   void look();
+  void take(const EngineStats& stats);
 
   Services& services_;
   // Outlives the watch in tasks under way.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
   Loop::Timer timer_ = 0;
-  std::int64_t steps_ = -1;
-  bool running_ = false;
+  EngineStats stats_;
   bool asking_ = false;
   bool device_failed_ = false;
   Loop::Clock::time_point last_step_ = {};

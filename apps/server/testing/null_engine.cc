@@ -31,6 +31,9 @@ class NullGeneration final : public Generation {
 
   void step() {
     timer_ = loop_.after(std::chrono::milliseconds(1), [this] {
+      if (engine_.stuck) {
+        return;
+      }
       ++made_;
       notify_();
       if (made_ < limit()) {

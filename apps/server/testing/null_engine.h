@@ -52,6 +52,8 @@ class NullEngine final : public Engine {
   // Error with which the next request ends after `fail_after` tokens.
   std::optional<Error> failure;
   std::int64_t fail_after = 0;
+  // True: no token comes any more.
+  bool stuck = false;
   // Requests as they were started.
   std::vector<GenerationRequest> requests;
 

@@ -89,6 +89,15 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_s
   return base::no_memory("the call");
 }
 
+Result<std::vector<TokenId>> Tokenizer::encode_literally(std::string_view text,
+                                                         const Interrupt& interrupted) const try {
+  base::WorkMeter meter(text::kWorkOfCall, interrupted);
+  return impl_->text->tokenizer.encode(
+      text, {.add_special_tokens = false, .parse_special = false, .meter = &meter});
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
 Result<std::string> Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens,
                                       const Interrupt& interrupted) const try {
   base::WorkMeter meter(text::kWorkOfCall, interrupted);

@@ -1,0 +1,87 @@
+// GET /metrics (rule X1).
+#include "api/metrics_endpoint.h"
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "api/admission.h"
+#include "api/call.h"
+#include "api/endpoints.h"
+#include "api/generation.h"
+#include "api/metrics.h"
+#include "api/stall.h"
+#include "objects/objects.h"
+
+namespace quire::server {
+namespace {
+
+// Time for which a scrape waits for numbers of now.
+constexpr std::chrono::milliseconds kPatience{3};
+
+Gauges gauges_of(const Services& services, const EngineStats& engine) {
+  Gauges gauges{.engine = engine};
+  for (const auto& [id, run] : services.runs) {
+    const auto count = static_cast<std::int64_t>(run->choices().size());
+    (run->state() == RunState::kQueued ? gauges.runs_waiting : gauges.runs_running) += count;
+  }
+  if (services.transport_stats) {
+    gauges.transport = services.transport_stats();
+  }
+  if (services.objects != nullptr) {
+    services.objects->fill(gauges);
+  }
+  gauges.unix_seconds = unix_seconds();
+  gauges.last_step_age_seconds = services.stall->last_step_age();
+  return gauges;
+}
+
+void metrics(Services& services, CallPtr call) { scrape(services, call->answer); }
+
+constexpr Endpoint kMetricsEndpoints[] = {
+    {.method = "GET",
+     .pattern = "/metrics",
+     .summary = "Shows counters as text, for Prometheus.",
+     .access = Access::kAdmin,
+     .content = "text/plain",
+     .handle = metrics},
+};
+
+}  // namespace
+
+// Whichever comes first is shown: the engine's numbers of now, or those of the last second.
+void scrape(Services& services, const std::shared_ptr<Answer>& answer) {
+  struct Scrape {
+    bool answered = false;
+    Loop::Timer timer = 0;
+  };
+  const auto state = std::make_shared<Scrape>();
+  const auto send = [&services, answer, state](const EngineStats& engine) {
+    if (std::exchange(state->answered, true)) {
+      return;
+    }
+    services.loop.cancel(state->timer);
+    Response response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
+    response.body = services.metrics->text(gauges_of(services, engine));
+    answer->send(std::move(response));
+  };
+  state->timer = services.loop.after(
+      kPatience, [&services, send] { send(services.stall->last_stats()); });
+  if (services.engine == nullptr) {
+    return;
+  }
+  services.loop.work([&services, send, engine = services.engine] {
+    auto stats = engine->stats();
+    services.loop.post([send, stats = std::move(stats)] {
+      if (stats.ok()) {
+        send(*stats);
+      }
+    });
+  });
+}
+
+std::span<const Endpoint> metrics_endpoints() { return kMetricsEndpoints; }
+
+}  // namespace quire::server

@@ -1,0 +1,72 @@
+// AsioLoop: the loop over Asio, with its workers. Part of http.cc, which alone includes it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "loop.h"
+
+namespace quire::server {
+class AsioLoop final : public Loop {
+ public:
+  AsioLoop(boost::asio::io_context& context, int workers)
+      : context_(context), pool_(workers), timer_(context) {}
+
+  void post(std::function<void()> task) override { boost::asio::post(context_, std::move(task)); }
+  void work(std::function<void()> task) override { boost::asio::post(pool_, std::move(task)); }
+  Timer after(std::chrono::milliseconds delay, std::function<void()> task) override {
+    const Timer id = ++last_;
+    const auto due = Clock::now() + delay;
+    const auto entry = tasks_.emplace(std::pair(due, id), std::move(task)).first;
+    dues_.emplace(id, due);
+    if (entry == tasks_.begin()) {
+      wait();
+    }
+    return id;
+  }
+  void cancel(Timer timer) override {
+    if (const auto due = dues_.find(timer); due != dues_.end()) {
+      tasks_.erase({due->second, timer});
+      dues_.erase(due);
+    }
+  }
+  [[nodiscard]] Clock::time_point now() const override { return Clock::now(); }
+
+  void join() { pool_.join(); }
+
+ private:
+  void wait() {
+    timer_.expires_at(tasks_.begin()->first.first);
+    timer_.async_wait([this](boost::system::error_code error) {
+      if (!error) {
+        run_due();
+      }
+    });
+  }
+  void run_due() {
+    const auto now = Clock::now();
+    while (!tasks_.empty() && tasks_.begin()->first.first <= now) {
+      auto first = tasks_.extract(tasks_.begin());
+      dues_.erase(first.key().second);
+      first.mapped()();
+    }
+    if (!tasks_.empty()) {
+      wait();
+    }
+  }
+
+  boost::asio::io_context& context_;
+  boost::asio::thread_pool pool_;
+  boost::asio::steady_timer timer_;
+  std::map<std::pair<Clock::time_point, Timer>, std::function<void()>> tasks_;
+  std::map<Timer, Clock::time_point> dues_;
+  Timer last_ = 0;
+};
+
+}  // namespace quire::server

@@ -1,0 +1,50 @@
+// Exchange: the answer that a handler holds. It hands on to its connection until it has ended.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "loop.h"
+#include "message.h"
+
+namespace quire::server {
+
+class Connection;
+
+// Threads: the loop's thread, but for the destructor: a worker may hold the last reference.
+class Exchange final : public Answer {
+ public:
+  Exchange(Loop& loop, std::shared_ptr<Connection> connection);
+  // An answer that was dropped before it ended fails.
+  ~Exchange() override;
+
+  void send(Response response) override;
+  void begin(StreamHead head) override;
+  void write(std::string bytes) override;
+  void end() override;
+  void fail(Response refusal, std::string event) override;
+  [[nodiscard]] bool writable() const override;
+  void on_writable(std::function<void()> call) override;
+  void on_gone(std::function<void(Gone)> call) override;
+  [[nodiscard]] AnswerFacts& facts() override { return facts_; }
+
+  // Of the connection: nobody reads any more. Ends the answer.
+  void gone(Gone why);
+  // Of the connection: writable() is true again.
+  void became_writable();
+
+ private:
+  // Returns the connection, and ends the answer.
+  [[nodiscard]] std::shared_ptr<Connection> take();
+
+  Loop& loop_;
+  std::shared_ptr<Connection> connection_;  // null once the answer has ended
+  AnswerFacts facts_;
+  std::optional<Gone> gone_;
+  std::function<void(Gone)> gone_call_;
+  std::function<void()> writable_call_;
+};
+
+}  // namespace quire::server

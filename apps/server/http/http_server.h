@@ -1,0 +1,51 @@
+// HttpServer: the connections of a process, whichever listener they came by.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "config.h"
+#include "http/channel.h"
+#include "http/connection.h"
+#include "http/gate.h"
+#include "loop.h"
+#include "message.h"
+#include "service.h"
+
+namespace quire::server {
+
+// Threads: the loop's thread.
+class HttpServer {
+ public:
+  // `loop` outlives the server. `done` is called for each request that has ended.
+  HttpServer(Loop& loop, std::shared_ptr<const Config> config,
+             std::function<void(const AccessRecord&)> done);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // Takes a connection; closes it where there are too many.
+  void accept(const ListenerFacts& listener, const Handler& handler,
+              std::unique_ptr<Channel> channel, std::string remote);
+  // Takes a configuration for the requests that begin from now on.
+  void reload(std::shared_ptr<const Config> config);
+  // Closes connections behind their answers from now on, and those that rest once no request runs.
+  // `rested` is called when no connection is left that answers.
+  void close_when_rested(std::function<void()> rested);
+  // Closes every connection. What is being answered is told that it is gone.
+  void shut_all(Gone why);
+  [[nodiscard]] std::size_t answering() const;
+  [[nodiscard]] TransportStats stats() const { return host_.stats; }
+
+ private:
+  void look_whether_rested();
+
+  ConnectionHost host_;
+  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::function<void()> rested_;
+};
+
+}  // namespace quire::server
