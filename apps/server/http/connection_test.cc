@@ -96,12 +96,12 @@ class ConnectionTest : public ::testing::Test {
   }
   std::shared_ptr<Config> config_ = std::make_shared<Config>();
   ManualLoop loop_;
-  std::unique_ptr<HttpServer> server_;
   Handler handler_;
   std::vector<Asked> asked_;
   std::vector<AccessRecord> records_;
   bool echo_ = true;
   bool closed_ = false;
+  std::unique_ptr<HttpServer> server_;  // ends before what it tells
 };
 
 bool contains(std::string_view text, std::string_view part) {

@@ -107,7 +107,7 @@ std::optional<Refusal> RequestParser::take_head(std::string_view head) {
     }
   }
   // Too long a body is refused by its length, with both numbers.
-  if (error == kTooLarge && impl_->parser.content_length_remaining()) {
+  if (error == kTooLarge) {
     return {};
   }
   if (error || !impl_->parser.is_header_done()) {
