@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -402,6 +403,15 @@ TEST_F(ConnectionTest, AnswerThatIsDroppedFails) {
   asked_.clear();
   loop_.run();
   EXPECT_EQ(status_of(wire->to_client), 500);
+}
+
+TEST_F(ConnectionTest, HandlerThatThrowsFailsItsRequestAlone) {
+  handler_ = [](auto, auto) { throw std::runtime_error("a fault"); };
+  const auto wire = connect();
+  push(*wire, get() + get());
+  EXPECT_EQ(status_of(wire->to_client), 500);
+  EXPECT_EQ(records_.size(), 2U);
+  EXPECT_FALSE(wire->closed);
 }
 
 TEST_F(ConnectionTest, GivesUpHeadsBodiesAndIdleConnectionsInTime) {

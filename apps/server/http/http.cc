@@ -255,7 +255,13 @@ Loop& Reactor::loop() { return impl_->loop; }
 
 void Reactor::run() {
   const auto guard = asio::make_work_guard(impl_->context);
-  impl_->context.run();
+  while (!impl_->context.stopped()) {
+    impl_->loop.run_guarded([this] { impl_->context.run(); });
+  }
+}
+
+void Reactor::on_fault(std::function<void(const char* what)> call) {
+  impl_->loop.on_fault = std::move(call);
 }
 
 void Reactor::stop() { impl_->context.stop(); }

@@ -42,6 +42,9 @@ class Reactor {
   [[nodiscard]] Loop& loop();
   // Runs the loop until stop().
   void run();
+  // Says what to call with what a task throws, instead of the end of the process. Any thread calls.
+  // Before run().
+  void on_fault(std::function<void(const char* what)> call);
   // Ends run() soon. Any thread.
   void stop();
 
