@@ -243,12 +243,19 @@ class Reactor::Impl {
 Reactor::Reactor(int workers) : impl_(std::make_unique<Impl>(workers)) {}
 
 Reactor::~Reactor() {
+  close_listeners();
+  impl_->loop.join();
+}
+
+void Reactor::close_listeners() {
   for (const auto& listener : impl_->listeners) {
+    error_code ignored;
+    listener->acceptor.close(ignored);
     if (!listener->file.empty()) {
       ::unlink(listener->file.c_str());
+      listener->file.clear();
     }
   }
-  impl_->loop.join();
 }
 
 Loop& Reactor::loop() { return impl_->loop; }

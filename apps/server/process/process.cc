@@ -149,6 +149,7 @@ class Process {
       reactor_.loop().post([this, loaded = std::move(loaded)] { take_loaded(loaded); });
     }).detach();
     reactor_.run();
+    reactor_.close_listeners();
     return failure_;
   }
 
