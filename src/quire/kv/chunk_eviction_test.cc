@@ -161,7 +161,7 @@ TEST_F(ChunkRegistryTest, BlocksAreBoundedAsChunksAre) {
   add(chunk('a', 8));
   add(chunk('b', 8));
   ASSERT_TRUE(registry.begin(chunk('c', 4, ChunkType::kQuery), std::nullopt).ok());
-  registry.publish(id_of('c'));
+  registry.finish(id_of('c'));
   registry.usage().use(id_of('a'));
   registry.usage().use(id_of('b'));
   add(chunk('d', 12));

@@ -62,7 +62,7 @@ class ChunkRegistryTest : public testing::Test {
     const auto begun = registry.begin(std::move(what), VariantKey{});
     ASSERT_TRUE(begun.ok()) << begun.error().message;
     ASSERT_TRUE(registry.variants().end(id, {}, segment(tokens)).ok());
-    registry.publish(id);
+    registry.finish(id);
     pass(1);
   }
 

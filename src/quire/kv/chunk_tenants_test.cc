@@ -34,7 +34,7 @@ class TenantsTest : public ChunkRegistryTest {
   void add_ids(NewChunk what) {
     const std::string id = what.id;
     ASSERT_TRUE(registry.begin(std::move(what), std::nullopt).ok());
-    registry.publish(id);
+    registry.finish(id);
     pass(1);
   }
   std::string names(const std::string& salt) {
