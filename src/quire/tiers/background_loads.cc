@@ -331,7 +331,7 @@ void BackgroundLoads::read_layers(const LoadRef& load) {
 }
 
 void BackgroundLoads::tell_failure(Load& load) const {
-  const Status failure = load.failure([](const kv_store::KVFilePart&) { return true; });
+  const Status failure = load.failure([](const kv_store::KVFileRange&) { return true; });
   if (!failure.ok() && failure.error().code != ErrorCode::kClosed) {
     log_.tell(LogLevel::kError,
               base::str_cat("reading saved KV in the background: ", failure.error().message));
