@@ -25,26 +25,33 @@ SequenceTable::~SequenceTable() {
   }
 }
 
-Checked<std::shared_ptr<void>> SequenceTable::claim(const std::string& tenant,
-                                                    std::optional<std::int64_t> limit) {
-  std::int64_t& claimed = claimed_[tenant];
-  if (const std::int64_t used = count(tenant) + claimed; limit && used + 1 > *limit) {
+Checked<SequenceTable::Claim> SequenceTable::claim(const std::string& tenant,
+                                                   std::optional<std::int64_t> limit) {
+  const auto known = claimed_.find(tenant);
+  const std::int64_t used = count(tenant) + (known == claimed_.end() ? 0 : known->second);
+  if (limit && used + 1 > *limit) {
     return over_quota("max_sequences", used, 1, *limit);
   }
-  ++claimed;
-  return std::shared_ptr<void>(nullptr, [&loop = loop_, alive = alive_, tenant](void*) {
-    loop.post([alive, tenant] {
-      if (*alive != nullptr && --(*alive)->claimed_[tenant] == 0) {
-        (*alive)->claimed_.erase(tenant);
+  ++claimed_[tenant];
+  return Claim(new Place{tenant}, [&loop = loop_, alive = alive_](Place* place) {
+    loop.post([alive, held = std::shared_ptr<Place>(place)] {
+      if (*alive != nullptr) {
+        (*alive)->leave(*held);
       }
     });
   });
 }
 
-SequencePtr SequenceTable::add(std::string tenant, Sequence sequence, std::string salt,
+void SequenceTable::leave(Place& place) {
+  if (!std::exchange(place.taken, true) && --claimed_[place.tenant] == 0) {
+    claimed_.erase(place.tenant);
+  }
+}
+
+SequencePtr SequenceTable::add(const Claim& place, Sequence sequence, std::string salt,
                                double ttl_seconds, std::vector<SequenceEntry::NamedMark> marks) {
-  auto entry =
-      std::make_shared<SequenceEntry>(new_id("seq_"), std::move(tenant), std::move(sequence));
+  leave(*place);
+  auto entry = std::make_shared<SequenceEntry>(new_id("seq_"), place->tenant, std::move(sequence));
   entry->salt = std::move(salt);
   entry->ttl_seconds = ttl_seconds;
   entry->created_at = unix_seconds();

@@ -59,12 +59,18 @@ class SequenceTable {
   SequenceTable(const SequenceTable&) = delete;
   SequenceTable& operator=(const SequenceTable&) = delete;
 
-  // Claims a place for a sequence that is being made, until the claim is destroyed.
+  // A place for a sequence that is being made. Any thread may destroy the last copy.
+  struct Place {
+    std::string tenant;
+    bool taken = false;
+  };
+  using Claim = std::shared_ptr<Place>;
+
+  // Claims a place, until the claim is destroyed or add() takes the place.
   // Errors: 429 `quota_exceeded` beyond `limit` sequences of the tenant.
-  [[nodiscard]] Checked<std::shared_ptr<void>> claim(const std::string& tenant,
-                                                     std::optional<std::int64_t> limit);
-  // Takes a sequence, which nobody uses.
-  SequencePtr add(std::string tenant, Sequence sequence, std::string salt, double ttl_seconds,
+  [[nodiscard]] Checked<Claim> claim(const std::string& tenant, std::optional<std::int64_t> limit);
+  // Takes a sequence, which nobody uses, into its place.
+  SequencePtr add(const Claim& place, Sequence sequence, std::string salt, double ttl_seconds,
                   std::vector<SequenceEntry::NamedMark> marks = {});
   // Returns the sequence of a tenant.
   // Errors: 404 `sequence_not_found`, the same for another tenant's.
@@ -85,6 +91,7 @@ class SequenceTable {
  private:
   using ById = std::map<std::string, SequencePtr, std::less<>>;
 
+  void leave(Place& place);
   void renew(const SequencePtr& entry);
   void end_use(const SequencePtr& entry);
 

@@ -441,7 +441,7 @@ void make_sequence_for(Services& services, const CallPtr& call, double ttl_secon
       },
       [&services, call, ttl_seconds, claimed = std::move(claim).value()](const MadePtr& made) {
         const SequencePtr entry = object_state(services).sequences.add(
-            call->caller->tenant, std::move(made->sequence), std::move(made->salt), ttl_seconds,
+            claimed, std::move(made->sequence), std::move(made->salt), ttl_seconds,
             std::move(made->marks));
         json::object body = sequence_json(*entry);
         if (made->tokens_computed) {
