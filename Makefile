@@ -54,6 +54,7 @@ demo: build-demo $(DEMO_CONTEXT) $(DEMO_QUESTIONS)
 	@build/release/apps/demo/quire_chunk_demo models/cardfile/model $(DEMO_CONTEXT)
 	@echo; echo 'What each way of reuse does to the answers (percent right, questions asked):'
 	@build/release/bench/reuse_accuracy models/cardfile/model $(DEMO_QUESTIONS)
+	@python3 tools/demo_serve.py build/release/apps/cli/quire models/cardfile/model $(DEMO_CONTEXT)
 
 demo-chat: build
 	@tools/demo_chat.sh

@@ -23,6 +23,8 @@ SANITIZED = 3  # Address and undefined-behaviour sanitizers take one test progra
 TSAN_MODULES = "kv;sched;device;kernels;kv_cache;kv_store;attention;engine;tiers;chunks;sequences;runtime;contexts;api"
 THREADED = ("kv", "sched", "device", "engine", "tiers", "chunks", "api")
 PYTHON_TESTS = ("bindings/python/tests", "tests/python")
+SERVER_TESTS = pathlib.Path("tests/clients")
+FRAMEWORK_TESTS = SERVER_TESTS / "frameworks"
 BUILD = ROOT / "build"
 
 
@@ -120,14 +122,21 @@ def build_python(log):
     build(log, "release", "python_package", options=python_options())
 
 
-def pytest(log, name, *arguments, env=None):
+def pytest(log, name, *arguments, env=None, python=sys.executable):
     report = BUILD / f"pytest-{name}.xml"
-    log.run(sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments, env=env, check=False)
+    log.run(python, "-m", "pytest", "-q", f"--junitxml={report}", *arguments, env=env, check=False)
     return count_pytest(report)
 
 
 def test_python(log):
     return pytest(log, "package", *PYTHON_TESTS, env={"PYTHONPATH": str(BUILD / "release" / "python")})
+
+
+def test_server(log):
+    """Asks `quire serve` with real clients: those of .venv-server, then the frameworks, which want other versions."""
+    count = pytest(log, "server", f"--ignore={FRAMEWORK_TESTS}", SERVER_TESTS, python=ROOT / ".venv-server/bin/python")
+    count.add(pytest(log, "frameworks", FRAMEWORK_TESTS, python=ROOT / ".venv-frameworks/bin/python"))
+    return count
 
 
 # --- the rest of make check-all
@@ -269,6 +278,7 @@ CHECK = [
     Stage("style", "clang-format over every file", test=test_style),
     Stage("release", "the library, the command and every unit and behaviour test", build_release, test_release),
     Stage("python", "the Python package and its tests", build_python, test_python),
+    Stage("server", "the server, asked by the clients of others", None, test_server),
 ]
 REST = [
     Stage("asan", "address and undefined-behaviour sanitizers, over a third of the programs", *asan_part(mine=True)),

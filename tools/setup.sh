@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else: `setup.sh build` the Debian packages that build Quire,
-# `setup.sh test` those of the tests too, and the Python environment .venv, `setup.sh all` those of the
-# sanitizers and fuzzers, and clang-tidy, beside them. `setup.sh docs` installs what builds the documentation
+# `setup.sh test` those of the tests too, and the Python environment .venv, with .venv-server and
+# .venv-frameworks for clients of the server. `setup.sh all` installs those of the sanitizers and fuzzers, and
+# clang-tidy, beside them. `setup.sh docs` installs what builds the documentation
 # site, in .venv-docs, and nothing else. Does nothing, quickly, when all is there. The lists: packaging/apt-*.txt,
 # requirements/*.txt.
 set -euo pipefail
@@ -102,7 +103,11 @@ add_lint() {
 
 install_packages
 case $stage in
-  test | all) make_venv .venv requirements/build.txt requirements/test.txt ;;
+  test | all)
+    make_venv .venv requirements/build.txt requirements/test.txt
+    make_venv .venv-server requirements/test-server.txt
+    make_venv .venv-frameworks requirements/test-frameworks.txt
+    ;;
   docs) make_venv .venv-docs requirements/docs.txt ;;
 esac
 if [ "$stage" = all ]; then

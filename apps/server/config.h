@@ -78,6 +78,8 @@ struct Config {
   // Names that the model answers to. Empty: the base name of `model` without ".gguf".
   std::vector<std::string> alias = {};
   bool any_model = false;
+  // Folder of saved sequences; "": none.
+  std::string state_dir = {};
 
   // "": stderr. "off": none.
   std::string access_log = {};

@@ -43,6 +43,9 @@ class QUIRE_API Tokenizer {
   [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text,
                                                     bool add_special_tokens = true,
                                                     const Interrupt& interrupted = {}) const;
+  // Returns the ids of a text in which special tokens are ordinary text, and adds none.
+  [[nodiscard]] Result<std::vector<TokenId>> encode_literally(
+      std::string_view text, const Interrupt& interrupted = {}) const;
   // Returns the text of the ids. `skip_special_tokens` leaves special tokens out. An id without a
   // token, such as the padding of a vocabulary, has no text.
   // Errors: kInvalidArgument names the first id that the model has no row for.
@@ -94,6 +97,9 @@ class QUIRE_API Tokenizer {
   // template.
   // `with_tools` asks for the template that is used when there are tools.
   [[nodiscard]] std::vector<std::string> template_variables(bool with_tools = false) const;
+  // Returns the names and strings that stand in tags of the chat template, in alphabetical order:
+  // those of message keys and roles that it reads are among them. Empty without a template.
+  [[nodiscard]] std::vector<std::string> template_words(bool with_tools = false) const;
 
   // Returns the highest id of the vocabulary plus 1. A model may have more rows. O(1).
   [[nodiscard]] std::int32_t vocab_size() const;

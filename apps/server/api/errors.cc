@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/utf8.h"
 #include "message.h"
 #include "quire/result.h"
 
@@ -75,7 +76,7 @@ json::object quire_member(const ApiError& error) {
   json::object quire;
   quire["error_code"] = error.cause ? json::value(error_code_name(*error.cause)) : nullptr;
   if (!error.chunk_id.empty()) {
-    quire["chunk_id"] = error.chunk_id;
+    quire["chunk_id"] = repaired_utf8(error.chunk_id);
   }
   if (error.needed_bytes > 0) {
     quire["needed_bytes"] = error.needed_bytes;
@@ -84,11 +85,12 @@ json::object quire_member(const ApiError& error) {
   return quire;
 }
 
-json::object openai_shape(const ApiError& error, std::string message) {
+json::object openai_shape(const ApiError& error, const std::string& message) {
   json::object inner;
-  inner["message"] = std::move(message);
+  inner["message"] = repaired_utf8(message);
   inner["type"] = error_type(error.status);
-  inner["param"] = error.param.empty() ? json::value(nullptr) : json::value(error.param);
+  inner["param"] = error.param.empty() ? json::value(nullptr)
+                                         : json::value(repaired_utf8(error.param));
   inner["code"] = error.code;
   if (error.prompt_tokens) {
     inner["n_prompt_tokens"] = *error.prompt_tokens;
@@ -174,7 +176,7 @@ std::string error_body(const ApiError& error, ErrorShape shape, bool admin) {
       error.status >= 500 && !admin ? without_paths(error.message) : error.message;
   // The other two shapes come with the endpoints that have them.
   (void)shape;
-  return json::serialize(openai_shape(error, std::move(message)));
+  return json::serialize(openai_shape(error, message));
 }
 
 Response error_response(const ApiError& error, ErrorShape shape, bool admin) {

@@ -17,6 +17,7 @@
 #include "api/errors.h"
 #include "api/metrics.h"
 #include "api/stall.h"
+#include "objects/objects.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 
@@ -218,7 +219,8 @@ void GenerationRun::ask(std::size_t index) {
 // Starts a prompt of ids at once. A composition may wait for KV, so a worker starts it.
 void GenerationRun::ask_engine(std::size_t index, GenerationRequest request,
                                std::function<void()> notify) {
-  if (!is_composition(plan_.prompts[choices_[index].prompt])) {
+  const PromptPlan& plan = plan_.prompts[choices_[index].prompt];
+  if (!plan.starter && !is_composition(plan)) {
     asked(index, services_.engine->start(std::move(request), std::move(notify)));
     return;
   }
@@ -226,8 +228,11 @@ void GenerationRun::ask_engine(std::size_t index, GenerationRequest request,
   using Started = Result<std::unique_ptr<Generation>>;
   services_.loop.work([self = shared_from_this(), index, request = std::move(request),
                        notify = std::move(notify)]() mutable {
+    const PromptPlan& prompt = self->plan_.prompts[self->choices_[index].prompt];
+    request.options.notify = notify;
     auto started = std::make_shared<Started>(
-        self->services_.engine->start(std::move(request), std::move(notify)));
+        prompt.starter ? prompt.starter(request.sampling, request.options)
+                       : self->services_.engine->start(std::move(request), std::move(notify)));
     Services& services = self->services_;
     services.loop.post([self = std::move(self), index, started] {
       self->asked(index, std::move(*started));
@@ -395,6 +400,7 @@ void GenerationRun::complete(std::string& out) {
   const RunReport report = this->report();
   over_ = true;
   note_facts(report);
+  services_.objects->run_ended(*this, &report, "");
   if (plan_.stream) {
     renderer_->end(out, report);
     call_->answer->write(std::move(out));
@@ -453,6 +459,7 @@ void GenerationRun::fail(ApiError error) {
   call_->gone = true;
   services_.metrics->count_rejection(error.status, error.code);
   call_->answer->facts().error_code = error.code;
+  services_.objects->run_ended(*this, nullptr, error.code);
   std::string event = renderer_->error_event(error, call_->is_admin());
   Response response = error_response(error, ErrorShape::kOpenAI, call_->is_admin());
   call_->answer->fail(std::move(response), std::move(event));
@@ -466,6 +473,8 @@ void GenerationRun::gone(Gone why) {
   over_ = true;
   call_->gone = true;
   services_.metrics->count_abort(why);
+  services_.objects->run_ended(*this, nullptr,
+                               why == Gone::kSlowReader ? "slow_reader" : "client_gone");
   leave();
 }
 

@@ -34,6 +34,11 @@ struct PromptPlan {
   std::string path = {};
   // Number of tokens; known beforehand also for a composition.
   std::int64_t tokens = 0;
+  // Starts the generation where it is neither of ids nor of a composition: on a sequence. May
+  // block; a worker calls it.
+  std::function<Result<std::unique_ptr<Generation>>(const SamplingParams& sampling,
+                                                    const RequestOptions& options)>
+      starter = {};
 };
 
 // What is to be generated for one HTTP request.
@@ -42,6 +47,8 @@ struct GenerationPlan {
   std::vector<PromptPlan> prompts;
   Extension extension = {};
   bool stream = false;
+  // Kept until the request is over, however it ends.
+  std::shared_ptr<void> keeps = {};
 };
 
 // One choice of a prompt.

@@ -102,14 +102,14 @@ class StrictHandler {
     return true;
   }
   // Reads the text again: this Boost rounds some numbers wrongly.
-  bool on_double(double /*value*/, json::string_view text, json::error_code& ec) {
+  bool on_double(double rounded, json::string_view text, json::error_code& ec) {
     count();
     number_.append(text.data(), text.size());
     const std::string number = std::exchange(number_, {});
     double value = 0;
     const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
     const bool is_integer = number.find_first_of(".eE") == std::string::npos;
-    const bool tiny = read.ec == std::errc::result_out_of_range && std::abs(value) < 1;
+    const bool tiny = read.ec == std::errc::result_out_of_range && std::abs(rounded) < 1;
     if (is_integer || (read.ec != std::errc() && !tiny) || !std::isfinite(value)) {
       return too_large(ec);
     }

@@ -64,6 +64,10 @@ std::int64_t longest_spelling(const Tokenizer& tokenizer) {
 
 }  // namespace
 
+std::unique_ptr<Generation> generation_of(Stream stream) {
+  return std::make_unique<StreamGeneration>(std::move(stream));
+}
+
 Result<std::unique_ptr<LlmEngine>> LlmEngine::open(const Config& config) {
   LLMOptions options = config.engine;
   if (!config.has_max_batch_tokens && options.device == "cpu") {

@@ -10,6 +10,9 @@
 
 namespace quire::server {
 
+// Returns a stream as a generation.
+[[nodiscard]] std::unique_ptr<Generation> generation_of(Stream stream);
+
 // Opens the model of a configuration, and serves it.
 class LlmEngine final : public Engine {
  public:

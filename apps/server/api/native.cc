@@ -378,6 +378,8 @@ void explain(Services& services, CallPtr call) {
 
 }  // namespace
 
+std::unique_ptr<Renderer> native_renderer() { return std::make_unique<NativeRenderer>(false); }
+
 const FieldTable& native_sampling_table() {
   static const FieldTable table{
       "SamplingParams", "How tokens are chosen.", {sampling_rules(), kLengthRules}};

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/generation.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
 
@@ -23,6 +25,8 @@ struct NativeSampling {
 // Reads an object that native_sampling_table() has checked.
 [[nodiscard]] Checked<NativeSampling> read_native_sampling(const json::object& object,
                                                            std::string_view path);
+// Returns what renders a generation with the names of GenerationOutput.
+[[nodiscard]] std::unique_ptr<Renderer> native_renderer();
 // Returns an output with the names of GenerationOutput.
 [[nodiscard]] json::object output_json(const GenerationOutput& output);
 

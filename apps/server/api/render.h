@@ -76,8 +76,6 @@ class CompletionLogprobs {
   std::int64_t offset_ = 0;
 };
 
-// Returns true for well-formed UTF-8.
-[[nodiscard]] bool is_utf8(std::string_view text);
 // Returns the number of characters that begin in `text`.
 [[nodiscard]] std::int64_t count_characters(std::string_view text);
 

@@ -19,6 +19,7 @@
 #include "api/prompts.h"
 #include "api/render.h"
 #include "api/sampling.h"
+#include "api/utf8.h"
 #include "quire/fields.h"
 #include "quire/tokenizer.h"
 

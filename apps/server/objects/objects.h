@@ -1,17 +1,22 @@
 // Objects: chunks, sequences, sessions and requests as named things, and their endpoints.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "api/router.h"
 
 namespace quire::server {
 
+class GenerationRun;
 struct Gauges;
+struct RunReport;
 struct Services;
 
 // State behind the endpoints of this folder: sequences and their times, and so on.
+// Threads: the loop's thread.
 class Objects {
  public:
   Objects() = default;
@@ -19,6 +24,10 @@ class Objects {
   Objects& operator=(const Objects&) = delete;
   virtual ~Objects() = default;
 
+  // Notes that the generations of a request are over. `report` is null for one that failed or whose
+  // client went; `error` is its code then, "client_gone" or the like.
+  virtual void run_ended(const GenerationRun& /*run*/, const RunReport* /*report*/,
+                         std::string_view /*error*/) {}
   // Sets the numbers of chunks, sequences and holds.
   virtual void fill(Gauges& gauges) const { (void)gauges; }
 };

@@ -110,7 +110,7 @@ class Process {
       : options_(std::move(options)),
         config_(with_log(*options_.config)),
         reactor_(config_->workers),
-        service_(make_service(config_, reactor_.loop())),
+        service_(options_.make(config_, reactor_.loop())),
         server_(
             reactor_.loop(), config_,
             [this](const AccessRecord& record) {

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "config.h"
+#include "loop.h"
 #include "quire/result.h"
+#include "service.h"
 
 namespace quire::server {
 
@@ -15,6 +17,8 @@ struct ProcessOptions {
   std::shared_ptr<const Config> config;
   // Reads --config, keys and the like anew, for SIGHUP.
   std::function<Result<std::shared_ptr<const Config>>()> reread;
+  // Makes what answers; benchmarks make one without a model.
+  std::function<std::unique_ptr<Service>(std::shared_ptr<const Config>, Loop&)> make = make_service;
 };
 
 // Checks what can be checked before anything is opened: ranges, options that exclude each other,

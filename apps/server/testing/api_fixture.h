@@ -111,7 +111,7 @@ inline json::value body_of(const RecordedAnswer& answer) {
   }
   json::error_code ec;
   json::value value = json::parse(answer.response->body, ec);
-  EXPECT_FALSE(ec) << answer.response->body;
+  EXPECT_FALSE(ec) << ec.message() << ": " << answer.response->body;
   return value;
 }
 
@@ -125,7 +125,8 @@ inline std::string code_of(const RecordedAnswer& answer) {
                                               : std::string();
 }
 inline std::string param_of(const RecordedAnswer& answer) {
-  const json::value& param = body_of(answer).at("error").at("param");
+  const json::value body = body_of(answer);
+  const json::value& param = body.at("error").at("param");
   return param.is_string() ? std::string(param.as_string().c_str()) : std::string("null");
 }
 

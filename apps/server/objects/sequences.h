@@ -1,0 +1,45 @@
+// What the endpoints of sequences share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/call.h"
+#include "api/errors.h"
+#include "api/json.h"
+#include "objects/sequence_table.h"
+#include "objects/state.h"
+#include "quire/chunks.h"
+#include "quire/interrupt.h"
+#include "quire/sequence.h"
+
+namespace quire::server {
+
+// Returns a sequence whose lifetime was renewed just now.
+[[nodiscard]] json::object sequence_json(const SequenceEntry& entry);
+
+// A sequence that a call uses, on a worker.
+struct SequenceWork {
+  ChunkedLLM& llm;
+  SequenceEntry& entry;
+  const Interrupt& interrupted;
+};
+// Runs `work` on a worker with the sequence that the path names, and sends what it returns.
+// `computes`: it counts as a generation in admission.
+void with_sequence(Services& services, const CallPtr& call, bool computes,
+                   std::function<Checked<Reply>(const SequenceWork& work)> work);
+
+// Makes a sequence on a worker and answers 201 with it.
+struct MadeSequence {
+  Sequence sequence;
+  std::string salt;
+  std::vector<SequenceEntry::NamedMark> marks = {};
+  std::optional<std::int64_t> tokens_computed = {};
+};
+void make_sequence_for(Services& services, const CallPtr& call, double ttl_seconds,
+                       std::function<Checked<MadeSequence>(ChunkedLLM& llm)> make);
+
+}  // namespace quire::server
