@@ -127,6 +127,16 @@ Status Engine::open(const std::string& model) {
   return {};
 }
 
+void Engine::tell_opened(const std::string& model) const {
+  const EngineStats& counters = core_->counters;
+  log().tell(LogLevel::kInfo, base::str_cat("opened ", model, " in ", counters.load_seconds, " s: ",
+                                            counters.weight_bytes, " bytes of weights, blocks of ",
+                                            counters.block_bytes, " bytes"));
+  for (const std::string& remark : core_->bundle.remarks) {
+    log().tell(LogLevel::kWarning, remark);
+  }
+}
+
 void Engine::begin_turn() { core_->ledger.cache().set_time(Clock::now()); }
 
 Status Engine::run(const std::function<void()>& task) {

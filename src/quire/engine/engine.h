@@ -105,6 +105,8 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] EngineThread& thread() { return thread_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
   [[nodiscard]] const Log& log() const { return options_.log; }
+  // Tells the log that the model is open, and what opening did not do.
+  void tell_opened(const std::string& model) const;
   [[nodiscard]] device::ThreadPool& pool() { return pool_; }
   // Returns the error of parameters that this model does not take: kInvalidArgument.
   [[nodiscard]] Status check(const SamplingParams& params) const;
