@@ -14,7 +14,7 @@
 
 namespace quire::server {
 
-// What a request asks of Quire beside what its API knows. Plain data.
+// Holds what a request asks of Quire, beside what its API knows. Plain data.
 struct Extension {
   // How chunks are composed; the ids of `quire.chunks`, where they are given.
   CompositionSpec how = {};
