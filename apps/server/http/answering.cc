@@ -347,8 +347,8 @@ void Connection::arm() {
   }
   host_.loop.cancel(timer_);
   timer_due_ = *next;
-  const auto delay = std::chrono::ceil<milliseconds>(*next - host_.loop.now());
-  timer_ = host_.loop.after(std::max(delay, milliseconds(0)), [self = weak_from_this()] {
+  const auto delay = std::chrono::ceil<std::chrono::milliseconds>(*next - host_.loop.now());
+  timer_ = host_.loop.after(std::max(delay, std::chrono::milliseconds(0)), [self = weak_from_this()] {
     if (const auto connection = self.lock()) {
       connection->timer_ = 0;
       connection->on_timer();
@@ -379,7 +379,7 @@ void Connection::check_reading(TimePoint now) {
     refuse({.status = 408, .code = "request_timeout", .message = "the head took too long"});
     return;
   }
-  const auto window = duration_cast<milliseconds>(limits().rate_window);
+  const auto window = duration_cast<std::chrono::milliseconds>(limits().rate_window);
   const std::int64_t wanted = kBytesPerSecond * window.count() / 1000;
   const bool slow = now >= active_->window_begin + limits().rate_window &&
                     active_->body_bytes - active_->window_bytes < wanted;

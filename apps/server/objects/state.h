@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "api/admission.h"
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/json.h"
