@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "command.h"
+#include "hub.h"
 #include "options.h"
 #include "output.h"
 #include "quire/result.h"
@@ -86,7 +87,8 @@ int bench(const BenchCommand& command) {
   } else {
     progress = [](const std::string&) {};
   }
-  const auto records = run_bench(command.model, command.bench, progress);
+  const auto model = find_model(command.model);
+  const auto records = model.ok() ? run_bench(*model, command.bench, progress) : model.error();
   if (!records.ok()) {
     return fail(records.error());
   }

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "command.h"
 #include "conversation.h"
 #include "generate.h"
+#include "hub.h"
 #include "interrupts.h"
 #include "options.h"
 #include "output.h"
@@ -22,7 +24,9 @@
 #include "quire/context.h"
 #include "quire/llm.h"
 #include "quire/result.h"
+#include "quire/tokenizer.h"
 #include "quire/tools.h"
+#include "quire/types.h"
 #include "repl.h"
 
 namespace quire::cli {
@@ -36,6 +40,11 @@ struct ChatCommand {
   ChatOptions conversation;
   ReplOptions repl;
 };
+
+std::int64_t count_tokens(const Tokenizer& tokenizer, const std::string& text) {
+  const auto ids = tokenizer.encode(text, false);
+  return ids.ok() ? std::ssize(*ids) : 0;
+}
 
 // System text, for want of one the BOS token that prompts begin with, and documents become the
 // first items.
@@ -56,8 +65,11 @@ Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context
     QUIRE_TRY([[maybe_unused]] const std::string id,
               context.add(*first, {.name = "", .tags = {}, .kind = ItemKind::kSystem}));
   }
+  std::int64_t expected = 0;
   for (const std::string& path : options.document_files) {
     QUIRE_TRY(const std::string text, read_text(path));
+    expected += watched() && tokenizer.ok() ? count_tokens(*tokenizer, text) : 0;
+    progress.expect(expected);
     QUIRE_TRY([[maybe_unused]] const std::string id,
               context.add(text, {.name = "", .tags = {}, .active = true}, progress.beside({})));
   }
@@ -79,7 +91,8 @@ ReuseMode mode_of(const ChatCommand& options) {
 std::string banner(const std::string& model, ReuseMode mode) {
   const std::filesystem::path path(model);
   std::string text = path.has_filename() ? path.filename().string() : model;
-  if (const auto report = inspect_json(model); report.ok()) {
+  const auto found = find_model(model);
+  if (const auto report = found.ok() ? inspect_json(*found) : found.error(); report.ok()) {
     const boost::json::value inspected = boost::json::parse(*report);
     boost::system::error_code none;
     const boost::json::value* const positions =

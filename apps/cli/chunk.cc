@@ -24,6 +24,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -180,9 +181,12 @@ Status register_text(ScriptSession& session, AddOptions& options) {
   }
   options.chunk.options.metadata_json = json::serialize(metadata);
   ComputeProgress progress(session.llm.llm(), 0);
-  const auto registered = session.llm.register_chunk(options.chunk, progress.beside({}));
+  const auto registered = session.llm.register_with_details(
+      {&options.chunk, 1}, progress.beside({}),
+      [&progress](std::int64_t, std::int64_t wanted) { progress.expect(wanted); });
   progress.end();
-  QUIRE_TRY(const std::string id, registered);
+  QUIRE_TRY(const std::vector<RegisteredChunk> chunks, registered);
+  const std::string& id = chunks.front().chunk_id;
   if (session.adds_to_store) {
     QUIRE_TRY_STATUS(session.llm.flush_store());
   }
@@ -195,7 +199,7 @@ void declare_add(const CommandParent& parent) {
   CLI::App* command =
       add_command(parent, "add", "Register a text or token ids and compute their KV");
   auto options = options_of<AddOptions>(*command, parent);
-  command->add_option("TEXT", options->text, "the chunk's text");
+  command->add_option("TEXT", options->text, "the chunk's text")->check(refuse_no_utf8);
   command->add_option("--file", options->file, "file with the text, - for stdin");
   add_list(*command, "--token-ids", options->token_ids,
            "ids instead of text, as 1,15,7; no template is put around them");
@@ -313,7 +317,7 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   QUIRE_TRY_STATUS(options.sampling.validate());
   QUIRE_TRY_STATUS(check_logprobs(options.sampling, options.format));
   QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing, session.deleted));
-  ComputeProgress progress(session.llm.llm(), 0);
+  ComputeProgress progress(session.llm.llm(), expected_tokens(session.llm, composed));
   auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
   if (!stream.ok()) {
     if (composed.adds_query) {  // what is refused leaves nothing

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "options.h"
+#include "progress.h"
 #include "quire/chunks.h"
 #include "quire/result.h"
 
@@ -297,6 +298,14 @@ Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
         std::ranges::find(before, spec.query_chunk_id, &ChunkInfo::chunk_id) == before.end();
   }
   return Resolved{.spec = std::move(spec), .adds_query = adds_query};
+}
+
+std::int64_t expected_tokens(const ChunkedLLM& llm, const Resolved& composed) {
+  if (!watched()) {
+    return 0;
+  }
+  const auto preview = llm.preview_composition(composed.spec);
+  return preview.ok() ? preview->tokens_computed : 0;
 }
 
 }  // namespace quire::cli

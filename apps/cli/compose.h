@@ -1,6 +1,7 @@
 // Chunks named on a command line, and how they are composed: `compose`, and `run` with --chunk.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -46,5 +47,8 @@ struct Resolved {
 // text becomes a chunk.
 [[nodiscard]] Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
                                        const std::set<std::string>& deleted = {});
+
+// Returns how many tokens running these chunks will compute, for those who watch; else 0.
+[[nodiscard]] std::int64_t expected_tokens(const ChunkedLLM& llm, const Resolved& composed);
 
 }  // namespace quire::cli

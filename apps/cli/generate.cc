@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "hub.h"
 #include "interrupts.h"
 #include "output.h"
 #include "progress.h"
@@ -25,6 +26,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tools.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -38,7 +40,8 @@ auto load_with(const std::string& model, LLMOptions options, bool verbose, Open 
       line.show("loading " + std::to_string(static_cast<int>(share * 100)) + " %");
     };
   }
-  auto llm = open(model, options);
+  const auto found = find_model(model);
+  auto llm = found.ok() ? open(*found, options) : found.error();
   line.clear();
   if (verbose && llm.ok()) {
     std::fprintf(stderr, "loaded %s in %.2f s\n", model.c_str(), line.seconds());
@@ -62,6 +65,25 @@ Status pass_on(Interrupts& interrupts, LLM& llm, const Stream& stream, bool& int
   interrupted = true;
   QUIRE_TRY([[maybe_unused]] const bool known, llm.abort(stream.request_id()));
   return {};
+}
+
+Result<std::string> read_bytes(const std::string& path) {
+  const auto close = [](std::FILE* file) { return file == stdin ? 0 : std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(
+      path == "-" ? stdin : std::fopen(expand_home(path).c_str(), "rb"), close);
+  std::string text;
+  char buffer[1 << 16];
+  while (file != nullptr && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0) {
+    text.append(buffer, std::fread(buffer, 1, sizeof buffer, file.get()));
+  }
+  if (file == nullptr || std::ferror(file.get()) != 0) {
+    return {ErrorCode::kIo, "cannot read \"" + path + "\": " + std::strerror(errno)};
+  }
+  return text;
+}
+
+std::string shown_path(const std::string& path) {
+  return path == "-" ? "stdin" : "\"" + path + "\"";
 }
 
 }  // namespace
@@ -135,18 +157,14 @@ void wait_for_piped_text() {
 }
 
 Result<std::string> read_text(const std::string& path) {
-  const auto close = [](std::FILE* file) { return file == stdin ? 0 : std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(
-      path == "-" ? stdin : std::fopen(expand_home(path).c_str(), "rb"), close);
-  std::string text;
-  char buffer[1 << 16];
-  while (file != nullptr && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0) {
-    text.append(buffer, std::fread(buffer, 1, sizeof buffer, file.get()));
-  }
-  if (file == nullptr || std::ferror(file.get()) != 0) {
-    return {ErrorCode::kIo, "cannot read \"" + path + "\": " + std::strerror(errno)};
-  }
-  return text;
+  QUIRE_TRY(std::string bytes, read_bytes(path));
+  return repair_utf8(std::move(bytes), shown_path(path));
+}
+
+Result<std::string> read_strict_text(const std::string& path) {
+  QUIRE_TRY(std::string bytes, read_bytes(path));
+  QUIRE_TRY_STATUS(check_utf8(bytes, shown_path(path)));
+  return bytes;
 }
 
 }  // namespace quire::cli

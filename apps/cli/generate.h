@@ -43,7 +43,10 @@ struct Generation {
 // Says on stderr what it waits for where nothing comes for a while.
 void wait_for_piped_text();
 
-// All of the file `path`, or of stdin for "-".
+// Returns all of the file `path`, or of stdin for "-". Bytes that are not UTF-8 become U+FFFD, with
+// a note.
 [[nodiscard]] Result<std::string> read_text(const std::string& path);
+// Does the same for a prompt: kInvalidArgument for bytes that are not UTF-8.
+[[nodiscard]] Result<std::string> read_strict_text(const std::string& path);
 
 }  // namespace quire::cli

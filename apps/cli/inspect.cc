@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "command.h"
+#include "hub.h"
 #include "options.h"
 #include "output.h"
 #include "quire/result.h"
@@ -71,7 +72,8 @@ int print_model(const std::string& text, Format format) {
 }
 
 int inspect(const InspectOptions& options) {
-  const auto text = inspect_json(options.model);
+  const auto model = find_model(options.model);
+  const auto text = model.ok() ? inspect_json(*model) : model.error();
   return text.ok() ? print_model(text.value(), options.format) : fail(text.error());
 }
 

@@ -5,7 +5,9 @@
 
 #include <CLI/CLI.hpp>
 #include <clocale>
+#include <cstddef>
 #include <exception>
+#include <span>
 #include <string>
 
 #include "command.h"
@@ -56,7 +58,11 @@ int run(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    const std::string wrong = quire::cli::unknown_word(app);
+    const std::span words(argv, static_cast<std::size_t>(argc));
+    std::string wrong = quire::cli::unknown_help(app, words.subspan(1));
+    if (wrong.empty()) {
+      wrong = quire::cli::unknown_word(app);
+    }
     return wrong.empty() ? print_or_fail(quire::cli::help_of(app)) : quire::cli::fail_usage(wrong);
   } catch (const CLI::CallForVersion& version) {
     return print_or_fail(std::string(version.what()) + "\n");

@@ -21,6 +21,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -103,7 +104,8 @@ class FieldOption {
 
   CLI::Option* add(std::vector<std::string>& values) {
     return command_.add_option(option_, values, help_ + "; may be repeated")
-        ->allow_extra_args(false);
+        ->allow_extra_args(false)
+        ->check(refuse_no_utf8);
   }
 
   CLI::Option* add(std::vector<TokenId>& values) {
@@ -221,7 +223,9 @@ void add_format(CLI::App& command, Format& format) {
 
 void add_model(CLI::App& command, std::string& model) {
   command
-      .add_option("MODEL", model, "Hugging Face folder, GGUF file, or preset:NAME (random weights)")
+      .add_option("MODEL", model,
+                  "Hugging Face folder, GGUF file, owner/name in the local Hugging Face cache, or "
+                  "preset:NAME (random weights)")
       ->required();
 }
 
@@ -230,7 +234,10 @@ CLI::Option* add_name(CLI::App& command, std::string& name, const char* help) {
     const bool is_line = !text.empty() && std::ranges::none_of(text, &is_control);
     return is_line ? std::string() : "want one line of text, got \"" + preview(text) + '"';
   };
-  return command.add_option("--name", name, help)->option_text("NAME")->check(refuse);
+  return command.add_option("--name", name, help)
+      ->option_text("NAME")
+      ->check(refuse_no_utf8)
+      ->check(refuse);
 }
 
 void add_engine_options(CLI::App& command, LLMOptions& options) {
@@ -268,7 +275,9 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
 
 void add_chat_options(CLI::App& command, ChatOptions& options) {
   const std::string group = "Conversation";
-  command.add_option("--system", options.system, "system message")->group(group);
+  command.add_option("--system", options.system, "system message")
+      ->check(refuse_no_utf8)
+      ->group(group);
   command
       .add_option("--document", options.document_files,
                   "text file that every question shares; may be repeated")

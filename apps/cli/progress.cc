@@ -49,21 +49,15 @@ ComputeProgress::ComputeProgress(const LLM& llm, std::int64_t tokens)
     : llm_(llm), tokens_(tokens), before_(watched() ? computed() : 0) {}
 
 std::int64_t ComputeProgress::computed() const {
-  const auto stats = llm_.stats();
-  if (!stats.ok()) {
-    return 0;
-  }
-  const auto found = std::ranges::find(*stats, "tokens_computed", &Stats::value_type::first);
-  return found == stats->end() ? 0 : static_cast<std::int64_t>(found->second);
+  const auto tokens = llm_.tokens_computed();
+  return tokens.ok() ? *tokens : 0;
 }
 
 void ComputeProgress::look() {
   if (ended_ || !line_.due()) {
     return;
   }
-  // Asked for the first time, the engine answers when its step is done.
-  const std::int64_t done =
-      std::exchange(begun_, true) ? std::max<std::int64_t>(computed() - before_, 0) : 0;
+  const std::int64_t done = std::max<std::int64_t>(computed() - before_, 0);
   const std::string of = tokens_ > 0 ? " of " + std::to_string(std::max(tokens_, done)) : "";
   line_.show("computing " + std::to_string(done) + of + " tokens, " +
              std::to_string(static_cast<std::int64_t>(line_.seconds())) + " s");

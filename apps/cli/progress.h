@@ -36,9 +36,11 @@ class ProgressLine {
 // The tokens that `llm` computes while somebody waits for its answer.
 class ComputeProgress {
  public:
-  // Made before the work begins. `tokens` will have to be computed; 0 where nobody knows. `llm`
+  // Made before the work begins. `tokens` will have to be computed; 0 where nobody knows yet. `llm`
   // must outlive this.
   ComputeProgress(const LLM& llm, std::int64_t tokens);
+  // So many tokens will have to be computed.
+  void expect(std::int64_t tokens) { tokens_ = tokens; }
 
   // Shows how far it is. From the thread that waits, at each look.
   void look();
@@ -51,10 +53,9 @@ class ComputeProgress {
   [[nodiscard]] std::int64_t computed() const;
 
   const LLM& llm_;
-  const std::int64_t tokens_;
+  std::int64_t tokens_;
   const std::int64_t before_;
   ProgressLine line_;
-  bool begun_ = false;  // the line has said what is computed
   bool ended_ = false;
 };
 

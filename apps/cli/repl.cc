@@ -27,6 +27,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "repl_text.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -133,6 +134,7 @@ int Repl::loop() {
     }
     interrupted_before = false;
     interrupts_.arm();
+    line = repair_utf8(std::move(line), "the line");
     const Status done = handle(line, quoted);
     interrupts_.disarm();
     if (!done.ok()) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "command.h"
@@ -28,6 +29,7 @@
 #include "quire/sampling.h"
 #include "quire/tokenizer.h"
 #include "quire/types.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -88,7 +90,7 @@ Status validate(const RunOptions& options) {
 
 // Reads a file, or stdin for "-", without the newline at its end that nobody meant.
 Result<std::string> read_prompt(const std::string& file) {
-  QUIRE_TRY(std::string text, read_text(file));
+  QUIRE_TRY(std::string text, read_strict_text(file));
   if (text.ends_with('\n')) {
     text.pop_back();
   }
@@ -161,31 +163,34 @@ Result<bool> takes_template(const LLM& llm, const RunOptions& options, const std
   return has_template && !begins_as_template(*tokenizer, text);
 }
 
-Result<Stream> start(LLM& llm, const RunOptions& options, const std::string& text) {
+// Returns what the engine gets: ids, or a text that nothing is to be put around.
+Result<Prompt> prompt_of(const LLM& llm, const RunOptions& options, const std::string& text) {
   if (!options.prompt_ids.empty()) {
-    return llm.stream(options.prompt_ids, options.sampling);
+    return Prompt(options.prompt_ids);
   }
   QUIRE_TRY(const bool with_template, takes_template(llm, options, text));
   if (!with_template) {
-    return llm.stream(text, options.sampling);
+    return Prompt(text);
   }
   QUIRE_TRY(const Tokenizer tokenizer, llm.tokenizer());
   QUIRE_TRY(Conversation conversation, Conversation::open(options.conversation, tokenizer));
   conversation.add_user(text);
-  return llm.stream_chat(conversation.messages_json(), options.sampling,
-                         conversation.variables_json());
+  QUIRE_TRY(std::vector<TokenId> ids,
+            tokenizer.apply_chat_template(conversation.messages_json(), true,
+                                          conversation.variables_json()));
+  return Prompt(std::move(ids));
 }
 
-// Returns about how many tokens will be computed, for those who watch.
-std::int64_t expected_tokens(const LLM& llm, const RunOptions& options, const std::string& text) {
-  if (!options.prompt_ids.empty() || !watched()) {
-    return std::ssize(options.prompt_ids);
+// Returns how many tokens will be computed, for those who watch; else perhaps 0.
+std::int64_t expected_tokens(const LLM& llm, const Prompt& prompt) {
+  if (const auto* const ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    return std::ssize(*ids);
   }
   const auto tokenizer = llm.tokenizer();
-  if (!tokenizer.ok()) {
+  if (!tokenizer.ok() || !watched()) {
     return 0;
   }
-  const auto ids = tokenizer->encode(text);
+  const auto ids = tokenizer->encode(std::get<std::string>(prompt));
   return ids.ok() ? std::ssize(*ids) : 0;
 }
 
@@ -203,7 +208,7 @@ Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interru
 Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& composing,
                                         const RunOptions& options, Interrupts& interrupts) {
   QUIRE_TRY(const Resolved composed, resolve(llm, composing));
-  ComputeProgress progress(llm.llm(), 0);
+  ComputeProgress progress(llm.llm(), expected_tokens(llm, composed));
   auto stream = llm.stream_from_chunks(composed.spec, options.sampling);
   auto generation = stream.ok() ? follow_to_stdout(llm.llm(), std::move(stream).value(), interrupts,
                                                    options.format, progress)
@@ -221,8 +226,9 @@ Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
     QUIRE_TRY(text, prompt_text(options));
   }
   QUIRE_TRY(LLM llm, load(options.model, options.engine, options.verbose));
-  ComputeProgress progress(llm, expected_tokens(llm, options, text));
-  QUIRE_TRY(Stream stream, start(llm, options, text));
+  QUIRE_TRY(const Prompt prompt, prompt_of(llm, options, text));
+  ComputeProgress progress(llm, expected_tokens(llm, prompt));
+  QUIRE_TRY(Stream stream, llm.stream(prompt, options.sampling));
   return follow_to_stdout(llm, std::move(stream), interrupts, options.format, progress);
 }
 
@@ -307,9 +313,10 @@ void add_run(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("run", "Answer one prompt");
   auto options = std::make_shared<RunOptions>();
   add_model(*command, options->model);
-  command->add_option(
-      "PROMPT", options->prompt,
-      "text; without it stdin is read, with it text that is piped in stands behind");
+  command
+      ->add_option("PROMPT", options->prompt,
+                   "text; without it stdin is read, with it text that is piped in stands behind")
+      ->check(refuse_no_utf8);
   command->add_option("--prompt-file", options->prompt_file, "file with the prompt, - for stdin");
   add_list(*command, "--prompt-ids", options->prompt_ids, "token ids instead of text, as 1,15,7");
   CLI::Option* raw = command->add_flag(

@@ -19,6 +19,7 @@
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/tools.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -38,6 +39,7 @@ bool is_command(const std::string& line) {
 }
 
 Status execute(ScriptSession& session, const std::string& line, Format format) {
+  QUIRE_TRY_STATUS(check_utf8(line, "the line"));
   QUIRE_TRY(const ScriptAction action, parse_command(line, format));
   return action(session);
 }

@@ -360,7 +360,10 @@ void add_store(CLI::App& app, Action& action) {
   store->require_subcommand(0, 1);
   store->callback([store, &action] {
     if (store->get_subcommands().empty()) {
-      action = [] { return fail_usage("store wants ls|verify|gc|export|import|rm|pin|repair"); };
+      action = [] {
+        return fail_usage(
+            "store wants ls|verify|gc|export|import|rm|pin|repair; see quire store --help");
+      };
     }
   });
   add_looking(*store, action);

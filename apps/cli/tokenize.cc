@@ -13,11 +13,13 @@
 
 #include "command.h"
 #include "generate.h"
+#include "hub.h"
 #include "options.h"
 #include "output.h"
 #include "quire/result.h"
 #include "quire/tokenizer.h"
 #include "quire/types.h"
+#include "utf8.h"
 
 namespace quire::cli {
 namespace {
@@ -63,9 +65,10 @@ Result<std::vector<std::string>> texts_of(const Tokenizer& tokenizer,
 Status tokenize(const TokenizeOptions& options) {
   std::string text = options.text.value_or("");
   if (!options.text.has_value()) {
-    QUIRE_TRY(text, read_text("-"));
+    QUIRE_TRY(text, read_strict_text("-"));
   }
-  QUIRE_TRY(const Tokenizer tokenizer, Tokenizer::open(options.model));
+  QUIRE_TRY(const std::string model, find_model(options.model));
+  QUIRE_TRY(const Tokenizer tokenizer, Tokenizer::open(model));
   QUIRE_TRY(const std::vector<TokenId> ids, tokenizer.encode(text, !options.no_special_tokens));
   QUIRE_TRY(const std::vector<std::string> texts, texts_of(tokenizer, ids));
   json::array pieces;
@@ -94,7 +97,8 @@ void add_tokenize(CLI::App& app, Action& action) {
       app.add_subcommand("tokenize", "Show ids, spellings and texts of the tokens of a text");
   auto options = std::make_shared<TokenizeOptions>();
   add_model(*command, options->model);
-  command->add_option("TEXT", options->text, "without it stdin is read, as it is");
+  command->add_option("TEXT", options->text, "without it stdin is read, as it is")
+      ->check(refuse_no_utf8);
   command->add_flag("--no-special-tokens", options->no_special_tokens,
                     "leave out the tokens that the model adds around a text");
   add_format(*command, options->format);

@@ -9,105 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "foreign.h"
 #include "nearest.h"
 
 namespace quire::cli {
 namespace {
-
-// A word of another tool, and what there is for it here: an option, or what to say.
-struct Foreign {
-  std::string_view word;
-  std::string_view here;
-};
-
-constexpr std::string_view kModelAlone = "the model stands by itself";
-constexpr std::string_view kPromptAlone = "the prompt stands by itself, behind the model";
-constexpr std::string_view kContextGrows =
-    "a context grows up to the model's own length; --kv-budget bounds the memory of its KV";
-constexpr std::string_view kAnswers = "quire run MODEL PROMPT answers one prompt";
-constexpr std::string_view kTalks = "quire chat MODEL talks";
-constexpr std::string_view kLocal =
-    "Quire downloads nothing; give the path of a Hugging Face folder or of a .gguf file";
-
-// Of llama.cpp's programs and of Ollama.
-constexpr Foreign kForeignOptions[] = {
-    {"-m", kModelAlone},
-    {"--model", kModelAlone},
-    {"-p", kPromptAlone},
-    {"--prompt", kPromptAlone},
-    {"-n", "--max-tokens"},
-    {"--predict", "--max-tokens"},
-    {"--n-predict", "--max-tokens"},
-    {"--num-predict", "--max-tokens"},
-    {"--max-new-tokens", "--max-tokens"},
-    {"--temp", "--temperature"},
-    {"-f", "--prompt-file"},
-    {"--file", "--prompt-file"},
-    {"-s", "--seed"},
-    {"-t", "--threads"},
-    {"--num-thread", "--threads"},
-    {"-b", "--max-batch-tokens"},
-    {"--batch-size", "--max-batch-tokens"},
-    {"-ub", "--max-batch-tokens"},
-    {"-sys", "--system"},
-    {"--system-prompt", "--system"},
-    {"-ctk", "--kv-dtype"},
-    {"-ctv", "--kv-dtype"},
-    {"--cache-type-k", "--kv-dtype"},
-    {"--cache-type-v", "--kv-dtype"},
-    {"--repeat-penalty", "--repetition-penalty"},
-    {"-r", "--stop"},
-    {"--reverse-prompt", "--stop"},
-    {"-v", "--verbose"},
-    {"--json", "--format json"},
-    {"-o", "--format"},
-    {"-ngl", "--device cuda"},
-    {"--gpu-layers", "--device cuda"},
-    {"--n-gpu-layers", "--device cuda"},
-    {"--num-gpu", "--device cuda"},
-    {"-c", kContextGrows},
-    {"--ctx-size", kContextGrows},
-    {"--num-ctx", kContextGrows},
-    {"-i", kTalks},
-    {"-cnv", kTalks},
-    {"--interactive", kTalks},
-    {"--conversation", kTalks},
-    {"-hf", kLocal},
-    {"--hf-repo", kLocal},
-};
-
-constexpr std::string_view kNothingStays =
-    "no process stays behind: a command loads its model and takes it along when it ends";
-constexpr std::string_view kModelsAreFiles =
-    "models are folders and files of yours: quire inspect MODEL shows one, quire store ls DIR what "
-    "a store holds";
-
-constexpr Foreign kForeignCommands[] = {
-    {"server", "quire serve MODEL serves a model over HTTP"},
-    {"list", kModelsAreFiles},
-    {"ls", kModelsAreFiles},
-    {"rm", kModelsAreFiles},
-    {"cp", kModelsAreFiles},
-    {"pull", kLocal},
-    {"push", kLocal},
-    {"create", kLocal},
-    {"download", kLocal},
-    {"ps", kNothingStays},
-    {"stop", kNothingStays},
-    {"show", "quire inspect MODEL shows what a model holds"},
-    {"info", "quire inspect MODEL shows what a model holds"},
-    {"generate", kAnswers},
-    {"complete", kAnswers},
-    {"infer", kAnswers},
-    {"cli", "quire chat MODEL talks, quire run MODEL PROMPT answers one prompt"},
-    {"embed", "this version makes no embeddings"},
-    {"embedding", "this version makes no embeddings"},
-};
-
-std::string_view here_for(std::span<const Foreign> words, std::string_view word) {
-  const auto found = std::ranges::find(words, word, &Foreign::word);
-  return found == words.end() ? std::string_view() : found->here;
-}
 
 std::string in_double_quotes(const std::string& word) { return "\"" + word + "\""; }
 
@@ -187,7 +93,7 @@ std::string unknown_option(const std::vector<const CLI::App*>& chain, const std:
     return said + "; a text that begins with - goes behind --" + help_hint(command);
   }
   const std::vector<std::string> names = option_names(chain);
-  const std::string_view here = here_for(kForeignOptions, word);
+  const std::string_view here = foreign_option(word, names);
   const std::string_view option = here.substr(0, here.find(' '));
   if (here.starts_with("--") && std::ranges::find(names, option) != names.end()) {
     return said + "; here it is " + std::string(here) + help_hint(command);
@@ -274,10 +180,12 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
     names.push_back(command->get_name());
   }
   const bool is_program = app.get_name() == kProgram;  // in a script are other commands
-  const std::string_view here = is_program ? here_for(kForeignCommands, word) : std::string_view();
-  const std::string right = nearest(word, names);
+  const std::string here = is_program ? foreign_command(word) : "";
+  const std::string same(is_program ? "" : same_command(word));
+  const bool has_same = std::ranges::find(names, same) != names.end();
+  const std::string right = has_same ? same : nearest(word, names);
   if (!here.empty()) {
-    said += "; " + std::string(here);
+    said += "; " + here;
   } else if (!right.empty()) {
     said += "; did you mean " + slash + right + "?";
   }
@@ -293,6 +201,19 @@ std::string unknown_word(const CLI::App& app) {
   const auto word = std::ranges::find_if_not(rest, &is_option);
   const bool wanted = !command.get_subcommands({}).empty();
   return wanted && word != rest.end() ? unknown_command(command, *word) : "";
+}
+
+std::string unknown_help(const CLI::App& app, std::span<const char* const> written) {
+  constexpr std::string_view kHelp = "-h";
+  for (const std::string word : written) {
+    if (word == kOptionsEnd) {
+      break;
+    }
+    if (word.starts_with(kHelp) && word != kHelp) {
+      return unknown_option(named_commands(app), word);
+    }
+  }
+  return "";
 }
 
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {

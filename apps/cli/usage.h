@@ -1,6 +1,7 @@
 // Help, and what is said of a command line that cannot be done.
 #pragma once
 
+#include <span>
 #include <string>
 
 namespace CLI {
@@ -30,6 +31,10 @@ inline constexpr const char* kChatName = "/";
 
 // Returns unknown_command of a word that nothing took and that should be a command; "" without one.
 [[nodiscard]] std::string unknown_word(const CLI::App& app);
+
+// Returns what to say of a word of `written` that CLI11 takes for -h and more, as "-hf": it is an
+// unknown option. "" without one. `app` is the one that was asked for help.
+[[nodiscard]] std::string unknown_help(const CLI::App& app, std::span<const char* const> written);
 
 // Returns what is wrong, in one line: an unknown option or word before what is missing, with the
 // nearest right one and the help to read. `app` is the one that has refused its command line.

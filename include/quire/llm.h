@@ -72,6 +72,11 @@ class QUIRE_API Stream {
   std::unique_ptr<Impl> impl_;
 };
 
+// Function that hears how far the prompts of a call are: how many of their tokens have KV, by the
+// share of its layers that are done for those of the running step. The thread that waits calls it,
+// every kInterruptPollMs and once at the end.
+using PromptProgress = std::function<void(std::int64_t tokens, std::int64_t wanted_tokens)>;
+
 class BlockList;
 class Sequence;
 
@@ -125,9 +130,11 @@ class QUIRE_API LLM {
   // `params` holds one element, or one per prompt. `options` holds none, one, or one per prompt.
   // Errors: kInvalidArgument for another count. Nothing starts if any request is refused. If a
   // request fails later, the call returns its error and aborts the others.
+  // `progress` hears how far the prompts are.
   [[nodiscard]] Result<std::vector<GenerationOutput>> generate_batch(
       std::span<const Prompt> prompts, std::span<const SamplingParams> params,
-      const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {});
+      const Interrupt& interrupted = {}, std::span<const RequestOptions> options = {},
+      const PromptProgress& progress = {});
   // Starts a request and returns its stream, which gives the tokens as they come.
   // Waits for the running step, unless options.notify is set. `interrupted` is asked while the
   // prompt is encoded, and not afterwards.
@@ -271,6 +278,9 @@ class QUIRE_API LLM {
   // Returns what opening was asked for and did not do, and why. Examples: packed weights that could
   // not be kept, a store that is only read. Usually none. Does not wait.
   [[nodiscard]] Result<std::vector<std::string>> remarks() const;
+  // Returns how many tokens went through the model, those of the running step by the share of its
+  // layers that are done. Does not wait: for those who watch a long prompt. Errors: kClosed.
+  [[nodiscard]] Result<std::int64_t> tokens_computed() const;
   // Returns the counters after the last finished step. Waits for the running step only where work
   // that nobody waits for is queued, such as freeing the blocks of a closed sequence.
   [[nodiscard]] Result<EngineStats> engine_stats() const;

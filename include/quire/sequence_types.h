@@ -55,9 +55,9 @@ struct CheckpointOptions {
   // For maybe_save(): seconds since the last save, up to 10^10, after which any new token makes a
   // save due. 0: never.
   double every_seconds = 0;
-  // Most bytes of the store, of all tenants together; 0: no limit. Beyond it saving evicts the
-  // least recently used entries, but none that is pinned or just saved. The tenant that holds most
-  // gives way. A tenant that holds no more than an equal share loses nothing to others.
+  // Most bytes that the tenant's entries of the store name; 0: no limit. Beyond it saving evicts
+  // the tenant's least recently used entries, but none that is pinned or just saved. Entries of
+  // other tenants neither count nor go: StoreOptions::max_bytes bounds all of them.
   std::int64_t max_bytes = 0;
   // True: compresses what is saved, which is smaller and slower (docs/store-format.md).
   bool compress = false;

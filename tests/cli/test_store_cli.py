@@ -66,6 +66,10 @@ class StoreTest(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in table], ["KEY", *(row["key"][:12] for row in rows)])
         self.assertEqual([row["ratio"] for row in rows], [1, 1, 1])
         self.assertEqual([line.split()[4] for line in table], ["RATIO", "1.00", "1.00", "1.00"])
+        self.assertEqual({row["name"] for row in rows}, {"keeper", "ada", "lars"})
+        self.assertEqual([line.split()[-1] for line in table], ["NAME", *(row["name"] for row in rows)])
+        self.assertEqual(self.json("pin", self.store, "ada"), [row["key"] for row in rows if row["name"] == "ada"])
+        self.json("pin", self.store, "ada", "--off")
         self.assertEqual(self.json("ls", self.store, "--kind", "checkpoint"), [])
         self.assertEqual(self.json("ls", self.store, "--tenant", "somebody"), [])
 

@@ -94,7 +94,7 @@ class CommandLine(Folder):
                 ("given twice", [model, "--keys", self.write("twice.json", {"keys": twice})]),
                 ("--api-key-file", [model, "--api-key-file", self.write("empty.txt", "\n")]),
                 ("--tls-cert", [model, "--tls-cert", self.folder / "none", "--tls-key", self.folder / "none"]),
-                ("--access-log", [model, "--access-log", self.folder / "none" / "log"])):
+                ("--access-log", [model, "--access-log", self.folder])):
             with self.subTest(arguments=arguments):
                 self.refuse(1, said, *arguments, "--port", 0)
 

@@ -121,10 +121,11 @@ Checked<std::unique_ptr<Ticket>> Admission::enter(const Config& config, const Ca
   Tenant& tenant = tenants_[caller.tenant];
   const TenantLimits& limits = caller.limits;
   if (limits.max_inflight && tenant.inflight + request.generations > *limits.max_inflight) {
-    return too_many("quota_exceeded",
-                    "max_inflight: " + counted(tenant.inflight, "requests of this tenant are in flight",
-                                               *limits.max_inflight),
-                    retry_after_ms());
+    return too_many(
+        "quota_exceeded",
+        "max_inflight: " +
+            counted(tenant.inflight, "requests of this tenant are in flight", *limits.max_inflight),
+        retry_after_ms());
   }
   QUIRE_TRY_STATUS(check_rates(tenant, limits, request));
   inflight_ = after;
@@ -133,8 +134,7 @@ Checked<std::unique_ptr<Ticket>> Admission::enter(const Config& config, const Ca
   return std::make_unique<Ticket>(*this, caller.tenant, request);
 }
 
-void Admission::leave(const std::string& name, const AdmissionRequest& request,
-                      std::int64_t used) {
+void Admission::leave(const std::string& name, const AdmissionRequest& request, std::int64_t used) {
   inflight_ -= request.generations;
   Tenant& tenant = tenants_[name];
   tenant.inflight -= request.generations;

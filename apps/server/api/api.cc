@@ -16,6 +16,7 @@
 #include "api/errors.h"
 #include "api/fields.h"
 #include "api/generation.h"
+#include "api/holds.h"
 #include "api/json.h"
 #include "api/metrics.h"
 #include "api/metrics_endpoint.h"
@@ -86,7 +87,8 @@ bool is_json(std::string_view content_type) {
 }
 
 std::span<const Endpoint> (*const kEndpointLists[])() = {
-    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, native_endpoints, token_endpoints, info_endpoints, metrics_endpoints, openapi_endpoints, object_endpoints};
+    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, native_endpoints,
+    object_endpoints, token_endpoints, info_endpoints, metrics_endpoints,    openapi_endpoints};
 
 }  // namespace
 
@@ -97,7 +99,8 @@ Services::Services(std::shared_ptr<const Config> configuration, Loop& its_loop)
       started_at(unix_seconds()),
       admission(std::make_unique<Admission>(its_loop)),
       metrics(std::make_unique<Metrics>(names.front())),
-      stall(std::make_unique<StallWatch>(*this)) {
+      stall(std::make_unique<StallWatch>(*this)),
+      holds(std::make_unique<Holds>(*this)) {
   for (auto* const list : kEndpointLists) {
     router.add(list());
   }
@@ -154,8 +157,7 @@ void Api::handle(std::shared_ptr<const Request> request, std::shared_ptr<Answer>
   route(call);
 }
 
-void Api::handle_metrics(std::shared_ptr<const Request> request,
-                         std::shared_ptr<Answer> answer) {
+void Api::handle_metrics(std::shared_ptr<const Request> request, std::shared_ptr<Answer> answer) {
   const bool reads = request->method == "GET" || request->method == "HEAD";
   if (request->path != "/metrics") {
     answer->send(error_response(404, "not_found", "no such path"));
@@ -178,7 +180,8 @@ void Api::route(const CallPtr& call) {
     return;
   }
   if (!allow.empty() && call->request->method == "OPTIONS") {
-    call->answer->send({.status = 204, .content_type = {}, .headers = {{"allow", allow + ", OPTIONS"}}});
+    call->answer->send(
+        {.status = 204, .content_type = {}, .headers = {{"allow", allow + ", OPTIONS"}}});
     return;
   }
   if (!match.ok()) {

@@ -94,9 +94,9 @@ Check check_model(const Services& services, const Call& call) {
       std::ranges::find(services.names, *wanted) != services.names.end()) {
     return passed();
   }
-  ApiError error = refusal(404, "model_not_found",
-                           "model: no model " + std::string(*wanted) + ", this server has " +
-                               services.names.front());
+  ApiError error = refusal(
+      404, "model_not_found",
+      "model: no model " + std::string(*wanted) + ", this server has " + services.names.front());
   error.param = "model";
   error.cause = ErrorCode::kNotFound;
   return error;

@@ -28,6 +28,7 @@ namespace quire::server {
 
 class Admission;
 class GenerationRun;
+class Holds;
 class Metrics;
 class Objects;
 class StallWatch;
@@ -62,6 +63,7 @@ struct Services {
   std::unique_ptr<Admission> admission;
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<StallWatch> stall;
+  std::unique_ptr<Holds> holds;
   // Null for a model without a tokenizer.
   std::unique_ptr<TokenPieces> pieces;
   // State of apps/server/objects: chunks' owners, sequences, sessions.

@@ -1,6 +1,7 @@
 #include "api/chat.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,9 @@ namespace quire::server {
 namespace {
 
 constexpr std::size_t kMaxTemplateVariables = 16;
+constexpr double kDaySeconds = 86400;
+// Time for which breakpoints without one of their own are held.
+constexpr double kBreakpointSeconds = 1800;
 constexpr const char* kNoConstraint = "constrained output is not there yet";
 
 constexpr FieldRule kResponseFormatRules[] = {
@@ -82,7 +87,10 @@ std::span<const FieldRule> prompt_rules() {
        .kinds = kObject,
        .help = "type text",
        .members = &response_format_table()},
-      {.name = "prompt_cache_key", .kinds = kString, .help = "a session, where quire.session is not given", .max_size = 256},
+      {.name = "prompt_cache_key",
+       .kinds = kString,
+       .help = "a session, where quire.session is not given",
+       .max_size = 256},
       {.name = "prompt_cache_retention",
        .kinds = kString,
        .help = "24h holds the prompt for so long; in_memory has no effect",
@@ -95,8 +103,12 @@ std::span<const FieldRule> prompt_rules() {
        .kinds = kObject,
        .help = "up to 16 plain variables of the template"},
       {.name = "documents", .kinds = kArray, .help = "given to the template", .max_size = 1024},
-      {.name = "add_generation_prompt", .kinds = kBool, .help = "false: the template does not open an answer"},
-      {.name = "continue_final_message", .kinds = kBool, .help = "the answer goes on with the last message"},
+      {.name = "add_generation_prompt",
+       .kinds = kBool,
+       .help = "false: the template does not open an answer"},
+      {.name = "continue_final_message",
+       .kinds = kBool,
+       .help = "the answer goes on with the last message"},
       {.name = "reasoning_effort", .kinds = kString, .help = "given to a template that reads it"},
   };
   return rules;
@@ -113,10 +125,24 @@ constexpr FieldRule kIgnoredRules[] = {
 };
 
 constexpr FieldRule kRefusedRules[] = {
-    {.name = "tools", .kinds = kArray, .help = "tools are not there yet", .effect = Effect::kRefused, .only = "[]"},
-    {.name = "tool_choice", .kinds = kString | kObject, .help = "tools are not there yet", .effect = Effect::kRefused, .only = "\"none\""},
-    {.name = "parallel_tool_calls", .kinds = kBool, .help = "tools are not there yet", .effect = Effect::kRefused},
-    {.name = "structured_outputs", .kinds = kObject, .help = kNoConstraint, .effect = Effect::kRefused},
+    {.name = "tools",
+     .kinds = kArray,
+     .help = "tools are not there yet",
+     .effect = Effect::kRefused,
+     .only = "[]"},
+    {.name = "tool_choice",
+     .kinds = kString | kObject,
+     .help = "tools are not there yet",
+     .effect = Effect::kRefused,
+     .only = "\"none\""},
+    {.name = "parallel_tool_calls",
+     .kinds = kBool,
+     .help = "tools are not there yet",
+     .effect = Effect::kRefused},
+    {.name = "structured_outputs",
+     .kinds = kObject,
+     .help = kNoConstraint,
+     .effect = Effect::kRefused},
     {.name = "grammar", .kinds = kString, .help = kNoConstraint, .effect = Effect::kRefused},
     {.name = "json_schema", .kinds = kObject, .help = kNoConstraint, .effect = Effect::kRefused},
     {.name = "cache_prompt", .kinds = kBool, .effect = Effect::kRefused, .only = "true"},
@@ -127,9 +153,16 @@ constexpr FieldRule kRefusedRules[] = {
     {.name = "functions", .kinds = kArray, .effect = Effect::kRefused},
     {.name = "function_call", .kinds = kString | kObject, .effect = Effect::kRefused},
     {.name = "moderation", .kinds = kObject, .effect = Effect::kRefused},
-    {.name = "chat_template", .kinds = kString, .help = "use --chat-template", .effect = Effect::kRefused},
+    {.name = "chat_template",
+     .kinds = kString,
+     .help = "use --chat-template",
+     .effect = Effect::kRefused},
     {.name = "echo", .kinds = kBool, .effect = Effect::kRefused, .only = "false"},
-    {.name = "best_of", .kinds = kInteger, .help = "use n", .effect = Effect::kRefused, .only = "1"},
+    {.name = "best_of",
+     .kinds = kInteger,
+     .help = "use n",
+     .effect = Effect::kRefused,
+     .only = "1"},
 };
 
 Check read_template_variables(const Members& members, json::object& variables) {
@@ -141,8 +174,8 @@ Check read_template_variables(const Members& members, json::object& variables) {
     return passed();
   }
   if (given->size() > kMaxTemplateVariables) {
-    return invalid("chat_template_kwargs", "has " + std::to_string(given->size()) +
-                                               " variables, at most 16 are allowed");
+    return invalid("chat_template_kwargs",
+                   "has " + std::to_string(given->size()) + " variables, at most 16 are allowed");
   }
   for (const auto& member : *given) {
     const std::string_view name(member.key().data(), member.key().size());
@@ -171,6 +204,44 @@ Check read_logprobs(const Members& members, OpenAIRequest& request) {
   return passed();
 }
 
+// Reads a time such as "30m" or "24h".
+std::optional<double> read_time(std::string_view text) {
+  std::int64_t count = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), count);
+  const std::string_view unit = text.substr(static_cast<std::size_t>(read.ptr - text.data()));
+  const double seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  const double time = static_cast<double>(count) * seconds;
+  return read.ec == std::errc() && time > 0 && time <= 7 * kDaySeconds ? std::optional(time)
+                                                                       : std::nullopt;
+}
+
+// Reads how long the prompt is to be held. `quire.hold_seconds` wins.
+Check read_cache_options(const Members& members, FieldNotes& notes, Extension& extension) {
+  std::optional<double> seconds;
+  if (members.text("prompt_cache_retention") == "in_memory") {
+    notes.ignore("prompt_cache_retention");
+  } else if (members.has("prompt_cache_retention")) {
+    seconds = kDaySeconds;
+  }
+  if (const json::object* const given = members.object("prompt_cache_options")) {
+    const Members options(*given);
+    if (options.text("mode") == "implicit") {
+      notes.ignore("prompt_cache_options.mode");
+    }
+    if (const auto ttl = options.text("ttl")) {
+      seconds = read_time(*ttl);
+      if (!seconds) {
+        return invalid("prompt_cache_options.ttl",
+                       "must be a time up to 7 days such as 30m or 24h");
+      }
+    }
+  }
+  if (!extension.hold_seconds) {
+    extension.hold_seconds = seconds;
+  }
+  return passed();
+}
+
 Check read_format(const Members& members) {
   const json::object* const format = members.object("response_format");
   if (format != nullptr && Members(*format).text("type") != "text") {
@@ -182,8 +253,8 @@ Check read_format(const Members& members) {
 class ChatRenderer final : public OpenAIRenderer {
  public:
   ChatRenderer(Services& services, const OpenAIRequest& request)
-      : OpenAIRenderer(services, request, "chatcmpl-", "chat.completion",
-                       "chat.completion.chunk") {}
+      : OpenAIRenderer(services, request, "chatcmpl-", "chat.completion", "chat.completion.chunk") {
+  }
 
  protected:
   void append_first(std::string& out, std::size_t index) override {
@@ -195,9 +266,8 @@ class ChatRenderer final : public OpenAIRenderer {
     out += ",\"delta\":{\"content\":";
     append_json_string(out, delta.text);
     out += "},\"logprobs\":";
-    out += request().top_logprobs
-               ? json::serialize(chat_entries(delta.token_ids, delta.logprobs))
-               : "null";
+    out += request().top_logprobs ? json::serialize(chat_entries(delta.token_ids, delta.logprobs))
+                                  : "null";
     if (request().return_token_ids) {
       out += ",\"token_ids\":" + json::serialize(ids_json(delta.token_ids));
     }
@@ -262,8 +332,13 @@ void encode_and_plan(Services& services, const CallPtr& call,
         }
         std::vector<std::vector<TokenId>> prompts;
         prompts.push_back(std::move(encoded.ids));
-        take(plan_of(services, *call, request->openai, std::move(prompts), "messages",
-                     services.config->default_max_tokens));
+        GenerationPlan plan = plan_of(services, *call, request->openai, std::move(prompts),
+                                      "messages", services.config->default_max_tokens);
+        plan.prompts.front().hold_tokens = encoded.breakpoint_tokens;
+        if (encoded.breakpoint_tokens && !plan.extension.hold_seconds) {
+          plan.extension.hold_seconds = kBreakpointSeconds;
+        }
+        take(std::move(plan));
       });
 }
 
@@ -292,16 +367,14 @@ void chat(Services& services, CallPtr call) {
   }
   const auto request = std::make_shared<ChatRequest>(std::move(read).value());
   encode_and_plan(services, call, request, [&services, call, request](GenerationPlan plan) {
-    GenerationRun::start(services, call, std::move(plan),
-                         chat_renderer(services, request->openai));
+    GenerationRun::start(services, call, std::move(plan), chat_renderer(services, request->openai));
   });
 }
 
 }  // namespace
 
 bool ChatRequest::has_chunks() const {
-  return openai.extension.names_chunks ||
-         std::ranges::any_of(prompt.messages, &Message::has_chunk);
+  return openai.extension.names_chunks || std::ranges::any_of(prompt.messages, &Message::has_chunk);
 }
 
 const FieldTable& chat_table() {
@@ -330,9 +403,7 @@ Checked<ChatRequest> read_chat(const Services& services, Call& call) {
     return invalid("continue_final_message", "cannot be true beside add_generation_prompt");
   }
   request.prompt.add_generation_prompt = opens.value_or(true);
-  if (members.text("prompt_cache_retention") == "in_memory") {
-    call.notes.ignore("prompt_cache_retention");
-  }
+  QUIRE_TRY_STATUS(read_cache_options(members, call.notes, request.openai.extension));
   if (const auto effort = members.text("reasoning_effort")) {
     if (services.template_reads("reasoning_effort")) {
       request.prompt.variables["reasoning_effort"] = *effort;
@@ -346,7 +417,8 @@ Checked<ChatRequest> read_chat(const Services& services, Call& call) {
 void plan_chat(Services& services, CallPtr call, TakePlan take) {
   auto read = read_chat(services, *call);
   if (read.ok() && read->has_chunks()) {
-    ApiError error = invalid("messages", "a chat with chunks has no rendering; see /v1/compositions");
+    ApiError error =
+        invalid("messages", "a chat with chunks has no rendering; see /v1/compositions");
     error.code = "invalid_composition";
     read = std::move(error);
   }

@@ -115,8 +115,8 @@ TEST_F(Chats, WhatIsRefusedIsNamed) {
       {"model", "\"other\"", "model_not_found", "model"},
   };
   for (const Case& c : cases) {
-    const auto answer = client_.post("/v1/chat/completions",
-                                     with(chat_body("hi"), c.field, json::parse(c.value)));
+    const auto answer =
+        client_.post("/v1/chat/completions", with(chat_body("hi"), c.field, json::parse(c.value)));
     EXPECT_EQ(code_of(*answer), c.code) << c.field << ": " << c.value;
     EXPECT_EQ(param_of(*answer), c.param) << c.field << ": " << c.value;
   }
@@ -144,8 +144,7 @@ TEST_F(Chats, MessagesAreCheckedOneByOne) {
       {R"([{"role":"user","content":[]}])", "messages[0].content"},
       {R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
        "messages[0].content[0].type"},
-      {R"([{"role":"user","content":[{"type":"text","text":5}]}])",
-       "messages[0].content[0].text"},
+      {R"([{"role":"user","content":[{"type":"text","text":5}]}])", "messages[0].content[0].text"},
       {R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
        R"({"role":"assistant","content":"c"}])",
        "messages[2].role"},
@@ -165,8 +164,8 @@ TEST_F(Chats, MessagesAreCheckedOneByOne) {
 
 TEST_F(Chats, TemplatesErrorsKeepTheirText) {
   json::object body;
-  body["messages"] = json::parse(
-      R"([{"role":"user","content":"a"},{"role":"system","content":"b"}])");
+  body["messages"] =
+      json::parse(R"([{"role":"user","content":"a"},{"role":"system","content":"b"}])");
   const auto answer = client_.post("/v1/chat/completions", body);
   EXPECT_EQ(answer->status(), 400);
   EXPECT_EQ(code_of(*answer), "template_error");
@@ -184,15 +183,14 @@ TEST_F(Chats, ChoicesUseSeedsOneByOneAndCountThePromptOnce) {
   EXPECT_EQ(*engine_.requests[2].sampling.seed, 1U);
   EXPECT_EQ(answer.at("choices").as_array().size(), 3U);
   EXPECT_EQ(answer.at("choices").at(2).at("index"), 2);
-  const auto prompt =
-      std::get<std::vector<TokenId>>(engine_.requests[0].prompt).size();
+  const auto prompt = std::get<std::vector<TokenId>>(engine_.requests[0].prompt).size();
   EXPECT_EQ(answer.at("usage").at("prompt_tokens").to_number<std::size_t>(), prompt);
   EXPECT_EQ(answer.at("usage").at("completion_tokens"), 6);
 }
 
 TEST_F(Chats, OtherChoicesStartOnceTheFirstTokenIsThere) {
-  const auto answer = client_.begin("POST", "/v1/chat/completions",
-                                    json::serialize(with(chat_body("hi"), "n", 3)));
+  const auto answer =
+      client_.begin("POST", "/v1/chat/completions", json::serialize(with(chat_body("hi"), "n", 3)));
   loop_.run();
   EXPECT_EQ(engine_.started, 1);
   loop_.advance(std::chrono::milliseconds(1));

@@ -1,4 +1,6 @@
 // POST /v1/completions (rule O9).
+#include "api/completions.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "api/call.h"
-#include "api/completions.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
 #include "api/fields.h"
@@ -51,7 +52,11 @@ constexpr FieldRule kCompletionRules[] = {
      .kinds = kBool,
      .help = "false: texts are encoded without BOS and the like"},
     {.name = "suffix", .kinds = kString, .effect = Effect::kRefused, .only = "\"\""},
-    {.name = "best_of", .kinds = kInteger, .help = "use n", .effect = Effect::kRefused, .only = "1"},
+    {.name = "best_of",
+     .kinds = kInteger,
+     .help = "use n",
+     .effect = Effect::kRefused,
+     .only = "1"},
 };
 
 using PromptInput = std::variant<std::string, std::vector<TokenId>>;
@@ -76,8 +81,8 @@ Checked<std::vector<PromptInput>> read_prompts(const json::value& value, std::in
     return prompts;
   }
   if (static_cast<std::int64_t>(list.size()) > kMaxPrompts) {
-    return invalid("prompt", "has " + std::to_string(list.size()) +
-                                 " prompts, at most 256 are allowed");
+    return invalid("prompt",
+                   "has " + std::to_string(list.size()) + " prompts, at most 256 are allowed");
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string path = element_path("prompt", i);
@@ -209,9 +214,9 @@ class CompletionRenderer final : public OpenAIRenderer {
 };
 
 // Reads a body, encodes it, and calls `take` with the plan and what a renderer needs.
-void with_plan(Services& services, CallPtr call,
-               std::function<void(GenerationPlan, const OpenAIRequest&, std::vector<std::string>)>
-                   take) {
+void with_plan(
+    Services& services, CallPtr call,
+    std::function<void(GenerationPlan, const OpenAIRequest&, std::vector<std::string>)> take) {
   auto read = read_completion(services, *call);
   if (!read.ok()) {
     send_error(services, *call, std::move(read).error());

@@ -22,8 +22,8 @@ TEST_F(Completions, AnswersWithTextUsageAndQuire) {
 }
 
 TEST_F(Completions, StreamsTheTextAndEndsWithDone) {
-  const auto answer = client_.post(
-      "/v1/completions", {{"prompt", "Ada"}, {"max_tokens", 3}, {"stream", true}});
+  const auto answer =
+      client_.post("/v1/completions", {{"prompt", "Ada"}, {"max_tokens", 3}, {"stream", true}});
   const auto events = events_of(*answer);
   ASSERT_EQ(events.size(), 5U);
   EXPECT_EQ(events.back(), "[DONE]");
@@ -38,7 +38,8 @@ TEST_F(Completions, UnknownFieldsAreRefusedByName) {
 }
 
 TEST_F(DemoCompletions, TheSecondRequestFindsThePromptCached) {
-  const json::value request = {{"prompt", std::string(400, 'a')}, {"max_tokens", 2}, {"temperature", 0}};
+  const json::value request = {
+      {"prompt", std::string(400, 'a')}, {"max_tokens", 2}, {"temperature", 0}};
   const json::value first = body_of(*client_.post("/v1/completions", request));
   const json::value second = body_of(*client_.post("/v1/completions", request));
   EXPECT_EQ(first.at("choices").at(0).at("text"), second.at("choices").at(0).at("text"));

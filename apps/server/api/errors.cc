@@ -89,8 +89,8 @@ json::object openai_shape(const ApiError& error, const std::string& message) {
   json::object inner;
   inner["message"] = repaired_utf8(message);
   inner["type"] = error_type(error.status);
-  inner["param"] = error.param.empty() ? json::value(nullptr)
-                                         : json::value(repaired_utf8(error.param));
+  inner["param"] =
+      error.param.empty() ? json::value(nullptr) : json::value(repaired_utf8(error.param));
   inner["code"] = error.code;
   if (error.prompt_tokens) {
     inner["n_prompt_tokens"] = *error.prompt_tokens;
@@ -192,8 +192,8 @@ Response error_response(const ApiError& error, ErrorShape shape, bool admin) {
     response.headers.push_back({"retry-after", std::to_string(seconds)});
     response.headers.push_back({"retry-after-ms", std::to_string(*error.retry_after_ms)});
   }
-  const bool tried_again = error.status >= 500 || error.status == 409 || error.status == 429 ||
-                           error.status == 408;
+  const bool tried_again =
+      error.status >= 500 || error.status == 409 || error.status == 429 || error.status == 408;
   if (tried_again && !error.retryable) {
     response.headers.push_back({"x-should-retry", "false"});
   }

@@ -44,9 +44,9 @@ template <class T>
 class [[nodiscard]] Checked {
  public:
   using value_type = T;
-  Checked(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT
-  Checked(ApiError error) : state_(std::in_place_index<1>, std::move(error)) {}    // NOLINT
-  Checked(const Error& error);                                                     // NOLINT
+  Checked(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT
+  Checked(ApiError error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
+  Checked(const Error& error);                                                   // NOLINT
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
   // Preconditions of the next calls: ok(), or !ok() for error(). Breaking one throws.
@@ -89,8 +89,8 @@ enum class ErrorShape : std::uint8_t { kOpenAI, kAnthropic, kGemini };
 // server.
 [[nodiscard]] std::string error_body(const ApiError& error, ErrorShape shape, bool admin);
 // Returns the response for an error, with `retry-after`, `x-should-retry` and the like.
-[[nodiscard]] Response error_response(const ApiError& error,
-                                      ErrorShape shape = ErrorShape::kOpenAI, bool admin = true);
+[[nodiscard]] Response error_response(const ApiError& error, ErrorShape shape = ErrorShape::kOpenAI,
+                                      bool admin = true);
 // Returns the response for a refusal of the transport. `code` is static memory. `param` "" is null.
 [[nodiscard]] Response error_response(int status, const char* code, std::string message,
                                       std::string param = {});

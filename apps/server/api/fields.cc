@@ -242,7 +242,8 @@ Check check_fields(const FieldTable& table, json::object& object, std::string_vi
   std::vector<std::string> gone;
   for (auto& member : object) {
     const std::string_view name(member.key().data(), member.key().size());
-    QUIRE_TRY(const bool stays, check_member(table, member.value(), member_path(path, name), name, notes));
+    QUIRE_TRY(const bool stays,
+              check_member(table, member.value(), member_path(path, name), name, notes));
     if (!stays) {
       gone.emplace_back(name);
     }

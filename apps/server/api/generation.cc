@@ -15,6 +15,7 @@
 
 #include "api/admission.h"
 #include "api/errors.h"
+#include "api/holds.h"
 #include "api/metrics.h"
 #include "api/stall.h"
 #include "objects/objects.h"
@@ -25,11 +26,10 @@ namespace quire::server {
 namespace {
 
 ApiError too_long(std::string path, std::int64_t tokens, std::int64_t limit, bool of_tenant) {
-  ApiError error = invalid(std::move(path),
-                           "the prompt has " + std::to_string(tokens) +
-                               " tokens, and the maximum context length is " +
-                               std::to_string(limit) + " tokens" +
-                               (of_tenant ? " (max_prompt_tokens of this tenant)" : ""));
+  ApiError error = invalid(
+      std::move(path), "the prompt has " + std::to_string(tokens) +
+                           " tokens, and the maximum context length is " + std::to_string(limit) +
+                           " tokens" + (of_tenant ? " (max_prompt_tokens of this tenant)" : ""));
   error.code = "context_length_exceeded";
   error.cause = ErrorCode::kOverflow;
   error.prompt_tokens = tokens;
@@ -79,7 +79,7 @@ std::int64_t computed_of(const GenerationOutput& output, bool composition) {
 
 }  // namespace
 
-double milliseconds(Loop::Clock::time_point from, Loop::Clock::time_point to) {
+double milliseconds_between(Loop::Clock::time_point from, Loop::Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
@@ -158,19 +158,19 @@ void GenerationRun::begin() {
   const std::weak_ptr<GenerationRun> weak = self;
   double limit_ms = services_.config->request_timeout_seconds * 1000;
   if (const auto own = plan_.extension.deadline_ms) {
-    limit_ms = limit_ms > 0 ? std::min(limit_ms, static_cast<double>(*own))
-                            : static_cast<double>(*own);
+    limit_ms =
+        limit_ms > 0 ? std::min(limit_ms, static_cast<double>(*own)) : static_cast<double>(*own);
   }
   if (limit_ms > 0) {
-    const double left = limit_ms - milliseconds(call_->arrived, services_.loop.now());
+    const double left = limit_ms - milliseconds_between(call_->arrived, services_.loop.now());
     deadline_ = services_.loop.after(
         std::chrono::milliseconds(std::max<std::int64_t>(static_cast<std::int64_t>(left), 0)),
         [weak, limit_ms] {
           if (const auto run = weak.lock()) {
-            ApiError error = refusal(504, "deadline_exceeded",
-                                     "the request has not ended within " +
-                                         std::to_string(static_cast<std::int64_t>(limit_ms)) +
-                                         " ms");
+            ApiError error =
+                refusal(504, "deadline_exceeded",
+                        "the request has not ended within " +
+                            std::to_string(static_cast<std::int64_t>(limit_ms)) + " ms");
             run->deadline_ = 0;
             run->fail(std::move(error));
           }
@@ -234,9 +234,8 @@ void GenerationRun::ask_engine(std::size_t index, GenerationRequest request,
         prompt.starter ? prompt.starter(request.sampling, request.options)
                        : self->services_.engine->start(std::move(request), std::move(notify)));
     Services& services = self->services_;
-    services.loop.post([self = std::move(self), index, started] {
-      self->asked(index, std::move(*started));
-    });
+    services.loop.post(
+        [self = std::move(self), index, started] { self->asked(index, std::move(*started)); });
   });
 }
 
@@ -291,6 +290,9 @@ bool GenerationRun::pump_choice(std::size_t index, std::string& out) {
   while (choice.generation != nullptr && !choice.done && choice.generation->ready()) {
     auto next = choice.generation->next();
     if (!next.ok()) {
+      if (try_again(index, next.error())) {
+        return true;
+      }
       if (!out.empty()) {
         call_->answer->write(std::move(out));
       }
@@ -330,7 +332,7 @@ void GenerationRun::note_delta(const Delta& delta) {
   }
   const auto now = services_.loop.now();
   if (last_token_ && choices_.size() == 1) {
-    services_.metrics->observe_gap(milliseconds(*last_token_, now) / 1000, count);
+    services_.metrics->observe_gap(milliseconds_between(*last_token_, now) / 1000, count);
   }
   last_token_ = now;
   services_.stall->note_step();
@@ -374,6 +376,8 @@ RunReport GenerationRun::report() const {
     }
     report.usage.prompt_tokens += output.usage.prompt_tokens;
     report.usage.cached_tokens += output.usage.cached_tokens;
+    report.cache_write_tokens += std::max<std::int64_t>(
+        held_tokens(plan_.prompts[choice.prompt]) - output.usage.cached_tokens, 0);
     report.computed_tokens += computed_of(output, is_composition(plan_.prompts[choice.prompt]));
     add_sources(report.reuse, output.reuse);
     const double queue_ms = output.timing.queue_seconds * 1000;
@@ -385,7 +389,7 @@ RunReport GenerationRun::report() const {
   if (plan_.extension.explain) {
     report.parts = choices_.front().output.parts;
   }
-  report.total_ms = milliseconds(call_->arrived, services_.loop.now());
+  report.total_ms = milliseconds_between(call_->arrived, services_.loop.now());
   return report;
 }
 
@@ -414,7 +418,7 @@ void GenerationRun::complete(std::string& out) {
     call_->answer->send(std::move(response));
   }
   ticket_->used(report.usage.prompt_tokens + report.usage.completion_tokens);
-  after(report);
+  after();
   leave();
 }
 
@@ -431,9 +435,60 @@ void GenerationRun::note_facts(const RunReport& report) {
   services_.metrics->observe_run(plan_, choices_, report);
 }
 
+// Returns the tokens of a prompt that are to be held.
+std::int64_t GenerationRun::held_tokens(const PromptPlan& prompt) const {
+  if (!plan_.extension.hold_seconds ||
+      !std::holds_alternative<std::vector<TokenId>>(prompt.prompt) || prompt.starter) {
+    return 0;
+  }
+  return holdable_tokens(
+      std::min(prompt.tokens, prompt.hold_tokens ? *prompt.hold_tokens + 1 : prompt.tokens),
+      services_.engine->facts().block_tokens);
+}
+
+void GenerationRun::hold_prompts() {
+  for (const PromptPlan& prompt : plan_.prompts) {
+    const auto* const ids = std::get_if<std::vector<TokenId>>(&prompt.prompt);
+    if (ids == nullptr || prompt.starter) {
+      continue;
+    }
+    services_.holds->read(prompt.options.salt, *ids);
+    if (const std::int64_t tokens = held_tokens(prompt); tokens > 0) {
+      services_.holds->hold({.tenant = call_->caller->tenant,
+                             .salt = prompt.options.salt,
+                             .prompt = *ids,
+                             .tokens = tokens,
+                             .seconds = *plan_.extension.hold_seconds,
+                             .tenant_tokens = call_->caller->limits.hold_tokens});
+    }
+  }
+}
+
+// Makes room by what is held, once, where a request does not fit (rule Q6).
+bool GenerationRun::try_again(std::size_t index, const Error& error) {
+  if (error.code == ErrorCode::kDevice) {
+    services_.stall->device_failed();
+  }
+  if (error.code != ErrorCode::kOutOfBlocks || began_ || tried_again_) {
+    return false;
+  }
+  tried_again_ = true;
+  bool room = services_.objects->make_room();
+  while (services_.holds->drop_one()) {
+    room = true;
+  }
+  if (!room) {
+    return false;
+  }
+  choices_[index].generation.reset();
+  ask(index);
+  return true;
+}
+
 // Does what the session asks for behind its answer.
-void GenerationRun::after(const RunReport& /*report*/) {
+void GenerationRun::after() {
   const Extension& extension = plan_.extension;
+  hold_prompts();
   ChunkedLLM* const chunks = services_.engine->chunks();
   if (chunks == nullptr || extension.session.empty() ||
       (!extension.close_session && !extension.expected_return_seconds)) {

@@ -34,6 +34,9 @@ struct PromptPlan {
   std::string path = {};
   // Number of tokens; known beforehand also for a composition.
   std::int64_t tokens = 0;
+  // Tokens at the beginning that are held behind the answer, for Extension::hold_seconds. Not
+  // given: all of a prompt of ids.
+  std::optional<std::int64_t> hold_tokens = {};
   // Starts the generation where it is neither of ids nor of a composition: on a sequence. May
   // block; a worker calls it.
   std::function<Result<std::unique_ptr<Generation>>(const SamplingParams& sampling,
@@ -66,6 +69,8 @@ struct RunReport {
   std::string request_id;
   // Each prompt counts once, however many choices it has.
   Usage usage = {};
+  // Tokens that were written to the cache to be held.
+  std::int64_t cache_write_tokens = 0;
   ReuseReport reuse = {};
   // Tokens that were computed until the first token.
   std::int64_t computed_tokens = 0;
@@ -149,7 +154,10 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   void take_end(std::size_t index, std::string& out);
   void note_delta(const Delta& delta);
   void complete(std::string& out);
-  void after(const RunReport& report);
+  void after();
+  void hold_prompts();
+  [[nodiscard]] std::int64_t held_tokens(const PromptPlan& prompt) const;
+  [[nodiscard]] bool try_again(std::size_t index, const Error& error);
   void note_facts(const RunReport& report);
   void gone(Gone why);
   void leave();
@@ -168,9 +176,10 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   std::size_t left_ = 0;  // choices that have not ended
   bool began_ = false;    // a token has come
   bool over_ = false;
+  bool tried_again_ = false;
 };
 
 // Returns the milliseconds between two moments.
-[[nodiscard]] double milliseconds(Loop::Clock::time_point from, Loop::Clock::time_point to);
+[[nodiscard]] double milliseconds_between(Loop::Clock::time_point from, Loop::Clock::time_point to);
 
 }  // namespace quire::server

@@ -69,10 +69,8 @@ TEST_F(Runs, DeadlinesInAStreamAreAnEventWithoutDone) {
 }
 
 TEST_F(Runs, ErrorsOfTheEngineKeepTheirStatusBeforeTheFirstEvent) {
-  engine_.failure = Error{.code = ErrorCode::kOutOfBlocks,
-                          .message = "no room",
-                          .needed_bytes = 100,
-                          .free_bytes = 10};
+  engine_.failure = Error{
+      .code = ErrorCode::kOutOfBlocks, .message = "no room", .needed_bytes = 100, .free_bytes = 10};
   const auto answer = begin_run({{"stream", true}});
   loop_.advance(milliseconds(3));
   EXPECT_EQ(answer->status(), 503);

@@ -52,8 +52,9 @@ constexpr Endpoint open_endpoint(const char* pattern, const char* summary,
           .access = Access::kOpen,
           .handle = handle};
 }
-constexpr const char* kReady = "Says that requests are taken; 503 while the model loads, the "
-                               "server ends, or the engine has stalled.";
+constexpr const char* kReady =
+    "Says that requests are taken; 503 while the model loads, the "
+    "server ends, or the engine has stalled.";
 constexpr Endpoint kHealthEndpoints[] = {
     open_endpoint("/live", "Says that the process runs.", live),
     open_endpoint("/health", kReady, health),

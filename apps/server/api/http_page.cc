@@ -24,14 +24,15 @@ std::string words_list(std::string_view words) {
 
 std::string short_number(double value) {
   const bool whole = std::floor(value) == value && std::abs(value) < 1e15;
-  return json::serialize(whole ? json::value(static_cast<std::int64_t>(value)) : json::value(value));
+  return json::serialize(whole ? json::value(static_cast<std::int64_t>(value))
+                               : json::value(value));
 }
 
 // Types of a field: "string or list of objects".
 std::string type_text(const FieldRule& rule) {
-  constexpr std::pair<Kind, const char*> kNames[] = {
-      {kBool, "boolean"}, {kInteger, "integer"}, {kNumber, "number"},
-      {kString, "string"}, {kArray, "list"},     {kObject, "object"}};
+  constexpr std::pair<Kind, const char*> kNames[] = {{kBool, "boolean"},  {kInteger, "integer"},
+                                                     {kNumber, "number"}, {kString, "string"},
+                                                     {kArray, "list"},    {kObject, "object"}};
   std::string text;
   for (const auto& [kind, name] : kNames) {
     if ((rule.kinds & kind) != 0) {

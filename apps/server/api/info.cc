@@ -59,11 +59,8 @@ void not_there(Services& services, CallPtr call) {
 
 constexpr Endpoint info_endpoint(const char* pattern, const char* summary, Access access,
                                  void (*handle)(Services&, CallPtr)) {
-  return {.method = "GET",
-          .pattern = pattern,
-          .summary = summary,
-          .access = access,
-          .handle = handle};
+  return {
+      .method = "GET", .pattern = pattern, .summary = summary, .access = access, .handle = handle};
 }
 constexpr Endpoint absent(const char* pattern) {
   return {.method = "*",

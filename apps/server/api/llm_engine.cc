@@ -102,13 +102,12 @@ Result<std::unique_ptr<Generation>> LlmEngine::start(GenerationRequest request,
                                                      std::function<void()> notify) {
   request.options.notify = std::move(notify);
   if (auto* const ids = std::get_if<std::vector<TokenId>>(&request.prompt)) {
-    QUIRE_TRY(Stream stream,
-              llm_.llm().stream(std::move(*ids), request.sampling, request.options));
+    QUIRE_TRY(Stream stream, llm_.llm().stream(std::move(*ids), request.sampling, request.options));
     return std::unique_ptr<Generation>(std::make_unique<StreamGeneration>(std::move(stream)));
   }
   const auto& spec = std::get<CompositionSpec>(request.prompt);
-  QUIRE_TRY(Stream stream, llm_.stream_from_chunks(spec, request.sampling, request.interrupted,
-                                                   request.options));
+  QUIRE_TRY(Stream stream,
+            llm_.stream_from_chunks(spec, request.sampling, request.interrupted, request.options));
   return std::unique_ptr<Generation>(std::make_unique<StreamGeneration>(std::move(stream)));
 }
 

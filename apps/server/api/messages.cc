@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -73,7 +75,8 @@ constexpr FieldRule kBreakpointRules[] = {
     {.name = "mode", .kinds = kString, .help = "explicit", .words = "explicit"},
 };
 const FieldTable& breakpoint_table() {
-  static const FieldTable table{"CacheBreakpoint", "Holds the prompt up to here.", {kBreakpointRules}};
+  static const FieldTable table{
+      "CacheBreakpoint", "Holds the prompt up to here.", {kBreakpointRules}};
   return table;
 }
 
@@ -121,7 +124,9 @@ Checked<MessagePart> read_part(const json::object& given, std::string_view role,
   json::object part = given;
   if (*type == "text") {
     QUIRE_TRY_STATUS(check_fields(text_part_table(), part, path, notes));
-    return MessagePart{.type = "text", .text = std::string(*Members(part).text("text"))};
+    return MessagePart{.type = "text",
+                       .text = std::string(*Members(part).text("text")),
+                       .breakpoint = Members(part).has("prompt_cache_breakpoint")};
   }
   if (*type == "chunk") {
     QUIRE_TRY_STATUS(check_fields(chunk_part_table(), part, path, notes));
@@ -131,8 +136,8 @@ Checked<MessagePart> read_part(const json::object& given, std::string_view role,
     QUIRE_TRY_STATUS(check_fields(refusal_part_table(), part, path, notes));
     return MessagePart{.type = "text", .text = std::string(*Members(part).text("refusal"))};
   }
-  return unsupported(member_path(path, "type"),
-                     "parts of type " + std::string(*type) + " are not supported, text and chunk are");
+  return unsupported(member_path(path, "type"), "parts of type " + std::string(*type) +
+                                                    " are not supported, text and chunk are");
 }
 
 Checked<std::vector<ToolCall>> read_calls(const json::array& list, const std::string& path) {
@@ -232,9 +237,9 @@ Check check_variables(const Tokenizer& tokenizer, const ChatPrompt& prompt) {
     const Message& message = prompt.messages[i];
     if (!message.tool_calls.empty() || message.role == "tool") {
       const std::string place = element_path(prompt.path, i);
-      ApiError error = unsupported(
-          member_path(place, message.role == "tool" ? "role" : "tool_calls"),
-          "the chat template of this model does not read tools");
+      ApiError error =
+          unsupported(member_path(place, message.role == "tool" ? "role" : "tool_calls"),
+                      "the chat template of this model does not read tools");
       error.code = "tools_unsupported";
       return error;
     }
@@ -297,6 +302,39 @@ Check cut_behind_last(const Rendering& rendering, const std::string& path,
   return passed();
 }
 
+// Returns the messages up to the end of the last part with a breakpoint; none without one.
+std::vector<Message> up_to_breakpoint(const std::vector<Message>& messages) {
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    for (std::size_t k = messages[i].parts.size(); k-- > 0;) {
+      if (messages[i].parts[k].breakpoint) {
+        std::vector<Message> kept(messages.begin(),
+                                  messages.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        kept.back().parts.resize(k + 1);
+        return kept;
+      }
+    }
+  }
+  return {};
+}
+
+// Returns how far a prompt begins as the one that ends at its last breakpoint.
+Checked<std::optional<std::int64_t>> tokens_to_breakpoint(const Rendering& rendering,
+                                                          const ChatPrompt& prompt,
+                                                          const Interrupt& interrupted,
+                                                          const std::vector<TokenId>& ids) {
+  const std::vector<Message> kept = up_to_breakpoint(prompt.messages);
+  if (kept.empty()) {
+    return std::optional<std::int64_t>();
+  }
+  const auto begin = rendering.tokenizer.apply_chat_template(chat_messages(kept, true), false,
+                                                             rendering.variables, interrupted);
+  if (!begin.ok()) {
+    return template_error(begin.error(), prompt.path);
+  }
+  const auto differs = std::ranges::mismatch(*begin, ids);
+  return std::optional<std::int64_t>(differs.in1 - begin->begin());
+}
+
 std::size_t bytes_of(const ChatPrompt& prompt) {
   std::size_t bytes = 0;
   for (const Message& message : prompt.messages) {
@@ -355,6 +393,15 @@ Checked<std::vector<Message>> read_messages(const json::array& list, std::string
     }
     messages.push_back(std::move(message));
   }
+  constexpr std::ptrdiff_t kMaxBreakpoints = 4;
+  std::ptrdiff_t breakpoints = 0;
+  for (const Message& message : messages) {
+    breakpoints += std::ranges::count_if(message.parts, &MessagePart::breakpoint);
+  }
+  if (breakpoints > kMaxBreakpoints) {
+    return invalid(std::string(path), "has " + std::to_string(breakpoints) +
+                                          " prompt_cache_breakpoint, at most 4 are allowed");
+  }
   if (messages.empty()) {
     return invalid(std::string(path), "has no message");
   }
@@ -366,8 +413,8 @@ Checked<EncodedChat> encode_chat(const Engine& engine, const ChatPrompt& prompt,
   QUIRE_TRY_STATUS(check_bytes(engine, bytes_of(prompt), prompt.path));
   QUIRE_TRY(const Rendering rendering, prepare(engine, prompt));
   const bool opens = prompt.add_generation_prompt && !prompt.continue_final_message;
-  auto ids = rendering.tokenizer.apply_chat_template(rendering.messages, opens,
-                                                     rendering.variables, interrupted);
+  auto ids = rendering.tokenizer.apply_chat_template(rendering.messages, opens, rendering.variables,
+                                                     interrupted);
   if (!ids.ok()) {
     return template_error(ids.error(), prompt.path);
   }
@@ -380,6 +427,8 @@ Checked<EncodedChat> encode_chat(const Engine& engine, const ChatPrompt& prompt,
   if (prompt.continue_final_message) {
     QUIRE_TRY_STATUS(cut_behind_last(rendering, prompt.path, interrupted, encoded.ids));
   }
+  QUIRE_TRY(encoded.breakpoint_tokens,
+            tokens_to_breakpoint(rendering, prompt, interrupted, encoded.ids));
   if (encoded.ids.empty()) {
     return invalid(prompt.path, "the prompt has no token");
   }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,8 @@ struct MessagePart {
   std::string type;
   std::string text;
   std::string chunk_id;
+  // True: the prompt is held up to here.
+  bool breakpoint = false;
 };
 
 // A message that was checked.
@@ -43,7 +47,8 @@ struct Message {
 [[nodiscard]] const FieldTable& message_table();
 
 // Returns the messages of a list that message_table() has checked. `path` leads to it.
-// Errors: 400 for contents, roles and orders that rule O4 refuses; parts that are no text: rule F13.
+// Errors: 400 for contents, roles and orders that rule O4 refuses; parts that are no text: rule
+// F13.
 [[nodiscard]] Checked<std::vector<Message>> read_messages(const json::array& list,
                                                           std::string_view path, FieldNotes& notes);
 
@@ -67,6 +72,8 @@ struct EncodedChat {
   std::vector<TokenId> ids;
   // True: the template reads names of messages.
   bool reads_names = true;
+  // Tokens of the prompt up to the end of its last breakpoint, where it has one.
+  std::optional<std::int64_t> breakpoint_tokens = {};
 };
 
 // Renders and encodes a chat, on a worker.

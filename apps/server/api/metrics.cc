@@ -36,14 +36,15 @@ using prometheus::Labels;
 using Buckets = Histogram::BucketBoundaries;
 
 // Buckets of vLLM 0.32.
-const Buckets kFirstToken = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,  0.75,
-                             1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640,  2560};
+const Buckets kFirstToken = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                             1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 const Buckets kPerToken = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
                            0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
-const Buckets kLatency = {0.3, 0.5, 0.8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+const Buckets kLatency = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                           30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kChoices = {1, 2, 5, 10, 20};
-const Buckets kHttp = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const Buckets kHttp = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                       0.5,   1,      2.5,   5,    10,    30,   60};
 
 // Most values of a label that clients can choose; the rest is "other".
 constexpr std::size_t kMostValues = 200;
@@ -80,8 +81,8 @@ std::string known_method(const std::string& method) {
 // Returns the kind of a cause of a miss, one of a few words.
 const char* miss_kind(std::string_view reason) {
   constexpr std::pair<const char*, const char*> kKinds[] = {
-      {"never seen", "never_seen"}, {"evicted", "evicted"},   {"anchor", "other_anchor"},
-      {"expired", "expired"},       {"deleted", "deleted"},   {"query", "query"},
+      {"never seen", "never_seen"}, {"evicted", "evicted"},  {"anchor", "other_anchor"},
+      {"expired", "expired"},       {"deleted", "deleted"},  {"query", "query"},
       {"last", "last_token"},       {"block", "block_edge"},
   };
   for (const auto& [word, kind] : kKinds) {
@@ -154,8 +155,7 @@ void Metrics::Impl::begin() {
     counter("quire_requests_total", "Answers by grade of reuse.").Add({{"grade", grade}});
   }
   for (const char* const reason : {"client_gone", "slow_reader", "deadline", "shutdown"}) {
-    counter("quire_requests_aborted_total", "Requests that ended early.")
-        .Add({{"reason", reason}});
+    counter("quire_requests_aborted_total", "Requests that ended early.").Add({{"reason", reason}});
   }
   for (const char* const result : {"ok", "error"}) {
     counter("quire_config_reloads_total", "Reloads of the configuration.")
@@ -244,7 +244,8 @@ void Metrics::observe_run(const GenerationPlan& plan, const std::vector<ChoiceSt
         .Increment();
   }
   if (report.parts) {
-    auto& misses = impl.counter("quire_misses_total", "Parts of explained prompts that were missing.");
+    auto& misses =
+        impl.counter("quire_misses_total", "Parts of explained prompts that were missing.");
     for (const ReusePart& part : *report.parts) {
       if (!part.hit) {
         misses.Add({{"reason", miss_kind(part.reason)}}).Increment();
@@ -262,14 +263,14 @@ void Metrics::observe_gap(double seconds, std::int64_t tokens) {
 }
 
 void Metrics::observe_steps(std::int64_t steps, std::int64_t tokens) {
-  static const Buckets kStep = {1,   8,   16,   32,   64,   128,  256,
-                                512, 1024, 2048, 4096, 8192, 16384};
+  static const Buckets kStep = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
   constexpr std::int64_t kMost = 1000;
   if (steps <= 0) {
     return;
   }
-  auto& histogram = impl_->histogram("vllm:iteration_tokens_total",
-                                     "Tokens of a step; means of the steps of a second.")
+  auto& histogram = impl_
+                        ->histogram("vllm:iteration_tokens_total",
+                                    "Tokens of a step; means of the steps of a second.")
                         .Add(impl_->model, kStep);
   for (std::int64_t i = 0; i < std::min(steps, kMost); ++i) {
     histogram.Observe(static_cast<double>(tokens) / static_cast<double>(steps));
@@ -338,8 +339,9 @@ std::string Metrics::text(const Gauges& gauges) {
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
   impl.set("vllm:num_requests_waiting", "Generations that wait.", number(gauges.runs_waiting));
   impl.set("vllm:num_requests_running", "Generations that run.", number(gauges.runs_running));
-  impl.set("vllm:kv_cache_usage_perc", "Share of KV blocks in use, without cached ones.",
-           engine.blocks_total > 0 ? number(engine.blocks_in_use) / number(engine.blocks_total) : 0);
+  impl.set(
+      "vllm:kv_cache_usage_perc", "Share of KV blocks in use, without cached ones.",
+      engine.blocks_total > 0 ? number(engine.blocks_in_use) / number(engine.blocks_total) : 0);
   impl.gauge("vllm:lora_requests_info", "Time of the scrape; there are no adapters.")
       .Add({{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
       .Set(number(gauges.unix_seconds));

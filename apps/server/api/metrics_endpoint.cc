@@ -11,6 +11,7 @@
 #include "api/call.h"
 #include "api/endpoints.h"
 #include "api/generation.h"
+#include "api/holds.h"
 #include "api/metrics.h"
 #include "api/stall.h"
 #include "objects/objects.h"
@@ -33,6 +34,8 @@ Gauges gauges_of(const Services& services, const EngineStats& engine) {
   if (services.objects != nullptr) {
     services.objects->fill(gauges);
   }
+  gauges.holds = services.holds->count();
+  gauges.held_tokens = services.holds->tokens();
   gauges.unix_seconds = unix_seconds();
   gauges.last_step_age_seconds = services.stall->last_step_age();
   return gauges;
@@ -67,8 +70,8 @@ void scrape(Services& services, const std::shared_ptr<Answer>& answer) {
     response.body = services.metrics->text(gauges_of(services, engine));
     answer->send(std::move(response));
   };
-  state->timer = services.loop.after(
-      kPatience, [&services, send] { send(services.stall->last_stats()); });
+  state->timer =
+      services.loop.after(kPatience, [&services, send] { send(services.stall->last_stats()); });
   if (services.engine == nullptr) {
     return;
   }

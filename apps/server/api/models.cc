@@ -74,8 +74,8 @@ void list_models(Services& services, CallPtr call) {
 void get_model(Services& services, CallPtr call) {
   const std::string name(call->capture("model"));
   if (std::ranges::find(services.names, name) == services.names.end()) {
-    ApiError error = refusal(404, "model_not_found", "no model " + name + ", this server has " +
-                                                         services.names.front());
+    ApiError error = refusal(404, "model_not_found",
+                             "no model " + name + ", this server has " + services.names.front());
     error.param = "model";
     error.cause = ErrorCode::kNotFound;
     send_error(services, *call, std::move(error));

@@ -1,5 +1,7 @@
 // Quire's own endpoints that generate or say what would happen: /v1/generate, /v1/compositions and
 // /v1/explain (rules N1, N3 and N4).
+#include "api/native.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +20,6 @@
 #include "api/extension.h"
 #include "api/fields.h"
 #include "api/generation.h"
-#include "api/native.h"
 #include "api/render.h"
 #include "api/sampling.h"
 #include "api/source.h"
@@ -102,8 +103,7 @@ const FieldTable& explain_table() {
        .min_size = 1,
        .max_size = 512},
   };
-  static const FieldTable table{
-      "ExplainRequest", "A prompt to look up.", {source_rules(), rules}};
+  static const FieldTable table{"ExplainRequest", "A prompt to look up.", {source_rules(), rules}};
   return table;
 }
 
@@ -157,7 +157,8 @@ Checked<NativeRequest> read_native(const Services& services, Call& call) {
     return request;
   }
   request.batch = true;
-  for (const char* const name : {"prompt", "messages", "variables", "composition", "sampling", "session"}) {
+  for (const char* const name :
+       {"prompt", "messages", "variables", "composition", "sampling", "session"}) {
     if (members.has(name)) {
       return invalid(name, "stands in each of requests here");
     }
@@ -166,8 +167,8 @@ Checked<NativeRequest> read_native(const Services& services, Call& call) {
     return invalid("stream", "a batch has no stream");
   }
   for (std::size_t i = 0; i < list->size(); ++i) {
-    QUIRE_TRY(NativeItem item, read_item(services, call, (*list)[i].get_object(),
-                                         element_path("requests", i)));
+    QUIRE_TRY(NativeItem item,
+              read_item(services, call, (*list)[i].get_object(), element_path("requests", i)));
     request.items.push_back(std::move(item));
   }
   return request;
@@ -247,11 +248,11 @@ void start_native(Services& services, const CallPtr& call, NativeRequest& reques
     prompt.tokens = sources[i].tokens;
     prompt.path = item.source.path;
     prompt.sampling.max_tokens =
-        output_length(item.max_tokens, services.config->default_max_tokens,
-                      context - prompt.tokens, call->caller->limits.max_completion_tokens);
+        output_length(item.max_tokens, services.config->default_max_tokens, context - prompt.tokens,
+                      call->caller->limits.max_completion_tokens);
     prompt.options.session = item.session;
-    prompt.options.salt = engine_salt(
-        call->caller->tenant, composed ? std::string_view() : request.extension.cache_salt);
+    prompt.options.salt = engine_salt(call->caller->tenant,
+                                      composed ? std::string_view() : request.extension.cache_salt);
     plan.prompts.push_back(std::move(prompt));
   }
   GenerationRun::start(services, call, std::move(plan),

@@ -77,9 +77,10 @@ TEST_F(Native, BatchesAnswerInOrderAllOrNone) {
 
 TEST_F(Native, ExactlyOnePromptIsAllowed) {
   EXPECT_EQ(code_of(*client_.post("/v1/generate", json::object())), "missing_required_parameter");
-  const auto both = client_.post(
-      "/v1/generate",
-      {{"prompt", "a"}, {"messages", json::array{json::object{{"role", "user"}, {"content", "a"}}}}});
+  const auto both =
+      client_.post("/v1/generate",
+                   {{"prompt", "a"},
+                    {"messages", json::array{json::object{{"role", "user"}, {"content", "a"}}}}});
   EXPECT_EQ(code_of(*both), "invalid_value");
 }
 
@@ -122,8 +123,8 @@ TEST_F(Native, ExplainSaysWhatIsCachedAndChangesNothing) {
   const auto ask = [&] { return body_of(*client_.post("/v1/explain", {{"prompt", text}})); };
   EXPECT_EQ(ask().at("cached_tokens"), 0);
   EXPECT_EQ(ask().at("cached_tokens"), 0);
-  const json::value run = body_of(*client_.post(
-      "/v1/generate", {{"prompt", text}, {"sampling", {{"max_tokens", 1}}}}));
+  const json::value run =
+      body_of(*client_.post("/v1/generate", {{"prompt", text}, {"sampling", {{"max_tokens", 1}}}}));
   const json::value after = ask();
   EXPECT_GT(after.at("cached_tokens").to_number<int>(), 0);
   EXPECT_EQ(after.at("tokens"), run.at("usage").at("prompt_tokens"));
@@ -139,11 +140,11 @@ TEST_F(Native, CountsOfTokensAgreeEverywhere) {
   const json::value rendered =
       body_of(*client_.post("/v1/chat/completions/render", {{"messages", messages}}));
   EXPECT_EQ(tokenized.at("tokens"), rendered.at("token_ids"));
-  const json::value answer = body_of(
-      *client_.post("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 1}}));
+  const json::value answer =
+      body_of(*client_.post("/v1/chat/completions", {{"messages", messages}, {"max_tokens", 1}}));
   EXPECT_EQ(answer.at("usage").at("prompt_tokens"), tokenized.at("count"));
-  const json::value native = body_of(*client_.post(
-      "/v1/generate", {{"messages", messages}, {"sampling", {{"max_tokens", 1}}}}));
+  const json::value native = body_of(
+      *client_.post("/v1/generate", {{"messages", messages}, {"sampling", {{"max_tokens", 1}}}}));
   EXPECT_EQ(native.at("prompt_token_ids"), tokenized.at("tokens"));
 }
 
@@ -174,12 +175,12 @@ TEST_F(Native, TemplatesAreRenderedAsText) {
 }
 
 TEST_F(Native, CompletionsTakeBatchesIdsAndEcho) {
-  const json::value body = body_of(
-      *client_.post("/v1/completions", {{"prompt", json::array{"Ada", "Bob"}},
-                                        {"n", 2},
-                                        {"max_tokens", 2},
-                                        {"temperature", 0},
-                                        {"echo", true}}));
+  const json::value body =
+      body_of(*client_.post("/v1/completions", {{"prompt", json::array{"Ada", "Bob"}},
+                                                {"n", 2},
+                                                {"max_tokens", 2},
+                                                {"temperature", 0},
+                                                {"echo", true}}));
   const json::array& choices = body.at("choices").as_array();
   ASSERT_EQ(choices.size(), 4U);
   for (std::size_t i = 0; i < 4; ++i) {
@@ -191,8 +192,8 @@ TEST_F(Native, CompletionsTakeBatchesIdsAndEcho) {
       {{"prompt", json::array{json::array{5, 6}, json::array{7}}}, {"max_tokens", 0}}));
   EXPECT_EQ(ids.at("usage").at("prompt_tokens"), 3);
   EXPECT_EQ(ids.at("usage").at("completion_tokens"), 0);
-  const auto logprobs = body_of(*client_.post(
-      "/v1/completions", {{"prompt", "Ada"}, {"max_tokens", 3}, {"logprobs", 2}}));
+  const auto logprobs = body_of(
+      *client_.post("/v1/completions", {{"prompt", "Ada"}, {"max_tokens", 3}, {"logprobs", 2}}));
   const json::value& lists = logprobs.at("choices").at(0).at("logprobs");
   EXPECT_EQ(lists.at("tokens").as_array().size(), lists.at("text_offset").as_array().size());
   EXPECT_EQ(lists.at("text_offset").at(0), 0);
@@ -202,8 +203,7 @@ TEST_F(Native, TokensPlusOfAnOutputAreCountedByMetrics) {
   const auto number = [&](const std::string& name) {
     const std::string text = client_.get("/metrics")->response->body;
     const std::size_t at = text.find("\n" + name + "{");
-    return at == std::string::npos ? -1.0
-                                   : std::stod(text.substr(text.find("} ", at) + 2));
+    return at == std::string::npos ? -1.0 : std::stod(text.substr(text.find("} ", at) + 2));
   };
   const double prompt = number("vllm:prompt_tokens_total");
   const double cached = number("vllm:prompt_tokens_cached_total");

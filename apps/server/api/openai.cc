@@ -129,6 +129,21 @@ json::object OpenAIRenderer::usage_so_far() const {
   return usage;
 }
 
+// Says how many tokens have come, and in which time since the first of them.
+void OpenAIRenderer::append_timings(std::string& out) {
+  const auto now = services_.loop.now();
+  first_token_ = first_token_.value_or(now);
+  std::int64_t tokens = 0;
+  for (const Progress& choice : progress_) {
+    tokens += choice.tokens;
+  }
+  json::object timings;
+  timings["prompt_n"] = request_.prompt_tokens;
+  timings["predicted_n"] = tokens;
+  timings["predicted_ms"] = milliseconds_between(*first_token_, now);
+  out += ",\"timings\":" + json::serialize(timings);
+}
+
 // Closes choice and list, and appends what stands behind.
 void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) {
   out += "}]";
@@ -136,6 +151,9 @@ void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) {
     out += ",\"usage\":null";
   } else if (request_.continuous_usage) {
     out += ",\"usage\":" + json::serialize(usage_so_far());
+  }
+  if (request_.timings_per_token && report == nullptr) {
+    append_timings(out);
   }
   if (report != nullptr) {
     append_top(out);
@@ -182,7 +200,7 @@ void OpenAIRenderer::finish(std::string& out, std::size_t index, const Generatio
 void OpenAIRenderer::end(std::string& out, const RunReport& report) {
   if (request_.include_usage) {
     out += prefix_;
-    out += "],\"usage\":" + json::serialize(usage_json(report.usage));
+    out += "],\"usage\":" + json::serialize(usage_json(report));
     out += ",\"quire\":" + json::serialize(quire_json(report));
     out += ",\"timings\":" + json::serialize(timings_json(report));
     out += "}\n\n";
@@ -213,7 +231,7 @@ json::value OpenAIRenderer::body(const std::vector<ChoiceState>& choices, const 
     list.push_back(std::move(choice));
   }
   body["choices"] = std::move(list);
-  body["usage"] = usage_json(report.usage);
+  body["usage"] = usage_json(report);
   set_body(body, choices);
   body["quire"] = quire_json(report);
   body["timings"] = timings_json(report);

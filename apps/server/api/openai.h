@@ -90,6 +90,7 @@ class OpenAIRenderer : public Renderer {
   [[nodiscard]] Progress& progress(std::size_t index);
   [[nodiscard]] json::object head() const;
   [[nodiscard]] json::object usage_so_far() const;
+  void append_timings(std::string& out);
 
   Services& services_;
   OpenAIRequest request_;
@@ -98,6 +99,7 @@ class OpenAIRenderer : public Renderer {
   const char* object_;
   std::string prefix_;  // of a chunk, up to the list of choices
   std::vector<Progress> progress_;
+  std::optional<Loop::Clock::time_point> first_token_;
 };
 
 // Returns the plan of prompts of ids, with lengths of outputs and salts. Sets

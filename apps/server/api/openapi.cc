@@ -28,9 +28,9 @@ json::object reference(const char* name) {
 }
 
 json::array types_of(std::uint8_t kinds) {
-  constexpr std::pair<Kind, const char*> kNames[] = {
-      {kBool, "boolean"},  {kInteger, "integer"}, {kNumber, "number"},
-      {kString, "string"}, {kArray, "array"},     {kObject, "object"}};
+  constexpr std::pair<Kind, const char*> kNames[] = {{kBool, "boolean"},  {kInteger, "integer"},
+                                                     {kNumber, "number"}, {kString, "string"},
+                                                     {kArray, "array"},   {kObject, "object"}};
   json::array types;
   for (const auto& [kind, name] : kNames) {
     if ((kinds & kind) != 0) {
@@ -189,10 +189,10 @@ bool streams(const Endpoint& endpoint) {
 
 json::object responses_of(const Endpoint& endpoint) {
   json::object content;
-  content[endpoint.content] = {
-      {"schema", {{"type", std::string_view(endpoint.content) == "application/json"
-                               ? json::value(json::array{"object", "array"})
-                               : json::value("string")}}}};
+  content[endpoint.content] = {{"schema",
+                                {{"type", std::string_view(endpoint.content) == "application/json"
+                                              ? json::value(json::array{"object", "array"})
+                                              : json::value("string")}}}};
   if (streams(endpoint)) {
     content["text/event-stream"] = {{"schema", {{"type", "string"}}}};
   }
@@ -271,8 +271,8 @@ json::object error_schema() {
 void write_pretty(std::string& out, const json::value& value, std::size_t indent) {
   const std::string line = "\n" + std::string(indent + 1, ' ');
   const bool object = value.is_object() && !value.get_object().empty();
-  const bool list = value.is_array() && !value.get_array().empty() &&
-                    value.get_array().front().is_structured();
+  const bool list =
+      value.is_array() && !value.get_array().empty() && value.get_array().front().is_structured();
   if (!object && !list) {
     out += json::serialize(value);
     return;
@@ -322,7 +322,8 @@ json::object openapi_json(const Router& router) {
     if (method == "*") {
       continue;
     }
-    std::ranges::transform(method, method.begin(), [](char c) { return static_cast<char>(c | 32); });
+    std::ranges::transform(method, method.begin(),
+                           [](char c) { return static_cast<char>(c | 32); });
     if (endpoint->body != nullptr) {
       add_schema(schemas, *endpoint->body);
     }

@@ -19,8 +19,8 @@ Check check_bytes(const Engine& engine, std::size_t bytes, std::string path) {
     return passed();
   }
   // So many tokens at least.
-  const std::int64_t tokens =
-      (static_cast<std::int64_t>(bytes) + facts.longest_token_bytes - 1) / facts.longest_token_bytes;
+  const std::int64_t tokens = (static_cast<std::int64_t>(bytes) + facts.longest_token_bytes - 1) /
+                              facts.longest_token_bytes;
   ApiError error = invalid(std::move(path), "the text has " + std::to_string(bytes) +
                                                 " bytes, and the maximum context length is " +
                                                 std::to_string(facts.context_tokens) + " tokens");

@@ -44,14 +44,15 @@ json::object logprob_entry(const TokenPiece& piece, double logprob) {
 
 }  // namespace
 
-json::object usage_json(const Usage& usage) {
+json::object usage_json(const RunReport& report) {
+  const Usage& usage = report.usage;
   json::object object;
   object["prompt_tokens"] = usage.prompt_tokens;
   object["completion_tokens"] = usage.completion_tokens;
   object["total_tokens"] = usage.prompt_tokens + usage.completion_tokens;
   json::object prompt;
   prompt["cached_tokens"] = usage.cached_tokens;
-  prompt["cache_write_tokens"] = 0;
+  prompt["cache_write_tokens"] = report.cache_write_tokens;
   object["prompt_tokens_details"] = std::move(prompt);
   json::object completion;
   completion["reasoning_tokens"] = 0;
@@ -191,9 +192,8 @@ json::array chat_logprobs(TokenPieces& pieces, const std::vector<TokenId>& ids,
 }
 
 std::int64_t count_characters(std::string_view text) {
-  return std::ranges::count_if(text, [](char byte) {
-    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-  });
+  return std::ranges::count_if(
+      text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
 }
 
 void CompletionLogprobs::add(TokenPieces& pieces, const std::vector<TokenId>& ids,

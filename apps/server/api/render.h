@@ -16,7 +16,7 @@
 namespace quire::server {
 
 // Returns usage as in OpenAI's bodies (rule F6).
-[[nodiscard]] json::object usage_json(const Usage& usage);
+[[nodiscard]] json::object usage_json(const RunReport& report);
 // Returns the member `quire` of answers (rule F7).
 [[nodiscard]] json::object quire_json(const RunReport& report);
 // Returns llama-server's `timings`.

@@ -10,7 +10,8 @@ namespace {
 using Routing = NullApiTest;
 
 TEST_F(Routing, UnknownPathsAreNotFoundWithTheWholeErrorShape) {
-  for (const char* const path : {"/v2", "/v1/models/", "//v1/models", "/v1//models", "/v1/chat", "/"}) {
+  for (const char* const path :
+       {"/v2", "/v1/models/", "//v1/models", "/v1//models", "/v1/chat", "/"}) {
     const auto answer = client_.get(path);
     EXPECT_EQ(answer->status(), 404) << path;
     const json::value error = body_of(*answer).at("error");
@@ -124,7 +125,8 @@ TEST_F(Routing, AdminPathsNeedTheRole) {
 }
 
 TEST_F(Routing, AbsentEndpointsAreNotImplemented) {
-  for (const char* const path : {"/v1/embeddings", "/v1/files", "/v1/files/f-1", "/v1/audio/speech"}) {
+  for (const char* const path :
+       {"/v1/embeddings", "/v1/files", "/v1/files/f-1", "/v1/audio/speech"}) {
     const auto answer = client_.post(path, {{"input", "a"}});
     EXPECT_EQ(answer->status(), 501) << path;
     EXPECT_EQ(answer->header("x-should-retry"), "false");
@@ -145,8 +147,8 @@ TEST_F(Routing, ModelsAreOneBodyForThreeVendors) {
 }
 
 TEST_F(Routing, StalledEnginesAreUnhealthy) {
-  const auto answer = client_.begin("POST", "/v1/completions",
-                                    R"({"prompt":"a","max_tokens":4,"stream":true})");
+  const auto answer =
+      client_.begin("POST", "/v1/completions", R"({"prompt":"a","max_tokens":4,"stream":true})");
   loop_.run();  // time stands still, so no token comes
   EXPECT_EQ(client_.get("/health")->status(), 200);
   engine_.stuck = true;

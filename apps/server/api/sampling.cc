@@ -85,7 +85,8 @@ Checked<std::vector<std::pair<TokenId, double>>> read_bias(const json::object& o
                                                            const std::string& path) {
   std::vector<std::pair<TokenId, double>> bias;
   if (object.size() > kMaxBias) {
-    return invalid(path, "has " + std::to_string(object.size()) + " pairs, at most 1024 are allowed");
+    return invalid(path,
+                   "has " + std::to_string(object.size()) + " pairs, at most 1024 are allowed");
   }
   for (const auto& member : object) {
     const std::string_view key(member.key().data(), member.key().size());
@@ -183,8 +184,8 @@ Checked<std::vector<TokenId>> read_ids(const json::array& list, std::string_view
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::int64_t* const id = list[i].if_int64();
     if (id == nullptr || *id < 0 || *id >= vocab_size) {
-      return invalid(element_path(path, i), "must be an id from 0 to " +
-                                                std::to_string(vocab_size - 1));
+      return invalid(element_path(path, i),
+                     "must be an id from 0 to " + std::to_string(vocab_size - 1));
     }
     ids.push_back(static_cast<TokenId>(*id));
   }

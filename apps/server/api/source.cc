@@ -64,8 +64,8 @@ std::span<const FieldRule> source_rules() {
 Checked<PromptSource> read_source(const Engine& engine, const json::object& object,
                                   std::string_view path, FieldNotes& notes) {
   const Members members(object);
-  const int given = int{members.has("prompt")} + int{members.has("messages")} +
-                    int{members.has("composition")};
+  const int given =
+      int{members.has("prompt")} + int{members.has("messages")} + int{members.has("composition")};
   if (given != 1) {
     const std::string place = member_path(path, "prompt");
     return given == 0 ? missing(place)
@@ -81,8 +81,7 @@ Checked<PromptSource> read_source(const Engine& engine, const json::object& obje
       source.prompt = std::string(view_of(prompt->get_string()));
       return source;
     }
-    QUIRE_TRY(source.prompt,
-              read_ids(prompt->get_array(), source.path, engine.facts().vocab_size));
+    QUIRE_TRY(source.prompt, read_ids(prompt->get_array(), source.path, engine.facts().vocab_size));
     return source;
   }
   if (const json::object* const composition = members.object("composition")) {
@@ -128,8 +127,7 @@ Checked<EncodedSource> encode_source(Engine& engine, PromptSource source, const 
   return encoded_ids(std::move(chat.ids));
 }
 
-ApiError composition_error(const Error& error, const CompositionSpec& spec,
-                           std::string_view path) {
+ApiError composition_error(const Error& error, const CompositionSpec& spec, std::string_view path) {
   std::string place(path);
   if (error.code == ErrorCode::kNotFound && !error.chunk_id.empty()) {
     if (error.chunk_id == spec.system_chunk_id) {

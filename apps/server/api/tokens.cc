@@ -185,9 +185,9 @@ Checked<json::object> tokenize_on_worker(const Engine& engine, const TokenizeReq
 
 void send_object(Services& services, const CallPtr& call,
                  std::function<Checked<json::object>()> work) {
-  on_worker<json::object>(
-      services, call, std::move(work),
-      [&services, call](json::object body) { send_json(services, *call, body); });
+  on_worker<json::object>(services, call, std::move(work), [&services, call](json::object body) {
+    send_json(services, *call, body);
+  });
 }
 
 void tokenize(Services& services, CallPtr call) {
@@ -204,8 +204,8 @@ void tokenize(Services& services, CallPtr call) {
 }
 
 void detokenize(Services& services, CallPtr call) {
-  auto ids = read_ids(*call->members().array("tokens"), "tokens",
-                      services.engine->facts().vocab_size);
+  auto ids =
+      read_ids(*call->members().array("tokens"), "tokens", services.engine->facts().vocab_size);
   if (!ids.ok()) {
     send_error(services, *call, std::move(ids).error());
     return;
@@ -263,11 +263,8 @@ void send_rendered(Services& services, const CallPtr& call, const GenerationPlan
 
 constexpr Endpoint tokens_endpoint(const char* pattern, const char* summary,
                                    const FieldTable& table, void (*handle)(Services&, CallPtr)) {
-  return {.method = "POST",
-          .pattern = pattern,
-          .summary = summary,
-          .body = &table,
-          .handle = handle};
+  return {
+      .method = "POST", .pattern = pattern, .summary = summary, .body = &table, .handle = handle};
 }
 
 void render_chat_call(Services& services, CallPtr call) {

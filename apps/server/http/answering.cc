@@ -28,9 +28,6 @@ constexpr std::size_t kKeptBytes = std::size_t{16} << 10;
 constexpr std::int64_t kBytesPerSecond = 1024;
 constexpr int kClientGone = 499;
 
-using std::chrono::duration_cast;
-using std::chrono::milliseconds;
-
 // Returns the date of a response: "Sun, 06 Nov 1994 08:49:37 GMT".
 const std::string& date_of(ConnectionHost& host) {
   const std::time_t now = std::time(nullptr);
@@ -348,12 +345,13 @@ void Connection::arm() {
   host_.loop.cancel(timer_);
   timer_due_ = *next;
   const auto delay = std::chrono::ceil<std::chrono::milliseconds>(*next - host_.loop.now());
-  timer_ = host_.loop.after(std::max(delay, std::chrono::milliseconds(0)), [self = weak_from_this()] {
-    if (const auto connection = self.lock()) {
-      connection->timer_ = 0;
-      connection->on_timer();
-    }
-  });
+  timer_ =
+      host_.loop.after(std::max(delay, std::chrono::milliseconds(0)), [self = weak_from_this()] {
+        if (const auto connection = self.lock()) {
+          connection->timer_ = 0;
+          connection->on_timer();
+        }
+      });
 }
 
 void Connection::on_timer() {
@@ -379,7 +377,7 @@ void Connection::check_reading(TimePoint now) {
     refuse({.status = 408, .code = "request_timeout", .message = "the head took too long"});
     return;
   }
-  const auto window = duration_cast<std::chrono::milliseconds>(limits().rate_window);
+  const auto window = std::chrono::duration_cast<std::chrono::milliseconds>(limits().rate_window);
   const std::int64_t wanted = kBytesPerSecond * window.count() / 1000;
   const bool slow = now >= active_->window_begin + limits().rate_window &&
                     active_->body_bytes - active_->window_bytes < wanted;

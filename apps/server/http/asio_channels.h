@@ -33,6 +33,8 @@ using Socket = asio::generic::stream_protocol::socket;
 
 // Bytes that go into TLS at a time.
 inline constexpr std::size_t kTlsBytes = std::size_t{16} << 10;
+// Time that the last bytes of a connection that was closed have to go out.
+inline constexpr std::chrono::milliseconds kTlsLastWrite{2'000};
 
 inline bool has_hung_up(int descriptor) {
   pollfd asked = {.fd = descriptor, .events = POLLRDHUP, .revents = 0};
@@ -142,7 +144,9 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
                       [self = shared_from_this()](error_code error, std::size_t) {
                         self->writing_ = false;
                         self->write_broken_ = static_cast<bool>(error);
-                        if (self->ending_) {
+                        if (self->closing_) {
+                          self->timer_.cancel();
+                        } else if (self->ending_) {
                           self->shut_down();
                         }
                         if (const auto call = std::exchange(self->writable_, {})) {
@@ -172,12 +176,22 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
     readable_ = {};
     writable_ = {};
     over_ = true;
+    closing_ = true;
     timer_.cancel();
-    error_code ignored;
-    stream_.lowest_layer().close(ignored);
+    if (!writing_ || write_broken_) {
+      close_socket();
+      return;
+    }
+    // What was written last still goes out.
+    timer_.expires_after(kTlsLastWrite);
+    timer_.async_wait([self = shared_from_this()](error_code) { self->close_socket(); });
   }
 
  private:
+  void close_socket() {
+    error_code ignored;
+    stream_.lowest_layer().close(ignored);
+  }
   void shut_down() {
     stream_.async_shutdown([self = shared_from_this()](error_code) { self->give_up(); });
   }
@@ -217,7 +231,7 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
   std::size_t read_size_ = 0;
   std::string write_;
   std::function<void()> readable_, writable_;
-  bool shaken_ = false, reading_ = false, writing_ = false, ending_ = false;
+  bool shaken_ = false, reading_ = false, writing_ = false, ending_ = false, closing_ = false;
   bool over_ = false, clean_ = false, write_broken_ = false;
 };
 

@@ -6,6 +6,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <map>
 #include <utility>
@@ -19,7 +20,9 @@ class AsioLoop final : public Loop {
       : context_(context), pool_(workers), timer_(context) {}
 
   void post(std::function<void()> task) override { boost::asio::post(context_, std::move(task)); }
-  void work(std::function<void()> task) override { boost::asio::post(pool_, std::move(task)); }
+  void work(std::function<void()> task) override {
+    boost::asio::post(pool_, [this, task = std::move(task)] { run_guarded(task); });
+  }
   Timer after(std::chrono::milliseconds delay, std::function<void()> task) override {
     const Timer id = ++last_;
     const auto due = Clock::now() + delay;
@@ -40,6 +43,20 @@ class AsioLoop final : public Loop {
 
   void join() { pool_.join(); }
 
+  // Runs a task. What it throws ends neither the thread nor the process.
+  void run_guarded(const std::function<void()>& task) const {
+    try {
+      task();
+    } catch (const std::exception& fault) {
+      if (on_fault) {
+        on_fault(fault.what());
+      }
+    }
+  }
+
+  // Set before anything runs.
+  std::function<void(const char* what)> on_fault;
+
  private:
   void wait() {
     timer_.expires_at(tasks_.begin()->first.first);
@@ -54,7 +71,7 @@ class AsioLoop final : public Loop {
     while (!tasks_.empty() && tasks_.begin()->first.first <= now) {
       auto first = tasks_.extract(tasks_.begin());
       dues_.erase(first.key().second);
-      first.mapped()();
+      run_guarded(first.mapped());
     }
     if (!tasks_.empty()) {
       wait();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -270,7 +271,11 @@ void Connection::dispatch() {
   enter(State::kAnswering);
   auto exchange = std::make_shared<Exchange>(host_.loop, shared_from_this());
   active_->exchange = exchange;
-  handler_(active_->request, std::move(exchange));
+  try {
+    handler_(active_->request, std::move(exchange));
+  } catch (const std::exception& fault) {  // the answer was dropped, so it fails
+    host_.fault(fault.what());
+  }
 }
 
 // Answers bytes that are no request, and closes.

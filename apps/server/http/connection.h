@@ -32,6 +32,8 @@ struct ConnectionHost {
   std::shared_ptr<const Config> config;
   // Called when a request has ended.
   std::function<void(const AccessRecord&)> done;
+  // Called with what a handler has thrown.
+  std::function<void(const char* what)> fault;
   // Called when the connection has closed; its last call.
   std::function<void(Connection&)> closed;
   // True: connections are closed behind their answers.

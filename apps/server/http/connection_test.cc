@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,12 +97,12 @@ class ConnectionTest : public ::testing::Test {
   }
   std::shared_ptr<Config> config_ = std::make_shared<Config>();
   ManualLoop loop_;
-  std::unique_ptr<HttpServer> server_;
   Handler handler_;
   std::vector<Asked> asked_;
   std::vector<AccessRecord> records_;
   bool echo_ = true;
   bool closed_ = false;
+  std::unique_ptr<HttpServer> server_;  // ends before what it tells
 };
 
 bool contains(std::string_view text, std::string_view part) {
@@ -402,6 +403,15 @@ TEST_F(ConnectionTest, AnswerThatIsDroppedFails) {
   asked_.clear();
   loop_.run();
   EXPECT_EQ(status_of(wire->to_client), 500);
+}
+
+TEST_F(ConnectionTest, HandlerThatThrowsFailsItsRequestAlone) {
+  handler_ = [](auto, auto) { throw std::runtime_error("a fault"); };
+  const auto wire = connect();
+  push(*wire, get() + get());
+  EXPECT_EQ(status_of(wire->to_client), 500);
+  EXPECT_EQ(records_.size(), 2U);
+  EXPECT_FALSE(wire->closed);
 }
 
 TEST_F(ConnectionTest, GivesUpHeadsBodiesAndIdleConnectionsInTime) {

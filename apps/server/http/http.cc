@@ -107,7 +107,7 @@ std::optional<Refusal> RequestParser::take_head(std::string_view head) {
     }
   }
   // Too long a body is refused by its length, with both numbers.
-  if (error == kTooLarge && impl_->parser.content_length_remaining()) {
+  if (error == kTooLarge) {
     return {};
   }
   if (error || !impl_->parser.is_header_done()) {
@@ -243,19 +243,32 @@ class Reactor::Impl {
 Reactor::Reactor(int workers) : impl_(std::make_unique<Impl>(workers)) {}
 
 Reactor::~Reactor() {
+  close_listeners();
+  impl_->loop.join();
+}
+
+void Reactor::close_listeners() {
   for (const auto& listener : impl_->listeners) {
+    error_code ignored;
+    listener->acceptor.close(ignored);
     if (!listener->file.empty()) {
       ::unlink(listener->file.c_str());
+      listener->file.clear();
     }
   }
-  impl_->loop.join();
 }
 
 Loop& Reactor::loop() { return impl_->loop; }
 
 void Reactor::run() {
   const auto guard = asio::make_work_guard(impl_->context);
-  impl_->context.run();
+  while (!impl_->context.stopped()) {
+    impl_->loop.run_guarded([this] { impl_->context.run(); });
+  }
+}
+
+void Reactor::on_fault(std::function<void(const char* what)> call) {
+  impl_->loop.on_fault = std::move(call);
 }
 
 void Reactor::stop() { impl_->context.stop(); }

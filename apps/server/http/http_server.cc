@@ -19,10 +19,12 @@
 namespace quire::server {
 
 HttpServer::HttpServer(Loop& loop, std::shared_ptr<const Config> config,
-                       std::function<void(const AccessRecord&)> done)
+                       std::function<void(const AccessRecord&)> done,
+                       std::function<void(const char* what)> fault)
     : host_{.loop = loop,
             .config = std::move(config),
             .done = {},
+            .fault = std::move(fault),
             .closed = [this](Connection& connection) { connections_.erase(&connection); }} {
   host_.done = [this, done = std::move(done)](const AccessRecord& record) {
     done(record);

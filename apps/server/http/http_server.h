@@ -20,9 +20,12 @@ namespace quire::server {
 // Threads: the loop's thread.
 class HttpServer {
  public:
-  // `loop` outlives the server. `done` is called for each request that has ended.
-  HttpServer(Loop& loop, std::shared_ptr<const Config> config,
-             std::function<void(const AccessRecord&)> done);
+  // `loop` outlives the server. `done` is called for each request that has ended,
+  // `fault` with what a handler throws.
+  HttpServer(
+      Loop& loop, std::shared_ptr<const Config> config,
+      std::function<void(const AccessRecord&)> done,
+      std::function<void(const char* what)> fault = [](const char*) {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

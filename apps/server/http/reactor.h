@@ -42,6 +42,9 @@ class Reactor {
   [[nodiscard]] Loop& loop();
   // Runs the loop until stop().
   void run();
+  // Says what to call with what a task throws, instead of the end of the process. Any thread calls.
+  // Before run().
+  void on_fault(std::function<void(const char* what)> call);
   // Ends run() soon. Any thread.
   void stop();
 
@@ -57,6 +60,8 @@ class Reactor {
   // Opens a unix socket with the permissions `mode`; its file goes with the reactor. kIo.
   [[nodiscard]] Result<Listening> listen_unix(const std::string& path, unsigned mode,
                                               AcceptCall accept);
+  // Closes the listeners, and removes the files of unix sockets. Not while run() runs.
+  void close_listeners();
   // Calls with each signal of `signals` from now on.
   void on_signal(std::initializer_list<int> signals, std::function<void(int)> call);
 

@@ -25,7 +25,14 @@ std::shared_ptr<Objects> make_objects(Services& services) {
   return std::make_shared<ObjectState>(services);
 }
 
-void ObjectState::fill(Gauges& gauges) const { gauges.sequences = sequences.size(); }
+void ObjectState::fill(Gauges& gauges) const {
+  gauges.sequences = sequences.size();
+  const ChunkStats chunks = counts.total();
+  gauges.chunks_system = chunks.system_chunks;
+  gauges.chunks_context = chunks.context_chunks;
+  gauges.chunks_query = chunks.query_chunks;
+  gauges.chunk_evictions = chunks.evictions;
+}
 
 ObjectState& object_state(Services& services) {
   return static_cast<ObjectState&>(*services.objects);
@@ -34,8 +41,9 @@ ObjectState& object_state(Services& services) {
 std::span<const Endpoint> object_endpoints() {
   static const std::vector<Endpoint> all = [] {
     std::vector<Endpoint> endpoints;
-    for (const auto list : {chunk_endpoints(), sequence_endpoints(), sequence_edit_endpoints(),
-                            session_endpoints(), request_endpoints(), operator_endpoints()}) {
+    for (const auto list : {chunk_endpoints(), chunk_item_endpoints(), sequence_endpoints(),
+                            sequence_edit_endpoints(), session_endpoints(), request_endpoints(),
+                            operator_endpoints()}) {
       endpoints.insert(endpoints.end(), list.begin(), list.end());
     }
     return endpoints;

@@ -28,7 +28,10 @@ class Objects {
   // client went; `error` is its code then, "client_gone" or the like.
   virtual void run_ended(const GenerationRun& /*run*/, const RunReport* /*report*/,
                          std::string_view /*error*/) {}
-  // Sets the numbers of chunks, sequences and holds.
+  // Drops what nobody has used for longest, where a request does not fit. Returns false where
+  // nothing can go.
+  [[nodiscard]] virtual bool make_room() { return false; }
+  // Sets the numbers of chunks and sequences.
   virtual void fill(Gauges& gauges) const { (void)gauges; }
 };
 

@@ -11,6 +11,7 @@
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/json.h"
+#include "objects/chunk_counts.h"
 #include "objects/chunk_quotas.h"
 #include "objects/objects.h"
 #include "objects/request_log.h"
@@ -19,7 +20,7 @@
 
 namespace quire::server {
 
-// Threads: the loop's thread, but for `quotas`.
+// Threads: the loop's thread, but for `quotas` and `counts`.
 class ObjectState final : public Objects {
  public:
   explicit ObjectState(Services& services) : sequences(services.loop) {}
@@ -31,6 +32,7 @@ class ObjectState final : public Objects {
   void fill(Gauges& gauges) const override;
 
   ChunkQuotas quotas;
+  ChunkCounts counts;
   SequenceTable sequences;
   RequestLog requests;
 };
@@ -55,6 +57,7 @@ void reply_from_worker(Services& services, CallPtr call,
 
 // Endpoints of the files of this folder.
 [[nodiscard]] std::span<const Endpoint> chunk_endpoints();
+[[nodiscard]] std::span<const Endpoint> chunk_item_endpoints();
 [[nodiscard]] std::span<const Endpoint> sequence_endpoints();
 [[nodiscard]] std::span<const Endpoint> sequence_edit_endpoints();
 [[nodiscard]] std::span<const Endpoint> session_endpoints();

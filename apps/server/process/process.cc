@@ -111,10 +111,14 @@ class Process {
         config_(with_log(*options_.config)),
         reactor_(config_->workers),
         service_(options_.make(config_, reactor_.loop())),
-        server_(reactor_.loop(), config_, [this](const AccessRecord& record) {
-          service_->observe(record);
-          logs_->access(record);
-        }) {
+        server_(
+            reactor_.loop(), config_,
+            [this](const AccessRecord& record) {
+              service_->observe(record);
+              logs_->access(record);
+            },
+            [this](const char* what) { log_fault(what); }) {
+    reactor_.on_fault([this](const char* what) { log_fault(what); });
     service_->set_transport_stats([this] { return server_.stats(); });
   }
 
@@ -145,6 +149,7 @@ class Process {
       reactor_.loop().post([this, loaded = std::move(loaded)] { take_loaded(loaded); });
     }).detach();
     reactor_.run();
+    reactor_.close_listeners();
     return failure_;
   }
 
@@ -167,6 +172,10 @@ class Process {
       logs_->event(level, "engine", {{"message", std::string(text)}});
     };
     return config;
+  }
+
+  void log_fault(const char* what) {
+    logs_->event(LogLevel::kError, "fault", {{"message", std::string(what)}});
   }
 
   Status read_certificates(const Config& config) {

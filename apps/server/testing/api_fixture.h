@@ -59,7 +59,8 @@ class ApiDriver {
     return answer;
   }
   AnswerPtr begin(std::string method, std::string target, std::string body = {}) {
-    Request request{.method = std::move(method), .path = std::move(target), .body = std::move(body)};
+    Request request{
+        .method = std::move(method), .path = std::move(target), .body = std::move(body)};
     if (const auto at = request.path.find('?'); at != std::string::npos) {
       request.query = request.path.substr(at + 1);
       request.path.resize(at);
@@ -118,9 +119,10 @@ inline json::value body_of(const RecordedAnswer& answer) {
 // Returns `error.code` of a response.
 inline std::string code_of(const RecordedAnswer& answer) {
   const json::value body = body_of(answer);
-  const json::value* const code = body.is_object() && body.as_object().if_contains("error") != nullptr
-                                      ? body.at("error").as_object().if_contains("code")
-                                      : nullptr;
+  const json::value* const code =
+      body.is_object() && body.as_object().if_contains("error") != nullptr
+          ? body.at("error").as_object().if_contains("code")
+          : nullptr;
   return code != nullptr && code->is_string() ? std::string(code->as_string().c_str())
                                               : std::string();
 }
@@ -147,7 +149,8 @@ inline std::vector<json::value> events_of(const RecordedAnswer& answer) {
     }
     EXPECT_TRUE(event.starts_with("data: ")) << event;
     const std::string_view data = event.substr(6);
-    events.push_back(data == "[DONE]" ? json::value("[DONE]") : json::parse({data.data(), data.size()}));
+    events.push_back(data == "[DONE]" ? json::value("[DONE]")
+                                      : json::parse({data.data(), data.size()}));
   }
   return events;
 }

@@ -45,11 +45,36 @@ constexpr Seed kSeeds[] = {
     {"POST", "/v1/embeddings", R"({"input":"a"})"},
 };
 
-constexpr const char* kValues[] = {
-    "null",  "true", "0",     "-1",    "3.0",  "3.5",   "1e308", "1e999",  "9223372036854775807",
-    "99999999999999999999",   "\"\"",  "\"a\"", "[]",   "{}",    "[[]]",   "[null]",
-    "\"\\ud800\"", "\"\\u0000\"", "{\"a\":1,\"a\":2}", "[1,\"a\"]", "-0.0", "2147483648",
-    "\"<eos>\"", "\"\xc3\x28\"", "[{\"role\":\"user\"}]", "false", "1", "0.5", "[0]", "[\"x\"]"};
+constexpr const char* kValues[] = {"null",
+                                   "true",
+                                   "0",
+                                   "-1",
+                                   "3.0",
+                                   "3.5",
+                                   "1e308",
+                                   "1e999",
+                                   "9223372036854775807",
+                                   "99999999999999999999",
+                                   "\"\"",
+                                   "\"a\"",
+                                   "[]",
+                                   "{}",
+                                   "[[]]",
+                                   "[null]",
+                                   "\"\\ud800\"",
+                                   "\"\\u0000\"",
+                                   "{\"a\":1,\"a\":2}",
+                                   "[1,\"a\"]",
+                                   "-0.0",
+                                   "2147483648",
+                                   "\"<eos>\"",
+                                   "\"\xc3\x28\"",
+                                   "[{\"role\":\"user\"}]",
+                                   "false",
+                                   "1",
+                                   "0.5",
+                                   "[0]",
+                                   "[\"x\"]"};
 
 // Returns where the value begins that stands behind the colon or comma number `which`.
 std::size_t value_after(const std::string& body, std::size_t which) {
@@ -104,8 +129,8 @@ std::string MutatedRequests::mutated(std::string body) {
         body.insert(at, body.substr(below(body.size()), below(20)));
         break;
       default: {
-        const auto places = static_cast<std::size_t>(std::ranges::count_if(
-            body, [](char c) { return c == ':' || c == ',' || c == '['; }));
+        const auto places = static_cast<std::size_t>(
+            std::ranges::count_if(body, [](char c) { return c == ':' || c == ',' || c == '['; }));
         const std::size_t begin = value_after(body, below(places + 1));
         const std::size_t end = end_of_value(body, begin);
         body.replace(begin, end - begin, kValues[below(std::size(kValues))]);

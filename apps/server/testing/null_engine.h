@@ -1,4 +1,5 @@
-// NullEngine: an engine that computes nothing and gives a token each millisecond of the loop's time.
+// NullEngine: an engine that computes nothing and gives a token each millisecond of the loop's
+// time.
 #pragma once
 
 #include <chrono>
@@ -41,7 +42,8 @@ class NullEngine final : public Engine {
   }
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] Result<EngineStats> stats() const override {
-    return EngineStats{.blocks_total = facts_.num_blocks, .blocks_free = facts_.num_blocks,
+    return EngineStats{.blocks_total = facts_.num_blocks,
+                       .blocks_free = facts_.num_blocks,
                        .requests_running = running};
   }
   [[nodiscard]] ChunkedLLM* chunks() override { return nullptr; }

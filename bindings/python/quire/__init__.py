@@ -1,5 +1,8 @@
 """Quire: an LLM inference engine whose KV cache belongs to the user."""
 
+from typing import NoReturn as _NoReturn
+
+from . import habits as _habits
 from ._quire import Mark, SamplingParams, __version__
 from .async_stream import AsyncStream
 from .checkpoints import Checkpoint, CheckpointManager
@@ -68,6 +71,11 @@ __all__ = [
     "get_library_dir",
     "inspect",
 ]
+
+
+def __getattr__(name: str) -> _NoReturn:
+    """Raises the AttributeError with the nearest right name, also for one of another engine."""
+    raise AttributeError(f"quire has no {name!r}{_habits.hint(name, __all__, _habits.PACKAGE)}", name=name)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _quire
 from .errors import ClosedError
@@ -81,6 +81,7 @@ class AsyncStream(AsyncIterator[Delta]):
         self._key = 0
         self.request_id: int | None = None  # once it has given a delta
         self.output: GenerationOutput | None = None  # the whole output, once finished
+        self._texts: list[str] = []
 
     def __aiter__(self) -> AsyncStream:
         return self
@@ -89,7 +90,18 @@ class AsyncStream(AsyncIterator[Delta]):
         fields = None if self._ended else await self._next()
         if fields is None:
             raise StopAsyncIteration
+        self._texts.append(fields["text"])
         return Delta(fields)
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError("an AsyncStream comes on the event loop: async for delta in stream; llm.stream(prompt) waits")
+
+    @property
+    def text(self) -> str:
+        """The text of all deltas so far; it stays when the stream is closed."""
+        return "".join(self._texts)
 
     async def _next(self) -> dict[str, Any] | None:
         """The next delta; None behind the last one, and when somebody has closed the stream meanwhile."""

@@ -3,77 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import habits
 from .convert import to_flag, to_json
+from .messages import check_shown, listed, shown_keys, to_messages
 
 _OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # variables with an argument of their own
 
 
-def _joined_parts(parts: Sequence[Any], where: str) -> str:
-    """The text of OpenAI's content parts."""
-    texts = []
-    for index, part in enumerate(parts):
-        place = f"{where}[{index}]"
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind != "text":
-            what = f"of type {kind!r}" if isinstance(kind, str) else f"{part!r:.60}"
-            raise ValueError(f'{place} is {what}; a part is {{"type": "text", "text": ...}}, the model reads nothing else')
-        if not isinstance(part.get("text"), str):
-            raise ValueError(f'{place} has no "text" that is a str')
-        texts.append(part["text"])
-    return "".join(texts)
-
-
-def _message(message: Any, where: str) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise ValueError(f'{where} must be a dict with "role" and "content", not {message!r:.60}')
-    if not isinstance(message.get("role"), str):
-        raise ValueError(f'{where} has no "role" that is a str, such as "user"; it has {_shown(message)}')
-    content = message.get("content")
-    if isinstance(content, (list, tuple)):
-        return {**message, "content": _joined_parts(content, f'{where}["content"]')}
-    if content is None and message.get("tool_calls"):
-        return dict(message)
-    if not isinstance(content, str):
-        what = "has no" if content is None else f"holds {content!r:.60} as"
-        raise ValueError(f'{where} {what} "content": give a str, or a list of parts; it has {_shown(message)}')
-    return dict(message)
-
-
-def _shown(given: Mapping[str, Any]) -> str:
-    return ", ".join(repr(key) for key in given) or "no keys"
-
-
-def _listed(given: Any, what: str, example: str) -> list[Any]:
-    """A list of things; ValueError for one thing, or anything else."""
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise ValueError(f"{what} must be a list, not {given!r:.60}; give {example}")
-    return list(given)
-
-
-def to_messages(messages: Any) -> list[dict[str, Any]]:
-    """Messages as a template takes them, text parts joined; errors name the index of a message."""
-    shown = messages if isinstance(messages, str) and len(messages) < 40 else "..."
-    listed = _listed(messages, "messages", f'[{{"role": "user", "content": {shown!r}}}]')
-    if not listed:
-        raise ValueError("messages is empty; give at least one message")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(listed)]
-
-
 def to_documents(documents: Any) -> list[dict[str, Any]]:
     """Documents as templates take them: dicts with "text"; a str is one. Errors name the index of a document."""
-    listed = _listed(documents, "documents", '[{"text": ...}]')
+    given = listed(documents, "documents", '[{"text": ...}]')
     taken = []
-    for index, document in enumerate(listed):
+    for index, document in enumerate(given):
         if isinstance(document, str):
             document = {"text": document}
         if not isinstance(document, Mapping):
             raise ValueError(f'documents[{index}] must be a dict with "text", or a str, not {document!r:.60}')
         if not isinstance(document.get("text"), str):
-            raise ValueError(f'documents[{index}] has no "text" that is a str; it has {_shown(document)}')
+            raise ValueError(f'documents[{index}] has no "text" that is a str; it has {shown_keys(document)}')
         taken.append(dict(document))
     return taken
 
@@ -87,13 +37,13 @@ def to_tools(tools: Any) -> list[Any]:
     """Tools as templates take them: dicts with the schema of a function; some know tools by name, a str. Errors name the
     index of a tool."""
     wanted = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
-    listed = _listed(tools, "tools", f"[{wanted}]")
-    for index, tool in enumerate(listed):
+    given = listed(tools, "tools", f"[{wanted}]")
+    for index, tool in enumerate(given):
         if not isinstance(tool, (Mapping, str)):
             raise ValueError(f"tools[{index}] must be a dict, {wanted}, not {tool!r:.60}")
         if isinstance(tool, Mapping) and not isinstance(_function(tool).get("name"), str):
             raise ValueError(f'tools[{index}] has no function with a "name"; give {wanted}')
-    return copy.deepcopy(listed)
+    return copy.deepcopy(given)
 
 
 def _marked_documents(documents: list[dict[str, Any]]) -> tuple[list[Any], list[str]]:
@@ -129,14 +79,16 @@ class Conversation:
 
     def __init__(self, handle: Any, messages: Any, add_generation_prompt: bool, variables: Mapping[str, Any]) -> None:
         self._handle = handle
-        self._messages = to_json(to_messages(messages), "messages")
+        checked = to_messages(messages)
+        self._messages = to_json(checked, "messages")
         self._prompt = to_flag(add_generation_prompt, "add_generation_prompt")
         self._variables = dict(variables)
         for name, take in (("documents", to_documents), ("tools", to_tools)):
             given = self._variables.pop(name, None)
-            listed = [] if given is None else take(given)
-            if listed:
-                self._variables[name] = listed
+            taken = [] if given is None else take(given)
+            if taken:
+                self._variables[name] = taken
+        check_shown(checked, handle.template_words("tools" in self._variables), self._rendered_messages)
 
     def render(self) -> str:
         """The prompt's text."""
@@ -152,6 +104,10 @@ class Conversation:
 
     def _rendered(self, variables: Mapping[str, Any]) -> str:
         return self._handle.render_chat_template(self._messages, self._prompt, to_json(variables, "template variables"))
+
+    def _rendered_messages(self, messages: Sequence[dict[str, Any]]) -> str:
+        variables = to_json(self._variables, "template variables")
+        return self._handle.render_chat_template(to_json(messages, "messages"), self._prompt, variables)
 
     def _check(self) -> None:
         """Raises the ValueError for a variable that the template does not read, and for a document or tool that is not shown."""

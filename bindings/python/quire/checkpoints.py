@@ -45,8 +45,8 @@ class CheckpointManager:
     keep: newest checkpoints that stay, pinned ones beside; 0: all
     every: maybe_save saves once so many tokens are new; 0: never by tokens
     every_seconds: ... or when some are new and so much time went by; 0: never by time
-    max_bytes: of the store, bytes or "10GiB": saving evicts what was used least recently; None: no limit. Of all tenants
-        together: the one that holds most gives way, and nobody for others who holds no more than an equal share
+    max_bytes: of what the tenant has in the store, bytes or "10GiB": saving evicts what it used least recently; None: no
+        limit. What other tenants hold neither counts nor goes; Store(folder, max_bytes=).gc() bounds all of them
     compress: what is saved; smaller, slower
     series, tenant: checkpoints of different ones know nothing of each other; different tenants share no KV either
     """

@@ -537,6 +537,7 @@ class ChunkedLLM(LLM):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
@@ -549,6 +550,7 @@ class ChunkedLLM(LLM):
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
@@ -579,6 +581,7 @@ class ChunkedLLM(LLM):
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Registering],
     ) -> GenerationOutput | list[GenerationOutput]:
         """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
@@ -591,8 +594,12 @@ class ChunkedLLM(LLM):
         persists = persist_chunks is not None and to_flag(persist_chunks, "persist_chunks")
         sampled, how = keywords_of(keywords)
         if query is None and system_prompt is None and not contexts and not how:
-            return super().generate(prompt, sampling_params, session=session, salt=salt, explain=explain, **sampled)
+            return super().generate(
+                prompt, sampling_params, session=session, salt=salt, explain=explain, progress=progress, **sampled
+            )
         spec = _how(**how)
+        if progress is not None and progress is not False:
+            raise TypeError("progress is of plain prompts; register_chunks takes it for chunks")
         if prompt is not None:
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
         if query is None:

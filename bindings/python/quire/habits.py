@@ -10,6 +10,18 @@ from typing import Any, NoReturn, TypeVar
 
 _NOT_THERE = "Quire does not have it yet"
 
+
+def _each(words: str, meaning: str) -> dict[str, str]:
+    """One meaning of many words."""
+    return dict.fromkeys(words.split(), meaning)
+
+
+_NEVER_CUT = "nothing: a prompt is never cut; it fits into the model's context, or the call is an error"
+_ALWAYS = "nothing: it is always so"
+_NEVER = "nothing: there is nothing to be set"
+_THINKING = "template_args, where the chat template of the model reads it"
+_KV_BUDGET = "kv_budget, which bounds the KV of all requests; each may be as long as the model allows"
+
 # Of sampling parameters.
 SAMPLING = {
     "max_new_tokens": "max_tokens",
@@ -45,12 +57,26 @@ SAMPLING = {
     "skip_special_tokens": "tokenizer.decode(out.token_ids, skip_special_tokens=False)",
     "prompt_logprobs": "forward(ids).logits",
     "echo": "out.prompt_token_ids",
+    "return_full_text": "out.prompt_token_ids",
+    "output_scores": "logprobs: a number of tokens",
+    "detokenize": "out.token_ids, which are always there",
+    "stop_token": "stop",
+    "stopping_criteria": "stop, or stream(prompt), which you may leave at any token",
+    "allowed_token_ids": "logit_bias",
+    **_each("truncate_prompt_tokens truncation n_keep num_keep", _NEVER_CUT),
+    **_each(
+        "guided_regex guided_choice guided_grammar json_schema typical_p typical tfs tfs_z mirostat mirostat_mode mirostat_tau "
+        "mirostat_eta dry_multiplier xtc_probability top_a eta_cutoff epsilon_cutoff penalty_alpha no_repeat_ngram_size "
+        "penalty_last_n repeat_last_n length_penalty early_stopping include_stop_str_in_output "
+        "spaces_between_special_tokens sampler samplers sampler_order extra_args",
+        _NOT_THERE,
+    ),
 }
 
 # Of calls that generate, beside those.
 CALLS = {
     "stream": "llm.stream(prompt) or llm.stream_chat(messages), which give the text as it comes",
-    "use_tqdm": "llm.stream(prompt) for text as it comes; loading and register_chunk take progress=",
+    "use_tqdm": "progress=True, of loading, generate, chat and register_chunk",
     "prompts": "prompt: one, or a list",
     "prompt_token_ids": "prompt: a list of ids is one, too",
     "params": "sampling_params",
@@ -70,7 +96,34 @@ CALLS = {
     "format": _NOT_THERE,
     "keep_alive": "nothing: the model stays until llm.close()",
     "model": "the model that the LLM was opened with",
+    "keepalive": "nothing: the model stays until llm.close()",
+    "messages": "chat(messages)",
+    "input": "prompt",
+    "inputs": "prompt",
+    "text": "prompt",
+    "system": 'a message {"role": "system", "content": ...} of chat(messages)',
+    "raw": "generate(prompt), which uses no chat template",
+    "streamer": "stream(prompt)",
+    "timeout": "stream(prompt), which close() ends at any time",
+    "request_id": "out.request_id, which the engine chooses",
+    "priority": "set_retention(session, priority=), for KV; requests are served as they come",
+    "add_special_tokens": "tokenizer.encode(text, add_special_tokens=False), whose ids are a prompt, too",
+    "cache_prompt": "nothing: prefixes are always reused",
+    "cache_salt": "salt",
+    **_each("think thinking enable_thinking reasoning_effort", _THINKING),
+    **_each("tokenize padding return_tensors return_dict_in_generate id_slot service_tier store metadata stream_options", _NEVER),
+    **_each(
+        "lora images image audio multi_modal_data mm_processor_kwargs prompt_embeds inputs_embeds suffix parallel_tool_calls "
+        "continue_final_message chat_template_content_format modalities extra_body template",
+        _NOT_THERE,
+    ),
 }
+
+# Quire's own options of opening a model that no call takes.
+OPTIONS = (
+    "device deterministic dtype quantize kv_dtype block_tokens kv_budget max_batch_tokens threads prefix_cache share_reads "
+    "cache_weights"
+).split()
 
 # Of opening a model.
 LLM_OPTIONS = {
@@ -78,11 +131,37 @@ LLM_OPTIONS = {
     "model_name_or_path": "model",
     "pretrained_model_name_or_path": "model",
     "path": "model",
-    "n_ctx": "kv_budget, which bounds the KV of all requests; each may be as long as the model allows",
-    "num_ctx": "kv_budget, which bounds the KV of all requests; each may be as long as the model allows",
-    "max_model_len": "kv_budget, which bounds the KV of all requests; each may be as long as the model allows",
-    "max_seq_len": "kv_budget, which bounds the KV of all requests; each may be as long as the model allows",
-    "context_length": "kv_budget, which bounds the KV of all requests; each may be as long as the model allows",
+    **_each("n_ctx num_ctx max_model_len max_seq_len max_context_len context_length context_size", _KV_BUDGET),
+    **_each("mem_fraction_static max_memory", 'kv_budget: bytes, "4GiB" or "auto"'),
+    **_each("num_thread n_threads_batch", "threads"),
+    **_each("num_batch batch_size max_batch_size n_ubatch chunked_prefill_size", "max_batch_tokens"),
+    **_each("repo_id model_id model_dir model_file filename", "model"),
+    **_each("num_gpu_layers main_gpu", 'device: "cuda" computes all layers there'),
+    **_each("quantization_config", "quantize"),
+    "f16_kv": 'kv_dtype: "float16", on a GPU',
+    "revision": 'model: "owner/name@revision"',
+    "download_dir": "nothing: Quire downloads nothing; a model of the local Hugging Face cache is opened by its name",
+    "local_files_only": "nothing: Quire downloads nothing",
+    "token": "nothing: Quire downloads nothing",
+    "hf_token": "nothing: Quire downloads nothing",
+    "logits_all": "forward(ids).logits",
+    "generation_config": "sampling_params, of each call",
+    "max_num_seqs": "nothing: as many requests run together as fit into kv_budget",
+    "n_parallel": "nothing: as many requests run together as fit into kv_budget",
+    "async_engine": "nothing: calls that end in _async wait on the running event loop",
+    **_each("flash_attn use_mmap offload_kqv low_cpu_mem_usage enable_chunked_prefill", _ALWAYS),
+    **_each(
+        "enforce_eager use_mlock low_vram attn_implementation disable_log_stats backend task runner compile use_v2 "
+        "tokenizer_mode skip_tokenizer_init use_fast load_format",
+        _NEVER,
+    ),
+    **_each("rope_freq_base rope_freq_scale rope_scaling hf_overrides", "nothing: the files of the model say it"),
+    **_each("port host api_key", _NOT_THERE),
+    **_each(
+        "pipeline_parallel_size data_parallel_size tp_size dp_size tensor_split split_mode cpu_offload_gb lora_base mmproj "
+        "limit_mm_per_prompt",
+        _NOT_THERE,
+    ),
     "gpu_memory_utilization": 'kv_budget: bytes, "4GiB" or "auto"',
     "kv_cache_memory_bytes": "kv_budget",
     "kv_budget_bytes": "kv_budget",
@@ -151,6 +230,58 @@ LLM_CALLS = {
     "set_cache": "nothing: prefixes are always shared; store= keeps chunks on disk",
     "pull": "huggingface-cli download, then LLM(name)",
     "shutdown": "close()",
+    **_each("unload sleep", "close()"),
+    **_each("from_pretrained load", "LLM(model)"),
+    **_each("eval wake_up start_profile stop_profile", "nothing: an open LLM is ready"),
+    **_each("to cuda cpu half float bfloat16", "device= and dtype= of LLM(model)"),
+    **_each("n_ctx config model_config hf_config", "quire.inspect(model)"),
+    **_each("llm_engine engine", "stats() and remarks()"),
+    **_each("count_tokens num_tokens get_num_tokens", "len(tokenizer.encode(text))"),
+    **_each("completions chat_completion", "chat(messages)"),
+    "apply_chat_template": "tokenizer.apply_chat_template(messages)",
+    "sample": "generate(prompt), or forward(ids) for logits",
+    "eval_tokens": "sequence(ids)",
+    **_each("beam_search score classify reward rerank", _NOT_THERE),
+}
+
+# Of a tokenizer: attributes.
+TOKENIZER = {
+    "eos_token": "id_to_token(tokenizer.eos_token_id)",
+    "bos_token": "id_to_token(tokenizer.bos_token_id)",
+    "pad_token": "id_to_token(tokenizer.pad_token_id)",
+    "unk_token": "id_to_token(tokenizer.unk_token_id)",
+    "tokenize": "encode(text), and id_to_token(token_id) of each",
+    "convert_tokens_to_ids": "token_to_id(token)",
+    "convert_ids_to_tokens": "id_to_token(token_id)",
+    **_each("encode_plus batch_encode_plus", "tokenizer(text), or tokenizer(texts)"),
+    "batch_encode": "tokenizer(texts)",
+    **_each("get_vocab vocab", "id_to_token(token_id) of each of range(tokenizer.vocab_size)"),
+    "chat_template": "apply_chat_template(messages), and has_chat_template",
+    "from_pretrained": "Tokenizer.open(model)",
+    "detokenize": "decode(ids)",
+    **_each("add_tokens add_special_tokens", "nothing: the vocabulary is the model's own"),
+}
+
+# Of a tokenizer's calls.
+TOKENIZER_CALLS = {
+    **_each("truncation max_length stride", "nothing: a text is never cut"),
+    **_each("padding padding_side", "nothing: each list of ids is as long as it is"),
+    "return_tensors": "nothing: ids are a list, which numpy.array takes",
+    **_each("clean_up_tokenization_spaces spaces_between_special_tokens", "nothing: texts are decoded as they are"),
+    "add_bos": "add_special_tokens",
+    "special": "add_special_tokens",
+    "text_pair": _NOT_THERE,
+    "token_ids": "ids",
+}
+
+# Of the package: names.
+PACKAGE = {
+    **_each("Llama AutoModelForCausalLM AutoModel Engine pipeline load load_model", "LLM(model)"),
+    **_each("AsyncLLM AsyncLLMEngine LLMEngine AsyncEngine", "LLM(model), whose calls that end in _async wait on the event loop"),
+    **_each("AutoTokenizer LlamaTokenizer", "Tokenizer.open(model)"),
+    **_each("GenerationConfig GenerateConfig", "SamplingParams"),
+    **_each("RequestOutput CompletionOutput", "GenerationOutput"),
+    **_each("generate", "LLM(model).generate(prompt)"),
 }
 
 # Of an output: attributes.
@@ -210,6 +341,22 @@ def names_unknown(*habits: dict[str, str]) -> Callable[[Call], Call]:
         return checked  # type: ignore[return-value]
 
     return wrap
+
+
+def names_first(call: Call) -> Call:
+    """Wraps a call so that, without its first argument, the keyword that was given in its place is named."""
+    known = [name for name, each in inspect.signature(call).parameters.items() if each.kind is not each.VAR_KEYWORD]
+    first = known[1]
+
+    @functools.wraps(call)
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
+        if not args and first not in named:
+            for name in named:
+                if name not in known and name in CALLS:
+                    refuse_keyword(call.__name__, name, known[1:], CALLS)
+        return call(self, *args, **named)
+
+    return checked  # type: ignore[return-value]
 
 
 def missing_attribute(owner: object, name: str, habits: dict[str, str]) -> NoReturn:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +35,10 @@ Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
 def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
-    if type(prompt) is dict and prompt.keys() == {"prompt_token_ids"}:  # as vLLM writes ids
-        prompt = prompt["prompt_token_ids"]
+    if type(prompt) is dict and len(prompt) == 1:  # as vLLM writes texts and ids
+        prompt = prompt.get("prompt_token_ids", prompt.get("prompt", prompt))
+    if type(prompt) is dict and "role" in prompt:
+        raise ValueError(f"{what} is a message; messages are for llm.chat(messages)")
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
 
 
@@ -76,15 +80,26 @@ _TAKEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain")
+_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain", "progress")
 
 # Those whose engine may still run: an interpreter that ends closes them.
 _opened: weakref.WeakSet[LLM] = weakref.WeakSet()
 
 
+def _unless_closed(hook: Callable[[Any], object], raised: Any) -> None:
+    """`hook`, but for the ClosedError of a daemon thread."""
+    is_closed = issubclass(raised.exc_type, ClosedError)
+    if not (is_closed and raised.thread is not None and raised.thread.daemon):
+        hook(raised)
+
+
 @atexit.register
 def _close_all() -> None:
-    """Ends what other threads wait for, with ClosedError, and keeps them from coming back later."""
+    """Ends what other threads wait for, with ClosedError, and keeps them from coming back later.
+
+    Daemon threads end there without a word, as at the end of every interpreter.
+    """
+    threading.excepthook = functools.partial(_unless_closed, threading.excepthook)
     for _ in range(2):  # the second time: what they have opened since
         while _opened:
             with contextlib.suppress(KeyError):  # the last one has gone meanwhile
@@ -196,6 +211,7 @@ class LLM:
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput: ...
 
@@ -208,9 +224,11 @@ class LLM:
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]: ...
 
+    @habits.names_first
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
@@ -219,6 +237,7 @@ class LLM:
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
         """One output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of prompts.
@@ -229,6 +248,8 @@ class LLM:
             one (ChunkedLLM), else none; for a list of prompts perhaps a list
         explain: the output has `parts`: for each part of the prompt whether its KV was there at admission (`hit`), and why
             not (`reason`)
+        progress: True shows a bar while the prompts are computed, on a terminal and in notebooks; a function gets the
+            share of their tokens that is computed
         """
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
@@ -236,9 +257,15 @@ class LLM:
         options = each_whose(session, salt, explain=explain)
         if not prompts:
             return []
-        outputs = [GenerationOutput(each) for each in self._handle.generate(prompts, params, options)]
+        outputs = self._generated(prompts, params, options, progress)
         self._look_at(prompts, outputs)
         return outputs if batch else outputs[0]
+
+    def _generated(
+        self, prompts: list[str | list[int]], params: list[Params], options: list[_quire.RequestOptions], progress: Progress
+    ) -> list[GenerationOutput]:
+        with shown(progress, "computing prompts" if len(prompts) > 1 else "computing the prompt") as report:
+            return [GenerationOutput(each) for each in self._handle.generate(prompts, params, options, report)]
 
     def _look_at(self, prompts: Sequence[str | list[int]], outputs: Sequence[GenerationOutput]) -> None:
         """Warns once when a model for chat has answered a plain text with nothing."""
@@ -252,6 +279,7 @@ class LLM:
                     stacklevel=3,
                 )
 
+    @habits.names_first
     def stream(
         self,
         prompt: Prompt,
@@ -266,6 +294,7 @@ class LLM:
         params = sampling("stream", sampling_params, keywords)
         return Stream(self._handle.stream(_prompt(prompt), params, whose(session, salt, explain=explain)))
 
+    @habits.names_first
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -277,6 +306,7 @@ class LLM:
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
+        progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
         """As generate, through the model's own chat template.
@@ -286,10 +316,12 @@ class LLM:
             does not show them
         template_args: its other variables, such as enable_thinking; ValueError for one that it does not read. Further
             keywords that are no sampling parameters but that it reads are such variables, too
+        progress: as of generate
         """
         ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
-        return GenerationOutput(self._handle.generate([ids], [params], [whose(session, salt, explain=explain)])[0])
+        return self._generated([ids], [params], [whose(session, salt, explain=explain)], progress)[0]
 
+    @habits.names_first
     def stream_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -162,6 +162,12 @@ class GenerationOutput(Record):
     def __str__(self) -> str:
         return self.text
 
+    if not TYPE_CHECKING:  # a type checker says it by itself
+
+        def __await__(self) -> NoReturn:
+            raise TypeError("an output is there at once, and no awaitable; on an event loop: await llm.generate_async(prompt), "
+                            "or chat_async(messages)")
+
     def _repr_html_(self) -> str:
         """As notebooks show it: the answer, and how much of the prompt was reused."""
         return show.output(self)

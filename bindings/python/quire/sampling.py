@@ -39,7 +39,9 @@ def check_keywords(call: str, keywords: Iterable[str], also: Iterable[str] = ())
     """Raises the TypeError for the first keyword that is no field of SamplingParams; `also`: what else the call takes."""
     for name in keywords:
         if name not in FIELDS:
-            habits.refuse_keyword(call, name, [*also, *FIELDS], habits.CALLS, habits.SAMPLING)
+            if name in habits.OPTIONS:
+                raise TypeError(f"{call} takes no {name!r}; it is an option of LLM(model, {name}=)")
+            habits.refuse_keyword(call, name, [*also, *FIELDS], habits.CALLS, habits.SAMPLING, habits.LLM_OPTIONS)
 
 
 def check_params(params: Any) -> None:

@@ -16,6 +16,7 @@ class Stream(Iterator[Delta]):
         self._handle = handle
         self.request_id: int = handle.request_id
         self.output: GenerationOutput | None = None  # the whole output, once finished
+        self._texts: list[str] = []
 
     def __iter__(self) -> Stream:
         return self
@@ -26,7 +27,13 @@ class Stream(Iterator[Delta]):
             raise StopIteration
         if fields["finish_reason"] is not None:
             self.output = GenerationOutput(self._handle.output())
+        self._texts.append(fields["text"])
         return Delta(fields)
+
+    @property
+    def text(self) -> str:
+        """The text of all deltas so far; it stays when the stream is closed."""
+        return "".join(self._texts)
 
     def close(self) -> None:
         """Aborts the request if it still runs; no delta comes any more."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numbers
 import os
 from collections.abc import Iterable
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
-from . import _quire
+from . import _quire, habits
 from .chat import Conversation
 from .convert import _pass, to_flag, to_ids, to_list, to_model, to_text
 
@@ -18,11 +18,17 @@ class Tokenizer:
     def __init__(self, handle: _quire.Tokenizer) -> None:
         self._handle = handle
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            habits.missing_attribute(self, name, habits.TOKENIZER)
+
     @classmethod
     def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
         """The tokenizer of a model folder or .gguf file, without its weights."""
         return cls(_quire.Tokenizer.open(to_model(model)))
 
+    @habits.names_unknown(habits.TOKENIZER_CALLS)
     def __call__(self, text: str | list[str], add_special_tokens: bool = True) -> dict[str, Any]:
         """{"input_ids": ids of a text, "attention_mask": ones}; for a list of texts lists of them, each as long as it is."""
         several = isinstance(text, (list, tuple))
@@ -40,15 +46,18 @@ class Tokenizer:
         template = "with" if self.has_chat_template else "without"
         return f"Tokenizer({self.vocab_size} ids, {template} chat template)"
 
+    @habits.names_unknown(habits.TOKENIZER_CALLS)
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of the text, with the special tokens that the model puts around it (`add_special_tokens=False`: without)."""
         return self._handle.encode(to_text(text), to_flag(add_special_tokens, "add_special_tokens"))
 
+    @habits.names_unknown(habits.TOKENIZER_CALLS)
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
         """Text of the ids, or of one; bytes that are no whole character become U+FFFD."""
         several = [ids] if isinstance(ids, numbers.Integral) else ids
         return self._handle.decode(to_ids(several, "ids"), to_flag(skip_special_tokens, "skip_special_tokens"))
 
+    @habits.names_unknown(habits.TOKENIZER_CALLS)
     def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
         """The text of each list of ids."""
         return [self.decode(ids, skip_special_tokens) for ids in to_list(sequences, "sequences", "lists of ids")]

@@ -114,25 +114,6 @@ nb::dict describe(const CompositionInfo& info) {
   return dict;
 }
 
-// Hands the share of tokens that have KV to a function. What that raises stays set, and ends the
-// call by interrupted().
-ChunkProgress progress_to(const nb::object& function) {
-  if (function.is_none()) {
-    return {};
-  }
-  return [&function](std::int64_t tokens, std::int64_t wanted) {
-    const WithGil gil;
-    if (PyErr_Occurred() != nullptr) {
-      return;
-    }
-    try {
-      function(wanted == 0 ? 1.0 : static_cast<double>(tokens) / static_cast<double>(wanted));
-    } catch (nb::python_error& error) {
-      error.restore();
-    }
-  };
-}
-
 nb::list register_chunks(ChunkedLLM& llm, const std::vector<ChunkContent>& chunks,
                          const nb::object& progress) {
   const ChunkProgress report = progress_to(progress);
@@ -141,15 +122,13 @@ nb::list register_chunks(ChunkedLLM& llm, const std::vector<ChunkContent>& chunk
   if (PyErr_Occurred() != nullptr) {
     throw nb::python_error();
   }
-  nb::list list;
-  for (const RegisteredChunk& chunk : registered) {
+  return list_of(registered, [](const RegisteredChunk& chunk) {
     nb::dict dict;
     dict["chunk_id"] = chunk.chunk_id;
     dict["created"] = chunk.created;
     dict["tokens_computed"] = chunk.tokens_computed;
-    list.append(dict);
-  }
-  return list;
+    return dict;
+  });
 }
 
 // System, contexts, query.

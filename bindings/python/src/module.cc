@@ -31,15 +31,15 @@ namespace quire::python {
 namespace {
 
 nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& params,
-                  const std::vector<RequestOptions>& options) {
+                  const std::vector<RequestOptions>& options, const nb::object& progress) {
   const auto list = to_params_list(params);
-  auto outputs =
-      without_gil([&] { return llm.generate_batch(prompts, list, &interrupted, options); });
-  nb::list result;
-  for (const GenerationOutput& output : unwrap(std::move(outputs))) {
-    result.append(to_dict(output));
+  const PromptProgress report = progress_to(progress);
+  const auto outputs = unwrap(without_gil(
+      [&] { return llm.generate_batch(prompts, list, &interrupted, options, report); }));
+  if (PyErr_Occurred() != nullptr) {
+    throw nb::python_error();
   }
-  return result;
+  return list_of(outputs, [](const GenerationOutput& output) { return to_dict(output); });
 }
 
 // Whether next_delta() would not wait.
@@ -102,6 +102,7 @@ void bind_tokenizer(nb::module_& module) {
            })
       .def("has_chat_template", &Tokenizer::has_chat_template)
       .def("template_variables", &Tokenizer::template_variables)
+      .def("template_words", &Tokenizer::template_words)
       .def_prop_ro("vocab_size", &Tokenizer::vocab_size)
       .def_prop_ro("bos_token_id", &Tokenizer::bos_token_id)
       .def_prop_ro("leading_bos_token_id", &Tokenizer::leading_bos_token_id)
@@ -169,7 +170,8 @@ void bind_llm(nb::module_& module) {
 
   nb::class_<LLM> llm(module, "LLM");
   llm.def_static("open", &open, nb::arg("model"), nb::arg("options"), nb::arg("progress").none())
-      .def("generate", &generate)
+      .def("generate", &generate, nb::arg("prompts"), nb::arg("params"), nb::arg("options"),
+           nb::arg("progress").none())
       .def(
           "stream",
           [](LLM& llm, const Prompt& prompt, const nb::object& params,

@@ -102,23 +102,17 @@ nb::dict to_dict(const ContextManager::Answer& answer) { return members_of(answe
 nb::dict to_dict(const Delta& delta) { return members_of(delta); }
 
 nb::list to_list(const std::vector<ReusePart>& parts) {
-  nb::list list;
-  for (const ReusePart& part : parts) {
-    list.append(members_of(part));
-  }
-  return list;
+  return list_of(parts, [](const ReusePart& part) { return members_of(part); });
 }
 
 nb::list to_list(const std::vector<CachedPart>& parts) {
-  nb::list list;
-  for (const CachedPart& part : parts) {
+  return list_of(parts, [](const CachedPart& part) {
     nb::dict dict;
     dict["position"] = part.position;
     dict["tokens"] = part.tokens;
     dict["num_salts"] = part.num_salts;
-    list.append(dict);
-  }
-  return list;
+    return dict;
+  });
 }
 
 nb::object to_array(std::vector<float> values, std::initializer_list<std::size_t> shape) {

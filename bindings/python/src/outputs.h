@@ -18,6 +18,15 @@ namespace quire::python {
 [[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
 [[nodiscard]] nanobind::dict to_dict(const ContextManager::Answer& answer);
 [[nodiscard]] nanobind::dict to_dict(const Delta& delta);
+// Returns a list of what `describe` makes of each thing.
+template <class Things, class Describe>
+[[nodiscard]] nanobind::list list_of(const Things& things, Describe describe) {
+  nanobind::list list;
+  for (const auto& thing : things) {
+    list.append(describe(thing));
+  }
+  return list;
+}
 // Returns the parts as explain() gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);
 // Returns the parts as explain_across_salts() gives them.

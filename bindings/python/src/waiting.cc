@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <thread>
 
 namespace nb = nanobind;
@@ -68,6 +70,23 @@ WithGil::~WithGil() {
 bool interrupted() {
   const WithGil gil;
   return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0;
+}
+
+std::function<void(std::int64_t, std::int64_t)> progress_to(const nb::object& function) {
+  if (function.is_none()) {
+    return {};
+  }
+  return [&function](std::int64_t tokens, std::int64_t wanted) {
+    const WithGil gil;
+    if (PyErr_Occurred() != nullptr) {
+      return;
+    }
+    try {
+      function(wanted == 0 ? 1.0 : static_cast<double>(tokens) / static_cast<double>(wanted));
+    } catch (nb::python_error& error) {
+      error.restore();
+    }
+  };
 }
 
 void bind_waiting(nb::module_& module) {

@@ -8,6 +8,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <functional>
+
 #include "quire/llm.h"
 
 namespace quire::python {
@@ -55,6 +58,11 @@ inline void set_progress(LLMOptions& options, const nanobind::object& progress) 
     };
   }
 }
+
+// Returns a function that hands the share of tokens that have KV to `function`, or none for None.
+// What `function` raises stays set, and ends the call by interrupted(). Borrows `function`.
+[[nodiscard]] std::function<void(std::int64_t tokens, std::int64_t wanted)> progress_to(
+    const nanobind::object& function);
 
 // Binds end_waiting(), for the end of the interpreter.
 void bind_waiting(nanobind::module_& module);

@@ -298,3 +298,30 @@ def test_each_loop_has_its_own_streams(chunked):
     for thread in threads:
         thread.join()
     assert given == {number: [expected] * 5 for number in range(4)}
+
+
+def test_what_waits_where_something_else_is_meant_says_the_other_call(chunked):
+    async def awaits_an_output():
+        return await chunked.generate("Ada", GREEDY)
+
+    with pytest.raises(TypeError, match=r"await llm\.generate_async\(prompt\)"):
+        asyncio.run(awaits_an_output())
+    with pytest.raises(TypeError, match=r"async for delta in stream; llm\.stream\(prompt\) waits"):
+        list(chunked.stream_async("Ada", GREEDY))
+
+
+def test_the_text_of_a_stream_stays_when_it_is_closed(chunked):
+    async def ask():
+        stream = chunked.stream_async([5, 6], ENDLESS)
+        first = [(await anext(stream)).text for _ in range(3)]
+        await stream.aclose()
+        return "".join(first), stream.text
+
+    whole, kept = asyncio.run(ask())
+    assert kept == whole != ""
+    with chunked.stream([5, 6], ENDLESS) as stream:
+        first = "".join(next(stream).text for _ in range(3))
+    assert stream.text == first != "" and stream.output is None
+    with chunked.stream([5, 6], GREEDY) as stream:
+        list(stream)
+    assert stream.text == stream.output.text

@@ -241,6 +241,75 @@ def test_a_message_that_is_none_is_refused_by_its_index(llm, messages, error, na
             call(messages)
 
 
+LITERAL = (
+    "{% for m in messages %}{% if m.role == 'user' %}<q>{% elif m.role == 'system' %}<sys>{% else %}<a>{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
+READS_KEYS = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.get('weather', '') }}{% if m['mood'] %}!{% endif %}{% endfor %}"
+WRITES_ALL = "{{ messages | tojson }}"
+KNOWS_CRITICS = "{% for m in messages %}{{ 'Critic: ' if m.role == 'critic' else '' }}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "message", "named"),
+    [
+        (CHATML, {"role": "usr"}, r"messages\[1\] has the role 'usr'.*did you mean 'user'\?"),
+        (CHATML, {"role": "User"}, "did you mean 'user'"),
+        (CHATML, {"role": "human"}, "did you mean 'user'"),
+        (CHATML, {"role": "asistant"}, "did you mean 'assistant'"),
+        (CHATML, {"role": "bot"}, "did you mean 'assistant'"),
+        (CHATML, {"role": "developer"}, "did you mean 'system'"),
+        (CHATML, {"role": "function"}, "did you mean 'tool'"),
+        (KNOWS_CRITICS, {"role": "crtic"}, "role 'crtic', which the chat template does not know"),
+        (LITERAL, {"role": "critic"}, "role 'critic', which the chat template does not know"),
+        (FIRST_ONLY + "{# #}", {"role": ""}, 'no "role"'),
+        ("{{ messages[0].content }}{{ 'user' }}", {"role": "system"}, r"does not show messages\[1\], of the role 'system'"),
+        (CHATML, {"contnet": "late"}, "key 'contnet', which the chat template never reads; did you mean 'content'"),
+        (CHATML, {"weather": "rain"}, "key 'weather', which the chat template never reads"),
+        (CHATML, {"images": [1]}, "key 'images'"),
+        (CHATML, {"tool_calls": [{"function": {"name": "find"}}]}, "key 'tool_calls'"),
+        (CHATML, {"content": None, "contents": "x"}, "is 'contents' meant to be it"),
+        (CHATML, {"content": b"x"}, "holds b'x' as"),
+        (CHATML, {"content": {"type": "text", "text": "x"}}, "a list of parts"),
+        (CHATML, {"content": [{"type": "text", "text": "x", "colour": "red"}]}, r"\[0\] has the key 'colour'"),
+    ],
+)
+def test_what_a_message_loses_in_the_template_is_refused_by_name(tokenizer_with, template, message, named):
+    given = {key: value for key, value in {"role": "user", "content": "x", **message}.items() if value is not None}
+    with pytest.raises(ValueError, match=named):
+        tokenizer_with(template).apply_chat_template([*QUESTION, given])
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (CHATML, {"role": "critic"}),  # the template writes it
+        (KNOWS_CRITICS, {"role": "critic"}),
+        (CHATML, {"role": "tool", "tool_call_id": "7"}),
+        (CHATML, {"name": "Lars"}),
+        (CHATML, {"refusal": None, "annotations": [], "tool_calls": None, "audio": None}),  # as the client of OpenAI gives it back
+        (CHATML, {"content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}),
+        (READS_KEYS, {"weather": "rain", "mood": "good"}),
+        (WRITES_ALL, {"role": "critic", "weather": "rain"}),
+    ],
+)
+def test_what_a_template_reads_or_what_has_no_effect_is_taken(tokenizer_with, template, message):
+    tokenizer = tokenizer_with(template)
+    text = tokenizer.apply_chat_template([*QUESTION, {"role": "user", "content": "x", **message}], tokenize=False)
+    assert "x" in text and message.get("weather", "") in text
+    assert message["role"] in text or template == KNOWS_CRITICS if "role" in message else True
+
+
+def test_looking_for_what_is_lost_takes_as_many_renderings_however_long_the_conversation():
+    import quire.messages
+
+    for turns in (2, 2000):
+        rendered = []
+        messages = [{"role": "critic", "content": "x"}] * turns
+        quire.messages.check_shown(messages, ["messages"], lambda given: rendered.append(1) or json.dumps(given))
+        assert len(rendered) == 1
+
+
 def test_a_turn_that_only_calls_tools_needs_no_content(tokenizer_with):
     calls = [{"type": "function", "function": {"name": "find", "arguments": {}}}]
     template = "{% for message in messages %}{{ message.content or message.tool_calls | tojson }}{% endfor %}"

@@ -25,6 +25,12 @@ CONFIG_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer
         ({"draft_model": "x"}, "does not have it yet"),
         ({"thread": 2}, r"did you mean threads\?"),
         ({"kv_bugdet": "1GiB"}, r"did you mean kv_budget\?"),
+        ({"max_num_seqs": 8}, "as many requests run together as fit"),
+        ({"enforce_eager": True}, "nothing: there is nothing to be set"),
+        ({"flash_attn": True}, "nothing: it is always so"),
+        ({"chunked_prefill_size": 512}, "Quire's word is max_batch_tokens"),
+        ({"revision": "main"}, 'model: "owner/name@revision"'),
+        ({"pipeline_parallel_size": 2}, "does not have it yet"),
         ({"no_such_thing_at_all": 1}, "'no_such_thing_at_all'$"),
     ],
 )
@@ -49,6 +55,30 @@ def test_an_option_of_another_engine_is_refused_with_the_nearest_right_word(opti
         (lambda llm: llm.generate("Ada", max_tokens=1).txt, AttributeError, r"did you mean text\?"),
         (lambda llm: llm.generate("Ada", max_tokens=None), TypeError, "'max_tokens' cannot be None; give a number"),
         (lambda llm: llm.generate("Ada", bad_words=["x"]), TypeError, "logit_bias"),
+        (lambda llm: llm.generate("Ada", n_ctx=4096), TypeError, "generate takes no 'n_ctx'; Quire's word is kv_budget"),
+        (lambda llm: llm.generate("Ada", threads=2), TypeError, r"it is an option of LLM\(model, threads=\)"),
+        (lambda llm: llm.generate("Ada", truncation=True), TypeError, "a prompt is never cut"),
+        (lambda llm: llm.generate("Ada", streamer=print), TypeError, r"stream\(prompt\)"),
+        (lambda llm: llm.generate("Ada", mirostat=2), TypeError, "does not have it yet"),
+        (lambda llm: llm.generate("Ada", system="Be brief."), TypeError, r'a message \{"role": "system"'),
+        (lambda llm: llm.chat([{"role": "user", "content": "Ada"}], think=True), TypeError, "template_args"),
+        (lambda llm: llm.generate(messages=[]), TypeError, r"Quire's word is chat\(messages\)"),
+        (lambda llm: llm.stream(prompts=["Ada"]), TypeError, "Quire's word is prompt"),
+        (lambda llm: llm.chat(conversation=[]), TypeError, "Quire's word is messages"),
+        (lambda llm: llm.generate(), TypeError, "missing 1 required positional argument"),
+        (lambda llm: llm.generate([{"role": "user", "content": "Ada"}]), ValueError, r"llm\.chat\(messages\)"),
+        (lambda llm: llm.chat([[{"role": "user", "content": "Ada"}]]), ValueError, "one call takes one conversation"),
+        (lambda llm: llm.n_ctx, AttributeError, r"quire\.inspect\(model\)"),
+        (lambda llm: llm.cuda(), AttributeError, "device= and dtype="),
+        (lambda llm: llm.tokenizer.eos_token, AttributeError, r"id_to_token\(tokenizer\.eos_token_id\)"),
+        (lambda llm: llm.tokenizer.encode_plus("Ada"), AttributeError, r"tokenizer\(text\)"),
+        (lambda llm: llm.tokenizer.encod("Ada"), AttributeError, r"did you mean encode\?"),
+        (lambda llm: llm.tokenizer("Ada", truncation=True), TypeError, "a text is never cut"),
+        (lambda llm: llm.tokenizer.encode("Ada", return_tensors="pt"), TypeError, "numpy.array"),
+        (lambda llm: llm.tokenizer.decode([5], clean_up_tokenization_spaces=False), TypeError, "texts are decoded as they are"),
+        (lambda llm: quire.Llama, AttributeError, r"quire has no 'Llama'; Quire's word is LLM\(model\)"),
+        (lambda llm: quire.SamplingParam, AttributeError, r"did you mean SamplingParams\?"),
+        (lambda llm: quire.no_such_thing_at_all, AttributeError, "quire has no 'no_such_thing_at_all'$"),
         (lambda llm: llm.generate("Ada", use_tqdm=False), TypeError, "progress="),
         (lambda llm: llm.generate(prompt_token_ids=[5]), TypeError, "prompt"),
         (lambda llm: llm.generate({"prompt": "a", "multi_modal_data": {}}), ValueError, "not dict"),
@@ -64,6 +94,7 @@ def test_harmless_habits_work(llm):
     wanted = llm.generate([5, 6], greedy)
     assert llm.generate({"prompt_token_ids": [5, 6]}, greedy).token_ids == wanted.token_ids
     both = llm.generate([{"prompt_token_ids": [5, 6]}, "Ada"], greedy)
+    assert llm.generate({"prompt": "Ada"}, greedy).token_ids == llm.generate("Ada", greedy).token_ids
     assert [out.token_ids for out in both] == [wanted.token_ids, llm.generate("Ada", greedy).token_ids]
     assert quire.SamplingParams(top_k=-1) == quire.SamplingParams() and quire.SamplingParams(top_k=-1).top_k == 0
     assert llm.generate([]) == [] and llm.generate((), [{}]) == []

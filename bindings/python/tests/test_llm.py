@@ -140,7 +140,7 @@ def test_logprobs_are_natural_logs_of_the_unmodified_softmax(llm, goldens):
         (lambda m: m.generate("a", {"stop_token_ids": [2**40]}), ValueError, "stop_token_ids"),
         (lambda m: m.generate("a", {"logit_bias": {"x": 1}}), ValueError, "logit_bias"),
         (lambda m: m.generate(b"bytes"), ValueError, "bytes"),
-        (lambda m: m.generate({"prompt": "a"}), ValueError, "dict"),
+        (lambda m: m.generate({"text": "a"}), ValueError, "dict"),
         (lambda m: m.generate(None), ValueError, "prompt"),
         (lambda m: m.generate(1.5), ValueError, "prompt"),
         (lambda m: m.chat([{"role": "user", "content": "a"}], tokenize=False), TypeError, "tokenize"),

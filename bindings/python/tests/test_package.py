@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from conftest import MODEL, ROOT
@@ -74,3 +75,11 @@ def test_every_library_that_the_package_is_linked_of_stands_in_its_notices_and_i
     names = [part["name"] for part in components]
     for name in [*listed.values(), "boost", "cli11", "nanobind", "robin_map"]:
         assert name in names and f"\n{name} " in notices
+
+
+def test_the_metadata_say_who_made_it_for_whom_and_which_pythons_run_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["authors"] and project["keywords"] and project["version"] == quire.__version__
+    oldest = project["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {oldest}" in project["classifiers"]
+    assert "Operating System :: POSIX :: Linux" in project["classifiers"] and "Typing :: Typed" in project["classifiers"]

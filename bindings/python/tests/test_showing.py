@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import json
 import pickle
 import sys
@@ -120,6 +121,41 @@ def test_progress_of_registering_grows_from_none_to_all(chunked):
     shares.clear()
     chunked.register_chunk(*contents[0], progress=shares.append)
     assert shares == [1]
+
+
+def test_progress_of_a_prompt_grows_in_small_steps_from_none_to_all(chunked):
+    shares = []
+    prompts = [some_ids(900, seed=40 + n) for n in range(2)]  # one step computes them all
+    outs = chunked.generate(prompts, GREEDY, progress=shares.append)
+    assert shares == sorted(shares) and shares[-1] == 1 and all(0 <= share <= 1 for share in shares)
+    assert len({share for share in shares if 0 < share < 1}) >= 2, shares
+    chunked.clear_prefix_cache()
+    assert [out.token_ids for out in chunked.generate(prompts, GREEDY)] == [out.token_ids for out in outs]
+    shares.clear()
+    out = chunked.chat([{"role": "user", "content": "Who keeps a goose?"}], GREEDY, progress=shares.append)
+    assert shares[-1] == 1 and out.text == chunked.chat([{"role": "user", "content": "Who keeps a goose?"}], GREEDY).text
+    with pytest.raises(TypeError, match="progress must be a function"):
+        chunked.generate("Ada", progress=5)
+    with pytest.raises(TypeError, match="register_chunks takes it"):
+        chunked.generate(context=["Card 4."], query="Who?", progress=True)
+
+
+def test_many_more_threads_than_processors_are_remarked():
+    with quire.LLM(MODEL, threads=64 * os.cpu_count()) as llm:
+        (remark,) = llm.remarks()
+        assert f"threads is {64 * os.cpu_count()}, but this machine has {os.cpu_count()} processor" in remark
+        assert llm.generate("Ada", max_tokens=1).token_ids
+    with quire.LLM(MODEL, threads=1) as llm:
+        assert llm.remarks() == []
+
+
+def test_progress_of_a_prompt_that_raises_ends_the_call(chunked):
+    def stop(share):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        chunked.generate("Ada", {"max_tokens": 2000, "ignore_eos": True}, progress=stop)
+    assert chunked.stats()["requests_running"] == 0 and chunked.generate("Ada", GREEDY).text
 
 
 def test_progress_that_raises_ends_the_call():

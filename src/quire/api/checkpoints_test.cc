@@ -27,6 +27,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::SizeIs;
 
 Ids next_64(Sequence& sequence) {
   return sequence.generate({.max_tokens = 64, .ignore_eos = true, .seed = 7}).value().token_ids;
@@ -197,33 +198,33 @@ TEST_F(PublicCheckpoints, ALimitEvictsTheOldestOnes) {
   EXPECT_THAT(names(open(llm)), ElementsAre("checkpoint-4", "checkpoint-3"));
 }
 
-TEST_F(PublicCheckpoints, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
+TEST_F(PublicCheckpoints, ALimitIsOneOfTheTenantAloneWhateverOthersHold) {
   LLM llm = open_llm();
   std::int64_t bytes = 0;
-  const auto save = [&](const std::string& tenant, std::uint32_t seed) {
+  const auto save = [&](const std::string& tenant, std::uint32_t seed, std::int64_t most) {
     Sequence sequence = llm.sequence(some_ids(64, seed), {}, {.salt = tenant}).value();
     const NamedSequence named{"a", &sequence};
     CheckpointManager manager =
-        open(llm, {.tenant = tenant, .keep = 0, .max_bytes = 4 * bytes + bytes / 2});
+        open(llm, {.tenant = tenant, .keep = 0, .max_bytes = most * bytes + bytes / 2});
     bytes = manager.save({&named, 1}).value().bytes;
   };
   const auto names_of = [&](const std::string& tenant) {
     return names(open(llm, {.tenant = tenant}));
   };
-  save("ada", 0);
-  for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    save("bob", seed);
+  for (std::uint32_t seed = 0; seed < 6; ++seed) {
+    save("bob", seed, 100);
   }
-  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-1")) << "used least recently of all";
-  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-6", "checkpoint-5", "checkpoint-4"));
-  save("ada", 7);
-  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-2", "checkpoint-1"));
-  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-6", "checkpoint-5")) << "who holds most";
-  save("ada", 8);
-  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-3", "checkpoint-2")) << "her own share";
-  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-6", "checkpoint-5"));
-  save("", 9);
-  EXPECT_THAT(names_of(""), ElementsAre("checkpoint-1")) << "nobody's is a tenant, too";
+  for (std::uint32_t seed = 6; seed < 9; ++seed) {
+    save("ada", seed, 2);
+  }
+  EXPECT_THAT(names_of("ada"), ElementsAre("checkpoint-3", "checkpoint-2"));
+  EXPECT_THAT(names_of("bob"), SizeIs(6)) << "ada's limit is none of his";
+  save("bob", 9, 1);
+  EXPECT_THAT(names_of("bob"), ElementsAre("checkpoint-7"));
+  EXPECT_THAT(names_of("ada"), SizeIs(2));
+  save("", 10, 1);
+  save("", 11, 1);
+  EXPECT_THAT(names_of(""), ElementsAre("checkpoint-2")) << "nobody's is a tenant, too";
   LLM other = open_llm();
   auto loaded = open(other, {.tenant = "ada"}).load("checkpoint-3").value();
   EXPECT_EQ(loaded[0].sequence.tokens(), some_ids(64, 8));

@@ -81,22 +81,9 @@ chunks::ComposedRun run_of(const Choice& choice, chunks::ComposedRun run) {
   return run;
 }
 
-// ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
-Result<RegisteredGeneration> generate_registered(
-    const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
-    chunks::ComposedRun run, chunks::TakenChunks& taken, const Interrupt& interrupted) {
-  if (!prompt.system && !how.without_system) {
-    return {ErrorCode::kInvalidComposition,
-            "a composition has exactly one system chunk; give a system prompt, or say "
-            "without_system"};
-  }
-  const SamplingParams& params = *run.params;
-  SamplingParams one = params;
-  one.n = 1;
-  run.spec = &how;
-  run.params = &one;
-  QUIRE_TRY_STATUS(params.validate());
-  QUIRE_TRY(const std::string salt, service->salt_of(run));
+// Returns the chunks of a prompt in their order: system, contexts, query.
+std::vector<ChunkContent> contents_of(const ChunkedPrompt& prompt, const CompositionSpec& how,
+                                      const std::string& salt) {
   std::vector<ChunkContent> chunks;
   chunks.reserve(prompt.contexts.size() + 2);
   const auto add_content = [&](const Prompt& content, ChunkType type) {
@@ -115,6 +102,26 @@ Result<RegisteredGeneration> generate_registered(
     }
   }
   add_content(prompt.query, ChunkType::kQuery);
+  return chunks;
+}
+
+// ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
+Result<RegisteredGeneration> generate_registered(
+    const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
+    chunks::ComposedRun run, chunks::TakenChunks& taken, const Interrupt& interrupted) {
+  if (!prompt.system && !how.without_system) {
+    return {ErrorCode::kInvalidComposition,
+            "a composition has exactly one system chunk; give a system prompt, or say "
+            "without_system"};
+  }
+  const SamplingParams& params = *run.params;
+  SamplingParams one = params;
+  one.n = 1;
+  run.spec = &how;
+  run.params = &one;
+  QUIRE_TRY_STATUS(params.validate());
+  QUIRE_TRY(const std::string salt, service->salt_of(run));
+  std::vector<ChunkContent> chunks = contents_of(prompt, how, salt);
   QUIRE_TRY_STATUS(service->check(chunks, run));  // before a chunk is used, computed or evicted
   taken.registered.reserve(chunks.size());
   const auto add = [&](std::span<const ChunkContent> next) -> Result<std::vector<std::string>> {

@@ -1,7 +1,9 @@
 #include "quire/llm.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -23,6 +25,7 @@
 #include "quire/base/work_meter.h"
 #include "quire/chat.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
 #include "quire/engine/session_service.h"
@@ -145,15 +148,36 @@ RequestOptions options_of(std::span<const RequestOptions> options, std::size_t i
   return options.empty() ? RequestOptions() : options[options.size() == 1 ? 0 : index];
 }
 
-Result<std::vector<GenerationOutput>> LLM::generate_batch(
-    std::span<const Prompt> prompts, std::span<const SamplingParams> params,
-    const Interrupt& interrupted, std::span<const RequestOptions> options) try {
+namespace {
+
+// Says how far the requests of the channels are, whose prompts have so many tokens.
+void report(std::span<const std::shared_ptr<engine::Channel>> channels,
+            std::span<const std::int64_t> tokens, const PromptProgress& progress) {
+  std::int64_t done = 0;
+  std::int64_t wanted = 0;
+  for (std::size_t i = 0; i < channels.size(); ++i) {
+    done += std::min(channels[i]->computed_tokens(), tokens[i]);
+    wanted += tokens[i];
+  }
+  progress(done, wanted);
+}
+
+}  // namespace
+
+Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
+                                                          std::span<const SamplingParams> params,
+                                                          const Interrupt& interrupted,
+                                                          std::span<const RequestOptions> options,
+                                                          const PromptProgress& progress) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<std::vector<TokenId>> ids;
+  std::vector<std::int64_t> tokens;
   for (const Prompt& prompt : prompts) {
     QUIRE_TRY(ids.emplace_back(), prompt_ids(*engine, prompt, interrupted));
+    tokens.push_back(std::ssize(ids.back()));
   }
+  std::vector<std::shared_ptr<engine::Channel>> first;  // of each prompt, once all are submitted
   const auto submit = [&](std::span<const Choice> choices) {
     std::vector<NewRequest> requests;
     for (const Choice& choice : choices) {
@@ -165,9 +189,23 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(
                           .streaming = choice.leads,
                           .explain = whose.explain && choice.index == 0});
     }
-    return engine->submit(std::move(requests));
+    auto channels = engine->submit(std::move(requests));
+    if (channels.ok() && first.empty()) {
+      first = *channels;
+    }
+    return channels;
   };
-  return run_choices(*engine, prompts.size(), params, submit, interrupted);
+  if (!progress) {
+    return run_choices(*engine, prompts.size(), params, submit, interrupted);
+  }
+  auto outputs = run_choices(*engine, prompts.size(), params, submit, [&] {
+    report(first, tokens, progress);
+    return interrupted && interrupted();
+  });
+  if (outputs.ok()) {
+    report(first, tokens, progress);
+  }
+  return outputs;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

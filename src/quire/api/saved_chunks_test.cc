@@ -1,36 +1,24 @@
 // Chunks that outlive their process, on the demo model. Oracle: the process that registered them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <ios>
-#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "quire/api/llm_impl.h"
+#include "quire/api/saved_chunks_scene.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
-#include "quire/engine/engine.h"
 #include "quire/llm.h"
-#include "quire/output.h"
-#include "quire/result.h"
 #include "quire/sequence.h"
 #include "quire/store.h"
-#include "quire/tiers/reload_policy.h"
-#include "quire/tiers/tier_service.h"
 
 namespace quire {
 namespace {
@@ -43,88 +31,6 @@ using testing::Lt;
 using testing::SizeIs;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
-
-class SavedChunks : public testing::Test {
- protected:
-  // With room for 16 blocks.
-  [[nodiscard]] ChunkedLLM open_small() const {
-    return ChunkedLLM::open(kModel,
-                            here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
-                            {.store = folder_ / "store"})
-        .value();
-  }
-  [[nodiscard]] ChunkedLLM open(const std::string& salt = "") const {
-    return ChunkedLLM::open(kModel, here({.threads = 2}),
-                            {.salt = salt, .store = folder_ / "store"})
-        .value();
-  }
-
-  // Registers two cards under a system prompt and a query.
-  [[nodiscard]] static CompositionSpec register_all(ChunkedLLM& llm) {
-    const auto add = [&](Ids ids, ChunkType type) {
-      return llm
-          .register_chunk({.content = std::move(ids),
-                           .type = type,
-                           .options = {.metadata_json = R"({"source": "test"})"}})
-          .value();
-    };
-    CompositionSpec spec{.system_chunk_id = add(some_ids(20, 1), ChunkType::kSystemPrompt)};
-    spec.context_chunk_ids = {add(some_ids(45, 2), ChunkType::kContext),
-                              add(some_ids(33, 3), ChunkType::kContext)};
-    spec.query_chunk_id = add(some_ids(7, 4), ChunkType::kQuery);
-    return spec;
-  }
-
-  static Ids answer(ChunkedLLM& llm, const CompositionSpec& spec) {
-    const auto output =
-        llm.generate_from_chunks(spec, {.temperature = 0, .max_tokens = 12, .ignore_eos = true});
-    EXPECT_TRUE(output.ok()) << output.error().message;
-    return output.ok() ? output->token_ids : Ids();
-  }
-
-  // What a process that has ended registered and composed, and its answer.
-  [[nodiscard]] std::pair<CompositionSpec, Ids> process_before(bool in_place = false) const {
-    ChunkedLLM llm = open();
-    CompositionSpec spec = register_all(llm);
-    spec.computed_in_place = in_place;
-    return {spec, answer(llm, spec)};
-  }
-
-  // As if it had been measured.
-  static void make_computing_faster(ChunkedLLM& llm) {
-    tiers::ReloadPolicy& pace = llm.llm().impl().open().value()->tiers().reload_policy();
-    for (int i = 0; i < 5; ++i) {
-      pace.note_read(100, 100);
-      pace.note_computed(100, 0.1);
-    }
-  }
-
-  // Those whose names begin so.
-  void damage_objects(std::string_view beginning = "") const {
-    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
-      if (file.path().extension() == ".qkv" &&
-          file.path().filename().string().starts_with(beginning)) {
-        std::fstream damaged(file.path(), std::ios::in | std::ios::out | std::ios::binary);
-        damaged.seekp(static_cast<std::streamoff>(file.file_size()) - 900);
-        damaged.put('x').put('y').put('z');
-      }
-    }
-  }
-
-  [[nodiscard]] std::int64_t num_objects() const {
-    std::int64_t count = 0;
-    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
-      count += file.path().extension() == ".qkv" ? 1 : 0;
-    }
-    return count;
-  }
-
-  // What answer() always computes: the query, and its own tokens but for the last.
-  static constexpr double kOwnTokens = 7 + 11;
-
-  const TemporaryFolder temporary_;
-  const std::filesystem::path folder_ = temporary_.path();
-};
 
 TEST_F(SavedChunks, ARestartFindsItsChunksAndComputesTheQueryAlone) {
   const auto [spec, before] = process_before();
@@ -406,218 +312,6 @@ TEST_F(SavedChunks, APreviewKnowsTheChunksThatARunWouldNotFind) {
     EXPECT_EQ(llm.preview_composition(lost).error().code, ErrorCode::kNotFound);
     EXPECT_EQ(llm.generate_from_chunks(lost).error().code, ErrorCode::kNotFound);
   }
-}
-
-TEST_F(SavedChunks, RegisteringEvictsFromTheStoreBeyondItsLimit) {
-  {
-    ChunkedLLM llm = ChunkedLLM::open(kModel, here({.threads = 2}),
-                                      {.store = folder_ / "store", .max_store_bytes = 1})
-                         .value();
-    (void)register_all(llm);
-  }
-  EXPECT_LE(open().list_chunks().value().size(), 1);
-  EXPECT_THAT(ChunkedLLM::open(kModel, here({}), {.max_store_bytes = -1}).error().message,
-              HasSubstr("max_store_bytes"));
-}
-
-TEST_F(SavedChunks, ALimitTakesNothingFromATenantThatHoldsNoMoreThanAnEqualShare) {
-  const std::string store = folder_ / "store";
-  const auto add = [](ChunkedLLM& llm, const std::string& salt, std::uint32_t seed) {
-    ChunkContent content{.content = some_ids(40, seed)};
-    content.options.salt = salt;
-    return llm.register_chunk(content).value();
-  };
-  const auto saved = [&](const std::string& tenant) {
-    return Store::open(store, {.tenant = tenant})->list().value();
-  };
-  {
-    ChunkedLLM llm = open();
-    add(llm, "ada", 0);
-  }
-  const StoreEntry first = saved("ada").front();
-  ChunkedLLM llm =
-      ChunkedLLM::open(kModel, here({.threads = 2}),
-                       {.store = store, .max_store_bytes = 4 * first.bytes + first.bytes / 2})
-          .value();
-  std::string last;
-  for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    last = add(llm, "bob", seed);
-  }
-  EXPECT_THAT(saved("bob"), SizeIs(3));
-  EXPECT_EQ(saved("bob").back().key, last);
-  ASSERT_THAT(saved("ada"), SizeIs(1));
-  EXPECT_EQ(saved("ada").front().key, first.key) << "used least recently of all";
-}
-
-TEST_F(SavedChunks, DeletingWithWipeLeavesZerosOfItsKvAndOfNoOther) {
-  ChunkedLLM llm = open();
-  const CompositionSpec spec = register_all(llm);
-  std::vector<std::filesystem::path> links;  // what else names the bytes of an object
-  for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
-    if (file.path().extension() == ".qkv") {
-      links.push_back(folder_ / ("link" + std::to_string(links.size())));
-      std::filesystem::create_hard_link(file.path(), links.back());
-    }
-  }
-  ASSERT_TRUE(llm.delete_chunk(spec.context_chunk_ids[0], true).value());
-  ASSERT_TRUE(llm.delete_chunk(spec.context_chunk_ids[1]).value());
-  const auto is_zero = [](const std::filesystem::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    return bytes == std::string(bytes.size(), '\0');
-  };
-  EXPECT_EQ(std::ranges::count_if(links, is_zero), 1);
-}
-
-TEST_F(SavedChunks, WhatCannotBeDeletedFromTheStoreIsToldAndStays) {
-  ChunkedLLM llm = open();
-  const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
-  const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
-  const rlimit full{.rlim_cur = 0, .rlim_max = limit.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
-  const auto deleted = llm.delete_chunk(id, true);
-  const auto cleared = llm.clear_chunks();
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  std::signal(SIGXFSZ, old_action);
-  ASSERT_FALSE(deleted.ok());
-  EXPECT_EQ(deleted.error().code, ErrorCode::kIo);
-  EXPECT_EQ(cleared.error().code, ErrorCode::kIo);
-  EXPECT_TRUE(llm.get_chunk(id).ok());
-  EXPECT_TRUE(*llm.delete_chunk(id, true));
-  EXPECT_EQ(num_objects(), 0);
-}
-
-TEST_F(SavedChunks, RegisteringWhatIsSavedComputesNothing) {
-  {
-    ChunkedLLM llm = open();
-    (void)register_all(llm);
-  }
-  ChunkedLLM llm = open();
-  (void)register_all(llm);
-  EXPECT_EQ(stat(llm, "tokens_computed"), 0);
-  EXPECT_EQ(llm.chunk_stats().value().cache_misses, 0);
-}
-
-TEST_F(SavedChunks, ContextsGoUnderTheSystemChunkOfTheProcessBefore) {
-  std::string system;
-  {
-    ChunkedLLM llm = open();
-    system = register_all(llm).system_chunk_id;
-  }
-  ChunkedLLM llm = open();
-  const std::string card = llm.register_chunk({.content = some_ids(30, 9)}).value();
-  EXPECT_EQ(llm.get_chunk(card).value().anchor, system);
-  EXPECT_EQ(stat(llm, "tokens_computed"), 30);
-}
-
-TEST_F(SavedChunks, AChangedChunkIsAsOldAsItWas) {
-  std::string first, last;
-  {
-    ChunkedLLM llm = open();
-    const auto add = [&](std::uint32_t seed) {
-      return llm.register_chunk({.content = some_ids(20, seed), .type = ChunkType::kSystemPrompt})
-          .value();
-    };
-    first = add(1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    last = add(2);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    ASSERT_TRUE(llm.update_chunk(first, {.metadata_json = R"({"a": 1})"}).ok());
-  }
-  ChunkedLLM llm = open();
-  const std::string card = llm.register_chunk({.content = some_ids(30, 9)}).value();
-  EXPECT_EQ(llm.get_chunk(card).value().anchor, last);
-  EXPECT_EQ(llm.list_chunks().value().front().chunk_id, first);
-}
-
-TEST_F(SavedChunks, TheStoreForgetsAChunkByTheTtlThatItHasNow) {
-  ChunkedLLM llm = open();
-  const auto expires = [&](const std::string& id) {
-    return !Store::open(folder_ / "store").value().find(id).value().expires_at.empty();
-  };
-  const std::string id =
-      llm.register_chunk({.content = some_ids(20, 1), .options = {.ttl_seconds = 600}}).value();
-  EXPECT_TRUE(expires(id));
-  ASSERT_TRUE(llm.update_chunk(id, {.metadata_json = R"({"a": 1})"}).ok());
-  EXPECT_TRUE(expires(id));
-  ASSERT_TRUE(llm.update_chunk(id, {.ttl_seconds = std::optional<double>()}).ok());
-  EXPECT_FALSE(expires(id));
-  ASSERT_TRUE(llm.update_chunk(id, {.ttl_seconds = 60}).ok());
-  EXPECT_TRUE(expires(id));
-}
-
-TEST_F(SavedChunks, APinOfAnotherProcessIsShownAndStaysUntilItIsTakenBack) {
-  ChunkedLLM llm = open();
-  const std::string id = llm.register_chunk({.content = some_ids(20, 1)}).value();
-  const auto shown = [&] {
-    const bool listed = llm.list_chunks().value().front().pinned;
-    EXPECT_EQ(llm.get_chunk(id).value().pinned, listed);
-    EXPECT_EQ(Store::open(folder_ / "store")->find(id)->pinned, listed);
-    return listed;
-  };
-  EXPECT_FALSE(shown());
-  ASSERT_TRUE(Store::open(folder_ / "store")->pin(id, true).ok());
-  EXPECT_TRUE(shown());
-  ASSERT_TRUE(llm.update_chunk(id, {.priority = 3}).ok());
-  EXPECT_TRUE(shown());
-  EXPECT_FALSE(llm.update_chunk(id, {.pinned = false}).value().pinned);
-  EXPECT_FALSE(shown());
-}
-
-TEST_F(SavedChunks, WhatIsDeletedOrChangedStaysSo) {
-  CompositionSpec spec;
-  {
-    ChunkedLLM llm = open();
-    spec = register_all(llm);
-    ASSERT_TRUE(llm.update_chunk(spec.context_chunk_ids[0],
-                                 {.metadata_json = R"({"source": "new"})", .pinned = true})
-                    .ok());
-    EXPECT_TRUE(llm.delete_chunk(spec.context_chunk_ids[1]).value());
-  }
-  ChunkedLLM llm = open();
-  const ChunkInfo card = llm.get_chunk(spec.context_chunk_ids[0]).value();
-  EXPECT_THAT(card.metadata_json, HasSubstr("new"));
-  EXPECT_TRUE(card.pinned);
-  EXPECT_EQ(llm.get_chunk(spec.context_chunk_ids[1]).error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(llm.generate_from_chunks(spec).error().code, ErrorCode::kNotFound);
-  EXPECT_TRUE(llm.delete_chunk(spec.context_chunk_ids[0]).value()) << "not fetched yet";
-  EXPECT_EQ(llm.list_chunks().value().size(), 2);
-  EXPECT_TRUE(llm.clear_chunks().ok());
-  EXPECT_THAT(open().list_chunks().value(), IsEmpty());
-}
-
-TEST_F(SavedChunks, ClearingCountsEachChunkOnceWhereverItIs) {
-  {
-    ChunkedLLM llm = open();
-    const CompositionSpec spec = register_all(llm);
-    ASSERT_TRUE(llm.delete_chunk(spec.query_chunk_id).ok());
-  }
-  {
-    ChunkedLLM llm = open();
-    EXPECT_EQ(llm.clear_chunks(ChunkType::kQuery).value(), 0);
-    EXPECT_EQ(llm.clear_chunks(ChunkType::kSystemPrompt).value(), 1) << "only on disk";
-    ASSERT_TRUE(llm.register_chunk({.content = some_ids(30, 9)}).ok());
-    EXPECT_EQ(llm.clear_chunks().value(), 3) << "two on disk, one there as well as in memory";
-    EXPECT_EQ(llm.clear_chunks().value(), 0);
-  }
-  EXPECT_EQ(open().clear_chunks().value(), 0);
-}
-
-TEST_F(SavedChunks, TenantsAndModelsDoNotSeeEachOthersChunks) {
-  CompositionSpec spec;
-  {
-    ChunkedLLM llm = open("alice");
-    spec = register_all(llm);
-  }
-  ChunkedLLM other = open("bob");
-  EXPECT_THAT(other.list_chunks().value(), IsEmpty());
-  EXPECT_EQ(other.get_chunk(spec.query_chunk_id).error().code, ErrorCode::kNotFound);
-  ChunkedLLM model = ChunkedLLM::open(kModel, {.dtype = "float32", .threads = 2},
-                                      {.salt = "alice", .store = folder_ / "store"})
-                         .value();
-  EXPECT_THAT(model.list_chunks().value(), IsEmpty());
 }
 
 TEST_F(SavedChunks, DamagedKvIsComputedAgainAndNeverAWrongToken) {

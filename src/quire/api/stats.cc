@@ -77,6 +77,11 @@ Result<EngineStats> LLM::engine_stats() const try {
   return base::no_memory("the call");
 }
 
+Result<std::int64_t> LLM::tokens_computed() const {
+  QUIRE_TRY(const auto runtime, impl_->open());
+  return runtime->engine().computed_tokens();
+}
+
 Result<std::string> LLM::metrics_text() const try {
   QUIRE_TRY(const auto runtime, impl_->open());
   QUIRE_TRY(const auto stats, runtime->engine().stats());

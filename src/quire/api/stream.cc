@@ -15,25 +15,6 @@
 #include "quire/types.h"
 
 namespace quire {
-namespace {
-
-// Ends a request for a caller who may not fail, and waits until its blocks are free. Gives up after
-// a few tries that were refused memory: then the request goes on to its own end.
-void abort_surely(engine::Engine& engine, RequestId id) noexcept {
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    try {
-      const auto aborted = engine.abort(id);
-      if (aborted.ok() || aborted.error().code != ErrorCode::kOutOfBlocks) {
-        return;
-      }
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
-    }
-  }
-}
-
-}  // namespace
-
 Stream::Stream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&& other) noexcept {
@@ -121,7 +102,7 @@ void Stream::close() {
   engine::Engine& engine = *impl_->engine;
   // A closed engine has ended the request already.
   if (impl_->waits) {
-    abort_surely(engine, impl_->channel->id());
+    engine.abort_surely(impl_->channel->id());
     return;
   }
   if (impl_->submission != nullptr) {

@@ -63,6 +63,12 @@ std::optional<std::string> bytes_of_fallback(std::string_view spelling) {
   return read.ptr == end ? std::optional(std::string(1, static_cast<char>(byte))) : std::nullopt;
 }
 
+// Returns the chat template that is used with or without tools, or null.
+const text::ChatTemplate* template_of(const engine::TextBundle& text, bool with_tools) {
+  const auto& used = with_tools && text.tool_template ? text.tool_template : text.chat_template;
+  return used ? &*used : nullptr;
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -173,9 +179,13 @@ Result<std::string> Tokenizer::render_chat_template(std::span<const ChatMessage>
 bool Tokenizer::has_chat_template() const { return impl_->text->chat_template.has_value(); }
 
 std::vector<std::string> Tokenizer::template_variables(bool with_tools) const {
-  const engine::TextBundle& text = *impl_->text;
-  const auto& used = with_tools && text.tool_template ? text.tool_template : text.chat_template;
-  return used ? used->variables() : std::vector<std::string>();
+  const auto* const used = template_of(*impl_->text, with_tools);
+  return used == nullptr ? std::vector<std::string>() : used->variables();
+}
+
+std::vector<std::string> Tokenizer::template_words(bool with_tools) const {
+  const auto* const used = template_of(*impl_->text, with_tools);
+  return used == nullptr ? std::vector<std::string>() : used->words();
 }
 
 std::int32_t Tokenizer::vocab_size() const { return impl_->text->tokenizer.vocab_size(); }

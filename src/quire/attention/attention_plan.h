@@ -27,9 +27,8 @@ struct WorkItem {
   std::int32_t first_head = 0;
   std::int32_t heads = 0;
   std::int32_t first_piece = 0;
-  std::int32_t last_piece = 0;  // one past
-  std::int32_t result_slot =
-      -1;  // first of rows * heads piece results; -1: works on the running state
+  std::int32_t last_piece = 0;    // one past
+  std::int32_t result_slot = -1;  // first of rows * heads; -1: works on the running state
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 

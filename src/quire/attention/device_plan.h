@@ -40,9 +40,8 @@ struct DevicePlan {
     std::int32_t query = 0;          // index into `query_rows`: which rotated query
     std::int32_t visible_begin = 0;  // tokens of the run that it sees
     std::int32_t visible_end = 0;
-    std::int32_t partial =
-        0;                 // where nothing is to be merged: ~row of the batch, to be written whole
-    std::int32_t row = 0;  // of the batch
+    std::int32_t partial = 0;  // where nothing is merged: ~row of the batch, to be written whole
+    std::int32_t row = 0;      // of the batch
   };
   // Where the partials of one row of the batch lie: [first, first + count).
   struct PartialResults {

@@ -158,8 +158,7 @@ class Json {
   Json& operator=(Json&& other) noexcept;
   ~Json();
 
-  // Builds a JSON object: Json::object({{"name", name}, {"size", 3}}). The last of equal keys
-  // counts.
+  // Builds a JSON object: object({{"name", name}, {"size", 3}}). The last of equal keys counts.
   [[nodiscard]] static Json object();
   [[nodiscard]] static Json object(std::initializer_list<JsonField> fields);
   // Builds an array: Json::array("a", 3, std::move(other)).
@@ -225,8 +224,7 @@ Json Json::array(Items&&... items) {
 // numbers, and rounds an integer beyond 64 bits to a double. The typed getters below refuse a
 // number that is not finite.
 [[nodiscard]] Result<Json> parse_model_json(std::string_view text, std::string_view what);
-// Parses a file of a model that must be a JSON object. Fails with kInvalidArgument for any other
-// value.
+// Parses a file of a model that must be a JSON object. Fails with kInvalidArgument otherwise.
 [[nodiscard]] Result<Json> parse_model_object(std::string_view text, std::string_view what);
 
 // Parses a JSON object that is kept and given back, such as metadata. Fails with kInvalidArgument

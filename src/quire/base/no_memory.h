@@ -1,6 +1,8 @@
 // Makes the error of a call that the machine refused memory. Nothing here throws.
 #pragma once
 
+#include <new>
+
 #include "quire/result.h"
 
 namespace quire::base {
@@ -11,5 +13,21 @@ namespace quire::base {
 
 // Returns a copy of `error`, or an error of no_memory() when there is no memory for a copy.
 [[nodiscard]] Error copy_of(const Error& error) noexcept;
+
+// Does `work`, which returns a Status, for a caller who may not fail. Where memory is refused, does
+// it again, at most three times in all.
+template <class Work>
+void do_surely(Work work) noexcept {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      const Status done = work();
+      if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
+        return;
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
+    }
+  }
+}
 
 }  // namespace quire::base

@@ -87,6 +87,15 @@ Result<kv::NewChunk> parse_chunk(const kv_store::StoreEntry& entry, std::string_
   return parse_chunk(value, model);
 }
 
+// Returns what people call the chunk: its metadata "name", if that is a text that an entry can have
+// for its name.
+std::string name_in(base::JsonView metadata) {
+  const base::JsonView name = metadata.find("name");
+  const std::string_view text = name.is_string() ? name.as_string() : std::string_view();
+  const bool fits = text.size() <= kv_store::kMaxNameBytes && text.find('\0') == text.npos;
+  return fits ? std::string(text) : std::string();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SavedChunks>> SavedChunks::open(const std::string& folder, std::string model,
@@ -100,21 +109,23 @@ Result<std::unique_ptr<SavedChunks>> SavedChunks::open(const std::string& folder
 
 kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
                                            const kv_store::StoreEntry* known) const {
-  auto object =
-      base::Json::object({{"model", model_},
-                          {"type", chunk_type_name(chunk.type)},
-                          {"content", chunk.content},
-                          {"token_ids", base::Json::list(*chunk.tokens)},
-                          {"metadata", base::parse_json(chunk.metadata_json, "metadata").value()},
-                          {"anchor", chunk.anchor},
-                          {"text_id", chunk.text_id},
-                          {"priority", chunk.priority}});
+  base::Json metadata = base::parse_json(chunk.metadata_json, "metadata").value();
+  std::string name = name_in(metadata.view());
+  auto object = base::Json::object({{"model", model_},
+                                    {"type", chunk_type_name(chunk.type)},
+                                    {"content", chunk.content},
+                                    {"token_ids", base::Json::list(*chunk.tokens)},
+                                    {"metadata", std::move(metadata)},
+                                    {"anchor", chunk.anchor},
+                                    {"text_id", chunk.text_id},
+                                    {"priority", chunk.priority}});
   if (chunk.ttl_seconds) {
     object.set("ttl_seconds", *chunk.ttl_seconds);
   }
   kv_store::StoreEntry entry{.key = chunk.id,
                              .tenant = chunk.salt,
                              .kind = kv_store::EntryKind::kChunk,
+                             .name = std::move(name),
                              .metadata_json = base::write_json(object),
                              .pinned = chunk.pinned};
   if (chunk.ttl_seconds) {

@@ -97,13 +97,15 @@ Status check_options(const CheckpointOptions& options) {
 Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
     const runtime::Runtime& runtime, const std::string& folder, const CheckpointOptions& options) {
   QUIRE_TRY_STATUS(check_options(options));
-  auto store = kv_store::Store::open(
-      folder, {.max_bytes = options.max_bytes, .write = {.compress = options.compress}});
+  const std::string& tenant = runtime.engine().salt_of(options.tenant);
+  auto store = kv_store::Store::open(folder, {.max_bytes = options.max_bytes,
+                                              .tenant = tenant,  // the limit is one of its own
+                                              .write = {.compress = options.compress}});
   if (!store.ok()) {
     return tiers::missing_file(std::move(store).error());
   }
   std::unique_ptr<CheckpointService> service(
-      new CheckpointService(std::move(store).value(), runtime.engine().salt_of(options.tenant)));
+      new CheckpointService(std::move(store).value(), tenant));
   QUIRE_TRY(auto manager, kv_store::CheckpointManager::create(
                               service->store_, {.series = options.series,
                                                 .tenant = service->tenant_,

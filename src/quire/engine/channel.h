@@ -49,7 +49,8 @@ class Channel {
   void finish(GenerationOutput output);
   void finish(ForwardOutput output);
   void fail(Error error);
-  // How many of the sequence's own tokens have KV.
+  // How many of the sequence's own tokens have KV; of those that a step computes, the share of the
+  // layers that are done.
   void note_computed(std::int64_t tokens) { computed_tokens_ = tokens; }
 
   // Caller side.

@@ -69,6 +69,17 @@ Status check_ids(std::span<const TokenId> ids, std::int32_t vocab_size, std::str
 // A task that ends a request may post another, which gives back what that held and posts none.
 constexpr int kTaskGenerations = 2;
 
+// Returns what to say of a number of threads that only get into each other's way; else "".
+std::string remark_on_threads(int threads) {
+  constexpr int kTooMany = 4;  // for each processor
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  return processors == 0 || threads <= kTooMany * processors
+             ? ""
+             : base::str_cat("threads is ", threads, ", but this machine has ", processors,
+                             processors == 1 ? " processor" : " processors",
+                             ": more threads than that are slower; leave threads out");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::open(const std::string& model,
@@ -101,6 +112,9 @@ Status Engine::open(const std::string& model) {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(core_, open_core(model, options_, context_, accelerator_.get()));
+  if (std::string remark = remark_on_threads(options_.threads); !remark.empty()) {
+    core_->bundle.remarks.push_back(std::move(remark));
+  }
   sessions_ =
       std::make_unique<SessionService>(thread_, core_->ledger.cache(), options_.chunks.salt);
   sessions_->attach(*hooks_.holders);
@@ -111,6 +125,16 @@ Status Engine::open(const std::string& model) {
   step_->hooks = &hooks_;
   refresh_stats();
   return {};
+}
+
+void Engine::tell_opened(const std::string& model) const {
+  const EngineStats& counters = core_->counters;
+  log().tell(LogLevel::kInfo, base::str_cat("opened ", model, " in ", counters.load_seconds, " s: ",
+                                            counters.weight_bytes, " bytes of weights, blocks of ",
+                                            counters.block_bytes, " bytes"));
+  for (const std::string& remark : core_->bundle.remarks) {
+    log().tell(LogLevel::kWarning, remark);
+  }
 }
 
 void Engine::begin_turn() { core_->ledger.cache().set_time(Clock::now()); }
@@ -249,15 +273,18 @@ Result<bool> Engine::abort(RequestId id) {
   return found;
 }
 
+void Engine::abort_surely(RequestId id) noexcept {
+  base::do_surely([&]() -> Status {
+    QUIRE_TRY([[maybe_unused]] const bool found, abort(id));
+    return {};
+  });
+}
+
 void Engine::abandon(RequestId id) noexcept {
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    try {
-      thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
-      return;
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
-    }
-  }
+  base::do_surely([&] {
+    thread_.post([this, id] { requests_->abort(id); });  // a closed engine has ended it already
+    return Status();
+  });
 }
 
 Result<std::int64_t> Engine::clear_prefix_cache() {

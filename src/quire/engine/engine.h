@@ -65,6 +65,9 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] Result<std::shared_ptr<Submission>> submit_later(NewRequest request);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
+  // Ends the request for a caller who may not fail, and waits until its blocks are free. Tries
+  // again where memory is refused; without any the request goes on to its own end.
+  void abort_surely(RequestId id) noexcept;
   // Ends the request of a caller who leaves, without waiting for the step that runs, which may
   // itself wait for files. Calls made afterwards, stats() too, find the request ended. Tries again
   // where memory is refused; without any the request goes on to its own end.
@@ -89,6 +92,9 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
   // Returns the counters, with all that was posted before the call.
   [[nodiscard]] Result<EngineStats> stats();
+  // Returns how many rows went through the model, those of the running step in part. Waits for
+  // nothing. Any thread.
+  [[nodiscard]] std::int64_t computed_tokens() const { return stats_.computed_tokens(); }
   // Ends the thread and all requests. Returns false when that was done before, or in a forked
   // child.
   bool close();
@@ -99,6 +105,8 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] EngineThread& thread() { return thread_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
   [[nodiscard]] const Log& log() const { return options_.log; }
+  // Tells the log that the model is open, and what opening did not do.
+  void tell_opened(const std::string& model) const;
   [[nodiscard]] device::ThreadPool& pool() { return pool_; }
   // Returns the error of parameters that this model does not take: kInvalidArgument.
   [[nodiscard]] Status check(const SamplingParams& params) const;

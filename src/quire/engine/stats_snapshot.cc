@@ -15,6 +15,7 @@ void StatsSnapshot::refresh(EngineCore& core, std::optional<Clock::time_point> w
   core.counters.requests_running = core.scheduler.num_running();
   core.counters.requests_waiting = core.scheduler.num_waiting();
   core.counters.waiting_since = waiting_since;
+  show_computed(core.counters.tokens_computed);
   const std::lock_guard lock(mutex_);
   stats_ = core.counters;
 }

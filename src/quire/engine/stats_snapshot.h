@@ -1,6 +1,7 @@
 // StatsSnapshot: the counters of the engine as callers of any thread see them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -18,11 +19,17 @@ class StatsSnapshot {
   // Returns the counters of the last refresh. Any thread.
   [[nodiscard]] EngineStats get() const;
 
+  // Shows how many rows went through the model, those of a step that runs in part. Engine thread.
+  void show_computed(std::int64_t tokens) { computed_tokens_ = tokens; }
+  // Returns what was shown last. Any thread.
+  [[nodiscard]] std::int64_t computed_tokens() const { return computed_tokens_; }
+
   // Tasks that were posted, and that the counters show. Any thread.
   [[nodiscard]] bool shows(std::uint64_t posted_tasks) const;
   void note_shown(std::uint64_t posted_tasks);
 
  private:
+  std::atomic<std::int64_t> computed_tokens_ = 0;
   mutable std::mutex mutex_;  // guards what follows
   EngineStats stats_;
   std::uint64_t shown_tasks_ = 0;

@@ -32,6 +32,8 @@
 namespace quire::engine {
 namespace {
 
+constexpr std::int64_t kToldRows = 64;  // of a step that says between its layers how far it is
+
 // Returns whether blocks may have come back since the plan was made, from a holder or with a task.
 bool may_get_blocks(const Step& step) {
   return step.hooks->holders->await_blocks() || step.thread.has_tasks();
@@ -170,6 +172,40 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   }
 }
 
+std::int64_t rows_of(const RunningStep& running) {
+  return std::accumulate(
+      running.runs.begin(), running.runs.end(), std::int64_t{0},
+      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
+}
+
+// What happens between the layers of a step that is launched.
+struct LayerTurn {
+  Step& step;
+  RunningStep& running;
+  const std::vector<KvGate::LoadRef>& awaited;
+  bool tells = false;  // how far prompts are
+
+  void before(int layer) const {
+    for (const KvGate::LoadRef& load : awaited) {
+      load->wait(layer);  // how it ends is seen behind the step
+    }
+    if (tells) {
+      tell(layer);
+    }
+  }
+
+ private:
+  void tell(int layer) const {
+    const std::int64_t layers = step.core.decoder().config().layers;
+    for (std::size_t i = 0; i < running.runs.size(); ++i) {
+      const sched::ScheduledRun& run = running.runs[i];
+      running.requests[i]->channel()->note_computed(run.first + run.count * layer / layers);
+    }
+    step.stats.show_computed(step.core.counters.tokens_computed +
+                             rows_of(running) * layer / layers);
+  }
+};
+
 }  // namespace
 
 bool plan_step(Step& step) {
@@ -206,15 +242,17 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
       step.builder.build(running.runs, step.wanted_logits, step.core.ledger);
   running.logits.assign(step.builder.logit_ranges().begin(), step.builder.logit_ranges().end());
   const std::vector<KvGate::LoadRef> awaited = awaited_loads(step, running.runs);
-  const std::function<void(int)> before_layer = [&awaited](int layer) {
-    for (const KvGate::LoadRef& load : awaited) {
-      load->wait(layer);  // how it ends is seen behind the step
-    }
-  };
-  if (!awaited.empty()) {
+  // A device that chooses tokens is given all layers at once.
+  const bool prefills = rows_of(running) >= kToldRows;
+  const LayerTurn turn{.step = step,
+                       .running = running,
+                       .awaited = awaited,
+                       .tells = prefills && !step.core.decoder().chooses()};
+  const std::function<void(int)> before_layer = [&turn](int layer) { turn.before(layer); };
+  if (turn.tells || !awaited.empty()) {
     batch.before_layer = &before_layer;
-    running.reads_files = true;
   }
+  running.reads_files = running.reads_files || !awaited.empty();
   if (step.core.decoder().chooses()) {
     offer_choices(step, running, batch);
   }
@@ -235,9 +273,7 @@ Status await_step(Step& step, std::span<float>& logits, base::Stopwatch& watch) 
 }
 
 void count_computed(Step& step, double seconds) {
-  const auto rows = std::accumulate(
-      step.now.runs.begin(), step.now.runs.end(), std::int64_t{0},
-      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
+  const std::int64_t rows = rows_of(step.now);
   EngineStats& counters = step.core.counters;
   counters.tokens_computed += rows;
   const attention::PlanCounters read = step.core.decoder().last_counters();

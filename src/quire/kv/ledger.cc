@@ -57,8 +57,6 @@ Ledger::Ledger(const LedgerConfig& config)
       cache_(*state_) {}
 
 Ledger::~Ledger() = default;
-Ledger::Ledger(Ledger&&) noexcept = default;
-Ledger& Ledger::operator=(Ledger&&) noexcept = default;
 
 const LedgerConfig& Ledger::config() const { return state_->shared.config(); }
 

@@ -30,8 +30,8 @@ class Ledger {
   // Makes a ledger whose blocks are all free. Precondition: config.validate().ok().
   explicit Ledger(const LedgerConfig& config);
   ~Ledger();
-  Ledger(Ledger&&) noexcept;
-  Ledger& operator=(Ledger&&) noexcept;
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
 
   [[nodiscard]] const LedgerConfig& config() const;
 

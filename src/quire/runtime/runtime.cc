@@ -4,28 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "quire/base/str.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
-#include "quire/options.h"
 #include "quire/result.h"
 
 namespace quire::runtime {
-
-namespace {
-
-void tell_opened(const std::string& model, engine::Engine& engine) {
-  const engine::EngineStats& counters = engine.core().counters;
-  engine.log().tell(
-      LogLevel::kInfo,
-      base::str_cat("opened ", model, " in ", counters.load_seconds, " s: ", counters.weight_bytes,
-                    " bytes of weights, blocks of ", counters.block_bytes, " bytes"));
-  for (const std::string& remark : engine.bundle().remarks) {
-    engine.log().tell(LogLevel::kWarning, remark);
-  }
-}
-
-}  // namespace
 
 Result<std::shared_ptr<Runtime>> Runtime::start(const std::string& model,
                                                 const engine::EngineOptions& options) {
@@ -40,7 +23,7 @@ Result<std::shared_ptr<Runtime>> Runtime::start(const std::string& model,
                                                 .listeners = {&runtime->tiers_.reload_policy()}});
   QUIRE_TRY_STATUS(runtime->chunks_.library().open());
   QUIRE_TRY_STATUS(runtime->engine().start());
-  tell_opened(model, runtime->engine());
+  runtime->engine().tell_opened(model);
   return runtime;
 }
 

@@ -212,6 +212,7 @@ Result<RenderedPrompt> ChatTemplate::render(base::JsonView variables,
 const std::string& ChatTemplate::source() const { return impl_->source; }
 
 std::vector<std::string> ChatTemplate::variables() const { return impl_->parsed.variables; }
+std::vector<std::string> ChatTemplate::words() const { return impl_->parsed.words; }
 
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables,
                          RenderOptions& options) {

@@ -81,6 +81,8 @@ class ChatTemplate {
   [[nodiscard]] const std::string& source() const;
   // Returns the variables that some path through the template reads, in order of the alphabet.
   [[nodiscard]] std::vector<std::string> variables() const;
+  // Returns the names and strings that stand in tags of the template, in order of the alphabet.
+  [[nodiscard]] std::vector<std::string> words() const;
 
  private:
   struct Impl;

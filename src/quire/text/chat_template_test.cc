@@ -483,5 +483,16 @@ TEST(ChatTemplate, TellsWhichVariablesItReads) {
       ElementsAre("g", "i"));
 }
 
+TEST(ChatTemplate, TellsTheNamesAndStringsOfItsTags) {
+  const auto words_of = [](std::string_view source) {
+    return ChatTemplate::parse(source).value().words();
+  };
+  EXPECT_THAT(words_of("text 'role' {# name #}"), ElementsAre());
+  EXPECT_THAT(words_of("{{ m.role ~ m['con' ~ \"tent\"] }}role"),
+              ElementsAre("con", "m", "role", "tent"));
+  EXPECT_THAT(words_of("{% if m['role'] == 'user' %}{{ m.role }}{% endif %}"),
+              ElementsAre("endif", "if", "m", "role", "user"));
+}
+
 }  // namespace
 }  // namespace quire::text

@@ -10,8 +10,7 @@
 
 namespace quire::text {
 
-// The JSON object and its type. kInvalidArgument naming `section` when it is not an object with a
-// type.
+// The JSON object and its type. kInvalidArgument naming `section` when it is none with a type.
 struct TypedSection {
   base::JsonView object;
   std::string type;

@@ -64,8 +64,7 @@ class FewColumns {
   template <int N>
   __device__ void attend(int index) {
     Sums<N> mine;
-    int num_partials[N] =
-        {};  // of the rows of columns that this thread asks about; not needed soon
+    int num_partials[N] = {};  // of rows of columns that this thread asks about; not needed soon
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (merges_) {

@@ -404,8 +404,7 @@ class Columns {
     }
   }
 
-  // Who brings the last partial of a row merges them all; a warpgroup shares what that is of an
-  // item.
+  // Who brings the last partial of a row merges all; a warpgroup shares what that is of an item.
   __device__ void merge(int index) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
     if (busy()) {

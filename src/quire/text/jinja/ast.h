@@ -96,6 +96,9 @@ struct Template {
   // Names that some path through the template looks up before it sets them, in order of the
   // alphabet, without the language's own functions.
   std::vector<std::string> variables;
+  // Names and strings that stand in its tags, in order of the alphabet: keys and roles that it may
+  // read are among them.
+  std::vector<std::string> words;
 };
 
 }  // namespace quire::text::jinja

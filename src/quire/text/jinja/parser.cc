@@ -317,6 +317,18 @@ class Parser {
   int loops_ = 0;  // around the current tag, within its macro
 };
 
+std::vector<std::string> words_of(const std::vector<Token>& tokens) {
+  std::vector<std::string> words;
+  for (const Token& token : tokens) {
+    if (token.kind == TokenKind::kName || token.kind == TokenKind::kString) {
+      words.push_back(token.text);
+    }
+  }
+  std::ranges::sort(words);
+  words.erase(std::ranges::unique(words).begin(), words.end());
+  return words;
+}
+
 }  // namespace
 
 Result<Template> parse_template(std::string_view source) {
@@ -325,7 +337,10 @@ Result<Template> parse_template(std::string_view source) {
                    " are read");
   }
   QUIRE_TRY(auto tokens, tokenize(source));
-  return Parser(std::move(tokens)).run();
+  std::vector<std::string> words = words_of(tokens);
+  QUIRE_TRY(Template out, Parser(std::move(tokens)).run());
+  out.words = std::move(words);
+  return out;
 }
 
 }  // namespace quire::text::jinja
