@@ -12,7 +12,9 @@ def python_exports(root):
     """Returns {module: its names in __all__} in the order of the package's imports."""
     tree = ast.parse((root / "bindings/python/quire/__init__.py").read_text())
     listed = next(ast.literal_eval(each.value) for each in tree.body if isinstance(each, ast.Assign) and each.targets[0].id == "__all__")
-    found = {each.module: [name.name for name in each.names] for each in tree.body if isinstance(each, ast.ImportFrom)}
+    found = {each.module: [name.name for name in each.names if not (name.asname or "").startswith("_")]
+             for each in tree.body if isinstance(each, ast.ImportFrom)}
+    found = {module: names for module, names in found.items() if names}
     assert sorted(listed) == sorted(sum(found.values(), [])), "every name of __all__ is imported in __init__.py"
     return found
 

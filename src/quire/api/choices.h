@@ -12,9 +12,11 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 
@@ -36,5 +38,15 @@ using SubmitChoices = std::function<Result<std::vector<std::shared_ptr<engine::C
 [[nodiscard]] Result<std::vector<GenerationOutput>> run_choices(
     engine::Engine& engine, std::size_t count, std::span<const SamplingParams> params,
     const SubmitChoices& submit, const Interrupt& interrupted);
+
+// Returns true when some request wants several outputs.
+[[nodiscard]] bool asks_for_choices(std::span<const SamplingParams> params);
+
+// Runs prompts of ids as run_choices() does, and tells `progress`, if there is one, how many tokens
+// of them are computed. `options` holds none, one, or one for each prompt.
+[[nodiscard]] Result<std::vector<GenerationOutput>> generate_choices(
+    engine::Engine& engine, std::span<const std::vector<TokenId>> prompts,
+    std::span<const SamplingParams> params, std::span<const RequestOptions> options,
+    const Interrupt& interrupted, const PromptProgress& progress);
 
 }  // namespace quire

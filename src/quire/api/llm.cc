@@ -48,6 +48,8 @@ Error closed_error() {
   return {.code = ErrorCode::kClosed, .message = "the LLM is closed; open the model again"};
 }
 
+}  // namespace
+
 Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prompt& prompt,
                                         const Interrupt& interrupted) {
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
@@ -60,8 +62,6 @@ Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine, const Prom
   base::WorkMeter meter(text::kWorkOfCall, interrupted);
   return engine.text()->tokenizer.encode(std::get<std::string>(prompt), {.meter = &meter});
 }
-
-}  // namespace
 
 Result<std::shared_ptr<runtime::Runtime>> LLM::Impl::open() const try {
   QUIRE_TRY_STATUS(home.check());
@@ -148,22 +148,6 @@ RequestOptions options_of(std::span<const RequestOptions> options, std::size_t i
   return options.empty() ? RequestOptions() : options[options.size() == 1 ? 0 : index];
 }
 
-namespace {
-
-// Says how far the requests of the channels are, whose prompts have so many tokens.
-void report(std::span<const std::shared_ptr<engine::Channel>> channels,
-            std::span<const std::int64_t> tokens, const PromptProgress& progress) {
-  std::int64_t done = 0;
-  std::int64_t wanted = 0;
-  for (std::size_t i = 0; i < channels.size(); ++i) {
-    done += std::min(channels[i]->computed_tokens(), tokens[i]);
-    wanted += tokens[i];
-  }
-  progress(done, wanted);
-}
-
-}  // namespace
-
 Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt> prompts,
                                                           std::span<const SamplingParams> params,
                                                           const Interrupt& interrupted,
@@ -172,40 +156,23 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY_STATUS(check_counts(prompts.size(), params.size(), options.size(), "prompt"));
   std::vector<std::vector<TokenId>> ids;
-  std::vector<std::int64_t> tokens;
   for (const Prompt& prompt : prompts) {
     QUIRE_TRY(ids.emplace_back(), prompt_ids(*engine, prompt, interrupted));
-    tokens.push_back(std::ssize(ids.back()));
   }
-  std::vector<std::shared_ptr<engine::Channel>> first;  // of each prompt, once all are submitted
-  const auto submit = [&](std::span<const Choice> choices) {
-    std::vector<NewRequest> requests;
-    for (const Choice& choice : choices) {
-      RequestOptions whose = options_of(options, choice.prompt);
-      requests.push_back({.prompt = ids[choice.prompt],
-                          .params = choice.params,
-                          .session = std::move(whose.session),
-                          .salt = std::move(whose.salt),
-                          .streaming = choice.leads,
-                          .explain = whose.explain && choice.index == 0});
-    }
-    auto channels = engine->submit(std::move(requests));
-    if (channels.ok() && first.empty()) {
-      first = *channels;
-    }
-    return channels;
-  };
-  if (!progress) {
-    return run_choices(*engine, prompts.size(), params, submit, interrupted);
+  if (progress || asks_for_choices(params)) {
+    return generate_choices(*engine, ids, params, options, interrupted, progress);
   }
-  auto outputs = run_choices(*engine, prompts.size(), params, submit, [&] {
-    report(first, tokens, progress);
-    return interrupted && interrupted();
-  });
-  if (outputs.ok()) {
-    report(first, tokens, progress);
+  std::vector<NewRequest> requests;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    RequestOptions whose = options_of(options, i);
+    requests.push_back({.prompt = std::move(ids[i]),
+                        .params = params[params.size() == 1 ? 0 : i],
+                        .session = std::move(whose.session),
+                        .salt = std::move(whose.salt),
+                        .explain = whose.explain});
   }
-  return outputs;
+  QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+  return await_outputs(*engine, channels, interrupted);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -300,68 +267,6 @@ Result<Tokenizer> LLM::tokenizer() const try {
 Result<std::vector<std::string>> LLM::remarks() const try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   return engine->bundle().remarks;
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<std::int64_t> LLM::clear_prefix_cache() try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->clear_prefix_cache();
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Status LLM::pause_session(const std::string& session, std::optional<double> expected_return_seconds,
-                          const std::string& salt) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->sessions().pause(session, salt, expected_return_seconds);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Status LLM::close_session(const std::string& session, const std::string& salt) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->sessions().close(session, salt);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Status LLM::set_retention(const std::string& session, const SessionRetention& retention,
-                          const std::string& salt) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  return engine->sessions().set_retention(session, salt, retention);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<std::vector<ReusePart>> LLM::explain(const Prompt& prompt,
-                                            const RequestOptions& options) const try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
-  QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
-  return engine->explain(ids, options.salt);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<std::vector<CachedPart>> LLM::explain_across_salts(const Prompt& prompt) const try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, {}));
-  QUIRE_TRY(const std::vector<std::int32_t> lengths, engine->cached_prefixes(ids));
-  std::vector<CachedPart> parts;
-  std::int64_t position = 0;
-  for (std::size_t left = lengths.size(); left > 0; --left) {  // the shortest first
-    if (const std::int64_t end = lengths[left - 1]; end > position) {
-      parts.push_back({.position = position,
-                       .tokens = end - position,
-                       .num_salts = static_cast<std::int64_t>(left)});
-      position = end;
-    }
-  }
-  if (position < std::ssize(ids)) {
-    parts.push_back({.position = position, .tokens = std::ssize(ids) - position});
-  }
-  return parts;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

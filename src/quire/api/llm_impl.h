@@ -8,12 +8,15 @@
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "quire/engine/engine.h"
 #include "quire/engine/home_process.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
+#include "quire/types.h"
 
 namespace quire {
 
@@ -29,6 +32,10 @@ struct LLM::Impl {
   [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const;
 };
 
+// Returns the ids of a prompt; encodes a text, with the errors of a request.
+[[nodiscard]] Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine,
+                                                      const Prompt& prompt,
+                                                      const Interrupt& interrupted);
 // kInvalidArgument unless a batch has one params, or one per request, and no, one or as many
 // options. `what`: what a request is called.
 [[nodiscard]] Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
