@@ -75,7 +75,7 @@ class SamplingParams:
         """Up to 65,536 pairs of id and finite number. The number is added to the logit of the id."""
     @property
     def n(self) -> int:
-        """Number of outputs, 1 to 16, for one computation of the prompt."""
+        """Number of outputs, 1 to 16, for one computation of the prompt"""
 
 class Mark:
     """A moment of one sequence, from its checkpoint()."""
