@@ -23,6 +23,7 @@ STEPS = 40  # moments in which the program gets to its end
 STILL = 0.1  # seconds between two of them
 CLEAR = "\r\x1b[K"
 TOKENS = 1800
+COMPUTING = r"computing (\d+) of (\d+) tokens, (\d+) s"
 
 
 def command(*arguments):
@@ -98,23 +99,28 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual([line for line in lines if line and not re.match(r"loading \d+ %$|computing \d", line)], [])
         return found
 
-    def test_on_a_terminal_a_line_says_how_far_loading_is_and_goes(self):
-        loading = []
-        for _ in range(4):  # on a busy machine a moment may be as long as loading, which is a small part
-            out, screen = run_slowly(self.ask("5,6"), on_terminal=True, steps=4 * STEPS)
-            if not lines_of(screen):
-                continue
-            loading = self.assert_counts_up(lines_of(screen), r"loading (\d+) %")
-            if len(set(loading)) > 1:
+    def shown(self, command_of, pattern, wanted=2, steps=STEPS, like=None):
+        """(stdout, the numbers of a line that counts up) of a slow program. `command_of` gives the command of a try, and
+        `like` one that takes as long.
+
+        On a busy machine a moment may be as long as the whole wait: then the next try has shorter ones.
+        """
+        for attempt in range(5):
+            out, screen = run_slowly(command_of(attempt), on_terminal=True, like=like and like(attempt), steps=steps << attempt)
+            if len(set(filter(re.compile(pattern).fullmatch, lines_of(screen)))) >= wanted:
                 break
+        self.assertNotEqual(screen, "", "nothing was said")
+        return out, self.assert_counts_up(lines_of(screen), pattern)
+
+    def test_on_a_terminal_a_line_says_how_far_loading_is_and_goes(self):
+        out, loading = self.shown(lambda _: self.ask("5,6"), r"loading (\d+) %", steps=4 * STEPS)
         self.assertGreater(len(set(loading)), 1)
         self.assertLessEqual(loading[-1][0], 100)
         self.assertEqual(len(json.loads(out)["token_ids"]), 2)
         self.assertNotIn("\x1b", out)
 
     def test_on_a_terminal_a_line_says_how_many_tokens_of_the_prompt_are_computed_and_goes(self):
-        out, screen = run_slowly(self.ask(self.ids), on_terminal=True)
-        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) of (\d+) tokens, (\d+) s")
+        out, computing = self.shown(lambda _: self.ask(self.ids), COMPUTING)
         self.assertEqual({of for _, of, _ in computing}, {TOKENS})
         self.assertLess(computing[0][0], TOKENS)
         self.assertGreaterEqual(computing[0][2], 1, "within the first second there is no line")
@@ -125,8 +131,7 @@ class ProgressTest(unittest.TestCase):
 
     def test_the_count_grows_within_a_step_too(self):
         whole = [each for each in self.ask(self.ids) if each not in self.slow[2:]]  # one step computes the prompt
-        _, screen = run_slowly(whole, on_terminal=True, steps=2 * STEPS)
-        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) of (\d+) tokens, (\d+) s")
+        _, computing = self.shown(lambda _: whole, COMPUTING, wanted=4, steps=2 * STEPS)
         within = {done for done, _, _ in computing if 0 < done < TOKENS}
         self.assertGreater(len(within), 1, computing)
 
@@ -137,21 +142,19 @@ class ProgressTest(unittest.TestCase):
         asked = ["--document", self.folder / "card", "--temperature", "0", "--max-tokens", "2", "--ignore-eos", *self.slow]
         told = json.loads(subprocess.run(command("run", MODEL, "Who?", "--format", "json", *asked), stdin=subprocess.DEVNULL,
                                          capture_output=True, text=True, timeout=SECONDS).stdout)
-        _, screen = run_slowly(command("run", MODEL, "Who?", *asked), on_terminal=True)
-        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) of (\d+) tokens, (\d+) s")
+        _, computing = self.shown(lambda _: command("run", MODEL, "Who?", *asked), COMPUTING)
         self.assertEqual({of for _, of, _ in computing}, {told["usage"]["prompt_tokens"]})
 
     def test_a_chat_says_how_many_tokens_of_its_documents_are_computed_before_the_first_question(self):
         with open(self.folder / "card", "w") as file:
             file.write("Ada keeps a goose. " * 300)
-        _, screen = run_slowly(command("chat", MODEL, "--document", self.folder / "card", *self.slow), on_terminal=True)
-        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) of (\d+) tokens, (\d+) s")
+        _, computing = self.shown(lambda _: command("chat", MODEL, "--document", self.folder / "card", *self.slow), COMPUTING)
         self.assertGreater(computing[-1][1], 1000)
         self.assertGreater(len({done for done, _, _ in computing}), 1)
 
     def test_on_a_terminal_registering_says_how_many_tokens_it_has_computed(self):
-        out, screen = run_slowly(self.add("slow"), on_terminal=True, like=self.add("quick"))
-        computing = self.assert_counts_up(lines_of(screen), r"computing (\d+) of (\d+) tokens, (\d+) s")
+        out, computing = self.shown(lambda attempt: self.add(f"slow-{attempt}"), COMPUTING,
+                                    like=lambda attempt: self.add(f"quick-{attempt}"))
         self.assertEqual({of for _, of, _ in computing}, {TOKENS})
         self.assertGreater(len({done for done, _, _ in computing}), 1)
         self.assertLessEqual(computing[-1][0], TOKENS)
