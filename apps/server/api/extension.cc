@@ -294,10 +294,10 @@ Checked<Extension> read_extension(const Call& call) {
   if (!extension.deadline_ms) {
     extension.deadline_ms = deadline;
   }
-  if (extension.session.empty() &&
-      (extension.close_session || extension.expected_return_seconds)) {
-    return invalid(extension.close_session ? "quire.close_session" : "quire.expected_return_seconds",
-                   "needs quire.session");
+  if (extension.session.empty() && (extension.close_session || extension.expected_return_seconds)) {
+    return invalid(
+        extension.close_session ? "quire.close_session" : "quire.expected_return_seconds",
+        "needs quire.session");
   }
   return extension;
 }
