@@ -122,7 +122,7 @@ const FieldTable& extension_table() {
     return rules;
   }();
   static const FieldTable table{
-      "QuireExtension", "Asks of a request to Quire alone.", {how_rules(), serve}};
+      "QuireExtension", "Asks of a request beyond its API.", {how_rules(), serve}};
   return table;
 }
 
