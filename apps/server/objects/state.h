@@ -29,6 +29,7 @@ class ObjectState final : public Objects {
                  std::string_view error) override {
     requests.add(run, report, error);
   }
+  [[nodiscard]] bool make_room() override { return sequences.drop_idle() > 0; }
   void fill(Gauges& gauges) const override;
 
   ChunkQuotas quotas;
