@@ -87,8 +87,8 @@ bool is_json(std::string_view content_type) {
 }
 
 std::span<const Endpoint> (*const kEndpointLists[])() = {
-    health_endpoints, model_endpoints, chat_endpoints, completion_endpoints, native_endpoints,
-    object_endpoints, token_endpoints, info_endpoints, metrics_endpoints,    openapi_endpoints};
+    health_endpoints, model_endpoints, chat_endpoints,    completion_endpoints, native_endpoints,
+    token_endpoints,  info_endpoints,  metrics_endpoints, openapi_endpoints,    object_endpoints};
 
 }  // namespace
 
