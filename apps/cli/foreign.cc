@@ -27,8 +27,7 @@ constexpr std::string_view kAlways = "Quire always does it, so leave it out";
 constexpr std::string_view kNeverAsked = "nothing is to be set here, so leave it out";
 constexpr std::string_view kPrefixes =
     "prefixes are always reused; --no-prefix-cache leaves that out, --store keeps chunks";
-constexpr std::string_view kServes =
-    "quire serve MODEL serves a model over HTTP";
+constexpr std::string_view kServes = "quire serve MODEL serves a model over HTTP";
 constexpr std::string_view kNothingStays =
     "no process stays behind: a command loads its model and takes it along when it ends";
 constexpr std::string_view kModelsAreFiles =
