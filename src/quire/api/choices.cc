@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "quire/api/await.h"
 #include "quire/api/llm_impl.h"
+#include "quire/base/no_memory.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
@@ -34,16 +36,23 @@ SamplingParams params_of(const SamplingParams& params, std::int32_t index) {
   return one;
 }
 
-// Blocks until each has given a token or has ended.
-Status await_first(Channels leading, const Interrupt& interrupted) {
-  for (const auto& channel : leading) {
-    while (!channel->wait(interrupted ? kInterruptPollMs : -1)) {
+// Blocks until each first choice that leads has given a token or has ended. Then starts the others,
+// and puts their channels behind those of the first.
+Status start_others(std::span<const Choice> first, std::span<const Choice> others,
+                    std::vector<std::shared_ptr<engine::Channel>>& channels,
+                    const SubmitChoices& submit, const Interrupt& interrupted) try {
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    while (first[i].leads && !channels[i]->wait(interrupted ? kInterruptPollMs : -1)) {
       if (interrupted()) {
         return {ErrorCode::kCancelled, "the call was interrupted"};
       }
     }
   }
+  QUIRE_TRY(auto more, submit(others));
+  std::ranges::move(more, std::back_inserter(channels));
   return {};
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
 }
 
 // Says how far the requests of the channels are, whose prompts have so many tokens.
@@ -74,23 +83,15 @@ Result<std::vector<GenerationOutput>> run_choices(engine::Engine& engine, std::s
       others.push_back({.prompt = i, .params = params_of(asked, choice), .index = choice});
     }
   }
-  QUIRE_TRY(auto channels, submit(first));
+  std::vector<std::shared_ptr<engine::Channel>> channels;  // memory for all, before any runs
+  channels.reserve(count + others.size());
+  QUIRE_TRY(auto started, submit(first));
+  std::ranges::move(started, std::back_inserter(channels));
   if (!others.empty()) {
-    std::vector<std::shared_ptr<engine::Channel>> leading;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (first[i].leads) {
-        leading.push_back(channels[i]);
-      }
-    }
-    Status led = await_first(leading, interrupted);
-    if (led.ok()) {
-      auto more = submit(others);
-      led = more.ok() ? Status() : more.error();
-      std::ranges::move(more.ok() ? *more : decltype(channels)(), std::back_inserter(channels));
-    }
-    if (!led.ok()) {
+    const Status more = start_others(first, others, channels, submit, interrupted);
+    if (!more.ok()) {
       std::ranges::for_each(channels, [&](const auto& each) { engine.abandon(each->id()); });
-      return led.error();
+      return more.error();
     }
   }
   QUIRE_TRY(auto outputs, await_outputs(engine, channels, interrupted));
@@ -117,6 +118,7 @@ Result<std::vector<GenerationOutput>> generate_choices(
   std::ranges::transform(prompts, std::back_inserter(tokens),
                          [](const auto& ids) { return std::ssize(ids); });
   std::vector<std::shared_ptr<engine::Channel>> first;  // of each prompt, once all are submitted
+  first.reserve(prompts.size());
   const auto submit = [&](std::span<const Choice> choices) {
     std::vector<engine::NewRequest> requests;
     for (const Choice& choice : choices) {
@@ -130,7 +132,7 @@ Result<std::vector<GenerationOutput>> generate_choices(
     }
     auto channels = engine.submit(std::move(requests));
     if (channels.ok() && first.empty()) {
-      first = *channels;
+      first.assign(channels->begin(), channels->end());
     }
     return channels;
   };
