@@ -38,6 +38,7 @@ def test_the_programs_of_the_guides_are_well_typed(mypy):
     programs = []
     for guide in GUIDES:
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / guide).read_text(), re.S)
+        blocks = [block for block in blocks if "import openai" not in block]  # tests/clients runs it, where openai is
         programs += blocks if guide == "README.md" else ["\n".join(blocks)]
     assert mypy(*programs) == ""
 
