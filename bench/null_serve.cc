@@ -1,7 +1,6 @@
 // `quire serve` over an engine that computes nothing, for the cost of HTTP and of the API alone.
 //
 //   null_serve MODEL PORT     the tokenizer is that of MODEL; port 0 takes a free one
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,8 +11,11 @@
 #include "api/api.h"
 #include "api/metrics.h"
 #include "config.h"
+#include "loop.h"
+#include "message.h"
 #include "must.h"
 #include "process/process.h"
+#include "quire/result.h"
 #include "quire/tokenizer.h"
 #include "service.h"
 #include "testing/null_engine.h"

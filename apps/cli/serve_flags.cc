@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "config.h"
 #include "generate.h"
 #include "keys.h"
 #include "options.h"

@@ -1,7 +1,6 @@
 // Service over Api and LlmEngine.
 #include "service.h"
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -9,6 +8,10 @@
 #include "api/api.h"
 #include "api/llm_engine.h"
 #include "api/metrics.h"
+#include "config.h"
+#include "loop.h"
+#include "message.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

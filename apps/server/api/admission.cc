@@ -3,13 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ratio>
 #include <string>
 #include <utility>
 
 #include "api/errors.h"
+#include "config.h"
+#include "keys.h"
+#include "loop.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

@@ -15,6 +15,10 @@
 
 #include "api/errors.h"
 #include "api/metrics.h"
+#include "api/router.h"
+#include "message.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

@@ -15,14 +15,21 @@
 #include <vector>
 
 #include "api/call.h"
+#include "api/completions.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
+#include "api/extension.h"
 #include "api/fields.h"
 #include "api/generation.h"
+#include "api/json.h"
 #include "api/messages.h"
 #include "api/openai.h"
 #include "api/render.h"
+#include "api/router.h"
 #include "api/sampling.h"
+#include "quire/chunk_types.h"
+#include "quire/output.h"
+#include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::server {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,6 +1,5 @@
 #include "api/extension.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -9,12 +8,15 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 #include <vector>
 
+#include "api/call.h"
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/json.h"
+#include "message.h"
 #include "quire/chunk_types.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

@@ -12,6 +12,8 @@
 
 #include "api/errors.h"
 #include "api/json.h"
+#include "config.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

@@ -6,21 +6,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <ratio>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "api/admission.h"
+#include "api/call.h"
 #include "api/errors.h"
 #include "api/holds.h"
 #include "api/metrics.h"
 #include "api/stall.h"
+#include "engine.h"
+#include "keys.h"
+#include "loop.h"
+#include "message.h"
 #include "objects/objects.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

@@ -7,8 +7,9 @@
 #include "api/call.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
-#include "api/json.h"
+#include "api/router.h"
 #include "api/stall.h"
+#include "message.h"
 
 namespace quire::server {
 namespace {

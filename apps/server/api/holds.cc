@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,9 +12,13 @@
 #include <vector>
 
 #include "api/call.h"
+#include "engine.h"
+#include "loop.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/result.h"
 #include "quire/sequence.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

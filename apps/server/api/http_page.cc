@@ -1,13 +1,14 @@
 // The part of docs/http.md that the tables make.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api/fields.h"
-#include "api/json.h"
 #include "api/openapi.h"
 #include "api/router.h"
 

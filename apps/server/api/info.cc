@@ -8,7 +8,9 @@
 #include "api/call.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
-#include "api/json.h"
+#include "api/router.h"
+#include "engine.h"
+#include "quire/result.h"
 #include "quire/tools.h"
 
 namespace quire::server {

@@ -14,10 +14,15 @@
 #include <variant>
 #include <vector>
 
+#include "config.h"
+#include "engine.h"
 #include "quire/chunks.h"
 #include "quire/diagnostics.h"
 #include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
 #include "quire/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

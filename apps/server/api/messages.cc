@@ -15,7 +15,11 @@
 #include "api/fields.h"
 #include "api/json.h"
 #include "api/prompts.h"
+#include "engine.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
 #include "quire/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

@@ -4,6 +4,7 @@
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
+#include <prometheus/labels.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
@@ -19,8 +20,11 @@
 #include <vector>
 
 #include "api/generation.h"
+#include "message.h"
 #include "quire/output.h"
+#include "quire/stats.h"
 #include "quire/tools.h"
+#include "service.h"
 
 namespace quire::server {
 namespace {

@@ -2,19 +2,23 @@
 #include "api/metrics_endpoint.h"
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
-#include "api/admission.h"
 #include "api/call.h"
 #include "api/endpoints.h"
 #include "api/generation.h"
 #include "api/holds.h"
 #include "api/metrics.h"
+#include "api/router.h"
 #include "api/stall.h"
+#include "loop.h"
+#include "message.h"
 #include "objects/objects.h"
+#include "quire/stats.h"
 
 namespace quire::server {
 namespace {

@@ -1,7 +1,8 @@
 // GET /v1/models: one body that clients of three vendors read (rule O1).
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <ctime>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,8 +11,8 @@
 #include "api/call.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
-#include "api/json.h"
 #include "api/router.h"
+#include "quire/result.h"
 #include "quire/tools.h"
 
 namespace quire::server {

@@ -2,7 +2,6 @@
 // /v1/explain (rules N1, N3 and N4).
 #include "api/native.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,12 +19,19 @@
 #include "api/extension.h"
 #include "api/fields.h"
 #include "api/generation.h"
+#include "api/json.h"
 #include "api/render.h"
+#include "api/router.h"
 #include "api/sampling.h"
 #include "api/source.h"
 #include "quire/chunks.h"
 #include "quire/fields.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

@@ -1,6 +1,5 @@
 #include "api/openai.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,8 +15,12 @@
 #include "api/extension.h"
 #include "api/fields.h"
 #include "api/generation.h"
+#include "api/json.h"
 #include "api/render.h"
 #include "api/sampling.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

@@ -4,18 +4,18 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "api/call.h"
 #include "api/endpoints.h"
 #include "api/fields.h"
 #include "api/json.h"
 #include "api/router.h"
+#include "message.h"
 #include "quire/tools.h"
 
 namespace quire::server {

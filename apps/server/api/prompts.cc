@@ -8,7 +8,11 @@
 #include <vector>
 
 #include "api/errors.h"
+#include "engine.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
 #include "quire/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::server {
 

@@ -14,6 +14,8 @@
 
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/json.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
 

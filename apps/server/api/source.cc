@@ -12,10 +12,15 @@
 #include "api/errors.h"
 #include "api/extension.h"
 #include "api/fields.h"
+#include "api/json.h"
 #include "api/messages.h"
 #include "api/prompts.h"
 #include "api/sampling.h"
+#include "engine.h"
 #include "quire/chunks.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

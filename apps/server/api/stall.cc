@@ -1,7 +1,6 @@
 #include "api/stall.h"
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <utility>
 

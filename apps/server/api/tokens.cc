@@ -1,7 +1,7 @@
 // Small endpoints of others about tokens: /tokenize, /detokenize, /apply-template and render (rules
 // L1 and L2).
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,13 +15,18 @@
 #include "api/endpoints.h"
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/generation.h"
 #include "api/messages.h"
-#include "api/prompts.h"
 #include "api/render.h"
+#include "api/router.h"
 #include "api/sampling.h"
 #include "api/utf8.h"
+#include "engine.h"
 #include "quire/fields.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
 #include "quire/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

@@ -7,11 +7,11 @@
 #include <ctime>
 #include <memory>
 #include <optional>
+#include <ratio>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "api/errors.h"
 #include "http/channel.h"
 #include "http/connection.h"
 #include "http/exchange.h"

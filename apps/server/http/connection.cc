@@ -13,10 +13,12 @@
 #include <utility>
 
 #include "api/errors.h"
+#include "config.h"
 #include "http/channel.h"
 #include "http/exchange.h"
 #include "http/gate.h"
 #include "http/head.h"
+#include "http/parser.h"
 #include "http/request_id.h"
 #include "message.h"
 

@@ -1,7 +1,15 @@
 // All of Asio and Beast: the loop, its workers, listeners, channels, and Beast's parser.
 #include <arpa/inet.h>
+#include <asm-generic/socket.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/prov_ssl.h>
+#include <openssl/ssl.h>
+#include <openssl/tls1.h>
+#include <openssl/types.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -17,6 +25,7 @@
 #include <boost/asio/ssl/context.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +42,6 @@
 #include "http/asio_channels.h"
 #include "http/asio_loop.h"
 #include "http/beast_parser.h"
-#include "http/channel.h"
 #include "http/head.h"
 #include "http/parser.h"
 #include "http/reactor.h"

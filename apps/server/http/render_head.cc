@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,12 +14,16 @@
 #include "api/chat.h"
 #include "api/errors.h"
 #include "api/generation.h"
+#include "api/json.h"
 #include "api/messages.h"
 #include "api/sampling.h"
 #include "api/source.h"
+#include "engine.h"
 #include "objects/chunks.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "keys.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
+#include "quire/result.h"
 #include "quire/tokenizer.h"
 #include "quire/types.h"
 

@@ -13,13 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "api/admission.h"
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/json.h"
+#include "api/router.h"
 #include "api/sampling.h"
+#include "objects/chunk_counts.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

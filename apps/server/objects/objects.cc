@@ -18,6 +18,7 @@
 #include "api/source.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
+#include "quire/result.h"
 
 namespace quire::server {
 

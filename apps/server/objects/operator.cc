@@ -1,5 +1,6 @@
 // For the operator: the store, the prefix cache and the counters (rule N8).
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -7,13 +8,15 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/json.h"
+#include "api/router.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
+#include "quire/result.h"
 #include "quire/stats.h"
 #include "quire/store.h"
 

@@ -8,8 +8,10 @@
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/generation.h"
+#include "api/router.h"
 #include "objects/request_log.h"
 #include "objects/state.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

@@ -16,11 +16,15 @@
 #include "api/fields.h"
 #include "api/messages.h"
 #include "api/prompts.h"
+#include "api/router.h"
 #include "api/sampling.h"
 #include "objects/sequences.h"
 #include "objects/state.h"
-#include "quire/chunks.h"
+#include "quire/interrupt.h"
+#include "quire/result.h"
+#include "quire/sequence_types.h"
 #include "quire/tokenizer.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "api/errors.h"
 #include "loop.h"
 #include "objects/state.h"
+#include "quire/result.h"
+#include "quire/sequence.h"
 
 namespace quire::server {
 

@@ -16,18 +16,25 @@
 #include <variant>
 #include <vector>
 
+#include "api/admission.h"
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/fields.h"
 #include "api/generation.h"
 #include "api/llm_engine.h"
 #include "api/native.h"
+#include "api/router.h"
 #include "api/sampling.h"
 #include "api/source.h"
+#include "engine.h"
 #include "objects/sequence_table.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
+#include "quire/interrupt.h"
 #include "quire/llm.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {

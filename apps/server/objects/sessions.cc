@@ -8,9 +8,11 @@
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/fields.h"
+#include "api/router.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
 #include "quire/options.h"
+#include "quire/result.h"
 
 namespace quire::server {
 namespace {

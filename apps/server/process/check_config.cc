@@ -1,12 +1,13 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "config.h"
 #include "process/logs.h"
 #include "process/process.h"
+#include "quire/options.h"
 #include "quire/result.h"
 
 namespace quire::server {

@@ -1,10 +1,11 @@
 #include "process/process.h"
 
-#include <fcntl.h>
 #include <signal.h>  // POSIX
 #include <sys/resource.h>
+#include <sys/types.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdint>

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include "message.h"
 
 namespace quire::server {
 namespace {

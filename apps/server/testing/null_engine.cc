@@ -11,6 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "engine.h"
+#include "loop.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
 namespace quire::server {
 namespace {
 

@@ -1,7 +1,6 @@
 #include "quire/chunks.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>

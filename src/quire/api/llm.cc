@@ -1,13 +1,9 @@
 #include "quire/llm.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,10 +21,8 @@
 #include "quire/base/work_meter.h"
 #include "quire/chat.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
-#include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
 #include "quire/options.h"
 #include "quire/output.h"

@@ -1,6 +1,7 @@
 // The numbers of an engine by name: as pairs, and as JSON.
 #include "quire/stats.h"
 
+#include <cstdint>
 #include <new>
 #include <string>
 #include <variant>

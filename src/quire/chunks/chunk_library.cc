@@ -11,6 +11,7 @@
 
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/saved_chunks.h"
 #include "quire/engine/engine.h"

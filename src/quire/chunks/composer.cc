@@ -24,6 +24,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_attempt.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/chunks/composition_preview.h"
 #include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"

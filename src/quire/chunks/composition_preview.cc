@@ -27,6 +27,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/tiers/reload_policy.h"

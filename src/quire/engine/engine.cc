@@ -37,6 +37,8 @@
 #include "quire/engine/submission.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
+#include "quire/options.h"
+#include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampling_params.h"

@@ -6,7 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/kv/prefix_cache.h"
 #include "quire/kv/types.h"
+#include "quire/output.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 
