@@ -80,12 +80,14 @@ Check Admission::check_rates(Tenant& tenant, const TenantLimits& limits,
   const auto now = loop_.now();
   double wait_ms = 0;
   const char* what = nullptr;
+  std::int64_t limit = 0;
   double cost = 0;
   if (limits.rpm) {
     const auto rate = static_cast<double>(*limits.rpm);
     tenant.requests.refill(rate, now);
     if (tenant.requests.level < 1) {
       what = "requests per minute";
+      limit = *limits.rpm;
       wait_ms = (1 - tenant.requests.level) * kMinuteMs / std::max(rate, 1e-9);
     }
   }
@@ -96,12 +98,11 @@ Check Admission::check_rates(Tenant& tenant, const TenantLimits& limits,
     const double needed = std::min(cost, rate);
     if (tenant.tokens.level < needed) {
       what = "tokens per minute";
+      limit = *limits.tpm;
       wait_ms = (needed - tenant.tokens.level) * kMinuteMs / std::max(rate, 1e-9);
     }
   }
   if (what != nullptr) {
-    const std::int64_t limit =
-        std::string_view(what).starts_with("req") ? *limits.rpm : *limits.tpm;
     return too_many("rate_limited",
                     "more than " + std::to_string(limit) + " " + what + " of this tenant",
                     static_cast<std::int64_t>(std::ceil(std::min(wait_ms, kMinuteMs))));

@@ -90,7 +90,7 @@ bool is_json(std::string_view content_type) {
   return true;
 }
 
-std::span<const Endpoint> (*const kEndpointLists[])() = {
+constexpr std::span<const Endpoint> (*kEndpointLists[])() = {
     health_endpoints, model_endpoints, chat_endpoints,    completion_endpoints, native_endpoints,
     token_endpoints,  info_endpoints,  metrics_endpoints, openapi_endpoints,    object_endpoints};
 
@@ -138,6 +138,7 @@ void Api::set_engine(Engine& engine) {
 
 void Api::abort_all() {
   std::vector<std::shared_ptr<GenerationRun>> runs;
+  runs.reserve(services_.runs.size());
   for (const auto& [id, run] : services_.runs) {
     runs.push_back(run);
   }

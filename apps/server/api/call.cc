@@ -85,6 +85,7 @@ void send_json(Services& services, Call& call, const json::value& body, int stat
   call.answer->send(std::move(response));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): callers hand their error over
 void send_error(Services& services, Call& call, ApiError error) {
   services.metrics->count_rejection(error.status, error.code);
   call.answer->facts().error_code = error.code;

@@ -316,7 +316,7 @@ class ChatRenderer final : public OpenAIRenderer {
   [[nodiscard]] json::object chat_entries(const std::vector<TokenId>& ids,
                                           const std::vector<TokenLogprobs>& logprobs) const {
     json::object entries;
-    entries["content"] = chat_logprobs(pieces(), ids, logprobs, *request().top_logprobs);
+    entries["content"] = chat_logprobs(pieces(), ids, logprobs, request().top_logprobs.value_or(0));
     entries["refusal"] = nullptr;
     return entries;
   }

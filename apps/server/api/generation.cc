@@ -415,6 +415,7 @@ void GenerationRun::complete(std::string& out) {
   over_ = true;
   note_facts(report);
   services_.objects->run_ended(*this, &report, "");
+  let_go();
   if (plan_.stream) {
     renderer_->end(out, report);
     call_->answer->write(std::move(out));
@@ -468,7 +469,7 @@ void GenerationRun::hold_prompts() {
                              .salt = prompt.options.salt,
                              .prompt = *ids,
                              .tokens = tokens,
-                             .seconds = *plan_.extension.hold_seconds,
+                             .seconds = plan_.extension.hold_seconds.value_or(0),
                              .tenant_tokens = call_->caller->limits.hold_tokens});
     }
   }
@@ -515,6 +516,7 @@ void GenerationRun::after() {
   });
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): callers hand their error over
 void GenerationRun::fail(ApiError error) {
   if (over_) {
     return;
@@ -541,6 +543,13 @@ void GenerationRun::gone(Gone why) {
   services_.objects->run_ended(*this, nullptr,
                                why == Gone::kSlowReader ? "slow_reader" : "client_gone");
   leave();
+}
+
+void GenerationRun::let_go() {
+  plan_.keeps.reset();
+  for (PromptPlan& prompt : plan_.prompts) {
+    prompt.starter = nullptr;
+  }
 }
 
 void GenerationRun::leave() {

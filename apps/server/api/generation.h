@@ -160,6 +160,9 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   [[nodiscard]] bool try_again(std::size_t index, const Error& error);
   void note_facts(const RunReport& report);
   void gone(Gone why);
+  // Gives up what the plan keeps, before the answer is sent: the client's next call finds nobody.
+  // All choices have ended, so no worker starts one.
+  void let_go();
   void leave();
 
   Services& services_;

@@ -153,11 +153,11 @@ void Holds::expire(const std::shared_ptr<Hold>& hold) {
 }
 
 void Holds::drop(Place place) {
-  const std::shared_ptr<Hold> hold = *place;
+  const std::shared_ptr<Hold> hold = std::move(*place);
+  holds_.erase(place);
   hold->dropped = true;
   services_.loop.cancel(hold->timer);
   tokens_ -= hold->request.tokens;
-  holds_.erase(place);
   hold->sequence.reset();
 }
 

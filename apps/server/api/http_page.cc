@@ -128,8 +128,8 @@ std::string http_page(const Router& router) {
     }
     const std::string method =
         std::string_view(endpoint->method) == "*" ? "any method" : endpoint->method;
-    page += "| `" + method + " " + pattern + "` | " + endpoint->summary + " | " +
-            access_text(*endpoint) + " |\n";
+    page.append("| `").append(method).append(" ").append(pattern).append("` | ");
+    page.append(endpoint->summary).append(" | ").append(access_text(*endpoint)).append(" |\n");
     if (endpoint->body != nullptr && seen.insert(endpoint->body->name).second) {
       bodies.push_back(endpoint->body);
     }

@@ -19,7 +19,7 @@
 namespace quire::server {
 namespace {
 
-ApiError invalid_json(std::string message, std::string param = {}) {
+ApiError invalid_json(std::string_view message, std::string param = {}) {
   ApiError error = invalid(std::move(param), message);
   error.code = "invalid_json";
   return error;
@@ -189,8 +189,8 @@ Checked<json::value> read_json(std::string_view text) {
   json::basic_parser<StrictHandler> parser(options);
   json::error_code ec;
   const std::size_t used = parser.write_some(false, text.data(), text.size(), ec);
-  if (parser.handler().error()) {
-    return *parser.handler().error();
+  if (const auto& error = parser.handler().error()) {
+    return *error;
   }
   if (!ec && used < text.size()) {
     ec = json::error::extra_data;

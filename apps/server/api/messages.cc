@@ -129,16 +129,18 @@ Checked<MessagePart> read_part(const json::object& given, std::string_view role,
   if (*type == "text") {
     QUIRE_TRY_STATUS(check_fields(text_part_table(), part, path, notes));
     return MessagePart{.type = "text",
-                       .text = std::string(*Members(part).text("text")),
+                       .text = std::string(Members(part).text("text").value_or("")),
                        .breakpoint = Members(part).has("prompt_cache_breakpoint")};
   }
   if (*type == "chunk") {
     QUIRE_TRY_STATUS(check_fields(chunk_part_table(), part, path, notes));
-    return MessagePart{.type = "chunk", .chunk_id = std::string(*Members(part).text("chunk_id"))};
+    return MessagePart{.type = "chunk",
+                       .chunk_id = std::string(Members(part).text("chunk_id").value_or(""))};
   }
   if (*type == "refusal" && role == "assistant") {
     QUIRE_TRY_STATUS(check_fields(refusal_part_table(), part, path, notes));
-    return MessagePart{.type = "text", .text = std::string(*Members(part).text("refusal"))};
+    return MessagePart{.type = "text",
+                       .text = std::string(Members(part).text("refusal").value_or(""))};
   }
   return unsupported(member_path(path, "type"), "parts of type " + std::string(*type) +
                                                     " are not supported, text and chunk are");
@@ -150,9 +152,9 @@ Checked<std::vector<ToolCall>> read_calls(const json::array& list, const std::st
     const Members call(list[i].get_object());
     const Members function(*call.object("function"));
     const std::string place = member_path(element_path(path, i), "function.arguments");
-    ToolCall made{.id = std::string(*call.text("id")),
-                  .name = std::string(*function.text("name")),
-                  .arguments_json = std::string(*function.text("arguments"))};
+    ToolCall made{.id = std::string(call.text("id").value_or("")),
+                  .name = std::string(function.text("name").value_or("")),
+                  .arguments_json = std::string(function.text("arguments").value_or(""))};
     if (made.arguments_json.empty()) {
       made.arguments_json = "{}";
     }
@@ -168,7 +170,7 @@ Checked<std::vector<ToolCall>> read_calls(const json::array& list, const std::st
 Checked<Message> read_message(const json::object& given, const std::string& path,
                               FieldNotes& notes) {
   const Members members(given);
-  Message message{.role = std::string(*members.text("role"))};
+  Message message{.role = std::string(members.text("role").value_or(""))};
   if (message.role == "developer") {
     message.role = "system";
   }
@@ -209,6 +211,7 @@ Checked<Message> read_message(const json::object& given, const std::string& path
 
 std::vector<ChatMessage> chat_messages(const std::vector<Message>& messages, bool with_names) {
   std::vector<ChatMessage> made;
+  made.reserve(messages.size());
   for (const Message& message : messages) {
     made.push_back({.role = message.role,
                     .content = message.text(),

@@ -39,16 +39,31 @@ using prometheus::Histogram;
 using prometheus::Labels;
 using Buckets = Histogram::BucketBoundaries;
 
-// Buckets of vLLM 0.32.
-const Buckets kFirstToken = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
-                             1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
-const Buckets kPerToken = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
-                           0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
-const Buckets kLatency = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                          30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
-const Buckets kChoices = {1, 2, 5, 10, 20};
-const Buckets kHttp = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-                       0.5,   1,      2.5,   5,    10,    30,   60};
+// Return buckets of vLLM 0.32.
+const Buckets& first_token_buckets() {
+  static const Buckets buckets = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                                  1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+  return buckets;
+}
+const Buckets& per_token_buckets() {
+  static const Buckets buckets = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                  0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+  return buckets;
+}
+const Buckets& latency_buckets() {
+  static const Buckets buckets = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+  return buckets;
+}
+const Buckets& choice_buckets() {
+  static const Buckets buckets = {1, 2, 5, 10, 20};
+  return buckets;
+}
+const Buckets& http_buckets() {
+  static const Buckets buckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                  0.5,   1,      2.5,   5,    10,    30,   60};
+  return buckets;
+}
 
 // Most values of a label that clients can choose; the rest is "other".
 constexpr std::size_t kMostValues = 200;
@@ -56,7 +71,7 @@ constexpr std::size_t kMostValues = 200;
 // Returns 1, 2, 5, 10, ... up to a million.
 Buckets token_buckets() {
   Buckets buckets;
-  for (double decade = 1; decade <= 1e6; decade *= 10) {
+  for (int decade = 1; decade <= 1'000'000; decade *= 10) {
     for (const double step : {1.0, 2.0, 5.0}) {
       buckets.push_back(step * decade);
     }
@@ -215,32 +230,36 @@ void Metrics::Impl::observe_times(const RunReport& report, std::int64_t tokens) 
   const double first = report.first_token_ms / 1000;
   const double queue = report.queue_ms / 1000;
   const double total = report.total_ms / 1000;
-  observe("vllm:time_to_first_token_seconds", "Seconds until the first token.", kFirstToken, first);
-  observe("vllm:e2e_request_latency_seconds", "Seconds until the answer.", kLatency, total);
-  observe("vllm:request_queue_time_seconds", "Seconds of waiting.", kLatency, queue);
-  observe("vllm:request_inference_time_seconds", "Seconds of running.", kLatency, total - queue);
-  observe("vllm:request_prefill_time_seconds", "Seconds of prefill.", kLatency, first - queue);
-  observe("vllm:request_decode_time_seconds", "Seconds behind the first token.", kLatency,
+  observe("vllm:time_to_first_token_seconds", "Seconds until the first token.",
+          first_token_buckets(), first);
+  observe("vllm:e2e_request_latency_seconds", "Seconds until the answer.", latency_buckets(),
+          total);
+  observe("vllm:request_queue_time_seconds", "Seconds of waiting.", latency_buckets(), queue);
+  observe("vllm:request_inference_time_seconds", "Seconds of running.", latency_buckets(),
+          total - queue);
+  observe("vllm:request_prefill_time_seconds", "Seconds of prefill.", latency_buckets(),
+          first - queue);
+  observe("vllm:request_decode_time_seconds", "Seconds behind the first token.", latency_buckets(),
           std::max(total - first, 0.0));
   if (tokens > 1) {
     observe("vllm:request_time_per_output_token_seconds", "Seconds for each further token.",
-            kPerToken, std::max(total - first, 0.0) / static_cast<double>(tokens - 1));
+            per_token_buckets(), std::max(total - first, 0.0) / static_cast<double>(tokens - 1));
   }
 }
 
 void Metrics::observe_run(const GenerationPlan& plan, const std::vector<ChoiceState>& choices,
                           const RunReport& report) {
-  static const Buckets kTokens = token_buckets();
+  static const Buckets lengths = token_buckets();
   Impl& impl = *impl_;
   impl.count_usage(report);
   impl.observe_times(report, report.usage.completion_tokens);
-  impl.observe("vllm:request_prompt_tokens", "Tokens of the prompt.", kTokens,
+  impl.observe("vllm:request_prompt_tokens", "Tokens of the prompt.", lengths,
                static_cast<double>(report.usage.prompt_tokens));
-  impl.observe("vllm:request_generation_tokens", "Tokens of the answer.", kTokens,
+  impl.observe("vllm:request_generation_tokens", "Tokens of the answer.", lengths,
                static_cast<double>(report.usage.completion_tokens));
-  impl.observe("vllm:request_params_n", "Choices asked for.", kChoices,
+  impl.observe("vllm:request_params_n", "Choices asked for.", choice_buckets(),
                static_cast<double>(plan.prompts.front().choices));
-  impl.observe("vllm:request_params_max_tokens", "Most tokens asked for.", kTokens,
+  impl.observe("vllm:request_params_max_tokens", "Most tokens asked for.", lengths,
                static_cast<double>(plan.prompts.front().sampling.max_tokens));
   auto& success = impl.counter("vllm:request_success_total", "");
   for (const ChoiceState& choice : choices) {
@@ -260,14 +279,14 @@ void Metrics::observe_run(const GenerationPlan& plan, const std::vector<ChoiceSt
 
 void Metrics::observe_gap(double seconds, std::int64_t tokens) {
   auto& histogram = impl_->histogram("vllm:inter_token_latency_seconds", "Seconds between tokens.")
-                        .Add(impl_->model, kPerToken);
+                        .Add(impl_->model, per_token_buckets());
   for (std::int64_t i = 0; i < tokens; ++i) {
     histogram.Observe(i == 0 ? seconds : 0);
   }
 }
 
 void Metrics::observe_steps(std::int64_t steps, std::int64_t tokens) {
-  static const Buckets kStep = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+  static const Buckets buckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
   constexpr std::int64_t kMost = 1000;
   if (steps <= 0) {
     return;
@@ -275,7 +294,7 @@ void Metrics::observe_steps(std::int64_t steps, std::int64_t tokens) {
   auto& histogram = impl_
                         ->histogram("vllm:iteration_tokens_total",
                                     "Tokens of a step; means of the steps of a second.")
-                        .Add(impl_->model, kStep);
+                        .Add(impl_->model, buckets);
   for (std::int64_t i = 0; i < std::min(steps, kMost); ++i) {
     histogram.Observe(static_cast<double>(tokens) / static_cast<double>(steps));
   }
@@ -333,7 +352,7 @@ void Metrics::observe(const AccessRecord& record) {
             {"code", std::to_string(record.status)}})
       .Increment();
   impl_->histogram("quire_http_request_seconds", "Seconds until the end of the answer.")
-      .Add({{"route", route}}, kHttp)
+      .Add({{"route", route}}, http_buckets())
       .Observe(record.total_ms / 1000);
 }
 

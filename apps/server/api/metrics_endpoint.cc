@@ -79,9 +79,9 @@ void scrape(Services& services, const std::shared_ptr<Answer>& answer) {
   if (services.engine == nullptr) {
     return;
   }
-  services.loop.work([&services, send, engine = services.engine] {
+  services.loop.work([&loop = services.loop, send, engine = services.engine] {
     auto stats = engine->stats();
-    services.loop.post([send, stats = std::move(stats)] {
+    loop.post([send, stats = std::move(stats)] {
       if (stats.ok()) {
         send(*stats);
       }

@@ -332,7 +332,7 @@ void preview(Services& services, CallPtr call) {
         }
         return info_json(*info);
       },
-      [&services, call](json::object body) { send_json(services, *call, body); });
+      [&services, call](json::object body) { send_json(services, *call, std::move(body)); });
 }
 
 Checked<json::object> explain_source(Engine& engine, PromptSource source,
@@ -380,7 +380,7 @@ void explain(Services& services, CallPtr call) {
        tenant_salt = engine_salt(call->caller->tenant), interrupted = Call::interrupt(call)] {
         return explain_source(*engine, source, tenant_salt, salt, interrupted);
       },
-      [&services, call](json::object body) { send_json(services, *call, body); });
+      [&services, call](json::object body) { send_json(services, *call, std::move(body)); });
 }
 
 }  // namespace

@@ -40,9 +40,10 @@ void StallWatch::look() {
     return;
   }
   asking_ = true;
-  services_.loop.work([this, alive, engine = services_.engine] {
+  // The loop outlives the watch; the watch may be gone when a worker comes to the task.
+  services_.loop.work([this, alive, &loop = services_.loop, engine = services_.engine] {
     auto stats = engine->stats();
-    services_.loop.post([this, alive, stats = std::move(stats)] {
+    loop.post([this, alive, stats = std::move(stats)] {
       if (alive.expired()) {
         return;
       }

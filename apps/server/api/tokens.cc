@@ -155,12 +155,12 @@ Checked<json::object> tokenize_on_worker(const Engine& engine, const TokenizeReq
   QUIRE_TRY(const Tokenizer tokenizer, engine.tokenizer());
   json::object body;
   std::vector<TokenId> ids;
+  const auto& text = request.content ? request.content : request.prompt;
   if (request.chat) {
     QUIRE_TRY(EncodedChat encoded, encode_chat(engine, *request.chat, interrupted));
     ids = std::move(encoded.ids);
-  } else {
-    QUIRE_TRY(ids, tokenizer.encode(request.content ? *request.content : *request.prompt,
-                                    request.special, interrupted));
+  } else if (text) {
+    QUIRE_TRY(ids, tokenizer.encode(*text, request.special, interrupted));
   }
   if (request.pieces) {
     json::array tokens;
@@ -191,7 +191,7 @@ Checked<json::object> tokenize_on_worker(const Engine& engine, const TokenizeReq
 void send_object(Services& services, const CallPtr& call,
                  std::function<Checked<json::object>()> work) {
   on_worker<json::object>(services, call, std::move(work), [&services, call](json::object body) {
-    send_json(services, *call, body);
+    send_json(services, *call, std::move(body));
   });
 }
 

@@ -1,12 +1,8 @@
 // All of Asio and Beast: the loop, its workers, listeners, channels, and Beast's parser.
 #include <arpa/inet.h>
-#include <asm-generic/socket.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/prov_ssl.h>
 #include <openssl/ssl.h>
-#include <openssl/tls1.h>
-#include <openssl/types.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>

@@ -1,12 +1,12 @@
 // fmt and spdlog are compiled in: the program needs no library of theirs.
-#include <fmt/core.h>
-#include <spdlog/common.h>
-
-#include "message.h"
 #define FMT_HEADER_ONLY
 #define SPDLOG_FMT_EXTERNAL
 #define SPDLOG_HEADER_ONLY
+#include "process/logs.h"
+
+#include <fmt/core.h>
 #include <spdlog/async_logger.h>
+#include <spdlog/common.h>
 #include <spdlog/details/thread_pool.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -30,7 +30,7 @@
 #include <utility>
 #include <variant>
 
-#include "process/logs.h"
+#include "message.h"
 #include "quire/options.h"
 #include "quire/result.h"
 #include "service.h"

@@ -92,6 +92,7 @@ class ApiDriver {
     } else {
       loop_.run_until([&] { return answer.over; });
     }
+    loop_.run_posted();  // as a socket does, on which the next request comes later
     ASSERT_TRUE(answer.over);
   }
 

@@ -44,6 +44,12 @@ class ManualLoop final : public Loop {
     while (run_one()) {
     }
   }
+  // Runs what is posted by now and by that, and no work.
+  void run_posted() {
+    const bool held = std::exchange(hold_work_, true);
+    run();
+    hold_work_ = held;
+  }
   // Runs one posted task, else one piece of work. Returns false when there was none.
   bool run_one() {
     std::function<void()> task;

@@ -12,6 +12,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
+#include "quire/llm.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"

@@ -318,6 +318,7 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
 
 std::vector<ReusePart> parts_of(const CompositionInfo& info) {
   std::vector<ReusePart> parts;
+  parts.reserve(info.segments.size());
   for (const CompositionInfo::Segment& segment : info.segments) {
     parts.push_back({.chunk_type = std::string(chunk_type_name(segment.type)),
                      .chunk_id = segment.chunk_id,

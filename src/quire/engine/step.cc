@@ -199,7 +199,8 @@ struct LayerTurn {
     const std::int64_t layers = step.core.decoder().config().layers;
     for (std::size_t i = 0; i < running.runs.size(); ++i) {
       const sched::ScheduledRun& run = running.runs[i];
-      running.requests[i]->channel()->note_computed(run.first + run.count * layer / layers);
+      running.requests[i]->channel()->note_computed(run.first +
+                                                    std::int64_t{run.count} * layer / layers);
     }
     step.stats.show_computed(step.core.counters.tokens_computed +
                              rows_of(running) * layer / layers);
