@@ -181,7 +181,8 @@ bool Connection::read_head() {
   if (outcome.size == 0) {
     return false;
   }
-  RequestParser& parser = active_->parser.emplace(limits().max_body_bytes);
+  active_->parser = std::make_unique<RequestParser>(limits().max_body_bytes);
+  RequestParser& parser = *active_->parser;
   std::optional<Refusal> refusal = parser.take_head(std::string_view(in_).substr(0, outcome.size));
   in_.erase(0, outcome.size);
   active_->http11 = parser.http11();

@@ -147,7 +147,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The request under way.
   struct Active {
     HeadScanner scanner;
-    std::optional<RequestParser> parser;
+    std::unique_ptr<RequestParser> parser;
     std::shared_ptr<Request> request;
     std::weak_ptr<Exchange> exchange;
     AccessRecord record;

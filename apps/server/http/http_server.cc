@@ -67,6 +67,7 @@ void HttpServer::look_whether_rested() {
   }
   host_.closing = true;
   std::vector<std::shared_ptr<Connection>> all;
+  all.reserve(connections_.size());
   for (const auto& [pointer, connection] : connections_) {
     all.push_back(connection);
   }
@@ -78,6 +79,7 @@ void HttpServer::look_whether_rested() {
 
 void HttpServer::shut_all(Gone why) {
   const auto all = connections_;
+  // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): all end, in whatever order
   for (const auto& [pointer, connection] : all) {
     connection->shut(why);
   }

@@ -135,7 +135,7 @@ Checked<ChunkContent> read_content(const Services& services, const json::object&
     QUIRE_TRY(content.content,
               read_ids(*ids, member_path(path, "content"), services.engine->facts().vocab_size));
   } else {
-    content.content = std::string(*members.text("content"));
+    content.content = std::string(members.text("content").value_or(""));
   }
   if (const json::object* const metadata = members.object("metadata")) {
     content.options.metadata_json = json::serialize(*metadata);

@@ -60,7 +60,9 @@ void reply_from_worker(Services& services, CallPtr call,
         QUIRE_TRY(ChunkedLLM* const llm, chunk_registry(*engine));
         return work(*llm);
       },
-      [&services, call](Reply reply) { send_json(services, *call, reply.body, reply.status); });
+      [&services, call](const Reply& reply) {
+        send_json(services, *call, reply.body, reply.status);
+      });
 }
 
 Checked<std::shared_ptr<Ticket>> enter_admission(Services& services, const Call& call) {

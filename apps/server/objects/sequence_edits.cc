@@ -168,15 +168,16 @@ void replace_tokens(Services& services, CallPtr call) {
   }
   const EditMode mode =
       members.text("mode") == "approximate" ? EditMode::kApproximate : EditMode::kExact;
-  with_sequence(services, call, true,
-                [engine = services.engine, added = std::move(added).value(), mode,
-                 start = *members.integer("start"),
-                 stop = *members.integer("stop")](const SequenceWork& work) -> Checked<Reply> {
-                  QUIRE_TRY(const auto ids, encode_added(*engine, added, work.interrupted));
-                  QUIRE_TRY_STATUS(work.entry.sequence.replace(start, stop, ids, work.interrupted,
-                                                               mode, {.salt = work.entry.salt}));
-                  return Reply{sequence_json(work.entry)};
-                });
+  with_sequence(
+      services, call, true,
+      [engine = services.engine, added = std::move(added).value(), mode,
+       start = members.integer("start").value_or(0),
+       stop = members.integer("stop").value_or(0)](const SequenceWork& work) -> Checked<Reply> {
+        QUIRE_TRY(const auto ids, encode_added(*engine, added, work.interrupted));
+        QUIRE_TRY_STATUS(work.entry.sequence.replace(start, stop, ids, work.interrupted, mode,
+                                                     {.salt = work.entry.salt}));
+        return Reply{sequence_json(work.entry)};
+      });
 }
 
 void add_checkpoint(Services& services, CallPtr call) {
@@ -295,8 +296,8 @@ void get_logits(Services& services, CallPtr call) {
 
 void diff_sequences(Services& services, CallPtr call) {
   // A sequence in use may be compared with: others see it from before the change.
-  auto other =
-      object_state(services).sequences.find(call->caller->tenant, *call->members().text("other"));
+  auto other = object_state(services).sequences.find(call->caller->tenant,
+                                                     call->members().text("other").value_or(""));
   if (!other.ok()) {
     ApiError error = std::move(other).error();
     error.message = "other: " + error.message;

@@ -135,7 +135,7 @@ std::string folder_of(std::string_view tenant) {
 
 // Returns the path of a saved sequence, which no client can lead elsewhere.
 Checked<std::string> saved_path(const Services& services, const Call& call, bool create) {
-  const std::string name(*call.members().text("name"));
+  const std::string name(call.members().text("name").value_or(""));
   if (!std::ranges::all_of(name, &is_name_character)) {
     return invalid("name", "must have 1 to 64 of A-Z a-z 0-9 . _ -");
   }
@@ -299,7 +299,8 @@ void save_sequence(Services& services, CallPtr call) {
     return send_error(services, *call, std::move(path).error());
   }
   with_sequence(services, call, false,
-                [path = std::move(path).value(), name = std::string(*call->members().text("name"))](
+                [path = std::move(path).value(),
+                 name = std::string(call->members().text("name").value_or(""))](
                     const SequenceWork& work) -> Checked<Reply> {
                   QUIRE_TRY_STATUS(work.entry.sequence.save(path));
                   json::object body = sequence_json(work.entry);

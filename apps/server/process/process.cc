@@ -90,8 +90,8 @@ Result<UnixAddress> parse_unix(const std::string& text) {
 Result<std::pair<std::string, std::uint16_t>> parse_host_port(const std::string& text) {
   const HostPort parts = split_host(text);
   std::uint16_t port = 0;
-  const char* const end = parts.port.data() + parts.port.size();
-  const auto read = std::from_chars(parts.port.data(), end, port);
+  const char* const end = std::to_address(parts.port.end());
+  const auto read = std::from_chars(std::to_address(parts.port.begin()), end, port);
   if (parts.name.empty() || parts.port.empty() || read.ec != std::errc() || read.ptr != end) {
     return {ErrorCode::kInvalidArgument, "--metrics-listen " + text + ": want HOST:PORT"};
   }

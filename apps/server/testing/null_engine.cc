@@ -50,8 +50,9 @@ class NullGeneration final : public Generation {
   [[nodiscard]] bool ready() override { return !ended_ && (taken_ < made_ || limit() == 0); }
   [[nodiscard]] Result<std::optional<Delta>> next() override {
     if (failure_ && taken_ >= fail_after_) {
+      Error failure = *failure_;
       stop();
-      return *failure_;
+      return failure;
     }
     Delta delta;
     while (taken_ < std::min<std::int64_t>(made_, limit())) {

@@ -9,7 +9,6 @@
 
 #include "quire/api/llm_impl.h"
 #include "quire/base/no_memory.h"
-#include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/llm.h"
 #include "quire/options.h"
