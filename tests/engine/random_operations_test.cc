@@ -102,7 +102,7 @@ class World {
 void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
   const TemporaryFolder folder;
   Disk disk{.folder = folder.path(), .files = {}, .chunks = {}, .items = {}};
-  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only);
+  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only, scenario.kv_dtype);
   for (int life = 0; life < 2; ++life) {
     World world(scenario, oracle, disk, counts, seed + static_cast<std::uint32_t>(life));
     for (int i = 0; i < scenario.steps; ++i) {
@@ -127,7 +127,14 @@ TEST(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
        .block_tokens = 16,
        .blocks = 24,
        .prefix_cache = false,
-       .steps = 20},
+       .steps = 10},
+      {.model = folder + "llama_gqa",
+       .block_tokens = 6,
+       .blocks = 50,
+       .max_batch_tokens = 11,
+       .stores = true,
+       .kv_dtype = on_gpu() ? "auto" : "int8",
+       .steps = 10},
       {.model = folder + "llama_tied",
        .block_tokens = 1,
        .blocks = 220,

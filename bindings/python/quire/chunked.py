@@ -30,7 +30,7 @@ from .composing import (
 )
 from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
-from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
+from .llm import LLM, Device, DType, KVDType, Model, Prompt, Quantize, _prompt, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
@@ -108,7 +108,7 @@ class ChunkedLLM(LLM):
         deterministic: bool = True,
         dtype: DType = "auto",
         quantize: Quantize | None = None,
-        kv_dtype: DType = "auto",
+        kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,

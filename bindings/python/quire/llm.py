@@ -30,6 +30,7 @@ from .tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Quantize = Literal["q8g32", "q4g32"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
@@ -133,7 +134,7 @@ class LLM:
         deterministic: bool = True,
         dtype: DType = "auto",
         quantize: Quantize | None = None,
-        kv_dtype: DType = "auto",
+        kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "quire/base/check.h"
 #include "quire/result.h"
@@ -43,6 +44,19 @@ void join(const std::byte* from, std::span<std::byte> to) {
   }
 }
 
+// Calls fn(number of planes) with a constant.
+template <class Fn>
+void with_planes(std::size_t value_bytes, const Fn& fn) {
+  switch (value_bytes) {
+    case 1:
+      return fn(std::integral_constant<std::size_t, 1>{});
+    case 2:
+      return fn(std::integral_constant<std::size_t, 2>{});
+    default:
+      return fn(std::integral_constant<std::size_t, 4>{});
+  }
+}
+
 }  // namespace
 
 struct PlaneCodec::Contexts {
@@ -56,7 +70,8 @@ PlaneCodec& PlaneCodec::operator=(PlaneCodec&&) noexcept = default;
 PlaneCodec::~PlaneCodec() = default;
 
 Result<PlaneCodec> PlaneCodec::create(std::size_t block_bytes, std::size_t value_bytes) {
-  QUIRE_CHECK(value_bytes == 2 || value_bytes == 4, "values of two or four bytes");
+  QUIRE_CHECK(value_bytes == 1 || value_bytes == 2 || value_bytes == 4,
+              "values of one, two or four bytes");
   QUIRE_CHECK(block_bytes % value_bytes == 0, "no whole number of values");
   PlaneCodec codec;
   if (codec.contexts_->compressor == nullptr || codec.contexts_->decompressor == nullptr) {
@@ -70,7 +85,7 @@ Result<PlaneCodec> PlaneCodec::create(std::size_t block_bytes, std::size_t value
 
 std::span<const std::byte> PlaneCodec::encode(std::span<const std::byte> block) {
   QUIRE_CHECK(block.size() == planes_.size(), "not the size of a head block");
-  value_bytes_ == 2 ? split<2>(block, planes_.data()) : split<4>(block, planes_.data());
+  with_planes(value_bytes_, [&](auto planes) { split<planes.value>(block, planes_.data()); });
   // Room for one byte less than the block: what does not get smaller is an error of zstd.
   const std::size_t bytes =
       ZSTD_compressCCtx(contexts_->compressor.get(), packed_.data(), block.size() - 1,
@@ -89,7 +104,7 @@ Status PlaneCodec::decode(std::span<const std::byte> stored, std::span<std::byte
   if (ZSTD_isError(bytes) != 0U || bytes != block.size()) {
     return {ErrorCode::kCorrupt, "cannot be decompressed"};
   }
-  value_bytes_ == 2 ? join<2>(planes_.data(), block) : join<4>(planes_.data(), block);
+  with_planes(value_bytes_, [&](auto planes) { join<planes.value>(planes_.data(), block); });
   return {};
 }
 

@@ -23,6 +23,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -49,7 +50,8 @@ class KVFile::Buffers {
       const tensor::KVGeometry& geometry = header.content.geometry;
       QUIRE_TRY(PlaneCodec codec,
                 PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                   static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+                                   static_cast<std::size_t>(
+                                       tensor::kv_value_bytes(geometry.format, geometry.dtype))));
       buffers.codec_ = std::make_unique<PlaneCodec>(std::move(codec));
     }
     return buffers;

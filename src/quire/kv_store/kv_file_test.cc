@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -140,6 +141,45 @@ TEST(KVFile, NothingOfASlotWithoutATokenIsWritten) {
       block[0] ^= std::byte{1};  // slot 0 has a token
       ASSERT_TRUE(write_kv_file(b, content, from, {{ids({1})}}, {.sync = false}).ok());
       EXPECT_NE(file_bytes_of(a), file_bytes_of(b));
+    }
+  }
+}
+
+// The same of int8, scales included; with and without compression the file gives back every byte.
+TEST(KVFile, Int8KeepsCodesAndScalesOfTokensAndNothingElse) {
+  const TemporaryFolder folder;
+  constexpr std::array<int, 4> kOrder = {0, 2, 1, 3};
+  const int dim = 32, slots = 4;
+  for (const int tokens : {1, 2, 3, 4}) {
+    PagedPool from =
+        random_pool(small_geometry(DType::kBFloat16, 4, tensor::KVFormat::kInt8), 2, 3);
+    KVFileContent content = two_runs(from.geometry()).content;
+    content.runs = {run_of(tokens)};
+    for (const bool compress : {false, true}) {
+      const WriteOptions options = {.sync = false, .compress = compress};
+      const auto a = folder.path() / "a", b = folder.path() / "b";
+      ASSERT_TRUE(write_kv_file(a, content, from, {{ids({1})}}, options).ok());
+      std::span<std::byte> block = from.head_blocks(1, 1, BlockId{1});
+      const auto flip = [&](int at) { block[static_cast<std::size_t>(at)] ^= std::byte{0xff}; };
+      for (int slot = tokens; slot < slots; ++slot) {
+        for (int d = 0; d < dim; ++d) {
+          flip((d / 4 * slots + slot) * 4 + d % 4);
+          flip(dim * slots + d * 4 + kOrder[static_cast<std::size_t>(slot)]);
+        }
+        flip(2 * dim * slots + 2 * slot);
+        flip(2 * dim * slots + 2 * (slots + slot));
+      }
+      ASSERT_TRUE(write_kv_file(b, content, from, {{ids({1})}}, options).ok());
+      EXPECT_EQ(file_bytes_of(a), file_bytes_of(b)) << tokens << compress;
+      flip(2 * dim * slots + 2 * slots);  // the scale of V of slot 0, which has a token
+      ASSERT_TRUE(write_kv_file(b, content, from, {{ids({1})}}, options).ok());
+      EXPECT_NE(file_bytes_of(a), file_bytes_of(b));
+      const auto file = KVFile::open(b);
+      ASSERT_TRUE(file.ok()) << file.error().message;
+      EXPECT_EQ(file->content().geometry.format, tensor::KVFormat::kInt8);
+      EXPECT_TRUE(file->verify().ok());
+      EXPECT_EQ(geometry_difference(file->content().geometry, small_geometry()),
+                "kv_dtype is int8, here it is bfloat16");
     }
   }
 }

@@ -20,6 +20,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -199,9 +200,9 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
   }
   std::optional<PlaneCodec> codec;
   if (options.compress) {
-    QUIRE_TRY(codec,
-              PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                 static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+    QUIRE_TRY(codec, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                                        static_cast<std::size_t>(tensor::kv_value_bytes(
+                                            geometry.format, geometry.dtype))));
   }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
   PayloadWriter writer(file, pool, header, std::move(codec), options);

@@ -1,8 +1,8 @@
 // The seam between run.cc (compiled once, baseline) and the kernels (compiled per instruction set).
 // Only plain structs and function pointers cross it; see quire/kernels/cpu/kernel_table.h for why.
 //
-// Everything is counted in words of 4 bytes: a word holds two bf16 or one fp32. So both formats
-// have one layout:  K of a block  [head_dim / kPack][block slots] words
+// Everything is counted in words of 4 bytes: a word holds two bf16, one fp32 or four int8 codes. So
+// all formats have one layout:  K of a block  [head_dim / kPack][block slots] words
 //                   V of a block  [block slots / kPack][head_dim] words
 #pragma once
 
@@ -48,7 +48,9 @@ struct AttentionTask {
   int padded_dim = 0;
   int first_piece = 0;
   int last_piece = 0;
-  std::byte* scratch = nullptr;  // of the calling thread: scratch_bytes, 64-byte aligned
+  const float* q_scales = nullptr;  // [rows] of int8: what a unit of q stands for
+  std::ptrdiff_t scale_offset = 0;  // bytes, of int8: from a block's K to its scales
+  std::byte* scratch = nullptr;     // of the calling thread: scratch_bytes, 64-byte aligned
   SoftmaxState state;
   NextPiece next = {};  // a hint
 };
@@ -81,6 +83,7 @@ struct QueryTask {
   int padded_dim = 0;
   float scale = 0;           // log2(e) * softmax scale
   std::byte* out = nullptr;  // 64-byte aligned
+  float* scales = nullptr;   // [rows], of int8
 };
 
 // A row's bits depend on that row and on what it sees only, in every function.
@@ -89,8 +92,10 @@ struct KernelTable {
   bool bf16_queries = false;  // what attend_bf16 takes; else fp32
   void (*load_queries_bf16)(const QueryTask&) = nullptr;
   void (*load_queries_fp32)(const QueryTask&) = nullptr;
+  void (*load_queries_int8)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
+  void (*attend_int8)(const AttentionTask&) = nullptr;
   void (*merge)(const MergeTask&) = nullptr;
 };
 

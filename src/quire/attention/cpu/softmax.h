@@ -17,8 +17,11 @@ struct PieceBuffers {
   alignas(64) float values[kStripRows * kMaxHeadDim];  // [rows][padded_dim]
   alignas(64) float spare[kStripRows * kMaxHeadDim];
   alignas(64) float kept[kPieceTokens * kKeptColumns];  // columns, widened
+  alignas(64) float key_scales[kPieceTokens];           // of codes: of the view's columns
+  alignas(64) float value_scales[kPieceTokens];
   float max[kStripRows];
   float sum[kStripRows];
+  float weight_scales[kStripRows];  // of codes: what a unit of probs stands for
 };
 
 // Lanes of columns [i, i + kLanes) outside `seen` are taken from `other`.
@@ -202,14 +205,16 @@ inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
 
 inline bool same_range(TokenRange a, TokenRange b) { return a.begin == b.begin && a.end == b.end; }
 
-// Every row of the strip; rows that see the same as their neighbours go four by four.
-template <class V, class E>
-void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
-                   PieceBuffers<E>& b) {
+// Calls fn(number of rows, first row, what they see) for every row of the strip that sees
+// something, and clear(row) for the others. Rows that see the same as their neighbours go four by
+// four.
+template <class Fn, class Clear>
+void for_each_four(const AttentionTask& t, const PieceRows& rows, const PieceView& view, Fn fn,
+                   Clear clear) {
   for (int row = 0; row < t.rows;) {
     const TokenRange seen = columns_of(view, rows.seen[row]);
     if (seen.begin == seen.end) {
-      clear_row(b, row, view.units);
+      clear(row);
       ++row;
       continue;
     }
@@ -218,13 +223,24 @@ void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceVie
       ++same;
     }
     if (same == 4) {
-      softmax_rows<V, E, 4>(b, row, seen, view.units * kUnitTokens);
+      fn(kernels::RowCount<4>{}, row, seen);
       row += 4;
     } else {
-      softmax_rows<V, E, 1>(b, row, seen, view.units * kUnitTokens);
+      fn(kernels::RowCount<1>{}, row, seen);
       ++row;
     }
   }
+}
+
+template <class V, class E>
+void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
+                   PieceBuffers<E>& b) {
+  for_each_four(
+      t, rows, view,
+      [&](auto count, int row, TokenRange seen) {
+        softmax_rows<V, E, count.kValue>(b, row, seen, view.units * kUnitTokens);
+      },
+      [&](int row) { clear_row(b, row, view.units); });
 }
 
 // Factors of old state and piece for kLanes rows at once: 2^(max - new max), 0 for -inf.
