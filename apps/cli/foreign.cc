@@ -36,7 +36,7 @@ constexpr std::string_view kModelsAreFiles =
 constexpr std::string_view kPacks =
     "--quantize packs weights while a model is loaded, and --cache-weights keeps them";
 
-// Of llama.cpp's programs, vLLM, SGLang, transformers and Ollama.
+// Lists options of llama.cpp's programs, vLLM, SGLang, transformers and Ollama.
 constexpr Foreign kOptions[] = {
     {"-m --model --model-path", kModelAlone},
     {"-p --prompt", kPromptAlone},

@@ -43,7 +43,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-// Whether `text` is a part of a name: letters, digits, points, dashes and underscores.
+// Returns true when `text` is a part of a name: letters, digits, points, dashes and underscores.
 bool is_part(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';

@@ -15,7 +15,7 @@ class App;
 
 namespace quire::cli {
 
-// What the flags of `quire serve` say. Plain data.
+// Holds what the flags of `quire serve` say. Plain data.
 struct ServeFlags {
   server::Config config;
   std::string config_file;

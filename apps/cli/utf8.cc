@@ -14,8 +14,8 @@
 namespace quire::cli {
 namespace {
 
-// What may follow a first byte of a character: how many bytes, and the range of the first of them.
-// Overlong forms, surrogates and what is beyond U+10FFFF are outside of these ranges.
+// Says what may follow a first byte of a character: how many bytes, and the range of the first of
+// them. Overlong forms, surrogates and what is beyond U+10FFFF are outside of these ranges.
 struct Lead {
   std::uint8_t first;
   std::uint8_t last;

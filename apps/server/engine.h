@@ -57,7 +57,7 @@ class Generation {
   virtual void abort() = 0;
 };
 
-// What a server needs to know of its model. Plain data.
+// Tells a server what it needs to know of its model. Plain data.
 struct ModelFacts {
   std::int64_t context_tokens = 0;
   std::int32_t vocab_size = 0;

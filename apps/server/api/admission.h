@@ -15,10 +15,10 @@
 
 namespace quire::server {
 
-// What a request wants to have admitted.
+// Says what a request wants to have admitted.
 struct AdmissionRequest {
   std::int64_t generations = 1;
-  // Of prompts, each once.
+  // Counts the tokens of each prompt once.
   std::int64_t prompt_tokens = 0;
   // Most tokens that all choices may generate.
   std::int64_t completion_tokens = 0;

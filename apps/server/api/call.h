@@ -34,7 +34,7 @@ class Objects;
 class StallWatch;
 class TokenPieces;
 
-// What all endpoints share. Lives as long as the loop runs tasks.
+// Holds what all endpoints share. Lives as long as the loop runs tasks.
 // Threads: the loop's thread, but for `loop` and, once it is there, `engine`.
 struct Services {
   Services(std::shared_ptr<const Config> configuration, Loop& its_loop);

@@ -125,7 +125,7 @@ Checked<CompletionRequest> read_completion(const Services& services, const Call&
   return request;
 }
 
-// What a worker makes of the prompts: ids, and the texts to echo.
+// Holds what a worker makes of the prompts: ids, and the texts to echo.
 struct EncodedPrompts {
   std::vector<std::vector<TokenId>> ids;
   std::vector<std::string> texts;

@@ -44,7 +44,7 @@ struct PromptPlan {
       starter = {};
 };
 
-// What is to be generated for one HTTP request.
+// Says what is to be generated for one HTTP request.
 struct GenerationPlan {
   // At least one.
   std::vector<PromptPlan> prompts;
@@ -64,7 +64,7 @@ struct ChoiceState {
   GenerationOutput output = {};
 };
 
-// What a run has to say at its end. Plain data.
+// Reports on a run at its end. Plain data.
 struct RunReport {
   std::string request_id;
   // Each prompt counts once, however many choices it has.

@@ -16,7 +16,7 @@ namespace quire::server {
 
 struct Services;
 
-// What is to be held.
+// Says what is to be held.
 struct HoldRequest {
   std::string tenant;
   // Salt of the engine.

@@ -25,7 +25,7 @@ namespace quire::server {
 // Rules that chat and completions share: `model`, `n`, `stream`, `stream_options`, ...
 [[nodiscard]] std::span<const FieldRule> openai_rules();
 
-// What a body of OpenAI asks for beside its prompt. Plain data.
+// Holds what a body of OpenAI asks for beside its prompt. Plain data.
 struct OpenAIRequest {
   SamplingParams sampling = {};
   Extension extension = {};

@@ -33,7 +33,7 @@ namespace quire::server {
 void append_event(std::string& out, const json::value& body);
 inline constexpr std::string_view kDone = "data: [DONE]\n\n";
 
-// What a token looks like in log probabilities.
+// Shows a token in log probabilities.
 struct TokenPiece {
   // Well-formed UTF-8; the name of a special token.
   std::string token;

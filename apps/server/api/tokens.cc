@@ -100,7 +100,7 @@ Checked<ChatPrompt> read_template(Call& call) {
   return prompt;
 }
 
-// What is to be encoded: a text in one of two vendors' names, or a chat.
+// Holds what is to be encoded: a text in one of two vendors' names, or a chat.
 struct TokenizeRequest {
   std::optional<std::string> content, prompt;
   std::optional<ChatPrompt> chat;

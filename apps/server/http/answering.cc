@@ -157,7 +157,7 @@ void Connection::put(std::string_view bytes) {
   schedule_flush();
 }
 
-// What is written in one turn of the loop goes out at once.
+// Sends at once all that was written in one turn of the loop.
 void Connection::schedule_flush() {
   if (flush_posted_ || waits_writable_) {
     return;

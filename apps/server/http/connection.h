@@ -25,7 +25,7 @@ namespace quire::server {
 class Exchange;
 class Connection;
 
-// What the connections of a server share. It outlives them.
+// Holds what the connections of a server share. It outlives them.
 struct ConnectionHost {
   Loop& loop;
   // Of the requests that begin from now on.

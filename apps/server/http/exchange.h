@@ -30,9 +30,9 @@ class Exchange final : public Answer {
   void on_gone(std::function<void(Gone)> call) override;
   [[nodiscard]] AnswerFacts& facts() override { return facts_; }
 
-  // Of the connection: nobody reads any more. Ends the answer.
+  // Ends the answer: the connection says that nobody reads any more.
   void gone(Gone why);
-  // Of the connection: writable() is true again.
+  // Hears from the connection that writable() is true again.
   void became_writable();
 
  private:

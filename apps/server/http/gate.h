@@ -13,7 +13,7 @@
 
 namespace quire::server {
 
-// What a listener is. Plain data.
+// Describes a listener. Plain data.
 struct ListenerFacts {
   enum class Kind : std::uint8_t { kTcp, kUnix, kMetrics };
   Kind kind = Kind::kTcp;
@@ -23,7 +23,7 @@ struct ListenerFacts {
   bool tls = false;
 };
 
-// What the gate answers in place of the API: a refusal, or a preflight's response. Plain data.
+// Holds the gate's answer in place of the API: a refusal, or a preflight's response. Plain data.
 struct GateAnswer {
   Response response = {};
   // Code of the error, or "".

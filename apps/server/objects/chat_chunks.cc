@@ -152,7 +152,7 @@ void delete_own(ChunkedLLM& llm, const OwnChunks& own, const std::string& salt) 
   }
 }
 
-// What a worker makes of a chat: a composition of chunks that are there.
+// Holds the composition that a worker makes of a chat; its chunks are there.
 struct ComposedChat {
   CompositionSpec spec;
   std::int64_t tokens = 0;

@@ -245,7 +245,7 @@ void post_chunks(Services& services, CallPtr call) {
   register_all(services, call, std::move(contents), true);
 }
 
-// What a list is asked for.
+// Holds the query of a list.
 struct ChunkQuery {
   std::optional<ChunkType> type;
   std::string metadata = "{}";

@@ -136,7 +136,7 @@ std::string folder_of(std::string_view tenant) {
 // Returns the path of a saved sequence, which no client can lead elsewhere.
 Checked<std::string> saved_path(const Services& services, const Call& call, bool create) {
   const std::string name(call.members().text("name").value_or(""));
-  if (!std::ranges::all_of(name, &is_name_character)) {
+  if (name.empty() || !std::ranges::all_of(name, &is_name_character)) {
     return invalid("name", "must have 1 to 64 of A-Z a-z 0-9 . _ -");
   }
   if (services.config->state_dir.empty()) {

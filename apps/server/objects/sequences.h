@@ -1,4 +1,4 @@
-// What the endpoints of sequences share.
+// Helpers that the endpoints of sequences share.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ class Logs {
   // Opens a file anew, after a rotation, and takes another level. kIo changes nothing.
   [[nodiscard]] Status reopen(const std::string& access_log, LogLevel level);
   // Waits until all is written, but no longer than a second.
-  // What is logged afterwards is lost.
+  // Lines that come afterwards are lost.
   void close();
 
  private:

@@ -12,7 +12,7 @@
 
 namespace quire::server {
 
-// What `quire serve` was given, and how to read it again. Plain data.
+// Holds what `quire serve` was given, and how to read it again. Plain data.
 struct ProcessOptions {
   std::shared_ptr<const Config> config;
   // Reads --config, keys and the like anew, for SIGHUP.
