@@ -123,12 +123,12 @@ def test_progress_of_registering_grows_from_none_to_all(chunked):
     assert shares == [1]
 
 
-def test_progress_of_a_prompt_grows_in_small_steps_from_none_to_all(chunked):
+def test_progress_of_a_prompt_grows_within_a_step_from_none_to_all(chunked):
     shares = []
-    prompts = [some_ids(900, seed=40 + n) for n in range(2)]  # one step computes them all
+    prompts = [some_ids(900, seed=40 + n) for n in range(2)]  # one step of many layers computes them all
     outs = chunked.generate(prompts, GREEDY, progress=shares.append)
     assert shares == sorted(shares) and shares[-1] == 1 and all(0 <= share <= 1 for share in shares)
-    assert len({share for share in shares if 0 < share < 1}) >= 2, shares
+    assert any(0 < share < 1 for share in shares), shares
     chunked.clear_prefix_cache()
     assert [out.token_ids for out in chunked.generate(prompts, GREEDY)] == [out.token_ids for out in outs]
     shares.clear()
