@@ -1,5 +1,6 @@
 #include "quire/kv_store/sqlite.h"
 
+#include <pthread.h>
 #include <sqlite3.h>
 
 #include <cstddef>
@@ -64,9 +65,33 @@ Error error_of(const std::filesystem::path& path, sqlite3* connection) {
           .message = base::str_cat("cannot use ", path.string(), ": ", reason, why, hint)};
 }
 
+// Keeps every fork of the process out while a thread is inside SQLite. A child inherits SQLite's
+// mutexes as they are: one that another thread holds would stay locked in it for ever.
+// Scopes may nest. Cost: an uncontended lock for reading. A fork waits for the calls that run.
+class OutOfFork {
+ public:
+  OutOfFork() {
+    [[maybe_unused]] static const int handled = pthread_atfork(close_gate, open_gate, renew_gate);
+    pthread_rwlock_rdlock(&gate_);
+  }
+  ~OutOfFork() { pthread_rwlock_unlock(&gate_); }
+  OutOfFork(const OutOfFork&) = delete;
+  OutOfFork& operator=(const OutOfFork&) = delete;
+
+ private:
+  static void close_gate() { pthread_rwlock_wrlock(&gate_); }
+  static void open_gate() { pthread_rwlock_unlock(&gate_); }
+  static void renew_gate() { gate_ = PTHREAD_RWLOCK_INITIALIZER; }
+
+  static inline pthread_rwlock_t gate_ = PTHREAD_RWLOCK_INITIALIZER;  // readers go first
+};
+
 }  // namespace
 
-void Statement::Finalize::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+void Statement::Finalize::operator()(sqlite3_stmt* statement) const {
+  const OutOfFork here;
+  sqlite3_finalize(statement);
+}
 
 Statement& Statement::bind(int index, std::int64_t value) {
   QUIRE_CHECK(sqlite3_bind_int64(statement_.get(), index + 1, value) == SQLITE_OK, "no parameter");
@@ -81,6 +106,7 @@ Statement& Statement::bind(int index, std::string_view text) {
 }
 
 Result<bool> Statement::step() {
+  const OutOfFork here;
   const int code = sqlite3_step(statement_.get());
   if (code != SQLITE_ROW && code != SQLITE_DONE) {
     return database_->failure();
@@ -94,7 +120,10 @@ Status Statement::run() {
   return row.ok() ? Status() : Status(row.error());
 }
 
-void Statement::reset() { sqlite3_reset(statement_.get()); }
+void Statement::reset() {
+  const OutOfFork here;
+  sqlite3_reset(statement_.get());
+}
 
 bool Statement::is_null(int column) const {
   return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL;
@@ -105,6 +134,7 @@ std::int64_t Statement::number(int column) const {
 }
 
 std::string Statement::text(int column) const {
+  const OutOfFork here;
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_.get(), column));
   const auto bytes = static_cast<std::size_t>(sqlite3_column_bytes(statement_.get(), column));
   if (text == nullptr && sqlite3_errcode(sqlite3_db_handle(statement_.get())) == SQLITE_NOMEM) {
@@ -113,9 +143,13 @@ std::string Statement::text(int column) const {
   return text == nullptr ? std::string() : std::string(text, bytes);
 }
 
-void Database::Close::operator()(sqlite3* connection) const { sqlite3_close(connection); }
+void Database::Close::operator()(sqlite3* connection) const {
+  const OutOfFork here;
+  sqlite3_close(connection);
+}
 
 Result<Database> Database::open(const std::filesystem::path& path, Mode mode) {
+  const OutOfFork here;
   const std::string uri = uri_of(path, mode == Mode::kImmutable ? "?immutable=1" : "");
   const int flags =
       SQLITE_OPEN_URI | (mode == Mode::kWrite ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY);
@@ -138,6 +172,7 @@ Result<Database> Database::open(const std::filesystem::path& path, Mode mode) {
 }
 
 Result<Statement> Database::prepare(std::string_view sql) const {
+  const OutOfFork here;
   sqlite3_stmt* statement = nullptr;
   const int code = sqlite3_prepare_v2(connection_.get(), sql.data(), static_cast<int>(sql.size()),
                                       &statement, nullptr);
@@ -148,6 +183,7 @@ Result<Statement> Database::prepare(std::string_view sql) const {
 }
 
 Status Database::execute(const char* sql) const {
+  const OutOfFork here;
   if (sqlite3_exec(connection_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK) {
     return failure();
   }
@@ -155,6 +191,7 @@ Status Database::execute(const char* sql) const {
 }
 
 Status Database::empty_log(int wait_ms) const {
+  const OutOfFork here;
   sqlite3_busy_timeout(connection_.get(), wait_ms);
   const int code = sqlite3_wal_checkpoint_v2(connection_.get(), nullptr, SQLITE_CHECKPOINT_TRUNCATE,
                                              nullptr, nullptr);
@@ -164,9 +201,13 @@ Status Database::empty_log(int wait_ms) const {
 
 std::int64_t Database::changes() const { return sqlite3_changes64(connection_.get()); }
 
-Error Database::failure() const { return error_of(path_, connection_.get()); }
+Error Database::failure() const {
+  const OutOfFork here;
+  return error_of(path_, connection_.get());
+}
 
 void Database::roll_back() const noexcept {
+  const OutOfFork here;
   sqlite3_exec(connection_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 

@@ -333,6 +333,17 @@ TEST(Gguf, EveryFlippedBitIsRefusedOrStaysInBounds) {
   }
 }
 
+TEST(Gguf, ATensorWithoutRowsReadsAsNothingHoweverManyColumnsItStates) {
+  const std::uint64_t columns = 1ULL << 62;
+  const std::string file = with_tensor({columns, 0}, 0, 0)();
+  const auto gguf = parse_gguf(file);
+  ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+  const TensorInfo& tensor = gguf->tensors().back();
+  ASSERT_EQ(tensor.columns(), static_cast<std::int64_t>(columns));
+  read_rows(tensor, 0, tensor.rows(), {});
+  EXPECT_EQ(tensor.num_values(), 0);
+}
+
 // A 128k vocabulary with 280k merges parses in milliseconds; the bound leaves room for sanitizers.
 TEST(Gguf, LargeVocabulariesParseFast) {
   std::string tokens;

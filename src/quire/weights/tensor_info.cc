@@ -65,6 +65,10 @@ struct RowBytes {
 RowBytes row_bytes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows) {
   QUIRE_CHECK(first_row >= 0 && num_rows >= 0 && num_rows <= tensor.rows() - first_row,
               "rows outside the tensor");
+  if (num_rows == 0) {
+    return {.first = 0,
+            .count = 0};  // a tensor without rows may state columns that no memory holds
+  }
   const auto bytes = static_cast<std::size_t>(
       tensor.columns() / code_block_values(tensor.encoding) * code_block_bytes(tensor.encoding));
   return {.first = static_cast<std::size_t>(first_row) * bytes,
