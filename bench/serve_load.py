@@ -1,6 +1,5 @@
 """Asks a server from one event loop: streams, plain requests, idle connections. Standard library only."""
 import asyncio
-import contextlib
 import json
 import os
 import pathlib
@@ -69,8 +68,8 @@ def post(server, path, body):
         return json.load(response)
 
 
-def head(method, path, server, body=b""):
-    fields = f"{method} {path} HTTP/1.1\r\nHost: {server.host}:{server.port}\r\n"
+def head(method, path, server, body=b"", more=""):
+    fields = f"{method} {path} HTTP/1.1\r\nHost: {server.host}:{server.port}\r\n{more}"
     if body:
         fields += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return f"{fields}\r\n".encode() + body
@@ -99,27 +98,53 @@ def has_text(line):
         b'"text":"' in line and b'"text":""' not in line or b'"content":"' in line and b'"content":""' not in line)
 
 
+class _Events(asyncio.Protocol):
+    """Keeps what comes and when. Reads nothing of it before the end, since the client takes CPU from the engine that it measures."""
+
+    def __init__(self, look):
+        self.parts, self.ended, self._look = [], asyncio.get_running_loop().create_future(), look
+
+    def data_received(self, data):
+        self.parts.append((time.monotonic(), data))
+        if self._look and self._look(data):
+            self._look = None
+
+    def connection_lost(self, error):
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+    def lines(self):
+        """Yields each line with the moment at which its end came."""
+        rest = b""
+        for moment, data in self.parts:
+            *whole, rest = (rest + data).split(b"\n")
+            yield from ((moment, line) for line in whole)
+
+
 async def stream(server, path, body, tokens=None, wake=None):
     """Sends a request and reads its events, up to `tokens` of them; calls `wake` at the first."""
     body = json.dumps({**body, "stream": True}).encode()
-    reader, writer = await connect(server)
+    seen = 0
+
+    def look(data):
+        nonlocal seen
+        before, seen = seen, seen + sum(map(has_text, data.split(b"\n")))
+        if wake and before == 0 < seen:
+            wake()
+        if tokens and seen >= tokens:
+            transport.close()
+        return not tokens and seen > 0
+
+    transport, events = await asyncio.get_running_loop().create_connection(
+        lambda: _Events(look if tokens or wake else None), server.host, server.port)
     result = Stream(time.monotonic())
-    writer.write(head("POST", path, server, body))
-    try:
-        result.status = int((await reader.readline()).split()[1])
-        async for line in reader:
-            if has_text(line):
-                result.moments.append(time.monotonic())
-                if wake and len(result.moments) == 1:
-                    wake()
-                if len(result.moments) == tokens:
-                    break
-            elif line.startswith(b"data: [DONE]") or result.status != 200 and line == b"\r\n":
-                break
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
+    transport.write(head("POST", path, server, body, "Connection: close\r\n"))
+    await events.ended
+    for moment, line in events.lines():
+        if line.startswith(b"HTTP/1.1 "):
+            result.status = int(line.split()[1])
+        elif has_text(line):
+            result.moments.append(moment)
     return result
 
 

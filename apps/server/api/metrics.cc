@@ -117,6 +117,7 @@ const char* miss_kind(std::string_view reason) {
 struct Metrics::Impl {
   prometheus::Registry registry;
   Labels model;
+  Histogram* gaps = nullptr;  // of the registry; held here since every token is observed
   std::set<std::string> params;
   std::map<std::string, double> engine_counters;  // as last shown
 
@@ -157,6 +158,8 @@ struct Metrics::Impl {
 
 // Shows counters at 0 from the start, so that rates can be computed.
 void Metrics::Impl::begin() {
+  gaps = &histogram("vllm:inter_token_latency_seconds", "Seconds between tokens.")
+              .Add(model, per_token_buckets());
   add("vllm:prompt_tokens_total", "Tokens of prompts.", 0);
   add("vllm:prompt_tokens_cached_total", "Tokens of prompts that were not computed.", 0);
   add("vllm:generation_tokens_total", "Tokens generated.", 0);
@@ -278,10 +281,8 @@ void Metrics::observe_run(const GenerationPlan& plan, const std::vector<ChoiceSt
 }
 
 void Metrics::observe_gap(double seconds, std::int64_t tokens) {
-  auto& histogram = impl_->histogram("vllm:inter_token_latency_seconds", "Seconds between tokens.")
-                        .Add(impl_->model, per_token_buckets());
   for (std::int64_t i = 0; i < tokens; ++i) {
-    histogram.Observe(i == 0 ? seconds : 0);
+    impl_->gaps->Observe(i == 0 ? seconds : 0);
   }
 }
 

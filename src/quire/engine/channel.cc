@@ -89,6 +89,9 @@ bool Channel::wait_until(int timeout_ms, Condition condition) {
     changed_.wait(lock, condition);
     return true;
   }
+  if (timeout_ms == 0) {
+    return condition();  // a wait of no time would still give the CPU away
+  }
   return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), condition);
 }
 
