@@ -148,7 +148,7 @@ def gap(options):
             ids = long_prompts(options)[0]
             return (await stream(server, "/v1/completions", endless(ids[:-SLICE] + some_ids(SLICE, 77), 1))).first_seconds
 
-        endless_stream = stream(server, "/v1/completions", endless(some_ids(32, 1), options.context - 100), wake=started.set)
+        endless_stream = stream(server, "/v1/completions", endless(some_ids(32, 1), min(options.context - 100, 2000)), wake=started.set)
         running, (begin, end) = await asyncio.gather(endless_stream, prefill_beside())
         pairs = list(zip(running.moments, running.moments[1:]))
         inside = [later - earlier for earlier, later in pairs if begin <= later and earlier <= end]
