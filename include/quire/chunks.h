@@ -180,6 +180,9 @@ class QUIRE_API ChunkedLLM {
                                                          const std::string& salt = {});
   // Returns counts of the tenant's chunks in memory. Waits for the running step. O(chunks).
   [[nodiscard]] Result<ChunkStats> chunk_stats(const std::string& salt = {}) const;
+  // Returns the counts of the chunks of all tenants together, for the operator: no tenant should
+  // see them. Waits for the running step. O(chunks).
+  [[nodiscard]] Result<ChunkStats> chunk_totals() const;
   // Blocks until the store has all that was registered, or computed for a composition.
   // Returns the first failure of a write in the background since the last flush_store(). kIo also
   // where something since then was not written because the store is read-only.

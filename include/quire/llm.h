@@ -41,6 +41,10 @@ class QUIRE_API Stream {
   // With RequestOptions::notify the call may block until the engine has taken or refused the
   // request.
   [[nodiscard]] RequestId request_id() const;
+  // Returns how many tokens of the request have KV by now, cached ones included; of the tokens that
+  // a step computes, the share of its layers that are done. Returns 0 while the request waits, and
+  // in a forked child. Never blocks.
+  [[nodiscard]] std::int64_t computed_tokens() const;
   // Blocks until next() has something to give, but at most `timeout_ms` milliseconds. A negative
   // timeout waits for ever.
   // Returns true when next() will not block, also after the end and in a forked child.

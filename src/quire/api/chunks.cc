@@ -347,6 +347,13 @@ Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const try {
   return base::no_memory("the call");
 }
 
+Result<ChunkStats> ChunkedLLM::chunk_totals() const try {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->totals();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
 Status ChunkedLLM::flush_store() try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->library().writes().flush();

@@ -144,6 +144,31 @@ TEST(Chunks, RegisteringAgainIsAUseAndNoPrefill) {
   EXPECT_EQ(must(llm.chunk_stats()).cache_misses, 1);
 }
 
+TEST(Chunks, TotalsAreTheSumsOverAllTenants) {
+  ChunkedLLM llm = open_chunked();
+  ChunkStats sum;
+  for (const char* const salt : {"ada", "lars"}) {
+    must(llm.register_chunk(
+        {.content = some_ids(20, 3), .type = ChunkType::kSystemPrompt, .options = {.salt = salt}}));
+    must(llm.register_chunk({.content = some_ids(40, 4), .options = {.salt = salt}}));
+  }
+  must(llm.delete_chunk(must(llm.list_chunks(ChunkType::kContext, "{}", "lars")).front().chunk_id,
+                        false, "lars"));
+  for (const char* const salt : {"ada", "lars"}) {
+    const ChunkStats stats = must(llm.chunk_stats(salt));
+    sum.total_chunks += stats.total_chunks;
+    sum.memory_used_bytes += stats.memory_used_bytes;
+    sum.cache_misses += stats.cache_misses;
+  }
+  const ChunkStats totals = must(llm.chunk_totals());
+  EXPECT_EQ(totals.total_chunks, 3);
+  EXPECT_EQ(totals.system_chunks, 2);
+  EXPECT_EQ(totals.context_chunks, 1);
+  EXPECT_EQ(totals.total_chunks, sum.total_chunks);
+  EXPECT_EQ(totals.memory_used_bytes, sum.memory_used_bytes);
+  EXPECT_EQ(totals.cache_misses, sum.cache_misses);
+}
+
 TEST(Chunks, EqualOnesOfABatchAreOnePrefillAndAllThatWasSaid) {
   ChunkedLLM llm = open_chunked();
   std::vector<ChunkContent> twice(2, {.content = some_ids(70, 3)});

@@ -100,6 +100,19 @@ TEST(Notify, RingsForEveryDeltaAndTheEnd) {
   EXPECT_EQ(stream.output().usage.completion_tokens, kGreedy.max_tokens);
 }
 
+TEST(Notify, AStreamSaysHowManyOfItsTokensHaveKv) {
+  LLM llm = open_llm();
+  const Ids prompt = some_ids(20, 1);
+  Bell bell;
+  Stream stream = llm.stream(prompt, kGreedy, bell.options()).value();
+  EXPECT_GE(stream.computed_tokens(), 0);
+  EXPECT_FALSE(read(stream, bell).empty());
+  // The last token was chosen, but not computed.
+  EXPECT_EQ(stream.computed_tokens(), std::ssize(prompt) + kGreedy.max_tokens - 1);
+  llm.close();
+  EXPECT_EQ(stream.computed_tokens(), std::ssize(prompt) + kGreedy.max_tokens - 1);
+}
+
 TEST(Notify, RingsOnceForAStreamWithoutDeltas) {
   LLM llm = open_llm();
   const Ids prompt = some_ids(20, 1);
@@ -117,6 +130,7 @@ TEST(Notify, RingsForWhatTheEngineRefuses) {
   ASSERT_TRUE(bell.wait(0));
   EXPECT_TRUE(stream.wait(0));
   EXPECT_EQ(stream.request_id().value, RequestId{}.value);
+  EXPECT_EQ(stream.computed_tokens(), 0);
   EXPECT_EQ(stream.next().error().code, ErrorCode::kOverflow);
   EXPECT_FALSE(stream.next().value().has_value());
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <optional>
@@ -45,6 +46,11 @@ bool Stream::Impl::arrived(int timeout_ms) {
 RequestId Stream::request_id() const {
   const bool taken = !impl_->engine->home().left() && impl_->arrived(-1) && !impl_->refusal;
   return taken ? impl_->channel->id() : RequestId{};
+}
+
+std::int64_t Stream::computed_tokens() const {
+  const bool taken = !impl_->engine->home().left() && impl_->arrived(0) && !impl_->refusal;
+  return taken ? impl_->channel->computed_tokens() : 0;
 }
 
 bool Stream::wait(int timeout_ms) {

@@ -213,25 +213,35 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds, const st
   });
 }
 
+ChunkStats ChunkService::stats_of(std::span<const kv::Chunk* const> chunks,
+                                  const kv::RegistryCounts& counts) const {
+  ChunkStats stats;
+  for (const kv::Chunk* chunk : chunks) {
+    ++stats.total_chunks;
+    ++(chunk->type == ChunkType::kSystemPrompt ? stats.system_chunks
+       : chunk->type == ChunkType::kContext    ? stats.context_chunks
+                                               : stats.query_chunks);
+  }
+  const std::int64_t block_bytes = core_.engine.core().counters.block_bytes;
+  stats.memory_used_bytes = counts.blocks * block_bytes;
+  stats.memory_limit_bytes = core_.registry.room().max_blocks() * block_bytes;
+  stats.cache_hits = counts.hits;
+  stats.cache_misses = counts.misses;
+  stats.evictions = counts.evictions;
+  return stats;
+}
+
 Result<ChunkStats> ChunkService::stats(const std::string& asked) {
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", asked));
   const std::string& salt = core_.engine.salt_of(asked);
   return core_.engine.thread().ask<ChunkStats>([&]() -> Result<ChunkStats> {
-    ChunkStats stats;
-    for (const kv::Chunk* chunk : core_.registry.list(salt)) {
-      ++stats.total_chunks;
-      ++(chunk->type == ChunkType::kSystemPrompt ? stats.system_chunks
-         : chunk->type == ChunkType::kContext    ? stats.context_chunks
-                                                 : stats.query_chunks);
-    }
-    const kv::RegistryCounts counts = core_.registry.counts(salt);
-    const std::int64_t block_bytes = core_.engine.core().counters.block_bytes;
-    stats.memory_used_bytes = counts.blocks * block_bytes;
-    stats.memory_limit_bytes = core_.registry.room().max_blocks() * block_bytes;
-    stats.cache_hits = counts.hits;
-    stats.cache_misses = counts.misses;
-    stats.evictions = counts.evictions;
-    return stats;
+    return stats_of(core_.registry.list(salt), core_.registry.counts(salt));
+  });
+}
+
+Result<ChunkStats> ChunkService::totals() {
+  return core_.engine.thread().ask<ChunkStats>([&]() -> Result<ChunkStats> {
+    return stats_of(core_.registry.list_all(), core_.registry.total_counts());
   });
 }
 

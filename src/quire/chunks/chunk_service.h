@@ -77,6 +77,8 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type, const std::string& salt);
   [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds, const std::string& salt);
   [[nodiscard]] Result<ChunkStats> stats(const std::string& salt);
+  // Returns those of all tenants together.
+  [[nodiscard]] Result<ChunkStats> totals();
 
   // Composing.
   [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec) {
@@ -121,6 +123,8 @@ class ChunkService final : public engine::BlockHolders {
 
  private:
   // Engine thread.
+  [[nodiscard]] ChunkStats stats_of(std::span<const kv::Chunk* const> chunks,
+                                    const kv::RegistryCounts& counts) const;
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
   [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const std::string& salt,
                                                const ChunkUpdate& update);

@@ -104,6 +104,17 @@ Result<const Chunk*> ChunkRegistry::get(std::string_view id, std::string_view sa
                .chunk_id = std::string(id)};
 }
 
+std::vector<const Chunk*> ChunkRegistry::list_all() {
+  state_->expire();
+  std::vector<const Chunk*> chunks;
+  for (const auto& [id, chunk] : state_->chunks) {
+    if (chunk.listed) {
+      chunks.push_back(&chunk);
+    }
+  }
+  return chunks;
+}
+
 std::vector<const Chunk*> ChunkRegistry::list(std::string_view salt) {
   state_->expire();
   std::vector<const Chunk*> chunks;
@@ -263,6 +274,17 @@ std::string ChunkRegistry::fate(std::string_view id, std::string_view salt) cons
 RegistryCounts ChunkRegistry::counts(std::string_view salt) const {
   const auto known = state_->tenants.find(salt);
   return known == state_->tenants.end() ? RegistryCounts() : known->second.counts;
+}
+
+RegistryCounts ChunkRegistry::total_counts() const {
+  RegistryCounts sum;
+  for (const auto& [salt, tenant] : state_->tenants) {
+    sum.hits += tenant.counts.hits;
+    sum.misses += tenant.counts.misses;
+    sum.evictions += tenant.counts.evictions;
+    sum.blocks += tenant.counts.blocks;
+  }
+  return sum;
 }
 
 Status ChunkRegistry::check() const {

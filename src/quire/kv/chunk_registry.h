@@ -54,6 +54,8 @@ class ChunkRegistry {
   [[nodiscard]] const Chunk* find_text(const std::string& text_id, std::string_view content);
   // Returns a tenant's chunk; kNotFound says how and when it went, if it was the tenant's.
   [[nodiscard]] Result<const Chunk*> get(std::string_view id, std::string_view salt);
+  // Lists the chunks of all tenants, in no order.
+  [[nodiscard]] std::vector<const Chunk*> list_all();
   // Lists a tenant's chunks in the order of registration.
   [[nodiscard]] std::vector<const Chunk*> list(std::string_view salt);
   // Returns the tenant's system chunk that was registered last, to stay, and is still there; ""
@@ -91,6 +93,8 @@ class ChunkRegistry {
   // known, also for chunks of other tenants.
   [[nodiscard]] std::string fate(std::string_view id, std::string_view salt) const;
   [[nodiscard]] RegistryCounts counts(std::string_view salt) const;
+  // Returns the sums of the counts of all tenants.
+  [[nodiscard]] RegistryCounts total_counts() const;
   // Returns kInternal that names the first broken invariant. For tests.
   [[nodiscard]] Status check() const;
 
