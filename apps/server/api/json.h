@@ -27,4 +27,15 @@ inline constexpr std::size_t kMaxJsonDepth = 64;
 // Appends `text` as a JSON string in quotes. Ill-formed UTF-8 is the caller's to avoid. O(text).
 void append_json_string(std::string& out, std::string_view text);
 
+// Returns what `to_json` makes of each item, in order.
+template <class Items, class ToJson>
+[[nodiscard]] json::array array_of(const Items& items, const ToJson& to_json) {
+  json::array list;
+  list.reserve(items.size());
+  for (const auto& item : items) {
+    list.emplace_back(to_json(item));
+  }
+  return list;
+}
+
 }  // namespace quire::server

@@ -35,6 +35,11 @@ const FieldTable& stream_options_table() {
   return table;
 }
 
+void append_report(std::string& out, const RunReport& report) {
+  out += ",\"quire\":" + json::serialize(quire_json(report));
+  out += ",\"timings\":" + json::serialize(timings_json(report));
+}
+
 }  // namespace
 
 std::span<const FieldRule> openai_rules() {
@@ -92,13 +97,7 @@ OpenAIRenderer::OpenAIRenderer(Services& services, const OpenAIRequest& request,
       id_(new_id(id_prefix)),
       created_(unix_seconds()),
       object_(object) {
-  json::object chunk;
-  chunk["id"] = id_;
-  chunk["object"] = chunk_object;
-  chunk["created"] = created_;
-  chunk["model"] = services.names.front();
-  chunk["system_fingerprint"] = services.system_fingerprint;
-  prefix_ = json::serialize(chunk);
+  prefix_ = json::serialize(head(chunk_object));
   prefix_.pop_back();
   prefix_.insert(0, "data: ");
   prefix_ += ",\"choices\":[";
@@ -106,9 +105,12 @@ OpenAIRenderer::OpenAIRenderer(Services& services, const OpenAIRequest& request,
 
 TokenPieces& OpenAIRenderer::pieces() const { return *services_.pieces; }
 
-OpenAIRenderer::Progress& OpenAIRenderer::progress(std::size_t index) {
+OpenAIRenderer::Progress& OpenAIRenderer::begin_choice(std::string& out, std::size_t index) {
   if (progress_.size() <= index) {
     progress_.resize(index + 1);
+  }
+  if (!std::exchange(progress_[index].begun, true)) {
+    append_first(out, index);
   }
   return progress_[index];
 }
@@ -119,12 +121,17 @@ void OpenAIRenderer::open_chunk(std::string& out, std::size_t index) const {
   out += std::to_string(index);
 }
 
+std::int64_t OpenAIRenderer::tokens_so_far() const {
+  std::int64_t tokens = 0;
+  for (const Progress& choice : progress_) {
+    tokens += choice.tokens;
+  }
+  return tokens;
+}
+
 // Counts what has come. What was cached is known at the end.
 json::object OpenAIRenderer::usage_so_far() const {
-  std::int64_t completion = 0;
-  for (const Progress& choice : progress_) {
-    completion += choice.tokens;
-  }
+  const std::int64_t completion = tokens_so_far();
   json::object usage;
   usage["prompt_tokens"] = request_.prompt_tokens;
   usage["completion_tokens"] = completion;
@@ -136,13 +143,9 @@ json::object OpenAIRenderer::usage_so_far() const {
 void OpenAIRenderer::append_timings(std::string& out) {
   const auto now = services_.loop.now();
   first_token_ = first_token_.value_or(now);
-  std::int64_t tokens = 0;
-  for (const Progress& choice : progress_) {
-    tokens += choice.tokens;
-  }
   json::object timings;
   timings["prompt_n"] = request_.prompt_tokens;
-  timings["predicted_n"] = tokens;
+  timings["predicted_n"] = tokens_so_far();
   timings["predicted_ms"] = milliseconds_between(*first_token_, now);
   out += ",\"timings\":" + json::serialize(timings);
 }
@@ -162,19 +165,13 @@ void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) {
     append_top(out);
   }
   if (report != nullptr && !request_.include_usage) {
-    out += ",\"quire\":" + json::serialize(quire_json(*report));
-    out += ",\"timings\":" + json::serialize(timings_json(*report));
+    append_report(out, *report);
   }
   out += "}\n\n";
 }
 
 void OpenAIRenderer::delta(std::string& out, std::size_t index, const Delta& delta) {
-  Progress& choice = progress(index);
-  choice.tokens += static_cast<std::int64_t>(delta.token_ids.size());
-  if (!choice.begun) {
-    choice.begun = true;
-    append_first(out, index);
-  }
+  begin_choice(out, index).tokens += static_cast<std::int64_t>(delta.token_ids.size());
   const bool shows_ids = request_.top_logprobs || request_.return_token_ids;
   if (delta.text.empty() && (!shows_ids || delta.token_ids.empty())) {
     return;
@@ -187,11 +184,7 @@ void OpenAIRenderer::delta(std::string& out, std::size_t index, const Delta& del
 
 void OpenAIRenderer::finish(std::string& out, std::size_t index, const GenerationOutput& output,
                             const RunReport* report) {
-  Progress& choice = progress(index);
-  if (!choice.begun) {
-    choice.begun = true;
-    append_first(out, index);
-  }
+  begin_choice(out, index);
   open_chunk(out, index);
   append_last(out, index, output);
   out += ",\"finish_reason\":\"";
@@ -204,17 +197,16 @@ void OpenAIRenderer::end(std::string& out, const RunReport& report) {
   if (request_.include_usage) {
     out += prefix_;
     out += "],\"usage\":" + json::serialize(usage_json(report));
-    out += ",\"quire\":" + json::serialize(quire_json(report));
-    out += ",\"timings\":" + json::serialize(timings_json(report));
+    append_report(out, report);
     out += "}\n\n";
   }
   out += kDone;
 }
 
-json::object OpenAIRenderer::head() const {
+json::object OpenAIRenderer::head(const char* object) const {
   json::object body;
   body["id"] = id_;
-  body["object"] = object_;
+  body["object"] = object;
   body["created"] = created_;
   body["model"] = services_.names.front();
   body["system_fingerprint"] = services_.system_fingerprint;
@@ -222,7 +214,7 @@ json::object OpenAIRenderer::head() const {
 }
 
 json::value OpenAIRenderer::body(const std::vector<ChoiceState>& choices, const RunReport& report) {
-  json::object body = head();
+  json::object body = head(object_);
   json::array list;
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const GenerationOutput& output = choices[i].output;

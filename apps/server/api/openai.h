@@ -87,8 +87,10 @@ class OpenAIRenderer : public Renderer {
     bool begun = false;
     std::int64_t tokens = 0;
   };
-  [[nodiscard]] Progress& progress(std::size_t index);
-  [[nodiscard]] json::object head() const;
+  // Returns the progress of a choice, whose first chunks are there then.
+  Progress& begin_choice(std::string& out, std::size_t index);
+  [[nodiscard]] json::object head(const char* object) const;
+  [[nodiscard]] std::int64_t tokens_so_far() const;
   [[nodiscard]] json::object usage_so_far() const;
   void append_timings(std::string& out);
 

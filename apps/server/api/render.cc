@@ -27,11 +27,8 @@ double finite(double value) {
 double per_second(double count, double ms) { return ms > 0 ? count * 1000 / ms : 0; }
 
 json::array bytes_json(std::string_view bytes) {
-  json::array list;
-  for (const char byte : bytes) {
-    list.emplace_back(static_cast<std::int64_t>(static_cast<unsigned char>(byte)));
-  }
-  return list;
+  return array_of(bytes,
+                  [](char byte) -> std::int64_t { return static_cast<unsigned char>(byte); });
 }
 
 json::object logprob_entry(const TokenPiece& piece, double logprob) {
@@ -61,8 +58,7 @@ json::object usage_json(const RunReport& report) {
 }
 
 json::array parts_json(const std::vector<ReusePart>& parts) {
-  json::array list;
-  for (const ReusePart& part : parts) {
+  return array_of(parts, [](const ReusePart& part) {
     json::object object;
     object["chunk_type"] = part.chunk_type;
     object["chunk_id"] = part.chunk_id;
@@ -70,9 +66,8 @@ json::array parts_json(const std::vector<ReusePart>& parts) {
     object["tokens"] = part.tokens;
     object["hit"] = part.hit;
     object["reason"] = part.reason;
-    list.push_back(std::move(object));
-  }
-  return list;
+    return object;
+  });
 }
 
 json::object quire_json(const RunReport& report) {
@@ -135,12 +130,7 @@ json::value stop_reason(const GenerationOutput& output) {
 }
 
 json::array ids_json(const std::vector<TokenId>& ids) {
-  json::array list;
-  list.reserve(ids.size());
-  for (const TokenId id : ids) {
-    list.emplace_back(id);
-  }
-  return list;
+  return array_of(ids, [](TokenId id) { return id; });
 }
 
 void append_event(std::string& out, const json::value& body) {
@@ -201,9 +191,14 @@ void CompletionLogprobs::add(TokenPieces& pieces, const std::vector<TokenId>& id
   for (std::size_t i = 0; i < ids.size() && i < logprobs.size(); ++i) {
     const TokenPiece& piece = pieces.piece(ids[i]);
     tokens_.emplace_back(piece.token);
-    token_logprobs_.emplace_back(finite(logprob_of(logprobs[i], ids[i])));
     text_offset_.emplace_back(offset_);
     offset_ += count_characters(piece.bytes);
+    if (logprobs[i].empty()) {
+      token_logprobs_.emplace_back(nullptr);
+      top_logprobs_.emplace_back(nullptr);
+      continue;
+    }
+    token_logprobs_.emplace_back(finite(logprob_of(logprobs[i], ids[i])));
     json::object likeliest;
     for (const auto& [id, logprob] : logprobs[i]) {
       // The chosen token stands among them, as with OpenAI.

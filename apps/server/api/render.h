@@ -64,7 +64,7 @@ class TokenPieces {
 // Log probabilities of completions: `{tokens, token_logprobs, top_logprobs, text_offset}`.
 class CompletionLogprobs {
  public:
-  // Appends tokens behind those so far. `offset` counts characters.
+  // Appends tokens behind those so far. A token with an empty entry has no log probability.
   void add(TokenPieces& pieces, const std::vector<TokenId>& ids,
            const std::vector<TokenLogprobs>& logprobs, std::int64_t top);
   // Returns what was added since the last call.

@@ -69,7 +69,21 @@ json::object entry_json(const StoreEntry& entry) {
   return object;
 }
 
-ApiError no_store(std::string_view entry) {
+json::object object_json(const StoreObject& object) {
+  json::object row;
+  row["hash"] = object.hash;
+  row["state"] = object.state;
+  row["bytes"] = object.bytes;
+  row["entries"] = object.entries;
+  row["message"] = object.message;
+  return row;
+}
+
+Checked<Reply> refuse_without_store() {
+  return invalid("", "the server has no store; start it with --store");
+}
+
+ApiError no_entry(std::string_view entry) {
   ApiError error = refusal(404, "not_found", "no entry " + std::string(entry));
   error.cause = ErrorCode::kNotFound;
   error.retryable = false;
@@ -99,11 +113,7 @@ void list_store(Services& services, CallPtr call) {
       services, call, []() -> Checked<Reply> { return Reply{list_json({})}; },
       [](Store& store) -> Checked<Reply> {
         QUIRE_TRY(const auto entries, store.list());
-        json::array data;
-        for (const StoreEntry& entry : entries) {
-          data.push_back(entry_json(entry));
-        }
-        return Reply{list_json(std::move(data))};
+        return Reply{list_json(array_of(entries, entry_json))};
       });
 }
 
@@ -112,7 +122,7 @@ void with_entry(Services& services, const CallPtr& call,
                 std::function<Checked<Reply>(Store& store, const std::string& key)> work) {
   const std::string key(call->capture("entry"));
   with_store(
-      services, call, [key]() -> Checked<Reply> { return no_store(key); },
+      services, call, [key]() -> Checked<Reply> { return no_entry(key); },
       [key, work = std::move(work)](Store& store) { return work(store, key); });
 }
 
@@ -159,49 +169,29 @@ void delete_entry(Services& services, CallPtr call) {
 }
 
 void collect_store(Services& services, CallPtr call) {
-  with_store(
-      services, call,
-      []() -> Checked<Reply> {
-        return invalid("", "the server has no store; start it with --store");
-      },
-      [](Store& store) -> Checked<Reply> {
-        QUIRE_TRY(const StoreCleaning done, store.gc());
-        json::object body;
-        body["expired_entries"] = done.expired_entries;
-        body["evicted_entries"] = done.evicted_entries;
-        body["removed_objects"] = done.removed_objects;
-        body["removed_bytes"] = done.removed_bytes;
-        body["removed_temporaries"] = done.removed_temporaries;
-        body["removed_weights"] = done.removed_weights;
-        body["removed_weight_bytes"] = done.removed_weight_bytes;
-        body["objects"] = done.objects;
-        body["bytes"] = done.bytes;
-        body["kept_objects"] = done.kept_objects;
-        body["message"] = done.message;
-        return Reply{std::move(body)};
-      });
+  with_store(services, call, refuse_without_store, [](Store& store) -> Checked<Reply> {
+    QUIRE_TRY(const StoreCleaning done, store.gc());
+    json::object body;
+    body["expired_entries"] = done.expired_entries;
+    body["evicted_entries"] = done.evicted_entries;
+    body["removed_objects"] = done.removed_objects;
+    body["removed_bytes"] = done.removed_bytes;
+    body["removed_temporaries"] = done.removed_temporaries;
+    body["removed_weights"] = done.removed_weights;
+    body["removed_weight_bytes"] = done.removed_weight_bytes;
+    body["objects"] = done.objects;
+    body["bytes"] = done.bytes;
+    body["kept_objects"] = done.kept_objects;
+    body["message"] = done.message;
+    return Reply{std::move(body)};
+  });
 }
 
 void verify_store(Services& services, CallPtr call) {
-  with_store(
-      services, call,
-      []() -> Checked<Reply> {
-        return invalid("", "the server has no store; start it with --store");
-      },
-      [](Store& store) -> Checked<Reply> {
-        QUIRE_TRY(const auto objects, store.verify());
-        json::array data;
-        for (const StoreObject& object : objects) {
-          json::object row;
-          row["hash"] = object.hash;
-          row["state"] = object.state;
-          row["bytes"] = object.bytes;
-          row["entries"] = object.entries;
-          row["message"] = object.message;
-          data.push_back(std::move(row));
-        }
-        return Reply{list_json(std::move(data))};
-      });
+  with_store(services, call, refuse_without_store, [](Store& store) -> Checked<Reply> {
+    QUIRE_TRY(const auto objects, store.verify());
+    return Reply{list_json(array_of(objects, object_json))};
+  });
 }
 
 void clear_cache(Services& services, CallPtr call) {
