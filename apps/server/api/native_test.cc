@@ -166,6 +166,27 @@ TEST_F(Native, TokenizeTakesTheNamesOfTwoServers) {
   EXPECT_EQ(param_of(*outside), "tokens[1]");
 }
 
+TEST_F(Native, TokenizeCanTakeSpecialTokensAsText) {
+  const auto ids = [&](json::object body) {
+    body["content"] = "<bos>Ada";
+    return body_of(*client_.post("/tokenize", body)).at("tokens").as_array();
+  };
+  const json::array parsed = ids({{"parse_special", true}});
+  const json::array literal = ids({{"parse_special", false}});
+  EXPECT_EQ(parsed, ids({}));
+  EXPECT_GT(literal.size(), parsed.size());
+  const json::value text = body_of(*client_.post("/detokenize", {{"tokens", literal}}));
+  EXPECT_NE(std::string(text.at("content").as_string().c_str()).find("<bos>Ada"),
+            std::string::npos);
+  const json::array framed = ids({{"parse_special", false}, {"add_special", true}});
+  ASSERT_EQ(framed.size(), literal.size() + 1);
+  EXPECT_EQ(framed.front(), parsed.front());  // the model's own BOS
+  EXPECT_EQ(json::array(framed.begin() + 1, framed.end()), literal);
+  const auto chat = client_.post("/tokenize", {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                                               {"parse_special", false}});
+  EXPECT_EQ(param_of(*chat), "parse_special");
+}
+
 TEST_F(Native, TemplatesAreRenderedAsText) {
   const json::array messages{json::object{{"role", "user"}, {"content", "Where?"}}};
   const json::value body = body_of(*client_.post("/apply-template", {{"messages", messages}}));

@@ -1,5 +1,6 @@
 // Small endpoints of others about tokens: /tokenize, /detokenize, /apply-template and render (rules
 // L1 and L2).
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -53,9 +54,7 @@ const FieldTable& tokenize_table() {
       {.name = "add_special", .kinds = kBool, .help = "of content: adds BOS and the like"},
       {.name = "parse_special",
        .kinds = kBool,
-       .help = "special tokens in a text always count",
-       .effect = Effect::kRefused,
-       .only = "true"},
+       .help = "of a text: the spelling of a special token counts as it; default true"},
       {.name = "with_pieces", .kinds = kBool, .help = "of content: ids with their text"},
       {.name = "prompt", .kinds = kString, .help = "a text, by default with special tokens"},
       {.name = "add_special_tokens", .kinds = kBool, .help = "of prompt: adds BOS and the like"},
@@ -105,6 +104,7 @@ struct TokenizeRequest {
   std::optional<std::string> content, prompt;
   std::optional<ChatPrompt> chat;
   bool special = false;
+  bool parses = true;  // spellings of special tokens count
   bool pieces = false;
   bool spellings = false;
 };
@@ -117,7 +117,7 @@ Checked<TokenizeRequest> read_tokenize(Call& call) {
     return given == 0 ? missing("prompt")
                       : invalid("prompt", "content, prompt and messages exclude one another");
   }
-  TokenizeRequest request;
+  TokenizeRequest request{.parses = members.flag("parse_special", true)};
   if (const auto content = members.text("content")) {
     request.content = std::string(*content);
     request.special = members.flag("add_special");
@@ -130,8 +130,34 @@ Checked<TokenizeRequest> read_tokenize(Call& call) {
     request.special = members.flag("add_special_tokens", true);
     return request;
   }
+  if (members.has("parse_special")) {
+    return invalid("parse_special",
+                   "is of content and prompt; a message's text never becomes a "
+                   "special token");
+  }
   QUIRE_TRY(request.chat, read_template(call));
   return request;
+}
+
+// Returns ids of a text in which special tokens are ordinary text. `special` adds what the model
+// puts around a text, as it stands around a letter.
+Checked<std::vector<TokenId>> encode_without_parsing(const Tokenizer& tokenizer,
+                                                     std::string_view text, bool special,
+                                                     const Interrupt& interrupted) {
+  QUIRE_TRY(std::vector<TokenId> ids, tokenizer.encode_literally(text, interrupted));
+  if (!special) {
+    return ids;
+  }
+  QUIRE_TRY(const std::vector<TokenId> framed, tokenizer.encode("a", true, interrupted));
+  QUIRE_TRY(const std::vector<TokenId> letter, tokenizer.encode("a", false, interrupted));
+  const auto inside = std::ranges::search(framed, letter);
+  if (letter.empty() || inside.empty()) {
+    return unsupported("parse_special",
+                       "this tokenizer has no fixed tokens around a text; send add_special: false");
+  }
+  ids.insert(ids.begin(), framed.begin(), inside.begin());
+  ids.insert(ids.end(), inside.end(), framed.end());
+  return ids;
 }
 
 json::value piece_json(const Tokenizer& tokenizer, TokenId id) {
@@ -160,7 +186,11 @@ Checked<json::object> tokenize_on_worker(const Engine& engine, const TokenizeReq
     QUIRE_TRY(EncodedChat encoded, encode_chat(engine, *request.chat, interrupted));
     ids = std::move(encoded.ids);
   } else if (text) {
-    QUIRE_TRY(ids, tokenizer.encode(*text, request.special, interrupted));
+    if (request.parses) {
+      QUIRE_TRY(ids, tokenizer.encode(*text, request.special, interrupted));
+    } else {
+      QUIRE_TRY(ids, encode_without_parsing(tokenizer, *text, request.special, interrupted));
+    }
   }
   if (request.pieces) {
     json::array tokens;
