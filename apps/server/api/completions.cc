@@ -21,10 +21,13 @@
 #include "api/generation.h"
 #include "api/json.h"
 #include "api/openai.h"
+#include "api/prompt_logprobs.h"
 #include "api/prompts.h"
 #include "api/render.h"
 #include "api/router.h"
 #include "api/sampling.h"
+#include "engine.h"
+#include "quire/chunks.h"
 #include "quire/interrupt.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -48,7 +51,9 @@ constexpr FieldRule kCompletionRules[] = {
      .help = "most tokens to generate; default 16",
      .min = 0,
      .max = 2147483647},
-    {.name = "echo", .kinds = kBool, .help = "the text begins with the prompt"},
+    {.name = "echo",
+     .kinds = kBool,
+     .help = "the text begins with the prompt; with logprobs, its tokens stand in front"},
     {.name = "logprobs",
      .kinds = kInteger,
      .help = "likeliest tokens shown for each token",
@@ -118,17 +123,23 @@ Checked<CompletionRequest> read_completion(const Services& services, const Call&
   request.openai.top_logprobs = members.integer("logprobs");
   if (request.openai.top_logprobs) {
     request.openai.sampling.logprobs = static_cast<std::int32_t>(*request.openai.top_logprobs);
-    if (request.echo) {
-      return unsupported("logprobs", "not supported beside echo");
-    }
   }
   return request;
 }
 
-// Holds what a worker makes of the prompts: ids, and the texts to echo.
+// What stands in front of a prompt's choices. Empty without `echo`.
+struct Echo {
+  std::string text;
+  std::vector<TokenId> ids;
+  // One entry per id, where they are asked for. Written by a worker before the first token comes.
+  std::shared_ptr<std::vector<TokenLogprobs>> logprobs =
+      std::make_shared<std::vector<TokenLogprobs>>();
+};
+
+// Holds what a worker makes of the prompts: ids, and what is echoed.
 struct EncodedPrompts {
   std::vector<std::vector<TokenId>> ids;
-  std::vector<std::string> texts;
+  std::vector<Echo> echoes;
 };
 
 Checked<EncodedPrompts> encode_prompts(const Engine& engine, CompletionRequest& request,
@@ -140,35 +151,39 @@ Checked<EncodedPrompts> encode_prompts(const Engine& engine, CompletionRequest& 
       QUIRE_TRY(auto ids,
                 encode_text(engine, *text, request.add_special_tokens, path, interrupted));
       encoded.ids.push_back(std::move(ids));
-      encoded.texts.push_back(request.echo ? std::move(*text) : std::string());
+    } else {
+      encoded.ids.push_back(std::get<std::vector<TokenId>>(request.prompts[i]));
+    }
+    Echo& echo = encoded.echoes.emplace_back();
+    if (!request.echo) {
       continue;
     }
-    auto& ids = std::get<std::vector<TokenId>>(request.prompts[i]);
-    std::string text;
-    if (request.echo) {
+    echo.ids = encoded.ids.back();
+    if (auto* const text = std::get_if<std::string>(&request.prompts[i])) {
+      echo.text = std::move(*text);
+    } else {
       QUIRE_TRY(const Tokenizer tokenizer, engine.tokenizer());
-      QUIRE_TRY(text, tokenizer.decode(ids, true, interrupted));
+      QUIRE_TRY(echo.text, tokenizer.decode(echo.ids, true, interrupted));
     }
-    encoded.ids.push_back(std::move(ids));
-    encoded.texts.push_back(std::move(text));
   }
   return encoded;
 }
 
 class CompletionRenderer final : public OpenAIRenderer {
  public:
-  CompletionRenderer(Services& services, const OpenAIRequest& request,
-                     std::vector<std::string> echoes)
+  CompletionRenderer(Services& services, const OpenAIRequest& request, std::vector<Echo> echoes)
       : OpenAIRenderer(services, request, "cmpl-", "text_completion", "text_completion"),
         echoes_(std::move(echoes)),
         logprobs_(echoes_.size() * static_cast<std::size_t>(request.n)) {}
 
  protected:
   void append_first(std::string& out, std::size_t index) override {
-    if (!echo(index).empty()) {
+    if (!echo(index).ids.empty()) {
       open_chunk(out, index);
-      append_text(out, echo(index));
-      out += ",\"logprobs\":null,\"finish_reason\":null";
+      append_text(out, echo(index).text);
+      out += ",\"logprobs\":" +
+             json::serialize(logprobs(index, echo(index).ids, *echo(index).logprobs));
+      out += ",\"finish_reason\":null";
       close_chunk(out, nullptr);
     }
   }
@@ -189,7 +204,11 @@ class CompletionRenderer final : public OpenAIRenderer {
   }
   void set_choice(json::object& choice, std::size_t index,
                   const GenerationOutput& output) override {
-    choice["text"] = echo(index) + output.text;
+    choice["text"] = echo(index).text + output.text;
+    if (request().top_logprobs) {
+      logprobs_[index].add(pieces(), echo(index).ids, *echo(index).logprobs,
+                           *request().top_logprobs);
+    }
     choice["logprobs"] = logprobs(index, output.token_ids, output.logprobs);
     if (request().return_token_ids) {
       choice["token_ids"] = ids_json(output.token_ids);
@@ -203,7 +222,7 @@ class CompletionRenderer final : public OpenAIRenderer {
     out += ",\"text\":";
     append_json_string(out, text);
   }
-  [[nodiscard]] const std::string& echo(std::size_t index) const {
+  [[nodiscard]] const Echo& echo(std::size_t index) const {
     return echoes_[index / static_cast<std::size_t>(request().n)];
   }
   [[nodiscard]] json::value logprobs(std::size_t index, const std::vector<TokenId>& ids,
@@ -215,14 +234,33 @@ class CompletionRenderer final : public OpenAIRenderer {
     return logprobs_[index].take();
   }
 
-  std::vector<std::string> echoes_;  // one per prompt
+  std::vector<Echo> echoes_;  // one per prompt
   std::vector<CompletionLogprobs> logprobs_;
 };
 
+// Lets a worker compute the log probabilities of what is echoed, once the request is admitted.
+void prepare_echoes(Services& services, const CallPtr& call, std::int64_t top,
+                    const std::vector<Echo>& echoes, GenerationPlan& plan) {
+  for (std::size_t i = 0; i < echoes.size(); ++i) {
+    if (echoes[i].ids.empty()) {
+      continue;
+    }
+    plan.prompts[i].prepare = [engine = services.engine, echo = echoes[i], top,
+                               salt = plan.prompts[i].options.salt,
+                               interrupted = Call::interrupt(call)]() -> Status {
+      ChunkedLLM* const chunks = engine->chunks();
+      if (chunks == nullptr) {
+        return {ErrorCode::kUnsupported, "this engine has no log probabilities of prompts"};
+      }
+      QUIRE_TRY(*echo.logprobs, prompt_logprobs(chunks->llm(), echo.ids, top, salt, interrupted));
+      return {};
+    };
+  }
+}
+
 // Reads a body, encodes it, and calls `take` with the plan and what a renderer needs.
-void with_plan(
-    Services& services, CallPtr call,
-    std::function<void(GenerationPlan, const OpenAIRequest&, std::vector<std::string>)> take) {
+void with_plan(Services& services, CallPtr call,
+               std::function<void(GenerationPlan, const OpenAIRequest&, std::vector<Echo>)> take) {
   auto read = read_completion(services, *call);
   if (!read.ok()) {
     send_error(services, *call, std::move(read).error());
@@ -237,17 +275,20 @@ void with_plan(
       [&services, call, request, take = std::move(take)](EncodedPrompts encoded) {
         GenerationPlan plan = plan_of(services, *call, request->openai, std::move(encoded.ids),
                                       "prompt", kDefaultTokens);
-        take(std::move(plan), request->openai, std::move(encoded.texts));
+        if (request->openai.top_logprobs) {
+          prepare_echoes(services, call, *request->openai.top_logprobs, encoded.echoes, plan);
+        }
+        take(std::move(plan), request->openai, std::move(encoded.echoes));
       });
 }
 
 void complete(Services& services, CallPtr call) {
   with_plan(services, call,
             [&services, call](GenerationPlan plan, const OpenAIRequest& request,
-                              std::vector<std::string> texts) {
+                              std::vector<Echo> echoes) {
               GenerationRun::start(
                   services, call, std::move(plan),
-                  std::make_unique<CompletionRenderer>(services, request, std::move(texts)));
+                  std::make_unique<CompletionRenderer>(services, request, std::move(echoes)));
             });
 }
 
@@ -265,7 +306,7 @@ void plan_completion(Services& services, CallPtr call, TakePlan take) {
   with_plan(services, call,
             [&services, call, take = std::move(take)](
                 const GenerationPlan& plan, const OpenAIRequest& /*request*/,
-                const std::vector<std::string>& /*texts*/) { take(services, call, plan); });
+                const std::vector<Echo>& /*echoes*/) { take(services, call, plan); });
 }
 
 std::span<const Endpoint> completion_endpoints() {

@@ -219,7 +219,7 @@ void GenerationRun::ask(std::size_t index) {
   const PromptPlan& plan = plan_.prompts[choice.prompt];
   GenerationRequest request{
       .prompt = plan.prompt, .sampling = plan.sampling, .options = plan.options};
-  request.options.explain = plan_.extension.explain && choice.number == 0;
+  request.options.explain = choice.number == 0;  // for counters and /v1/requests, too
   if (request.sampling.seed) {
     *request.sampling.seed += static_cast<std::uint64_t>(choice.number);
   }
@@ -230,7 +230,7 @@ void GenerationRun::ask(std::size_t index) {
 void GenerationRun::ask_engine(std::size_t index, GenerationRequest request,
                                std::function<void()> notify) {
   const PromptPlan& plan = plan_.prompts[choices_[index].prompt];
-  if (!plan.starter && !is_composition(plan)) {
+  if (!plan.starter && !plan.prepare && !is_composition(plan)) {
     asked(index, services_.engine->start(std::move(request), std::move(notify)));
     return;
   }
@@ -240,9 +240,12 @@ void GenerationRun::ask_engine(std::size_t index, GenerationRequest request,
                        notify = std::move(notify)]() mutable {
     const PromptPlan& prompt = self->plan_.prompts[self->choices_[index].prompt];
     request.options.notify = notify;
+    const bool first = self->choices_[index].number == 0;
+    const Status ready = prompt.prepare && first ? prompt.prepare() : Status();
     auto started = std::make_shared<Started>(
-        prompt.starter ? prompt.starter(request.sampling, request.options)
-                       : self->services_.engine->start(std::move(request), std::move(notify)));
+        !ready.ok()      ? Started(ready.error())
+        : prompt.starter ? prompt.starter(request.sampling, request.options)
+                         : self->services_.engine->start(std::move(request), std::move(notify)));
     Services& services = self->services_;
     services.loop.post(
         [self = std::move(self), index, started] { self->asked(index, std::move(*started)); });
@@ -357,6 +360,10 @@ void GenerationRun::take_end(std::size_t index, std::string& out) {
   ChoiceState& choice = choices_[index];
   choice.output = choice.generation->output();
   choice.generation.reset();
+  choice.parts = choice.output.parts;
+  if (!plan_.extension.explain) {
+    choice.output.parts.clear();
+  }
   --left_;
   if (choice.output.finish_reason == FinishReason::kCancelled) {
     if (!out.empty()) {
@@ -407,7 +414,13 @@ RunState GenerationRun::state() const {
   if (over_) {
     return RunState::kDone;
   }
-  return began_ ? RunState::kRunning : RunState::kQueued;
+  if (began_) {
+    return RunState::kDecode;
+  }
+  const bool computes = std::ranges::any_of(choices_, [](const ChoiceState& choice) {
+    return choice.generation != nullptr && choice.generation->computed_tokens() > 0;
+  });
+  return computes ? RunState::kPrefill : RunState::kQueued;
 }
 
 void GenerationRun::complete(std::string& out) {
@@ -549,6 +562,7 @@ void GenerationRun::let_go() {
   plan_.keeps.reset();
   for (PromptPlan& prompt : plan_.prompts) {
     prompt.starter = nullptr;
+    prompt.prepare = nullptr;
   }
 }
 

@@ -37,6 +37,8 @@ struct PromptPlan {
   // Tokens at the beginning that are held behind the answer, for Extension::hold_seconds. Not
   // given: all of a prompt of ids.
   std::optional<std::int64_t> hold_tokens = {};
+  // Done once by a worker before the prompt is asked for. May block.
+  std::function<Status()> prepare = {};
   // Starts the generation where it is neither of ids nor of a composition: on a sequence. May
   // block; a worker calls it.
   std::function<Result<std::unique_ptr<Generation>>(const SamplingParams& sampling,
@@ -62,6 +64,8 @@ struct ChoiceState {
   bool asked = false;  // the engine was asked for it
   bool done = false;
   GenerationOutput output = {};
+  // Parts of the prompt, of a prompt's first choice. `output` has them where they were asked for.
+  std::vector<ReusePart> parts = {};
 };
 
 // Reports on a run at its end. Plain data.
@@ -108,7 +112,11 @@ class Renderer {
   }
 };
 
-enum class RunState : std::uint8_t { kQueued, kRunning, kDone };
+// * kQueued: the engine has computed nothing of it.
+// * kPrefill: a prompt is computed.
+// * kDecode: a token has come.
+// * kDone: it has ended.
+enum class RunState : std::uint8_t { kQueued, kPrefill, kDecode, kDone };
 
 // The generations of one HTTP request. Owns itself through Services::runs until it has ended.
 // Threads: the loop's thread.
