@@ -17,6 +17,7 @@ from check_log import ROOT, Count, Failure, count_cases, count_programs, count_p
 
 JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 10
+REQUEST_FUZZ_SECONDS = 30
 ANALYZED = 8  # The static analyzer takes one file in so many
 COMPILED_ALONE = 4  # and so does the build of each file alone
 SANITIZED = 3  # Address and undefined-behaviour sanitizers take one test program in so many
@@ -200,7 +201,9 @@ def test_tsan(log):
 
 
 def test_fuzz(log):
-    log.run("tools/run_fuzz.sh", FUZZ_SECONDS, check=False)
+    names = sorted(path.stem.removeprefix("fuzz_") for path in (ROOT / "tests/fuzz").glob("fuzz_*.cc"))
+    log.run("tools/run_fuzz.sh", FUZZ_SECONDS, *(name for name in names if name != "request"), check=False)
+    log.run("tools/run_fuzz.sh", REQUEST_FUZZ_SECONDS, "request", check=False)
     results = re.findall(r"^fuzz_\w+: (.*)$", log.path.read_text(), re.M)
     if not results:
         raise Failure("no fuzzer ran")
@@ -283,7 +286,7 @@ CHECK = [
 REST = [
     Stage("asan", "address and undefined-behaviour sanitizers, over a third of the programs", *asan_part(mine=True)),
     Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
-    Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer", test=test_fuzz),
+    Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer, {REQUEST_FUZZ_SECONDS} of that of requests", test=test_fuzz),
     Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
     Stage("wheel", "pip install ., and the package that it installs", build_wheel, test_wheel),
     Stage("tidy", "clang-tidy over what differs from the merge base", build_tidy, lambda log: test_tidy(log, analyzer=False)),
