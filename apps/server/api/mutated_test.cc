@@ -3,25 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "testing/api_fixture.h"
 #include "testing/mutated_requests.h"
+#include "testing/test_length.h"
 
 namespace quire::server {
 namespace {
 
 using Mutated = NullApiTest;
 using DemoMutated = DemoApiTest;
-
-// QUIRE_TEST_LENGTH=full: ten times as many.
-int requests_to_send(int few) {
-  const char* const length = std::getenv("QUIRE_TEST_LENGTH");
-  return length != nullptr && std::string_view(length) == "full" ? few * 10 : few;
-}
 
 void expect_answered(const Request& request, const RecordedAnswer& answer) {
   const std::string what = request.method + " " + request.path + "\n" + request.body;
@@ -39,7 +33,7 @@ void expect_answered(const Request& request, const RecordedAnswer& answer) {
 
 TEST_F(Mutated, NoneIsAnErrorOfTheServer) {
   MutatedRequests requests(1);
-  for (int i = 0; i < requests_to_send(5000); ++i) {
+  for (int i = 0; i < test_length(50'000, 5000); ++i) {
     const Request request = requests.next();
     const auto answer = client_.begin(request);
     client_.finish(*answer);
@@ -51,7 +45,7 @@ TEST_F(Mutated, NoneIsAnErrorOfTheServer) {
 
 TEST_F(DemoMutated, TheModelsServerAnswersThem) {
   MutatedRequests requests(2);
-  for (int i = 0; i < requests_to_send(300); ++i) {
+  for (int i = 0; i < test_length(3000, 300); ++i) {
     Request request = requests.next();
     const auto answer = client_.begin(request);
     // Some would generate thousands of tokens: their clients leave.

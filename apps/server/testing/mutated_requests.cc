@@ -38,6 +38,17 @@ constexpr Seed kSeeds[] = {
     {"POST", "/detokenize", R"({"tokens":[1,2,3]})"},
     {"POST", "/apply-template", R"({"messages":[{"role":"user","content":"a"}]})"},
     {"POST", "/v1/completions/render", R"({"prompt":"a"})"},
+    {"POST", "/tokenize", R"({"content":"<bos>abc","add_special":true,"parse_special":false})"},
+    {"POST", "/v1/chunks",
+     R"({"content":"abc","type":"context","metadata":{"a":1},"pinned":false,"priority":1,"anchor":null})"},
+    {"POST", "/v1/chunks/batch",
+     R"({"chunks":[{"content":"a"},{"content":[5,6],"type":"query"}]})"},
+    {"GET", "/v1/chunks?type=context&limit=3&metadata={\"a\":1}", ""},
+    {"POST", "/v1/sequences", R"({"prompt":"abc","ttl_seconds":60,"cache_salt":"s"})"},
+    {"POST", "/v1/sequences/seq_1/append", R"({"text":"abc"})"},
+    {"POST", "/v1/sequences/load", R"({"name":"a","wait":true})"},
+    {"PUT", "/v1/sessions/a", R"({"priority":1,"ttl_seconds":60})"},
+    {"GET", "/v1/requests/gen_1", ""},
     {"GET", "/v1/models", ""},
     {"GET", "/v1/models/cardfile", ""},
     {"GET", "/metrics", ""},
@@ -113,6 +124,14 @@ std::size_t end_of_value(const std::string& body, std::size_t begin) {
   return body.size();
 }
 
+// Moves what stands behind a question mark from the path into the query.
+void split_query(Request& request) {
+  if (const std::size_t at = request.path.find('?'); at != std::string::npos) {
+    request.query = request.path.substr(at + 1);
+    request.path.resize(at);
+  }
+}
+
 }  // namespace
 
 std::string MutatedRequests::mutated(std::string body) {
@@ -157,6 +176,7 @@ Request MutatedRequests::next() {
   if (below(16) != 0) {
     request.headers.push_back({"content-type", "application/json"});
   }
+  split_query(request);
   request.id = "req_fuzz";
   return request;
 }
@@ -168,10 +188,7 @@ Request request_of_bytes(std::string_view bytes) {
   Request request{.method = std::string(head.substr(0, blank)),
                   .path = std::string(head.substr(std::min(head.size(), blank + 1))),
                   .body = std::string(bytes.substr(std::min(bytes.size(), line + 1)))};
-  if (const std::size_t at = request.path.find('?'); at != std::string::npos) {
-    request.query = request.path.substr(at + 1);
-    request.path.resize(at);
-  }
+  split_query(request);
   request.headers.push_back({"content-type", "application/json"});
   request.id = "req_fuzz";
   return request;
