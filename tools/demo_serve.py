@@ -116,7 +116,7 @@ def main(binary, model, path):
         server.kill()
         server.wait()
     print(f"\nGo on: {binary} serve {model}, then point any OpenAI client to http://127.0.0.1:8000/v1.\n"
-          "docs/serving.md shows keys, chunks, limits, metrics and how to end it.")
+          "docs/serving.md shows clients and chunks, docs/serve.md keys, limits and metrics.")
     return 0 if right else 1
 
 

@@ -1,4 +1,4 @@
-"""The code of README and of docs/serving.md runs against a server as it is written, but for the port."""
+"""The code of README, docs/serving.md and docs/serve.md runs against a server as it is written, but for the port."""
 import re
 import shutil
 import subprocess
@@ -7,6 +7,7 @@ import pytest
 from serve import MODEL, ROOT
 
 GUIDE = ROOT / "docs" / "serving.md"
+RUNNING = ROOT / "docs" / "serve.md"
 README = ROOT / "README.md"
 PORT = "http://127.0.0.1:8000"
 
@@ -44,8 +45,9 @@ def test_the_blocks_of_the_guide_run_in_order(server):
 
 
 def test_the_commands_of_the_guide_are_answered(server):
-    chat, metrics = (run_command(command, server) for command in blocks(GUIDE, "sh"))
-    assert "Foxley." in chat and "vllm:prompt_tokens_total" in metrics
+    (chat,), (metrics,) = blocks(GUIDE, "sh"), blocks(RUNNING, "sh")
+    assert "Foxley." in run_command(chat, server)
+    assert "vllm:prompt_tokens_total" in run_command(metrics, server)
 
 
 def test_the_demo_shows_documents_in_two_orders(tmp_path):
