@@ -53,6 +53,8 @@ class Generation {
   [[nodiscard]] virtual Result<std::optional<Delta>> next() = 0;
   // Returns the output, once next() gave the last delta.
   [[nodiscard]] virtual const GenerationOutput& output() const = 0;
+  // Returns how many of the request's tokens have KV by now. 0 while it waits.
+  [[nodiscard]] virtual std::int64_t computed_tokens() const = 0;
   // Ends the request without waiting. Idempotent.
   virtual void abort() = 0;
 };
@@ -68,6 +70,12 @@ struct ModelFacts {
   std::int64_t longest_token_bytes = 0;
   // Fingerprint of weights, 64 hexadecimal digits, or "".
   std::string fingerprint;
+};
+
+// Counters of the engine and of the chunks of all tenants, at about one moment. Plain data.
+struct EngineCounts {
+  EngineStats engine = {};
+  ChunkStats chunks = {};
 };
 
 // The engine that a server speaks to.
@@ -88,8 +96,8 @@ class Engine {
   // Returns the tokenizer.
   [[nodiscard]] virtual Result<Tokenizer> tokenizer() const = 0;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  // Returns the counters after the last finished step.
-  [[nodiscard]] virtual Result<EngineStats> stats() const = 0;
+  // Returns the counters after the last finished step. May wait for the running one.
+  [[nodiscard]] virtual Result<EngineCounts> counts() const = 0;
   // Returns the registry of chunks, whose llm() gives everything else. Null in an engine that
   // computes nothing.
   [[nodiscard]] virtual ChunkedLLM* chunks() = 0;

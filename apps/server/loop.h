@@ -8,6 +8,12 @@
 
 namespace quire::server {
 
+// Counts tasks of the loop's thread that took more than a millisecond (rule B2). Plain data.
+struct LoopTurns {
+  std::int64_t blocked = 0;
+  double blocked_seconds = 0;
+};
+
 // Runs tasks: on one thread that never blocks, and on a few that may.
 // Threads: any thread may call, also the engine's inside RequestOptions::notify.
 class Loop {
@@ -31,6 +37,8 @@ class Loop {
   virtual void cancel(Timer timer) = 0;
   // Returns the time that timers go by.
   [[nodiscard]] virtual Clock::time_point now() const = 0;
+  // Returns the counts so far. The loop's thread calls.
+  [[nodiscard]] virtual LoopTurns turns() const { return {}; }
 };
 
 }  // namespace quire::server

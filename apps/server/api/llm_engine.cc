@@ -36,6 +36,7 @@ class StreamGeneration final : public Generation {
   [[nodiscard]] bool ready() override { return stream_.wait(0); }
   [[nodiscard]] Result<std::optional<Delta>> next() override { return stream_.next(); }
   [[nodiscard]] const GenerationOutput& output() const override { return stream_.output(); }
+  [[nodiscard]] std::int64_t computed_tokens() const override { return stream_.computed_tokens(); }
   void abort() override { stream_.close(); }
 
  private:
@@ -82,7 +83,7 @@ Result<std::unique_ptr<LlmEngine>> LlmEngine::open(const Config& config) {
   QUIRE_TRY(ChunkedLLM llm,
             ChunkedLLM::open(config.model, options, {.store = config.engine.store}));
   auto engine = std::make_unique<LlmEngine>(std::move(llm));
-  QUIRE_TRY(const EngineStats stats, engine->stats());
+  QUIRE_TRY(const EngineStats stats, engine->llm_.llm().engine_stats());
   ModelFacts& facts = engine->facts_;
   facts.block_tokens = options.block_tokens;
   facts.block_bytes = stats.block_bytes;
@@ -123,6 +124,11 @@ Result<Tokenizer> LlmEngine::tokenizer() const {
   return *tokenizer_;
 }
 
-Result<EngineStats> LlmEngine::stats() const { return llm_.llm().engine_stats(); }
+Result<EngineCounts> LlmEngine::counts() const {
+  EngineCounts counts;
+  QUIRE_TRY(counts.engine, llm_.llm().engine_stats());
+  QUIRE_TRY(counts.chunks, llm_.chunk_totals());
+  return counts;
+}
 
 }  // namespace quire::server

@@ -24,7 +24,7 @@ class LlmEngine final : public Engine {
                                                           std::function<void()> notify) override;
   [[nodiscard]] Result<Tokenizer> tokenizer() const override;
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
-  [[nodiscard]] Result<EngineStats> stats() const override;
+  [[nodiscard]] Result<EngineCounts> counts() const override;
   [[nodiscard]] ChunkedLLM* chunks() override { return &llm_; }
 
  private:

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,7 +21,9 @@
 #include <vector>
 
 #include "api/generation.h"
+#include "engine.h"
 #include "message.h"
+#include "quire/chunk_types.h"
 #include "quire/output.h"
 #include "quire/stats.h"
 #include "quire/tools.h"
@@ -97,19 +100,25 @@ std::string known_method(const std::string& method) {
   return std::ranges::find(kMethods, method) != std::end(kMethods) ? method : "OTHER";
 }
 
-// Returns the kind of a cause of a miss, one of a few words.
+// Words in the cause of a miss, and its kind. The first that fits counts.
+constexpr std::pair<const char*, const char*> kMissKinds[] = {
+    {"never seen", "never_seen"},
+    {"not computed yet", "never_seen"},
+    {"differs", "differs"},
+    {"evicted", "evicted"},
+    {"cleared", "cleared"},
+    {"less than a block", "last_block"},
+    {"a query", "query"},
+    {"another anchor", "other_anchor"},
+    {"on disk", "computing_is_faster"},
+    {"cache is off", "cache_off"},
+};
+
 const char* miss_kind(std::string_view reason) {
-  constexpr std::pair<const char*, const char*> kKinds[] = {
-      {"never seen", "never_seen"}, {"evicted", "evicted"},  {"anchor", "other_anchor"},
-      {"expired", "expired"},       {"deleted", "deleted"},  {"query", "query"},
-      {"last", "last_token"},       {"block", "block_edge"},
-  };
-  for (const auto& [word, kind] : kKinds) {
-    if (reason.find(word) != std::string_view::npos) {
-      return kind;
-    }
-  }
-  return "other";
+  const auto* const known = std::ranges::find_if(kMissKinds, [&](const auto& kind) {
+    return reason.find(kind.first) != std::string_view::npos;
+  });
+  return known == std::end(kMissKinds) ? "other" : known->second;
 }
 
 }  // namespace
@@ -182,6 +191,10 @@ void Metrics::Impl::begin() {
   for (const char* const result : {"ok", "error"}) {
     counter("quire_config_reloads_total", "Reloads of the configuration.")
         .Add({{"result", result}});
+  }
+  for (const auto& [words, kind] : kMissKinds) {
+    counter("quire_misses_total", "Parts of prompts that were not cached, by the cause.")
+        .Add({{"reason", kind}});
   }
   gauge("quire_build_info", "1, with the version.").Add({{"version", version()}}).Set(1);
 }
@@ -269,10 +282,9 @@ void Metrics::observe_run(const GenerationPlan& plan, const std::vector<ChoiceSt
     success.Add(impl.with("finished_reason", finish_reason_name(choice.output.finish_reason)))
         .Increment();
   }
-  if (report.parts) {
-    auto& misses =
-        impl.counter("quire_misses_total", "Parts of explained prompts that were missing.");
-    for (const ReusePart& part : *report.parts) {
+  auto& misses = impl.counter("quire_misses_total", "");
+  for (const ChoiceState& choice : choices) {
+    for (const ReusePart& part : choice.parts) {
       if (!part.hit) {
         misses.Add({{"reason", miss_kind(part.reason)}}).Increment();
       }
@@ -288,17 +300,18 @@ void Metrics::observe_gap(double seconds, std::int64_t tokens) {
 
 void Metrics::observe_steps(std::int64_t steps, std::int64_t tokens) {
   static const Buckets buckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-  constexpr std::int64_t kMost = 1000;
-  if (steps <= 0) {
-    return;
-  }
   auto& histogram = impl_
                         ->histogram("vllm:iteration_tokens_total",
                                     "Tokens of a step; means of the steps of a second.")
                         .Add(impl_->model, buckets);
-  for (std::int64_t i = 0; i < std::min(steps, kMost); ++i) {
-    histogram.Observe(static_cast<double>(tokens) / static_cast<double>(steps));
+  if (steps <= 0) {
+    return;
   }
+  const double mean = static_cast<double>(tokens) / static_cast<double>(steps);
+  std::vector<double> increments(buckets.size() + 1);
+  const auto bucket = std::ranges::lower_bound(buckets, mean) - buckets.begin();
+  increments[static_cast<std::size_t>(bucket)] = static_cast<double>(steps);
+  histogram.ObserveMultiple(increments, static_cast<double>(tokens));
 }
 
 void Metrics::count_rejection(int status, std::string_view code) {
@@ -359,7 +372,8 @@ void Metrics::observe(const AccessRecord& record) {
 
 std::string Metrics::text(const Gauges& gauges) {
   Impl& impl = *impl_;
-  const EngineStats& engine = gauges.engine;
+  const EngineStats& engine = gauges.counts.engine;
+  const ChunkStats& registered = gauges.counts.chunks;
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
   impl.set("vllm:num_requests_waiting", "Generations that wait.", number(gauges.runs_waiting));
   impl.set("vllm:num_requests_running", "Generations that run.", number(gauges.runs_running));
@@ -378,12 +392,17 @@ std::string Metrics::text(const Gauges& gauges) {
   auto& connections = impl.gauge("quire_http_connections", "Connections by state.");
   connections.Add({{"state", "active"}}).Set(number(gauges.transport.active));
   connections.Add({{"state", "idle"}}).Set(number(gauges.transport.idle));
-  auto& chunks = impl.gauge("quire_chunks", "Registered chunks by type.");
-  chunks.Add({{"type", "system_prompt"}}).Set(number(gauges.chunks_system));
-  chunks.Add({{"type", "context"}}).Set(number(gauges.chunks_context));
-  chunks.Add({{"type", "query"}}).Set(number(gauges.chunks_query));
+  auto& chunks = impl.gauge("quire_chunks", "Registered chunks of all tenants, by type.");
+  chunks.Add({{"type", "system_prompt"}}).Set(number(registered.system_chunks));
+  chunks.Add({{"type", "context"}}).Set(number(registered.context_chunks));
+  chunks.Add({{"type", "query"}}).Set(number(registered.query_chunks));
   impl.raise(impl.counter("quire_chunk_evictions_total", "Chunks that made room for others."), {},
-             number(gauges.chunk_evictions), "chunk_evictions");
+             number(registered.evictions), "chunk_evictions");
+  impl.raise(impl.counter("quire_io_blocked_total",
+                          "Tasks that held the thread of all connections for more than 1 ms."),
+             {}, number(gauges.turns.blocked), "io_blocked");
+  impl.raise(impl.counter("quire_io_blocked_seconds_total", "Seconds of these tasks."), {},
+             gauges.turns.blocked_seconds, "io_blocked_seconds");
   const auto plain = [&](const char* name, const char* help, double value) {
     impl.gauge(name, help).Add({}).Set(value);
   };

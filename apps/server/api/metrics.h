@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "engine.h"
+#include "loop.h"
 #include "message.h"
-#include "quire/stats.h"
 #include "service.h"
 
 namespace quire::server {
@@ -19,11 +20,10 @@ struct RunReport;
 
 // Values of this moment that a scrape shows beside the counters. Plain data.
 struct Gauges {
-  EngineStats engine = {};
+  EngineCounts counts = {};
+  LoopTurns turns = {};
   std::int64_t runs_waiting = 0, runs_running = 0;
   TransportStats transport = {};
-  std::int64_t chunks_system = 0, chunks_context = 0, chunks_query = 0;
-  std::int64_t chunk_evictions = 0;
   std::int64_t sequences = 0, holds = 0, held_tokens = 0;
   std::int64_t unix_seconds = 0;
   double last_step_age_seconds = 0;
@@ -42,7 +42,8 @@ class Metrics {
                    const RunReport& report);
   // Counts `tokens` that came `seconds` after the ones before.
   void observe_gap(double seconds, std::int64_t tokens);
-  // Counts steps of the engine, and the tokens that they have computed.
+  // Counts steps of the engine, and the tokens that they have computed. All of one call count as
+  // their mean.
   void observe_steps(std::int64_t steps, std::int64_t tokens);
   void count_rejection(int status, std::string_view code);
   void count_abort(Gone why);

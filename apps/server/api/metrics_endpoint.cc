@@ -15,10 +15,10 @@
 #include "api/metrics.h"
 #include "api/router.h"
 #include "api/stall.h"
+#include "engine.h"
 #include "loop.h"
 #include "message.h"
 #include "objects/objects.h"
-#include "quire/stats.h"
 
 namespace quire::server {
 namespace {
@@ -26,8 +26,8 @@ namespace {
 // Time for which a scrape waits for numbers of now.
 constexpr std::chrono::milliseconds kPatience{3};
 
-Gauges gauges_of(const Services& services, const EngineStats& engine) {
-  Gauges gauges{.engine = engine};
+Gauges gauges_of(const Services& services, const EngineCounts& counts) {
+  Gauges gauges{.counts = counts, .turns = services.loop.turns()};
   for (const auto& [id, run] : services.runs) {
     const auto count = static_cast<std::int64_t>(run->choices().size());
     (run->state() == RunState::kQueued ? gauges.runs_waiting : gauges.runs_running) += count;
@@ -65,25 +65,25 @@ void scrape(Services& services, const std::shared_ptr<Answer>& answer) {
     Loop::Timer timer = 0;
   };
   const auto state = std::make_shared<Scrape>();
-  const auto send = [&services, answer, state](const EngineStats& engine) {
+  const auto send = [&services, answer, state](const EngineCounts& counts) {
     if (std::exchange(state->answered, true)) {
       return;
     }
     services.loop.cancel(state->timer);
     Response response{.content_type = "text/plain; version=0.0.4; charset=utf-8"};
-    response.body = services.metrics->text(gauges_of(services, engine));
+    response.body = services.metrics->text(gauges_of(services, counts));
     answer->send(std::move(response));
   };
   state->timer =
-      services.loop.after(kPatience, [&services, send] { send(services.stall->last_stats()); });
+      services.loop.after(kPatience, [&services, send] { send(services.stall->last_counts()); });
   if (services.engine == nullptr) {
     return;
   }
   services.loop.work([&loop = services.loop, send, engine = services.engine] {
-    auto stats = engine->stats();
-    loop.post([send, stats = std::move(stats)] {
-      if (stats.ok()) {
-        send(*stats);
+    auto counts = engine->counts();
+    loop.post([send, counts = std::move(counts)] {
+      if (counts.ok()) {
+        send(*counts);
       }
     });
   });

@@ -6,6 +6,8 @@
 
 #include "api/call.h"
 #include "api/metrics.h"
+#include "engine.h"
+#include "loop.h"
 #include "quire/stats.h"
 
 namespace quire::server {
@@ -42,26 +44,28 @@ void StallWatch::look() {
   asking_ = true;
   // The loop outlives the watch; the watch may be gone when a worker comes to the task.
   services_.loop.work([this, alive, &loop = services_.loop, engine = services_.engine] {
-    auto stats = engine->stats();
-    loop.post([this, alive, stats = std::move(stats)] {
+    auto counts = engine->counts();
+    loop.post([this, alive, counts = std::move(counts)] {
       if (alive.expired()) {
         return;
       }
       asking_ = false;
-      if (stats.ok()) {
-        take(*stats);
+      if (counts.ok()) {
+        take(*counts);
       }
     });
   });
 }
 
-void StallWatch::take(const EngineStats& stats) {
-  if (stats.steps != stats_.steps) {
+void StallWatch::take(const EngineCounts& counts) {
+  const EngineStats& before = counts_.engine;
+  const EngineStats& now = counts.engine;
+  if (now.steps != before.steps) {
     last_step_ = services_.loop.now();
-    services_.metrics->observe_steps(stats.steps - stats_.steps,
-                                     stats.tokens_computed - stats_.tokens_computed);
+    services_.metrics->observe_steps(now.steps - before.steps,
+                                     now.tokens_computed - before.tokens_computed);
   }
-  stats_ = stats;
+  counts_ = counts;
 }
 
 bool StallWatch::stalled() const {

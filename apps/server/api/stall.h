@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "engine.h"
 #include "loop.h"
-#include "quire/stats.h"
 
 namespace quire::server {
 
@@ -30,19 +30,19 @@ class StallWatch {
   // Seconds since the last step that was seen, or since nothing runs: 0.
   [[nodiscard]] double last_step_age() const;
   // Returns the engine's counters of about a second ago.
-  [[nodiscard]] const EngineStats& last_stats() const { return stats_; }
+  [[nodiscard]] const EngineCounts& last_counts() const { return counts_; }
   // Says that tokens have come.
   void note_step();
 
  private:
   void look();
-  void take(const EngineStats& stats);
+  void take(const EngineCounts& counts);
 
   Services& services_;
   // Outlives the watch in tasks under way.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
   Loop::Timer timer_ = 0;
-  EngineStats stats_;
+  EngineCounts counts_;
   bool asking_ = false;
   bool device_failed_ = false;
   Loop::Clock::time_point last_step_ = {};

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "http/channel.h"
+#include "http/turn_watch.h"
 
 namespace quire::server {
 
@@ -43,14 +44,15 @@ inline bool has_hung_up(int descriptor) {
 
 class PlainChannel final : public Channel {
  public:
-  explicit PlainChannel(Socket socket) : socket_(std::move(socket)) {}
+  PlainChannel(Socket socket, TurnWatch& watch) : socket_(std::move(socket)), watch_(watch) {}
 
   void when_readable(std::function<void()> call) override {
-    socket_.async_wait(Socket::wait_read, [call = std::move(call)](error_code error) {
-      if (error != asio::error::operation_aborted) {
-        call();
-      }
-    });
+    socket_.async_wait(Socket::wait_read,
+                       [&watch = watch_, call = std::move(call)](error_code error) {
+                         if (error != asio::error::operation_aborted) {
+                           watch.run(call);
+                         }
+                       });
   }
   Read read(std::span<char> into, std::size_t& size) override {
     error_code error;
@@ -69,11 +71,12 @@ class PlainChannel final : public Channel {
     return !error || error == asio::error::would_block || error == asio::error::interrupted;
   }
   void when_writable(std::function<void()> call) override {
-    socket_.async_wait(Socket::wait_write, [call = std::move(call)](error_code error) {
-      if (error != asio::error::operation_aborted) {
-        call();
-      }
-    });
+    socket_.async_wait(Socket::wait_write,
+                       [&watch = watch_, call = std::move(call)](error_code error) {
+                         if (error != asio::error::operation_aborted) {
+                           watch.run(call);
+                         }
+                       });
   }
   bool client_is_gone() override { return has_hung_up(socket_.native_handle()); }
   void end_writing() override {
@@ -87,13 +90,17 @@ class PlainChannel final : public Channel {
 
  private:
   Socket socket_;
+  TurnWatch& watch_;
 };
 
 // Of TLS the operations go on after the channel has gone, so they own what they use.
 class TlsState : public std::enable_shared_from_this<TlsState> {
  public:
-  TlsState(Socket socket, const std::shared_ptr<asio::ssl::context>& context)
-      : context_(context), stream_(std::move(socket), *context), timer_(stream_.get_executor()) {}
+  TlsState(Socket socket, const std::shared_ptr<asio::ssl::context>& context, TurnWatch& watch)
+      : context_(context),
+        stream_(std::move(socket), *context),
+        timer_(stream_.get_executor()),
+        watch_(watch) {}
 
   void handshake(std::chrono::milliseconds timeout) {
     timer_.expires_after(timeout);
@@ -150,7 +157,7 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
                           self->shut_down();
                         }
                         if (const auto call = std::exchange(self->writable_, {})) {
-                          call();
+                          self->watch_.run(call);
                         }
                       });
     return true;
@@ -160,7 +167,7 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
     if (!writing_ && shaken_) {
       asio::post(stream_.get_executor(), [self = shared_from_this()] {
         if (const auto now = std::exchange(self->writable_, {})) {
-          now();
+          self->watch_.run(now);
         }
       });
     }
@@ -202,7 +209,7 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
   void tell_readable() {
     asio::post(stream_.get_executor(), [self = shared_from_this()] {
       if (const auto call = std::exchange(self->readable_, {})) {
-        call();
+        self->watch_.run(call);
       }
     });
   }
@@ -226,6 +233,7 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
   std::shared_ptr<asio::ssl::context> context_;
   asio::ssl::stream<Socket> stream_;
   asio::steady_timer timer_;
+  TurnWatch& watch_;
   std::vector<char> read_;
   std::size_t read_at_ = 0;
   std::size_t read_size_ = 0;

@@ -11,6 +11,7 @@
 #include <map>
 #include <utility>
 
+#include "http/turn_watch.h"
 #include "loop.h"
 
 namespace quire::server {
@@ -19,7 +20,9 @@ class AsioLoop final : public Loop {
   AsioLoop(boost::asio::io_context& context, int workers)
       : context_(context), pool_(workers), timer_(context) {}
 
-  void post(std::function<void()> task) override { boost::asio::post(context_, std::move(task)); }
+  void post(std::function<void()> task) override {
+    boost::asio::post(context_, [this, task = std::move(task)] { watch.run(task); });
+  }
   void work(std::function<void()> task) override {
     boost::asio::post(pool_, [this, task = std::move(task)] { run_guarded(task); });
   }
@@ -40,6 +43,7 @@ class AsioLoop final : public Loop {
     }
   }
   [[nodiscard]] Clock::time_point now() const override { return Clock::now(); }
+  [[nodiscard]] LoopTurns turns() const override { return watch.turns(); }
 
   void join() { pool_.join(); }
 
@@ -54,6 +58,8 @@ class AsioLoop final : public Loop {
     }
   }
 
+  // Everything that runs on the loop's thread runs inside of it.
+  TurnWatch watch;
   // Set before anything runs.
   std::function<void(const char* what)> on_fault;
 
@@ -71,7 +77,7 @@ class AsioLoop final : public Loop {
     while (!tasks_.empty() && tasks_.begin()->first.first <= now) {
       auto first = tasks_.extract(tasks_.begin());
       dues_.erase(first.key().second);
-      run_guarded(first.mapped());
+      watch.run([&] { run_guarded(first.mapped()); });
     }
     if (!tasks_.empty()) {
       wait();

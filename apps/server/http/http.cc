@@ -192,7 +192,7 @@ class Reactor::Impl {
   void wait(Listener& listener) {
     listener.acceptor.async_wait(Acceptor::wait_read, [this, &listener](error_code error) {
       if (error != asio::error::operation_aborted) {
-        accept_some(listener);
+        loop.watch.run([&] { accept_some(listener); });
       }
     });
   }
@@ -228,10 +228,11 @@ class Reactor::Impl {
       setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     }
     if (!listener.tls) {
-      listener.accept(std::make_unique<PlainChannel>(std::move(socket)), std::move(remote));
+      listener.accept(std::make_unique<PlainChannel>(std::move(socket), loop.watch),
+                      std::move(remote));
       return;
     }
-    auto state = std::make_shared<TlsState>(std::move(socket), tls->context);
+    auto state = std::make_shared<TlsState>(std::move(socket), tls->context, loop.watch);
     state->handshake(handshake_timeout);
     listener.accept(std::make_unique<TlsChannel>(std::move(state)), std::move(remote));
   }

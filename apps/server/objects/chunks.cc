@@ -19,7 +19,6 @@
 #include "api/json.h"
 #include "api/router.h"
 #include "api/sampling.h"
-#include "objects/chunk_counts.h"
 #include "objects/state.h"
 #include "quire/chunks.h"
 #include "quire/result.h"
@@ -355,10 +354,6 @@ void patch_chunk(Services& services, CallPtr call) {
                     });
 }
 
-ChunkCounts& counts_of(const std::shared_ptr<Objects>& objects) {
-  return static_cast<ObjectState&>(*objects).counts;
-}
-
 // Returns the error of a chunk that a tenant does not have, word for word as for one that never
 // was.
 Error unknown_chunk(ChunkedLLM& llm, const std::string& id, const std::string& salt) {
@@ -371,20 +366,19 @@ void delete_chunk(Services& services, CallPtr call) {
   if (!wipe.ok()) {
     return send_error(services, *call, std::move(wipe).error());
   }
-  reply_from_worker(
-      services, call,
-      [objects = services.objects, id = std::string(call->capture("chunk_id")), wipe = *wipe,
-       salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
-        const auto deleted = llm.delete_chunk(id, wipe, salt);
-        counts_of(objects).refresh(llm, salt);
-        if (!deleted.ok() || !*deleted) {
-          return chunk_error(deleted.ok() ? unknown_chunk(llm, id, salt) : deleted.error(), id);
-        }
-        json::object body;
-        body["chunk_id"] = id;
-        body["deleted"] = true;
-        return Reply{std::move(body)};
-      });
+  reply_from_worker(services, call,
+                    [id = std::string(call->capture("chunk_id")), wipe = *wipe,
+                     salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
+                      const auto deleted = llm.delete_chunk(id, wipe, salt);
+                      if (!deleted.ok() || !*deleted) {
+                        return chunk_error(
+                            deleted.ok() ? unknown_chunk(llm, id, salt) : deleted.error(), id);
+                      }
+                      json::object body;
+                      body["chunk_id"] = id;
+                      body["deleted"] = true;
+                      return Reply{std::move(body)};
+                    });
 }
 
 Reply counted_reply(const char* name, std::int64_t count) {
@@ -398,25 +392,23 @@ void delete_chunks(Services& services, CallPtr call) {
   if (!type.ok()) {
     return send_error(services, *call, std::move(type).error());
   }
-  reply_from_worker(services, call,
-                    [objects = services.objects, type = *type,
-                     salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
-                      QUIRE_TRY(const std::int64_t count, llm.clear_chunks(type, salt));
-                      counts_of(objects).refresh(llm, salt);
-                      return counted_reply("deleted", count);
-                    });
+  reply_from_worker(
+      services, call,
+      [type = *type, salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
+        QUIRE_TRY(const std::int64_t count, llm.clear_chunks(type, salt));
+        return counted_reply("deleted", count);
+      });
 }
 
 void evict_chunks(Services& services, CallPtr call) {
   constexpr double kDefaultAge = 3600;
   const double age = call->members().number("max_age_seconds").value_or(kDefaultAge);
-  reply_from_worker(services, call,
-                    [objects = services.objects, age,
-                     salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
-                      QUIRE_TRY(const std::int64_t count, llm.evict_unused_chunks(age, salt));
-                      counts_of(objects).refresh(llm, salt);
-                      return counted_reply("evicted", count);
-                    });
+  reply_from_worker(
+      services, call,
+      [age, salt = engine_salt(call->caller->tenant)](ChunkedLLM& llm) -> Checked<Reply> {
+        QUIRE_TRY(const std::int64_t count, llm.evict_unused_chunks(age, salt));
+        return counted_reply("evicted", count);
+      });
 }
 
 void get_chunk_stats(Services& services, CallPtr call) {
@@ -512,7 +504,6 @@ Checked<std::vector<RegisteredChunk>> register_for(const std::shared_ptr<Objects
   QUIRE_TRY([[maybe_unused]] const auto claim,
             state.quotas.claim(llm, *call->caller, salt, contents, bytes_per_token));
   auto registered = llm.register_with_details(contents, Call::interrupt(call));
-  state.counts.refresh(llm, salt);
   if (!registered.ok()) {
     const bool lacks_anchor = registered.error().code == ErrorCode::kNotFound;
     return lacks_anchor ? chunk_error(registered.error(), registered.error().chunk_id, "anchor")

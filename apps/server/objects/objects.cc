@@ -26,14 +26,7 @@ std::shared_ptr<Objects> make_objects(Services& services) {
   return std::make_shared<ObjectState>(services);
 }
 
-void ObjectState::fill(Gauges& gauges) const {
-  gauges.sequences = sequences.size();
-  const ChunkStats chunks = counts.total();
-  gauges.chunks_system = chunks.system_chunks;
-  gauges.chunks_context = chunks.context_chunks;
-  gauges.chunks_query = chunks.query_chunks;
-  gauges.chunk_evictions = chunks.evictions;
-}
+void ObjectState::fill(Gauges& gauges) const { gauges.sequences = sequences.size(); }
 
 ObjectState& object_state(Services& services) {
   return static_cast<ObjectState&>(*services.objects);

@@ -31,7 +31,7 @@ class Objects {
   // Drops what nobody has used for longest, where a request does not fit. Returns false where
   // nothing can go.
   [[nodiscard]] virtual bool make_room() { return false; }
-  // Sets the numbers of chunks and sequences.
+  // Sets the number of sequences.
   virtual void fill(Gauges& gauges) const { (void)gauges; }
 };
 

@@ -20,7 +20,9 @@ const char* state_name(RunState state) {
   switch (state) {
     case RunState::kQueued:
       return "queued";
-    case RunState::kRunning:
+    case RunState::kPrefill:
+      return "prefill";
+    case RunState::kDecode:
       return "decode";
     case RunState::kDone:
       break;
@@ -56,7 +58,7 @@ RequestRow row_of(const GenerationRun& run, const RunReport* report, std::string
     row.first_token_ms = report->first_token_ms;
     row.total_ms = report->total_ms;
     row.finish_reason = finish_word(run.choices().front().output.finish_reason);
-    row.parts = run.choices().front().output.parts;
+    row.parts = run.choices().front().parts;
   }
   return row;
 }

@@ -1,9 +1,12 @@
 // Requests as objects: what runs, what has run, and ending it (rule N7).
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "api/call.h"
 #include "api/errors.h"
@@ -36,11 +39,18 @@ std::shared_ptr<GenerationRun> run_for(Services& services, const Call& call, std
 }
 
 void list_requests(Services& services, CallPtr call) {
-  json::array rows;
+  std::vector<std::shared_ptr<GenerationRun>> running;
   for (const auto& [id, run] : services.runs) {
     if (may_see(*call, run->call().caller->tenant)) {
-      rows.push_back(row_json(row_of(*run, nullptr, ""), false));
+      running.push_back(run);
     }
+  }
+  std::ranges::sort(running, std::greater(), [](const auto& run) {
+    return std::pair(run->call().arrived, std::string_view(run->id()));
+  });
+  json::array rows;
+  for (const auto& run : running) {
+    rows.push_back(row_json(row_of(*run, nullptr, ""), false));
   }
   for (const RequestRow& row : object_state(services).requests.rows()) {
     if (may_see(*call, row.tenant)) {

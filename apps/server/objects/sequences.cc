@@ -339,7 +339,7 @@ std::shared_ptr<void> kept_until_idle(Services& services, SequenceTable::Use ent
               return;
             }
             loop.work([engine, entry = std::move(entry)]() mutable {
-              (void)engine->stats().ok();
+              (void)engine->counts().ok();
               entry.reset();
             });
           }};

@@ -256,6 +256,46 @@ TEST_F(RequestApi, AreListedAndAborted) {
   const json::value last = expect(client_.get("/v1/requests"), 200).at("data").at(0);
   EXPECT_TRUE(last.at("finish_reason").is_string());
   EXPECT_TRUE(last.at("error").is_null());
+  // Parts are there, whether the request asked for them or not.
+  const json::value whole = expect(client_.get("/v1/requests/" + text(last.at("id"))), 200);
+  EXPECT_FALSE(whole.at("parts").as_array().empty());
+}
+
+using RequestStates = NullApiTest;
+
+TEST_F(RequestStates, GoFromQueuedOverPrefillToDecode) {
+  const auto newest = [&] {
+    return body_of(*client_.get("/v1/requests")).at("data").at(0).as_object();
+  };
+  client_.moves_time = false;
+  engine_.stuck = true;
+  const std::string body = R"({"prompt": "Ada", "max_tokens": 9})";
+  const auto answer = client_.begin("POST", "/v1/completions", body);
+  loop_.advance(std::chrono::milliseconds(1));
+  EXPECT_EQ(newest().at("state"), "queued");
+  EXPECT_NE(client_.get("/metrics")
+                ->response->body.find("num_requests_waiting{engine=\"0\",model_"
+                                      "name=\"cardfile\"} 1"),
+            std::string::npos);
+  engine_.computed = 1;
+  EXPECT_EQ(newest().at("state"), "prefill");
+  EXPECT_TRUE(newest().at("cached_tokens").is_null());
+  EXPECT_GT(newest().at("prompt_tokens").to_number<int>(), 0);
+  engine_.stuck = false;
+  const auto second = client_.begin("POST", "/v1/completions", body);
+  loop_.run();
+  loop_.advance(std::chrono::milliseconds(3));
+  const json::object row = newest();
+  EXPECT_EQ(row.at("state"), "decode");
+  EXPECT_EQ(row.at("completion_tokens"), 3);
+  EXPECT_EQ(body_of(*client_.get("/v1/requests")).at("data").at(1).at("state"), "prefill")
+      << "the newest stands first";
+  loop_.advance(std::chrono::milliseconds(20));
+  EXPECT_TRUE(second->over);
+  const json::value data = body_of(*client_.get("/v1/requests")).at("data");
+  EXPECT_EQ(data.at(0).at("state"), "prefill") << "what runs stands first";
+  EXPECT_EQ(data.at(1).at("state"), "done");
+  answer->leave();
 }
 
 using OperatorApi = TenantTest;

@@ -11,7 +11,6 @@
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/json.h"
-#include "objects/chunk_counts.h"
 #include "objects/chunk_quotas.h"
 #include "objects/objects.h"
 #include "objects/request_log.h"
@@ -20,7 +19,7 @@
 
 namespace quire::server {
 
-// Threads: the loop's thread, but for `quotas` and `counts`.
+// Threads: the loop's thread, but for `quotas`.
 class ObjectState final : public Objects {
  public:
   explicit ObjectState(Services& services) : sequences(services.loop) {}
@@ -33,7 +32,6 @@ class ObjectState final : public Objects {
   void fill(Gauges& gauges) const override;
 
   ChunkQuotas quotas;
-  ChunkCounts counts;
   SequenceTable sequences;
   RequestLog requests;
 };

@@ -39,6 +39,11 @@ class ManualLoop final : public Loop {
   }
   [[nodiscard]] Clock::time_point now() const override { return now_; }
 
+  [[nodiscard]] LoopTurns turns() const override { return counted_turns; }
+
+  // What turns() says.
+  LoopTurns counted_turns;
+
   // Runs all that is posted, and work, until nothing is left. Work that is held stays.
   void run() {
     while (run_one()) {

@@ -77,6 +77,9 @@ class NullGeneration final : public Generation {
     return std::optional(std::move(delta));
   }
   [[nodiscard]] const GenerationOutput& output() const override { return output_; }
+  [[nodiscard]] std::int64_t computed_tokens() const override {
+    return made_ > 0 ? output_.usage.prompt_tokens + made_ : engine_.computed;
+  }
   void abort() override { stop(); }
 
  private:

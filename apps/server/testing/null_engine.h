@@ -41,19 +41,24 @@ class NullEngine final : public Engine {
     return *tokenizer_;
   }
   [[nodiscard]] const ModelFacts& facts() const override { return facts_; }
-  [[nodiscard]] Result<EngineStats> stats() const override {
-    return EngineStats{.blocks_total = facts_.num_blocks,
-                       .blocks_free = facts_.num_blocks,
-                       .requests_running = running};
+  [[nodiscard]] Result<EngineCounts> counts() const override {
+    EngineCounts all = counters;
+    all.engine.blocks_total = all.engine.blocks_free = facts_.num_blocks;
+    all.engine.requests_running = running;
+    return all;
   }
   [[nodiscard]] ChunkedLLM* chunks() override { return nullptr; }
 
   ModelFacts& mutable_facts() { return facts_; }
+  // What counts() says, but for blocks and requests.
+  EngineCounts counters;
   // Requests that run now, and that were started.
   std::int64_t running = 0, started = 0;
   // Error with which the next request ends after `fail_after` tokens.
   std::optional<Error> failure;
   std::int64_t fail_after = 0;
+  // What each request says of the tokens that have KV, until its first token.
+  std::int64_t computed = 0;
   // True: no token comes any more.
   bool stuck = false;
   // Requests as they were started.
