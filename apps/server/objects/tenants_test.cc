@@ -116,7 +116,10 @@ class Walker {
       }
       return told;
     }
-    const json::value body = json::parse(answer_->response->body);
+    if (answer_->response->body.empty()) {
+      return told;
+    }
+    const json::value body = body_of(*answer_);
     if (status < 300 && made_ != Made::kNothing) {
       const bool chunk = made_ == Made::kChunk;
       auto& ids = chunk ? chunks_ : sequences_;
