@@ -166,8 +166,12 @@ Status Repl::handle(const std::string& line, bool quoted) {
     leave();
     return {};
   }
-  if (text == "?") {
+  if (text == "?" || text == "help") {
     return command(text);
+  }
+  if (text == "clear") {
+    return {ErrorCode::kInvalidArgument,
+            "\"clear\" is /clear, which forgets items, or /new; /query clear asks the model"};
   }
   return text.front() == '/' ? command(text.substr(1)) : ask(std::string(text));
 }

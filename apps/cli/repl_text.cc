@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "nearest.h"
 #include "options.h"
 #include "output.h"
 #include "quire/context.h"
@@ -61,8 +62,18 @@ json::array short_ids(std::span<const std::string> ids) {
   return shown;
 }
 
+// Names the setting that was probably meant, also where it was written as NAME=VALUE.
 Status no_setting(const std::string& name) {
-  return {ErrorCode::kNotFound, "no setting \"" + name + "\"; /set lists them"};
+  const std::size_t equals = name.find('=');
+  std::string word = name.substr(0, equals);
+  std::ranges::replace(word, '-', '_');
+  const std::string right = nearest(word, setting_names());
+  std::string meant;
+  if (!right.empty()) {
+    const bool has_value = equals != std::string::npos && equals + 1 < name.size();
+    meant = " did you mean /set " + right + (has_value ? " " + name.substr(equals + 1) : "") + "?";
+  }
+  return {ErrorCode::kNotFound, "no setting \"" + name + "\";" + meant + " /set lists them"};
 }
 
 // What CLI11 says of the option, in the words of a setting.

@@ -46,7 +46,12 @@ TEST(Settings, ListingShowsAllOrOne) {
             "logprobs: none\n"
             "logit_bias: 4=-1.5E0, 6=2E0\n");
   EXPECT_EQ(settings_listing(params, "max-tokens").value(), "max_tokens: 256\n");
-  EXPECT_THAT(settings_listing(params, "max_token").error().message, HasSubstr("\"max_token\""));
+  EXPECT_EQ(settings_listing(params, "max_token").error().message,
+            "no setting \"max_token\"; did you mean /set max_tokens? /set lists them");
+  EXPECT_EQ(settings_listing(params, "temprature=0").error().message,
+            "no setting \"temprature=0\"; did you mean /set temperature 0? /set lists them");
+  EXPECT_EQ(settings_listing(params, "colour").error().message,
+            "no setting \"colour\"; /set lists them");
 }
 
 TEST(Settings, ReplaceWhatTheCommandLineSaid) {

@@ -78,10 +78,11 @@ std::string option_word(const std::string& written) {
 
 // Returns what there is for an option that is none here, with how the command is written.
 std::string foreign_advice(std::string_view here, const std::string& written) {
-  if (here == kPromptAlone && written.find("PROMPT") == std::string::npos) {
+  const std::string_view wanted = here == kPromptAlone ? "PROMPT" : "MODEL";
+  const bool alone = here == kModelAlone || here == kPromptAlone;
+  if (alone && written.find(wanted) == std::string::npos) {
     return std::string(kAnswers);
   }
-  const bool alone = here == kModelAlone || here == kPromptAlone;
   return std::string(here) + (alone ? ": " + written : "");
 }
 

@@ -10,7 +10,7 @@ from . import habits
 from .convert import to_flag, to_json
 from .messages import check_shown, listed, shown_keys, to_messages
 
-_OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # variables with an argument of their own
+OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # variables with an argument of their own
 
 
 def to_documents(documents: Any) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ class Conversation:
         read = self._handle.template_variables("tools" in self._variables)
         for name in self._variables:
             if name not in read and name not in _MARKED:
-                known = sorted(set(read) - _OWN_WORDS)
+                known = sorted(set(read) - OWN_WORDS)
                 reads = f"it reads {', '.join(known)}" if known else "it reads no variables"
                 raise ValueError(f"the chat template never reads {name!r}{habits.hint(name, known)}; {reads}")
         for name in _MARKED:
@@ -141,6 +141,6 @@ def template_arguments(template_args: Any, documents: Any, tools: Any) -> dict[s
     for name in template_args:
         if not isinstance(name, str):
             raise TypeError(f"template_args has the key {name!r}; names of variables are str")
-        if name in _OWN_WORDS:
+        if name in OWN_WORDS:
             raise ValueError(f"{name!r} in template_args: it is an argument of the call, or the call's own affair")
     return {**template_args, "documents": documents, "tools": tools}

@@ -220,7 +220,7 @@ def _blend(
 def refuse_composing(name: str) -> NoReturn:
     """Raises the TypeError for a keyword that composing calls do not take."""
     near = habits.hint(name, [*HOW, *FIELDS], habits.CALLS, habits.SAMPLING)
-    raise TypeError(f"{name!r} is no composing keyword{near}; help(quire.ChunkedLLM) lists them")
+    raise TypeError(f"{name!r} is no composing keyword and no sampling parameter{near}; help(quire.ChunkedLLM) lists them")
 
 
 def keywords_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, all_choices
-from .chat import Conversation, template_arguments
+from .chat import OWN_WORDS, Conversation, template_arguments
 from .convert import _pass, _set, _set_flag, to_bytes, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .errors import ClosedError
 from .logs import Delivery, Log
@@ -350,8 +350,8 @@ class LLM:
         reads = set(handle.template_variables(bool(tools)))
         own = {name: value for name, value in keywords.items() if name in FIELDS}
         rest = {name: value for name, value in keywords.items() if name not in own}
-        unknown = [name for name in rest if name not in reads or name in variables]
-        check_keywords(call, unknown, (*_CHAT_ARGUMENTS, *sorted(reads)))
+        unknown = [name for name in rest if name not in reads or name in OWN_WORDS]
+        check_keywords(call, unknown, (*_CHAT_ARGUMENTS, *sorted(reads - OWN_WORDS)))
         variables = {**variables, **template_arguments(rest, documents, tools)}
         return Conversation(handle, messages, True, variables).ids(), sampling(call, params, own)
 

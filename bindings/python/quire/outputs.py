@@ -40,6 +40,10 @@ class Record(dict):
             known = [*self, *(each for each in dir(type(self)) if not each.startswith("_"))]
             raise AttributeError(f"a {type(self).__name__} has no {name!r}{habits.hint(name, known, self._habits)}")
 
+        def __missing__(self, name: object) -> NoReturn:
+            near = habits.hint(name, self, self._habits) if isinstance(name, str) else ""
+            raise KeyError(f"a {type(self).__name__} has no {name!r}{near}")
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} is immutable; dict(it) is a copy that may be changed")
 

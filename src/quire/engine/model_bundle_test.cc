@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -328,6 +329,38 @@ TEST_F(CopiedFolder, ItsEndsAreAllThatAnySourceNames) {
   std::vector<TokenId> wanted = stated;
   wanted.insert(wanted.end(), {300, 301, 310, 311, 312});
   EXPECT_THAT(load().eos_token_ids, UnorderedElementsAreArray(wanted));
+}
+
+TEST_F(CopiedFolder, ItsEndsAreThoseOfAnyChoiceOfSources) {
+  const std::map<TokenId, std::string> spelled_ends = {
+      {310, spelled(310)}, {311, spelled(311)}, {312, spelled(312)}, {313, spelled(313)}};
+  const auto token = [&](TokenId id) { return "\"" + spelled_ends.at(id) + "\""; };
+  std::optional<std::vector<TokenId>> of_config;
+  std::mt19937 random(4);
+  for (int round = 0; round < 12; ++round) {
+    const unsigned chosen = round == 0 ? 0U : static_cast<unsigned>(random() % 32U);
+    std::vector<TokenId> wanted;
+    const auto has = [&](unsigned bit, TokenId id) {
+      const bool is_chosen = (chosen >> bit & 1U) == 1U;
+      if (is_chosen) {
+        wanted.push_back(id);
+      }
+      return is_chosen;
+    };
+    folder_.write("generation_config.json", has(0, 300) ? R"({"eos_token_id": 300})" : "{}");
+    std::string config = R"({"tokenizer_class": "PreTrainedTokenizerFast")";
+    config += has(1, 310) ? R"(, "eos_token": )" + token(310) : "";
+    config += has(2, 311) ? R"(, "eot_token": )" + token(311) : "";
+    config += has(3, 312) ? R"(, "eom_token": )" + token(312) : "";
+    folder_.write("tokenizer_config.json", config + "}");
+    const bool in_map = (chosen & 2U) == 0 && has(4, 313);  // one spelling of the tokenizer's end
+    folder_.write("special_tokens_map.json",
+                  in_map ? R"({"eos_token": )" + token(313) + "}" : "{}");
+    const std::vector<TokenId> ends = load().eos_token_ids;
+    of_config = of_config ? of_config : ends;
+    wanted.insert(wanted.end(), of_config->begin(), of_config->end());
+    EXPECT_THAT(ends, UnorderedElementsAreArray(wanted)) << config << chosen;
+  }
 }
 
 TEST_F(CopiedFolder, AModelThatIsCutWhileItIsLoadedIsAnError) {

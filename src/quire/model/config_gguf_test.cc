@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -389,6 +390,30 @@ class RandomKeys {
  private:
   std::mt19937_64 random_;
 };
+
+// Two sources of one fact, in every way in which a file may state them.
+TEST_F(ConfigFromGguf, ALengthIsTheLargerOfTheStatedAndTheStretchedOneForRandomFiles) {
+  set_layers();  // 512 are stated
+  const auto unchanged = file_;
+  RandomKeys random(14);
+  for (int round = 0; round < 100; ++round) {
+    file_ = unchanged;
+    const bool is_yarn = random.below(2) == 1;
+    const bool is_absent = random.below(3) == 0;
+    const int original = is_absent ? 512 : 16 * (1 + random.below(32));
+    const float factor = 1.0f + 0.25f * static_cast<float>(random.below(30));
+    file_.key("llama.rope.scaling.type", kString, counted(is_yarn ? "yarn" : "linear"));
+    set_float("llama.rope.scaling.factor", factor);
+    if (!is_absent) {
+      set("llama.rope.scaling.original_context_length", static_cast<std::uint32_t>(original));
+    }
+    const auto config = parse();
+    ASSERT_TRUE(config.ok()) << round << ": " << config.error().message;
+    const int stretched = static_cast<int>(static_cast<float>(original) * factor);
+    ASSERT_EQ(config->context_length, std::max(512, stretched)) << original << " x " << factor;
+    ASSERT_EQ(config->remarks.empty(), stretched <= 512) << original << " x " << factor;
+  }
+}
 
 // The oracle is the file without the keys.
 TEST_F(ConfigFromGguf, KeysOutsideTheArchitectureNeverChangeOrRefuseAnything) {

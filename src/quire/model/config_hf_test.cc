@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -230,6 +231,35 @@ TEST(ConfigFromHf, AStretchedLengthIsMergedWithTheStatedOne) {
     "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})");
   EXPECT_EQ(edited.context_length, 256);
   EXPECT_THAT(edited.remarks, IsEmpty());
+}
+
+// Two sources of one fact, in every way in which a config may state them.
+TEST(ConfigFromHf, ALengthIsTheLargerOfTheStatedAndTheStretchedOneForRandomConfigs) {
+  std::mt19937_64 random(15);
+  const auto below = [&random](int bound) {
+    return static_cast<int>(random() % static_cast<std::uint64_t>(bound));
+  };
+  const auto member = [](std::string_view name, const std::string& value) {
+    return ", \"" + std::string(name) + "\": " + value;
+  };
+  for (int round = 0; round < 100; ++round) {
+    const int stated = 64 * (1 + below(16));
+    const bool is_absent = below(3) == 0;
+    const int original = is_absent ? stated : 16 * (1 + below(stated / 16));
+    const double factor = 1.0 + 0.25 * below(30);
+    std::string block = "{\"" + std::string(below(2) == 1 ? "type" : "rope_type") + "\": \"" +
+                        (below(2) == 1 ? "yarn" : "linear") + "\"" +
+                        member("factor", std::to_string(factor));
+    if (!is_absent) {
+      block += member("original_max_position_embeddings", std::to_string(original));
+    }
+    const std::string members = "\"max_position_embeddings\": " + std::to_string(stated) +
+                                member("rope_scaling", block + "}");
+    const ModelConfig config = parse(below(2) == 1 ? "llama" : "qwen2", members);
+    const int stretched = static_cast<int>(original * factor);
+    ASSERT_EQ(config.context_length, std::max(stated, stretched)) << members;
+    ASSERT_EQ(config.remarks.empty(), stretched <= stated) << members;
+  }
 }
 
 TEST(ConfigFromHf, TheContextOfLongropeSaysWhyItEnds) {

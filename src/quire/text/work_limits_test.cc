@@ -178,6 +178,25 @@ TEST(WorkLimits, StepsAreOfTheOrderOfTheMessages) {
   EXPECT_LT(steps_for(8'000), 5 * steps_for(2'000));
 }
 
+TEST(WorkLimits, StepsAreOfTheOrderOfTheSpecialTokens) {
+  const auto steps_for = [](int count) {
+    std::string added, text;
+    for (int i = 0; i < count; ++i) {
+      const std::string name = str_cat("<", 100'000 + i, ">");
+      added += str_cat(i == 0 ? "" : ",", R"({"id":)", 4 + i, R"(,"content":")", name,
+                       R"(","normalized":)", i % 2 == 0 ? "true" : "false", R"(,"special":true})");
+      text += name + "ab";
+    }
+    const auto tokenizer = with(str_cat(R"("added_tokens":[)", added, "]"));
+    EXPECT_TRUE(tokenizer.ok());
+    base::WorkMeter meter(kWorkOfCall);
+    EXPECT_EQ(tokenizer->encode(text, {.meter = &meter})->size(),
+              static_cast<std::size_t>(3 * count));
+    return meter.steps_used();
+  };
+  EXPECT_LT(steps_for(4'000), 5 * steps_for(1'000));
+}
+
 TEST(WorkLimits, AMegabyteOfTextTakesASmallPartOfTheLimits) {
   const auto tokenizer = with(R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false})");
   std::string text;
