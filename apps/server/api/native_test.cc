@@ -178,10 +178,13 @@ TEST_F(Native, TokenizeCanTakeSpecialTokensAsText) {
   const json::value text = body_of(*client_.post("/detokenize", {{"tokens", literal}}));
   EXPECT_NE(std::string(text.at("content").as_string().c_str()).find("<bos>Ada"),
             std::string::npos);
+  const auto frame_of = [&](bool special) {
+    const json::object body = {{"content", "Ada"}, {"add_special", special}};
+    return body_of(*client_.post("/tokenize", body)).at("tokens").as_array().size();
+  };
   const json::array framed = ids({{"parse_special", false}, {"add_special", true}});
-  ASSERT_EQ(framed.size(), literal.size() + 1);
-  EXPECT_EQ(framed.front(), parsed.front());  // the model's own BOS
-  EXPECT_EQ(json::array(framed.begin() + 1, framed.end()), literal);
+  ASSERT_EQ(framed.size(), literal.size() + frame_of(true) - frame_of(false));
+  EXPECT_FALSE(std::ranges::search(framed, literal).empty());
   const auto chat = client_.post("/tokenize", {{"messages", {{{"role", "user"}, {"content", "a"}}}},
                                                {"parse_special", false}});
   EXPECT_EQ(param_of(*chat), "parse_special");

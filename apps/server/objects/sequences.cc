@@ -320,6 +320,7 @@ class SequenceGeneration final : public Generation {
     *ended_ = *ended_ || !next.ok() || !next->has_value() || (*next)->finished;
     return next;
   }
+  [[nodiscard]] std::int64_t computed_tokens() const override { return inner_->computed_tokens(); }
   [[nodiscard]] const GenerationOutput& output() const override { return inner_->output(); }
   void abort() override { inner_->abort(); }
 

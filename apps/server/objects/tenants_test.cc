@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -83,6 +84,20 @@ std::string shown(const json::value& value) {
   return value.is_string() ? without_names(value.get_string()) : json::serialize(value);
 }
 
+// Returns the text of an event of a completion that goes on, or nullopt for other events.
+std::optional<std::string> text_part(const json::value& event) {
+  const json::object* const object = event.if_object();
+  const json::value* const choices = object != nullptr ? object->if_contains("choices") : nullptr;
+  if (choices == nullptr || choices->as_array().empty()) {
+    return std::nullopt;
+  }
+  const json::object& choice = choices->as_array().front().as_object();
+  if (!choice.at("finish_reason").is_null()) {
+    return std::nullopt;
+  }
+  return std::string(choice.at("text").as_string());
+}
+
 // A tenant that makes calls at random, and says what it is told.
 class Walker {
  public:
@@ -111,10 +126,13 @@ class Walker {
       return told;  // others may choose tokens by chance
     }
     if (!answer_->response) {
+      std::string text;  // how it is cut into events depends on who reads when
       for (const json::value& event : events_of(*answer_)) {
-        told += ' ' + shown(event);
+        const std::optional<std::string> part = text_part(event);
+        text += part.value_or("");
+        told += part ? "" : ' ' + shown(event);
       }
-      return told;
+      return told + ' ' + without_names(text);
     }
     if (answer_->response->body.empty()) {
       return told;
