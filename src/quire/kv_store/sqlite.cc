@@ -1,6 +1,5 @@
 #include "quire/kv_store/sqlite.h"
 
-#include <pthread.h>
 #include <sqlite3.h>
 
 #include <cstddef>
@@ -14,6 +13,7 @@
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/kv_store/out_of_fork.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -64,27 +64,6 @@ Error error_of(const std::filesystem::path& path, sqlite3* connection) {
   return {.code = ErrorCode::kIo,
           .message = base::str_cat("cannot use ", path.string(), ": ", reason, why, hint)};
 }
-
-// Keeps every fork of the process out while a thread is inside SQLite. A child inherits SQLite's
-// mutexes as they are: one that another thread holds would stay locked in it for ever.
-// Scopes may nest. Cost: an uncontended lock for reading. A fork waits for the calls that run.
-class OutOfFork {
- public:
-  OutOfFork() {
-    [[maybe_unused]] static const int handled = pthread_atfork(close_gate, open_gate, renew_gate);
-    pthread_rwlock_rdlock(&gate_);
-  }
-  ~OutOfFork() { pthread_rwlock_unlock(&gate_); }
-  OutOfFork(const OutOfFork&) = delete;
-  OutOfFork& operator=(const OutOfFork&) = delete;
-
- private:
-  static void close_gate() { pthread_rwlock_wrlock(&gate_); }
-  static void open_gate() { pthread_rwlock_unlock(&gate_); }
-  static void renew_gate() { gate_ = PTHREAD_RWLOCK_INITIALIZER; }
-
-  static inline pthread_rwlock_t gate_ = PTHREAD_RWLOCK_INITIALIZER;  // readers go first
-};
 
 }  // namespace
 
