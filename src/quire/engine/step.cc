@@ -22,6 +22,7 @@
 #include "quire/engine/step_state.h"
 #include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
+#include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
 #include "quire/options.h"
 #include "quire/result.h"
@@ -130,6 +131,21 @@ sampling::SampledToken chosen_token(Step& step, std::size_t row,
   return token;
 }
 
+// Returns an error if the format of KV cannot hold what the run has computed.
+Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+  const std::span<const std::uint8_t> refused = step.core.decoder().last_refused();
+  if (refused.empty()) {
+    return {};
+  }
+  std::size_t first = 0;  // row
+  for (std::size_t i = 0; i < index; ++i) {
+    first += static_cast<std::size_t>(step.now.runs[i].count);
+  }
+  const auto rows = refused.subspan(first, static_cast<std::size_t>(run.count));
+  const auto found = std::ranges::find(rows, std::uint8_t{1});
+  return found == rows.end() ? Status() : model::kv_refused(run.first + (found - rows.begin()));
+}
+
 // Books the run's KV and its token.
 void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   if (step.now.requests[index] == nullptr) {
@@ -138,6 +154,10 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   ActiveRequest& active = *step.now.requests[index];
   if (const Status loaded = check_loaded(step, run); !loaded.ok()) {
     fail_request(step, run.request, loaded.error());  // its KV and token were computed over rubbish
+    return;
+  }
+  if (const Status stored = check_stored(step, run, index); !stored.ok()) {
+    fail_request(step, run.request, stored.error());
     return;
   }
   auto& sampled = step.sampled[index];
