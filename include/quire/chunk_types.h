@@ -144,6 +144,13 @@ struct ChunkContent {
   ChunkOptions options = {};
 };
 
+// Relative errors (root of mean squares) that storing KV in fewer bits has made, over all layers.
+struct KVError {
+  double key = 0, value = 0;
+  // Bits that a value takes, scales included.
+  double bits_per_value = 0;
+};
+
 // Describes a chunk at the moment of the call. Plain data that the caller owns.
 struct ChunkInfo {
   // 64 hexadecimal digits. An equal chunk has an equal id in every process.
@@ -172,6 +179,9 @@ struct ChunkInfo {
   bool saved = false;
   // Format of its KV: "float32", "bfloat16", "float16" or "int8".
   std::string kv_dtype;
+  // Error of "int8", measured when the KV was computed. Not given: for the other formats, and for
+  // KV that a cached prefix already held.
+  std::optional<KVError> kv_error;
 };
 
 // Says what registering has done for one chunk.

@@ -122,6 +122,8 @@ TEST(Int8KV, AChunkStoreOfAnotherFormatIsAMissAndItsOwnAHit) {
   ChunkedLLM coded = open_chunked("int8", store);
   EXPECT_EQ(coded.register_chunk(content).value(), id);
   EXPECT_EQ(stat(coded, "tokens_computed"), 0);
+  EXPECT_GT(coded.get_chunk(id).value().kv_error.value_or(KVError{}).key, 0)
+      << "as it was measured";
 }
 
 TEST(Int8KV, AChunkNamesItsFormatAndTakesNoOther) {
@@ -129,7 +131,14 @@ TEST(Int8KV, AChunkNamesItsFormatAndTakesNoOther) {
   ChunkContent content{.content = some_ids(40, 2), .type = ChunkType::kContext};
   content.options.kv_dtype = "int8";
   const std::string id = llm.register_chunk(content).value();
-  EXPECT_EQ(llm.get_chunk(id).value().kv_dtype, "int8");
+  const ChunkInfo info = llm.get_chunk(id).value();
+  EXPECT_EQ(info.kv_dtype, "int8");
+  ASSERT_TRUE(info.kv_error.has_value());
+  for (const double error : {info.kv_error->key, info.kv_error->value}) {
+    EXPECT_GT(error, 1e-3);
+    EXPECT_LT(error, 1e-2);
+  }
+  EXPECT_GT(info.kv_error->bits_per_value, 8.0);
   content.options.kv_dtype = "bfloat16";
   const auto refused = llm.register_chunk(content);
   ASSERT_FALSE(refused.ok());

@@ -53,6 +53,17 @@ std::optional<ChunkType> to_type(const std::optional<std::string>& name) {
   return name ? std::optional(to_type(*name)) : std::nullopt;
 }
 
+nb::object describe(const std::optional<KVError>& error) {
+  if (!error) {
+    return nb::none();
+  }
+  nb::dict dict;
+  dict["key"] = error->key;
+  dict["value"] = error->value;
+  dict["bits_per_value"] = error->bits_per_value;
+  return dict;
+}
+
 nb::dict describe(const ChunkInfo& chunk) {
   nb::dict dict;
   dict["chunk_id"] = chunk.chunk_id;
@@ -71,6 +82,7 @@ nb::dict describe(const ChunkInfo& chunk) {
   dict["num_variants"] = chunk.num_variants;
   dict["memory_bytes"] = chunk.memory_bytes;
   dict["kv_dtype"] = chunk.kv_dtype;
+  dict["kv_error"] = describe(chunk.kv_error);
   dict["saved"] = chunk.saved;
   return dict;
 }

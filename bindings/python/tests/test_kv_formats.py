@@ -33,7 +33,8 @@ def test_a_budget_holds_nearly_twice_the_tokens(coded):
 
 def test_chunks_and_segments_name_their_format(coded):
     card = coded.register_chunk("Card 7. Ada trades in apples.", "context", kv_dtype="int8")
-    assert coded.get_chunk(card).kv_dtype == "int8"
+    chunk = coded.get_chunk(card)
+    assert chunk.kv_dtype == "int8" and 0 < chunk.kv_error["key"] < 0.02 and 8 < chunk.kv_error["bits_per_value"] <= 8.5
     query = coded.register_chunk("Who trades?", "query")
     preview = coded.preview_composition(None, [card], query, without_system=True)
     assert [segment.kv_dtype for segment in preview.segments] == ["int8", "int8"]

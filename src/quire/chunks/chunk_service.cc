@@ -156,7 +156,8 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .num_variants = std::ssize(chunk.variants),
           .memory_bytes =
               core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes,
-          .kv_dtype = core_.engine.bundle().kv_name()};
+          .kv_dtype = core_.engine.bundle().kv_name(),
+          .kv_error = chunk.kv_error};
 }
 
 // The store comes first: what cannot be changed there is not changed.

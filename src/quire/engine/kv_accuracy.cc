@@ -346,11 +346,6 @@ KVAccuracy Comparison::result() const {
           .perplexity_delta = std::exp(got_nll_ / predicted) - exact};
 }
 
-double bits_per_value(const tensor::KVGeometry& geometry) {
-  const double values = 2.0 * geometry.stored_head_dim() * geometry.stored_block_tokens();
-  return 8.0 * static_cast<double>(geometry.head_block_bytes()) / values;
-}
-
 }  // namespace
 
 Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
@@ -385,7 +380,7 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
       engine.model_config().kv_geometry(tensor::DType::kBFloat16, kBlockTokens);
   accuracy.kv_dtype = kv_dtype;
   accuracy.reference = tensor::dtype_name(plain.dtype);
-  accuracy.bits_per_value = bits_per_value(stored);
+  accuracy.bits_per_value = stored.bits_per_value();
   accuracy.ratio_vs_bf16 =
       static_cast<double>(bfloat16.block_bytes()) / static_cast<double>(stored.block_bytes());
   return accuracy;

@@ -21,6 +21,7 @@
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kv/types.h"
 #include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
@@ -28,6 +29,7 @@
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sched/types.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -131,17 +133,38 @@ sampling::SampledToken chosen_token(Step& step, std::size_t row,
   return token;
 }
 
+// Of a run, among the rows of its step.
+std::size_t first_row(const RunningStep& running, std::size_t index) {
+  return std::accumulate(running.runs.begin(),
+                         running.runs.begin() + static_cast<std::ptrdiff_t>(index), std::size_t{0},
+                         [](std::size_t sum, const sched::ScheduledRun& run) {
+                           return sum + static_cast<std::size_t>(run.count);
+                         });
+}
+
+// Tells the request's observer what storing the run's KV has changed, if that was measured.
+void tell_stored(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+  const auto& observer = step.now.requests[index]->request().observer;
+  if (step.now.kv_errors.empty() || observer == nullptr || !observer->measures_kv()) {
+    return;
+  }
+  kernels::KVErrorSums sums;
+  const auto rows = std::span(step.now.kv_errors)
+                        .subspan(first_row(step.now, index), static_cast<std::size_t>(run.count));
+  for (const kernels::KVErrorSums& row : rows) {
+    sums.add(row);
+  }
+  observer->stored(sums);
+}
+
 // Returns an error if the format of KV cannot hold what the run has computed.
 Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   const std::span<const std::uint8_t> refused = step.core.decoder().last_refused();
   if (refused.empty()) {
     return {};
   }
-  std::size_t first = 0;  // row
-  for (std::size_t i = 0; i < index; ++i) {
-    first += static_cast<std::size_t>(step.now.runs[i].count);
-  }
-  const auto rows = refused.subspan(first, static_cast<std::size_t>(run.count));
+  const auto rows =
+      refused.subspan(first_row(step.now, index), static_cast<std::size_t>(run.count));
   const auto found = std::ranges::find(rows, std::uint8_t{1});
   return found == rows.end() ? Status() : model::kv_refused(run.first + (found - rows.begin()));
 }
@@ -160,6 +183,7 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     fail_request(step, run.request, stored.error());
     return;
   }
+  tell_stored(step, run, index);
   auto& sampled = step.sampled[index];
   if (sampled && !sampled->ok()) {
     step.core.scheduler.complete(run, std::nullopt);
@@ -196,6 +220,14 @@ std::int64_t rows_of(const RunningStep& running) {
   return std::accumulate(
       running.runs.begin(), running.runs.end(), std::int64_t{0},
       [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
+}
+
+bool measures_kv(const Step& step, const RunningStep& running) {
+  return step.core.bundle.kv_format == tensor::KVFormat::kInt8 &&
+         std::ranges::any_of(running.requests, [](const ActiveRequest* active) {
+           return active->request().observer != nullptr &&
+                  active->request().observer->measures_kv();
+         });
 }
 
 // What happens between the layers of a step that is launched.
@@ -272,6 +304,10 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   const std::function<void(int)> before_layer = [&turn](int layer) { turn.before(layer); };
   if (turn.tells || !awaited.empty()) {
     batch.before_layer = &before_layer;
+  }
+  if (measures_kv(step, running)) {
+    running.kv_errors.assign(static_cast<std::size_t>(rows_of(running)), {});
+    batch.kv_errors = running.kv_errors;
   }
   running.reads_files = running.reads_files || !awaited.empty();
   if (step.core.decoder().chooses()) {

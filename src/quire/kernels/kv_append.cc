@@ -117,6 +117,10 @@ void append_int8_token(const KernelContext& context, const KVAppendParams& param
         !params.refused.empty()) {
       params.refused[at] = 1;
     }
+    if (!params.errors.empty()) {
+      add_errors(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim},
+                 params.errors[at]);
+    }
   }
 }
 
@@ -147,6 +151,8 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
   const std::int64_t width = std::int64_t{view.kv_heads} * params.head_dim;
   QUIRE_CHECK(params.refused.empty() || params.refused.size() == params.slots.size(),
               "a flag for every token, or none");
+  QUIRE_CHECK(params.errors.empty() || params.errors.size() == params.slots.size(),
+              "errors of every token, or of none");
   QUIRE_CHECK(view.format == tensor::KVFormat::kInt8 || view.dtype != tensor::DType::kFloat16,
               "the paged cache holds float32, bfloat16 or int8");
   QUIRE_CHECK(params.head_dim <= view.head_dim && view.head_dim <= kMaxHeadDim,

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -22,6 +23,8 @@ struct KVAppendParams {
   // [T] or empty: set to 1 for a token whose K or V the format cannot hold (kv_codes.h), and left
   // as it is for others. Zeros are stored for it.
   std::span<std::uint8_t> refused = {};
+  // [T] or empty: of int8, added to.
+  std::span<KVErrorSums> errors = {};
 };
 
 // Precondition: every slot lies inside the view (checked: QUIRE_CHECK). Bytes written:

@@ -101,6 +101,22 @@ bool store_int8(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slo
   return key && value;
 }
 
+void add_errors(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                std::span<const float> k, std::span<const float> v, KVErrorSums& sums) {
+  std::array<float, kMaxCodes> stored;  // NOLINT: filled by reading
+  const auto add = [&](std::span<const float> x, double& error, double& whole) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double difference = double{stored[i]} - double{x[i]};
+      error += difference * difference;
+      whole += double{x[i]} * double{x[i]};
+    }
+  };
+  read_int8_key(view, kv_head, slot, std::span(stored).first(k.size()));
+  add(k, sums.key_error, sums.key_whole);
+  read_int8_value(view, kv_head, slot, std::span(stored).first(v.size()));
+  add(v, sums.value_error, sums.value_whole);
+}
+
 void read_int8_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                    std::span<float> out) {
   const CodePlace place = code_place(view, kv_head, slot);

@@ -15,6 +15,23 @@ namespace quire::kernels {
 [[nodiscard]] bool encode_int8(std::span<const float> x, std::span<std::int8_t> codes,
                                std::uint16_t& scale);
 
+// Sums of squares: of numbers, and of what storing them as codes has changed.
+struct KVErrorSums {
+  double key_error = 0, key_whole = 0;
+  double value_error = 0, value_whole = 0;
+
+  void add(const KVErrorSums& other) {
+    key_error += other.key_error;
+    key_whole += other.key_whole;
+    value_error += other.value_error;
+    value_whole += other.value_whole;
+  }
+};
+
+// Adds the errors of one token and KV head, whose k and v were stored.
+void add_errors(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                std::span<const float> k, std::span<const float> v, KVErrorSums& sums);
+
 // Stores the codes of one token's K and V of one KV head, each view.head_dim long. Returns false,
 // with zeros stored, where one of them cannot be held.
 [[nodiscard]] bool store_int8(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,

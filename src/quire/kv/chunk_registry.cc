@@ -160,6 +160,13 @@ void ChunkRegistry::finish(std::string_view id) {
   }
 }
 
+void ChunkRegistry::note_kv_error(std::string_view id, const KVError& error) {
+  Chunk* chunk = state_->lookup(id);
+  if (chunk != nullptr && !chunk->kv_error) {
+    chunk->kv_error = error;
+  }
+}
+
 void ChunkRegistry::give_up(std::string_view id) {
   const Chunk* const chunk = state_->lookup(id);
   if (chunk != nullptr && !chunk->listed && chunk->pending.empty()) {

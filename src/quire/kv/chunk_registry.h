@@ -66,6 +66,9 @@ class ChunkRegistry {
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
   // Lists a chunk, whose registration has ended well. No effect if it is listed.
   void finish(std::string_view id);
+  // Keeps what the KV that was computed for a chunk has lost, unless that is known. A chunk that is
+  // not there is left out.
+  void note_kv_error(std::string_view id, const KVError& error);
   // Forgets a chunk that was begun, is not listed and computes nothing. No effect on other chunks.
   void give_up(std::string_view id);
 

@@ -331,7 +331,8 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
                         .head_dim = config.head_dim,
                         .rotary = &key_rotary,
                         .slots = call.batch.slots,
-                        .refused = refused},
+                        .refused = refused,
+                        .errors = call.batch.kv_errors},
                        call.view);
   }
   if (probe != nullptr && probe->queries != nullptr) {

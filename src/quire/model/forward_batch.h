@@ -10,6 +10,7 @@
 
 #include "quire/attention/entry.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
@@ -34,6 +35,8 @@ struct ForwardBatch {
   std::span<const kernels::LogitChange> changes;
   // Called with each layer before its KV is read, and may wait for it; null if all KV is there.
   const std::function<void(int layer)>* before_layer = nullptr;
+  // [T] or empty: increased by what storing the rows' KV as codes has changed.
+  std::span<kernels::KVErrorSums> kv_errors = {};
 };
 
 // The queries of all rows in one layer, fp32, before they are rotated.

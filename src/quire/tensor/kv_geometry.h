@@ -44,6 +44,11 @@ struct KVGeometry {
   [[nodiscard]] std::int64_t head_block_bytes() const {
     return scale_offset() + std::int64_t{2} * stored_block_tokens() * scale_bytes();
   }
+  // Returns the bits that a value takes, scales included.
+  [[nodiscard]] double bits_per_value() const {
+    return 8.0 * static_cast<double>(head_block_bytes()) /
+           (2.0 * stored_head_dim() * stored_block_tokens());
+  }
   // Returns the bytes of one block over all layers and heads: the unit of kv_budget.
   [[nodiscard]] std::int64_t block_bytes() const { return head_block_bytes() * kv_heads * layers; }
   // Returns the number of last tokens that some layer still sees: the largest window if all layers
