@@ -27,10 +27,12 @@ constexpr int kTenants = 4;
 constexpr std::size_t kMostSequences = 3;
 
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
 
 // Returns a text without what differs from run to run: ids, and seconds since something was.
 std::string without_names(std::string_view text) {
   constexpr std::size_t kShortestId = 26;
+  constexpr std::size_t kShortDigest = 12;  // of a chunk, in sources
   std::string shown;
   for (std::size_t i = 0; i < text.size();) {
     std::size_t end = i;
@@ -38,7 +40,9 @@ std::string without_names(std::string_view text) {
       ++end;
     }
     const bool age = end > i && text.substr(end).starts_with(" s ago");
-    if (end - i >= kShortestId || age) {
+    const bool digest =
+        end - i == kShortDigest && std::ranges::all_of(text.substr(i, end - i), is_hex);
+    if (end - i >= kShortestId || digest || age) {
       shown += age ? "N" : "ID";
     } else {
       shown += text.substr(i, std::max(end, i + 1) - i);

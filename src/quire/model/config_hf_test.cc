@@ -253,7 +253,8 @@ TEST(ConfigFromHf, ALengthIsTheLargerOfTheStatedAndTheStretchedOneForRandomConfi
     if (!is_absent) {
       block += member("original_max_position_embeddings", std::to_string(original));
     }
-    const std::string members = "\"max_position_embeddings\": " + std::to_string(stated) +
+    const std::string members = "\"num_key_value_heads\": 2" +
+                                member("max_position_embeddings", std::to_string(stated)) +
                                 member("rope_scaling", block + "}");
     const ModelConfig config = parse(below(2) == 1 ? "llama" : "qwen2", members);
     const int stretched = static_cast<int>(original * factor);
