@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/errors.h"
+#include "api/utf8.h"
 
 namespace quire::server {
 namespace {
@@ -119,6 +120,9 @@ Checked<Match> Router::find(std::string_view method, std::string_view path,
     if (is_method(*it->second, wanted)) {
       return Match{it->second, {}};
     }
+  }
+  if (!is_utf8(percent_decoded(path))) {  // its names would stand in answers
+    return refusal(400, "invalid_value", "the path is not UTF-8");
   }
   const std::vector<std::string> segments = segments_of(path.starts_with('/') ? path : "/");
   // A path that a pattern spells out belongs to such patterns alone.

@@ -69,8 +69,8 @@ class Router {
   // `endpoints` are static.
   void add(std::span<const Endpoint> endpoints);
   // Returns the endpoint for a path as the client sent it. HEAD finds that of GET.
-  // Errors: 404 `not_found`, 405 `method_not_allowed`; `allow` then names the methods. OPTIONS
-  // gives 405, too.
+  // Errors: 400 for a path that is not UTF-8; 404 `not_found`, 405 `method_not_allowed`; `allow`
+  // then names the methods. OPTIONS gives 405, too.
   [[nodiscard]] Checked<Match> find(std::string_view method, std::string_view path,
                                     std::string& allow) const;
   [[nodiscard]] const std::vector<const Endpoint*>& endpoints() const { return endpoints_; }

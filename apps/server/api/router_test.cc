@@ -40,6 +40,15 @@ TEST_F(Routing, PathsAreDecodedOnce) {
   EXPECT_EQ(client_.get("/v1%2Fmodels")->status(), 404);
 }
 
+TEST_F(Routing, PathsThatAreNotUtf8AreRefused) {
+  for (const char* const target : {"/v1/sessions/a%B4", "/v1/sequences/%C0%80", "/%ff"}) {
+    const auto answer = client_.begin("PUT", target, "{}");
+    client_.finish(*answer);
+    EXPECT_EQ(answer->status(), 400) << target;
+    EXPECT_EQ(code_of(*answer), "invalid_value");
+  }
+}
+
 TEST_F(Routing, ContentTypeMustBeJson) {
   Request request{.method = "POST", .path = "/tokenize", .body = R"({"prompt":"a"})"};
   EXPECT_EQ(client_.begin(request)->status(), 415);

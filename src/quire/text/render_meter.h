@@ -19,7 +19,7 @@ struct Limits {
   std::int64_t steps = 20'000'000;                    // nodes evaluated, items or 64 bytes touched
   std::size_t text_bytes = std::size_t{64} << 20;     // of any one string, the output included
   std::size_t memory_bytes = std::size_t{256} << 20;  // of all values alive at one time
-  int depth = 1000;  // nested statements, expressions and macro calls
+  int depth = 400;  // nested statements, expressions and macro calls
 };
 
 class Meter {
