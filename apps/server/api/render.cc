@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/generation.h"
+#include "api/json.h"
 #include "api/utf8.h"
 #include "quire/output.h"
 #include "quire/types.h"

@@ -7,6 +7,7 @@ namespace {
 
 // Of the process, as SQLite's own mutexes are: handlers of a fork take no argument. Readers go
 // first, so a scope within a scope does not wait.
+// NOLINTNEXTLINE(misc-include-cleaner): pthread.h includes the header that has the type
 pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
 
 void close_gate() { pthread_rwlock_wrlock(&gate); }
