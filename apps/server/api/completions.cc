@@ -127,7 +127,7 @@ Checked<CompletionRequest> read_completion(const Services& services, const Call&
   return request;
 }
 
-// What stands in front of a prompt's choices. Empty without `echo`.
+// Holds what stands in front of a prompt's choices. Empty without `echo`.
 struct Echo {
   std::string text;
   std::vector<TokenId> ids;

@@ -1,4 +1,4 @@
-// What stands in front of routing: Host, keys, origins.
+// Tests the gate in front of routing: Host, keys, origins.
 #include <gtest/gtest.h>
 
 #include <memory>

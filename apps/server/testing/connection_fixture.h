@@ -1,4 +1,4 @@
-// What tests of connections share: a server whose clients are the test.
+// ConnectionTest: a server whose clients are the test. All tests of connections share it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -41,7 +41,7 @@ class ManualLoop final : public Loop {
 
   [[nodiscard]] LoopTurns turns() const override { return counted_turns; }
 
-  // What turns() says.
+  // Returned by turns().
   LoopTurns counted_turns;
 
   // Runs all that is posted, and work, until nothing is left. Work that is held stays.

@@ -50,14 +50,14 @@ class NullEngine final : public Engine {
   [[nodiscard]] ChunkedLLM* chunks() override { return nullptr; }
 
   ModelFacts& mutable_facts() { return facts_; }
-  // What counts() says, but for blocks and requests.
+  // Returned by counts(), but for blocks and requests.
   EngineCounts counters;
   // Requests that run now, and that were started.
   std::int64_t running = 0, started = 0;
   // Error with which the next request ends after `fail_after` tokens.
   std::optional<Error> failure;
   std::int64_t fail_after = 0;
-  // What each request says of the tokens that have KV, until its first token.
+  // Returned by computed_tokens() of each request until its first token.
   std::int64_t computed = 0;
   // True: no token comes any more.
   bool stuck = false;

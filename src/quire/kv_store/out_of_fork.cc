@@ -5,8 +5,8 @@
 namespace quire::kv_store {
 namespace {
 
-// Of the process, as SQLite's own mutexes are: handlers of a fork take no argument. Readers go
-// first, so a scope within a scope does not wait.
+// Belongs to the process, as SQLite's own mutexes do: handlers of a fork take no argument. Readers
+// go first, so a scope within a scope does not wait.
 // NOLINTNEXTLINE(misc-include-cleaner): pthread.h includes the header that has the type
 pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
 
