@@ -61,6 +61,6 @@ endif()
 if(QUIRE_HAS_TESTS)
   set(gtest HEADERS <gmock/gmock.h> <gtest/gtest.h> <boost/json.hpp>
       LIBRARIES GTest::gtest GTest::gmock Boost::headers)
-  quire_precompile_kind(computing_tests PROGRAM ${gtest})
+  quire_precompile_kind(computing_tests PROGRAM OPTIONS -O1 ${gtest})
   quire_precompile_kind(plain_tests PROGRAM OPTIONS -O0 -U_FORTIFY_SOURCE ${gtest})
 endif()

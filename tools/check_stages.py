@@ -133,6 +133,11 @@ def test_python(log):
     return pytest(log, "package", *PYTHON_TESTS, env={"PYTHONPATH": str(BUILD / "release" / "python")})
 
 
+def build_clients(log):
+    """Fetches the clients of others, most of the time beside the tests of the stage before."""
+    log.run("tools/setup.sh", "clients")
+
+
 def test_server(log):
     """Asks `quire serve` with real clients: those of .venv-server, then the frameworks, which want other versions."""
     count = pytest(log, "server", f"--ignore={FRAMEWORK_TESTS}", SERVER_TESTS, python=ROOT / ".venv-server/bin/python")
@@ -281,7 +286,7 @@ CHECK = [
     Stage("style", "clang-format over every file", test=test_style),
     Stage("release", "the library, the command and every unit and behaviour test", build_release, test_release),
     Stage("python", "the Python package and its tests", build_python, test_python),
-    Stage("server", "the server, asked by the clients of others", None, test_server),
+    Stage("server", "the server, asked by the clients of others", build_clients, test_server),
 ]
 REST = [
     Stage("asan", "address and undefined-behaviour sanitizers, over a third of the programs", *asan_part(mine=True)),

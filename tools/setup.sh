@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else: `setup.sh build` the Debian packages that build Quire,
-# `setup.sh test` those of the tests too, and the Python environment .venv, with .venv-server and
-# .venv-frameworks for clients of the server. `setup.sh all` installs those of the sanitizers and fuzzers, and
-# clang-tidy, beside them. `setup.sh docs` installs what builds the documentation
-# site, in .venv-docs, and nothing else. Does nothing, quickly, when all is there. The lists: packaging/apt-*.txt,
-# requirements/*.txt.
+# `setup.sh test` those of the tests too, and the Python environment .venv. `setup.sh all` installs those of the
+# sanitizers and fuzzers, and clang-tidy, beside them. `setup.sh clients` makes .venv-server and .venv-frameworks, with
+# clients of the server, and `setup.sh docs` installs what builds the documentation site, in .venv-docs; nothing else.
+# Does nothing, quickly, when all is there. The lists: packaging/apt-*.txt, requirements/*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,8 +12,9 @@ case $stage in
   build) lists=(packaging/apt-build.txt) ;;
   test) lists=(packaging/apt-build.txt packaging/apt-test.txt) ;;
   all) lists=(packaging/apt-build.txt packaging/apt-test.txt packaging/apt-sanitize.txt) ;;
+  clients) lists=() ;;
   docs) lists=(packaging/apt-docs.txt) ;;
-  *) echo "usage: tools/setup.sh build|test|all|docs" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh build|test|all|clients|docs" >&2; exit 2 ;;
 esac
 
 log=build/logs/setup.log
@@ -101,10 +101,10 @@ add_lint() {
   cp requirements/lint.txt .venv/lint.txt
 }
 
-install_packages
+[ ${#lists[@]} = 0 ] || install_packages
 case $stage in
-  test | all)
-    make_venv .venv requirements/build.txt requirements/test.txt
+  test | all) make_venv .venv requirements/build.txt requirements/test.txt ;;
+  clients)
     make_venv .venv-server requirements/test-server.txt
     make_venv .venv-frameworks requirements/test-frameworks.txt
     ;;

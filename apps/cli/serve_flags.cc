@@ -107,6 +107,8 @@ void declare_limits(CLI::App& command, ServeFlags& flags) {
       "seconds without a step after which /health says stalled");
   add("--default-max-tokens", config.default_max_tokens, "output tokens where a chat names none");
   add("--max-n", config.max_n, "choices of a request");
+  add("--stream-interval-ms", config.stream_interval_ms,
+      "least time between two events of a stream; 0: each token is sent when it comes");
   add("--workers", config.workers, "threads for tokenizing and registration");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@
 #include "api/metrics.h"
 #include "api/metrics_endpoint.h"
 #include "api/render.h"
+#include "api/rounds.h"
 #include "api/router.h"
 #include "api/stall.h"
 #include "config.h"
@@ -104,7 +106,9 @@ Services::Services(std::shared_ptr<const Config> configuration, Loop& its_loop)
       admission(std::make_unique<Admission>(its_loop)),
       metrics(std::make_unique<Metrics>(names.front())),
       stall(std::make_unique<StallWatch>(*this)),
-      holds(std::make_unique<Holds>(*this)) {
+      holds(std::make_unique<Holds>(*this)),
+      rounds(std::make_unique<Rounds>(its_loop,
+                                      std::chrono::milliseconds(config->stream_interval_ms))) {
   for (auto* const list : kEndpointLists) {
     router.add(list());
   }

@@ -31,6 +31,7 @@ class GenerationRun;
 class Holds;
 class Metrics;
 class Objects;
+class Rounds;
 class StallWatch;
 class TokenPieces;
 
@@ -64,6 +65,8 @@ struct Services {
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<StallWatch> stall;
   std::unique_ptr<Holds> holds;
+  // Of streams that give tokens.
+  std::unique_ptr<Rounds> rounds;
   // Null for a model without a tokenizer.
   std::unique_ptr<TokenPieces> pieces;
   // State of apps/server/objects: chunks' owners, sequences, sessions.

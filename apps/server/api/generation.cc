@@ -1,7 +1,6 @@
 #include "api/generation.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "api/admission.h"
+#include "api/bell.h"
 #include "api/call.h"
 #include "api/errors.h"
 #include "api/holds.h"
@@ -93,24 +93,6 @@ double milliseconds_between(Loop::Clock::time_point from, Loop::Clock::time_poin
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-// Rung by the engine's thread. Posts one task until that has run.
-struct GenerationRun::Bell {
-  Loop& loop;
-  std::weak_ptr<GenerationRun> run;
-  std::atomic<bool> rung = false;
-
-  static void ring(const std::shared_ptr<Bell>& bell) {
-    if (!bell->rung.exchange(true)) {
-      bell->loop.post([bell] {
-        bell->rung = false;
-        if (const auto run = bell->run.lock()) {
-          run->pump();
-        }
-      });
-    }
-  }
-};
-
 GenerationRun::GenerationRun(Services& services, CallPtr call, GenerationPlan plan,
                              std::unique_ptr<Renderer> renderer)
     : services_(services),
@@ -164,8 +146,11 @@ Check GenerationRun::check_and_admit() {
 void GenerationRun::begin() {
   const auto self = shared_from_this();
   services_.runs.emplace(id_, self);
-  bell_ = std::make_shared<Bell>(services_.loop, weak_from_this());
   const std::weak_ptr<GenerationRun> weak = self;
+  bell_ = std::make_shared<Bell>(services_.loop, *services_.rounds, [weak] {
+    const auto run = weak.lock();
+    return run != nullptr && run->look();
+  });
   double limit_ms = services_.config->request_timeout_seconds * 1000;
   if (const auto own = plan_.extension.deadline_ms) {
     limit_ms =
@@ -223,7 +208,7 @@ void GenerationRun::ask(std::size_t index) {
   if (request.sampling.seed) {
     *request.sampling.seed += static_cast<std::uint64_t>(choice.number);
   }
-  ask_engine(index, std::move(request), [bell = bell_] { Bell::ring(bell); });
+  ask_engine(index, std::move(request), [bell = bell_] { bell->ring(); });
 }
 
 // Starts a prompt of ids at once. A composition may wait for KV, so a worker starts it.
@@ -261,7 +246,7 @@ void GenerationRun::asked(std::size_t index, Result<std::unique_ptr<Generation>>
     return;
   }
   choices_[index].generation = std::move(generation).value();
-  Bell::ring(bell_);
+  bell_->ring();
 }
 
 void GenerationRun::ask_others(std::size_t prompt) {
@@ -270,6 +255,12 @@ void GenerationRun::ask_others(std::size_t prompt) {
       ask(i);
     }
   }
+}
+
+bool GenerationRun::look() {
+  const std::int64_t before = generated_;
+  pump();
+  return generated_ > before && !over_;
 }
 
 void GenerationRun::pump() {

@@ -22,6 +22,8 @@
 
 namespace quire::server {
 
+class Bell;
+
 // A prompt and the choices that are generated for it.
 struct PromptPlan {
   std::variant<std::vector<TokenId>, CompositionSpec> prompt;
@@ -147,14 +149,14 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   [[nodiscard]] std::int64_t generated() const { return generated_; }
 
  private:
-  struct Bell;
-
   [[nodiscard]] Check check_and_admit();
   void begin();
   void ask(std::size_t index);
   void ask_engine(std::size_t index, GenerationRequest request, std::function<void()> notify);
   void asked(std::size_t index, Result<std::unique_ptr<Generation>> generation);
   void ask_others(std::size_t prompt);
+  // Takes what is there. Returns true where tokens have come and more may come.
+  [[nodiscard]] bool look();
   // Takes what all choices have to give.
   void pump();
   // Returns false when the run has ended.

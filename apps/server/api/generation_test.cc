@@ -1,11 +1,14 @@
 // How runs of generations begin and end: admission, deadlines, clients that go or read slowly.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 
 #include "api/admission.h"
+#include "api/rounds.h"
 #include "testing/api_fixture.h"
 
 namespace quire::server {
@@ -24,6 +27,10 @@ class Runs : public NullApiTest {
     loop_.run();
     return answer;
   }
+  void set_stream_interval(int milliseconds) {
+    api_.services().rounds =
+        std::make_unique<Rounds>(loop_, std::chrono::milliseconds(milliseconds));
+  }
   void limit(TenantLimits limits) {
     client_.caller = std::make_shared<const Caller>(
         Caller{.tenant = "ada", .role = Role::kUser, .limits = limits});
@@ -37,6 +44,58 @@ TEST_F(Runs, AClientThatGoesEndsItsRequest) {
   answer->leave();
   EXPECT_EQ(engine_.running, 0);
   EXPECT_EQ(api_.services().admission->inflight(), 0);
+  EXPECT_TRUE(api_.services().runs.empty());
+}
+
+// Returns how many events with text came.
+std::size_t texts_of(const RecordedAnswer& answer) {
+  return std::ranges::count_if(events_of(answer), [](const json::value& event) {
+    return event.is_object() && !event.at("choices").as_array().empty() &&
+           !event.at("choices").at(0).at("text").as_string().empty();
+  });
+}
+
+TEST_F(Runs, TheFirstTokenIsSentAtOnceAndLaterOnesOnceAnInterval) {
+  set_stream_interval(20);
+  const auto answer = begin_run({{"stream", true}});
+  loop_.advance(milliseconds(1));
+  EXPECT_EQ(texts_of(*answer), 1U);
+  loop_.advance(milliseconds(19));
+  EXPECT_EQ(texts_of(*answer), 1U);
+  loop_.advance(milliseconds(1));
+  EXPECT_EQ(texts_of(*answer), 2U);
+  client_.finish(*answer);
+  EXPECT_EQ(texts_of(*answer), 6U);  // 100 tokens, one a millisecond
+  EXPECT_EQ(answer->its_facts.completion_tokens, 100);
+}
+
+TEST_F(Runs, StreamsThatGiveTokensAreServedInOneRound) {
+  set_stream_interval(20);
+  const auto early = begin_run({{"stream", true}});
+  loop_.advance(milliseconds(15));
+  const auto late = begin_run({{"stream", true}});
+  loop_.advance(milliseconds(6));
+  EXPECT_EQ(texts_of(*early), 2U);
+  EXPECT_EQ(texts_of(*late), 2U);
+}
+
+TEST_F(Runs, AStreamSlowerThanTheIntervalSendsEachTokenAtOnce) {
+  set_stream_interval(20);
+  engine_.step_time = milliseconds(50);
+  const auto answer = begin_run({{"stream", true}});
+  for (std::size_t tokens = 1; tokens < 10; ++tokens) {
+    loop_.advance(milliseconds(50));
+    EXPECT_EQ(texts_of(*answer), tokens);
+  }
+}
+
+TEST_F(Runs, AClientThatGoesBetweenTwoRoundsEndsItsRequest) {
+  set_stream_interval(20);
+  const auto answer = begin_run({{"stream", true}});
+  loop_.advance(milliseconds(3));
+  answer->leave();
+  EXPECT_EQ(engine_.running, 0);
+  loop_.advance(milliseconds(40));
   EXPECT_TRUE(api_.services().runs.empty());
 }
 

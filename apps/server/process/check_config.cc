@@ -40,6 +40,7 @@ Status check_ranges(const Config& config) {
   QUIRE_TRY_STATUS(check_range("--max-inflight", config.max_inflight, 1, 1 << 20));
   QUIRE_TRY_STATUS(check_range("--default-max-tokens", config.default_max_tokens, 1, 1 << 30));
   QUIRE_TRY_STATUS(check_range("--max-n", config.max_n, 1, 1024));
+  QUIRE_TRY_STATUS(check_range("--stream-interval-ms", config.stream_interval_ms, 0, 10'000));
   QUIRE_TRY_STATUS(check_range("--request-timeout", config.request_timeout_seconds, 0.0, kMonth));
   QUIRE_TRY_STATUS(check_range("--drain-timeout", config.drain_timeout_seconds, 0.0, kMonth));
   QUIRE_TRY_STATUS(check_range("--stall-seconds", config.stall_seconds, 0.001, kMonth));

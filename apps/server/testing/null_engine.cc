@@ -36,7 +36,7 @@ class NullGeneration final : public Generation {
   ~NullGeneration() override { stop(); }
 
   void step() {
-    timer_ = loop_.after(std::chrono::milliseconds(1), [this] {
+    timer_ = loop_.after(engine_.step_time, [this] {
       if (engine_.stuck) {
         return;
       }

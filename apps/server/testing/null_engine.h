@@ -59,6 +59,8 @@ class NullEngine final : public Engine {
   std::int64_t fail_after = 0;
   // Returned by computed_tokens() of each request until its first token.
   std::int64_t computed = 0;
+  // Time of a token.
+  std::chrono::milliseconds step_time{1};
   // True: no token comes any more.
   bool stuck = false;
   // Requests as they were started.
