@@ -3,17 +3,20 @@
     python3 tools/check_voice.py [ROOT]
     python3 tools/check_voice.py --lower
 
-Reads Markdown below docs, and comments of headers in include/quire and src/quire. Questions may begin with "What"; code and
-headings of Markdown are no sentences. Lines of each Markdown file have at most 120 characters; tables, code and the targets of
-links do not count, and texts that programs read are no pages.
+Reads Markdown below docs, every comment in C++ and CUDA, and every comment and docstring in Python. Questions may begin with
+"What"; code and headings of Markdown are no sentences. Lines of each Markdown file have at most 120 characters; tables, code and
+the targets of links do not count, and texts that programs read are no pages.
 tools/voice_waivers.txt counts the sentences of a file that begin so today, and its long lines. A count may only fall: more is an
 error, and so is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
 """
 
+import ast
 import collections
+import io
 import pathlib
 import re
 import sys
+import tokenize
 
 import source_text
 
@@ -22,6 +25,7 @@ WAIVERS = "tools/voice_waivers.txt"
 WAIVER = re.compile(r"(\S+) \| ([1-9]\d*)( long lines)?")
 LINE_LIMIT = 120
 SKIPPED = {"build", "node_modules"}
+FOLDERS = ("apps", "bench", "bindings", "examples", "include", "models", "src", "tests", "tools")
 DATA = ("docs/samples/", "tests/golden/", "tests/python/data/")  # texts that programs read
 
 # A sentence ends at a full stop, a question mark or an exclamation mark, behind which perhaps a bracket or a quote closes.
@@ -74,21 +78,15 @@ def markdown_pieces(text):
     yield from flush()
 
 
-def comment_pieces(text):
-    """(line, text) of each C++ comment. Lines are one comment where they begin in one column, without code before the later ones."""
-    found = {}
-    for match in source_text.TOKEN.finditer(text):
-        if match[0].startswith("/"):
-            line = text.count("\n", 0, match.start()) + 1
-            begin = text.rfind("\n", 0, match.start()) + 1
-            own = not text[begin:match.start()].strip()
-            for offset, part in enumerate(match[0].splitlines()):
-                words = re.sub(r"^\s*(?:/\*+|\*+/|\*|///?!?)|\*/$", "", part).strip()
-                found[line + offset] = (match.start() - begin, own or offset > 0, words)
+def joined(comments):
+    """(line, text) of each comment of {line: (column, whether no code is before it, text)}.
+
+    Lines are one comment where they begin in one column, without code before the later ones.
+    """
     start, column, words = 0, -1, []
-    for line in sorted(found):
-        at, own, part = found[line]
-        if words and (line - 1 not in found or at != column or not own or not part):
+    for line in sorted(comments):
+        at, own, part = comments[line]
+        if words and (line - 1 not in comments or at != column or not own or not part):
             yield start, " ".join(words)
             words = []
         if part:
@@ -99,8 +97,42 @@ def comment_pieces(text):
         yield start, " ".join(words)
 
 
-def headers(root):
-    return [path for path in source_text.files(root, "include/quire", "src/quire") if path.suffix in (".h", ".cuh")]
+def comment_pieces(text):
+    """(line, text) of each comment of C++."""
+    found = {}
+    for match in source_text.TOKEN.finditer(text):
+        if match[0].startswith("/"):
+            line = text.count("\n", 0, match.start()) + 1
+            begin = text.rfind("\n", 0, match.start()) + 1
+            own = not text[begin:match.start()].strip()
+            for offset, part in enumerate(match[0].splitlines()):
+                words = re.sub(r"^\s*(?:/\*+|\*+/|\*|///?!?<?)|\*/$", "", part).strip()
+                found[line + offset] = (match.start() - begin, own or offset > 0, words)
+    yield from joined(found)
+
+
+def python_pieces(text):
+    """(line, text) of each comment of Python, and of each paragraph of its docstrings."""
+    found = {}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            found[line] = (column, not token.line[:column].strip(), token.string.lstrip("#:! "))
+    yield from joined(found)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if docstring := ast.get_docstring(node):
+                yield from ((node.body[0].lineno + line - 1, piece) for line, piece in markdown_pieces(docstring))
+
+
+def sources(root):
+    """(file, function that finds its pieces) of each file whose sentences the check reads."""
+    yield from ((guide, markdown_pieces) for guide in sorted((root / "docs").rglob("*.md")))
+    kinds = {".py": python_pieces, **dict.fromkeys(source_text.SUFFIXES, comment_pieces)}
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in kinds and not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(root).parts):
+                yield path, kinds[path.suffix]
 
 
 def pages(root):
@@ -122,8 +154,7 @@ def long_lines(text):
 
 def findings(root):
     """(place, line, sentence) of each sentence that begins so."""
-    guides = sorted((root / "docs").rglob("*.md")) if (root / "docs").is_dir() else []
-    for path, pieces in [(guide, markdown_pieces) for guide in guides] + [(header, comment_pieces) for header in headers(root)]:
+    for path, pieces in sources(root):
         for line, piece in pieces(path.read_text()):
             for sentence in sentences(DECORATION.sub("", piece)):
                 if DECORATION.sub("", sentence).startswith(OPENINGS) and not sentence.rstrip("*_)\"'").endswith("?"):
@@ -137,10 +168,10 @@ def long_line_findings(root):
             yield str(path.relative_to(root)), line, length
 
 
-def counts_of(root):
-    """{key: count} of today; the key of long lines ends so."""
-    counts = collections.Counter(place for place, _, _ in findings(root))
-    counts.update(f"{place} long lines" for place, _, _ in long_line_findings(root))
+def counts_of(begun, long):
+    """{key: count} of the findings; the key of long lines ends so."""
+    counts = collections.Counter(place for place, _, _ in begun)
+    counts.update(f"{place} long lines" for place, _, _ in long)
     return counts
 
 
@@ -161,13 +192,14 @@ def read_waivers(root):
 
 def check(root):
     waivers, errors = read_waivers(root)
-    counts = counts_of(root)
-    for place, line, sentence in findings(root):
+    begun, long = list(findings(root)), list(long_line_findings(root))
+    counts = counts_of(begun, long)
+    for place, line, sentence in begun:
         if counts[place] > waivers.get(place, 0):
             opening = next(opening for opening in OPENINGS if DECORATION.sub("", sentence).startswith(opening)).strip()
             allowed = f" ({counts[place]} begin so, {waivers[place]} are waived)" if place in waivers else ""
             errors.append(f'{place}:{line}: begin with a subject or a verb, not with "{opening}" (docs/voice.md){allowed}: {sentence[:60]}')
-    for place, line, length in long_line_findings(root):
+    for place, line, length in long:
         key = f"{place} long lines"
         if counts[key] > waivers.get(key, 0):
             errors.append(f"{place}:{line}: {length} characters, at most {LINE_LIMIT}")
@@ -179,7 +211,7 @@ def check(root):
 
 def lower(root):
     """Writes today's counts where they are lower than those of the list."""
-    counts = counts_of(root)
+    counts = counts_of(findings(root), long_line_findings(root))
     kept = []
     for line in (root / WAIVERS).read_text().splitlines():
         if match := WAIVER.fullmatch(line):

@@ -25,7 +25,7 @@ std::vector<std::string> names_of(const std::vector<Named>& all) {
   return names;
 }
 
-// What is called `name`; end() if nothing is.
+// Returns the first of `all` with the name, or its end.
 template <class All>
 auto find_named(All& all, std::string_view name) {
   return std::ranges::find_if(all, [name](const auto& one) { return one.name == name; });
@@ -121,7 +121,7 @@ Status Branches::checkpoint(std::string name) {
   return {};
 }
 
-// Whether a checkpoint of the branch knows the item.
+// Returns whether a checkpoint of the branch knows the item.
 bool Branches::marks(const Branch& branch, std::string_view id) {
   return std::ranges::any_of(branch.checkpoints, [id](const Checkpoint& checkpoint) {
     return knows(checkpoint.state, id);

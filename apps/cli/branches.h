@@ -21,7 +21,7 @@ class Branches {
 
   [[nodiscard]] const std::string& current() const { return branches_[current_].name; }
   [[nodiscard]] std::vector<std::string> names() const;
-  // Of the current branch, oldest first.
+  // Returns the names of the current branch's checkpoints, oldest first.
   [[nodiscard]] std::vector<std::string> checkpoints() const;
 
   // A new branch that begins as the current one, its checkpoints included, and becomes the current

@@ -73,7 +73,7 @@ Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context
     QUIRE_TRY([[maybe_unused]] const std::string id,
               context.add(text, {.name = "", .tags = {}, .active = true}, progress.beside({})));
   }
-  // What every question stands on is there before the first one.
+  // The documents before every question are computed before the first question.
   if (!options.document_files.empty()) {
     QUIRE_TRY([[maybe_unused]] const std::int64_t computed, context.populate(progress.beside({})));
   }

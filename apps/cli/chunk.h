@@ -27,15 +27,14 @@ struct ScriptSession {
 
 inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 
-// What a command does once it is parsed.
+// Runs a parsed command.
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
 // A command as a line. Wrong usage is kInvalidArgument. `format`: of commands that name none.
 [[nodiscard]] Result<ScriptAction> parse_command(const std::string& line, Format format);
 
 // Declare the commands of a script below `app` as commands of the program, each with MODEL first:
-// those of `chunk`, and `compose`. What was named is left in `model` and `action`, which must
-// outlive `app`.
+// those of `chunk`, and `compose`. Parsing sets `model` and `action`, which must outlive `app`.
 void declare_stored_chunk(CLI::App& app, std::string& model, ScriptAction& action);
 void declare_stored_compose(CLI::App& app, std::string& model, ScriptAction& action);
 

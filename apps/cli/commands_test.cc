@@ -1,4 +1,5 @@
-// How the commands of a chat are declared and how lines are cut. What commands do: tests/scripts.
+// How the commands of a chat are declared and how lines are cut. Scripts in tests/scripts test what
+// commands do.
 #include "commands.h"
 
 #include <gmock/gmock.h>

@@ -183,14 +183,14 @@ class Composing {
   CompositionSpec& spec_;
 };
 
-// Whether `text` is a whole id, which the library may know from before.
+// Returns whether `text` is a whole id, which the library may know from before.
 bool is_id(const std::string& text) {
   constexpr std::size_t kIdDigits = 64;
   return text.size() == kIdDigits &&
          text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// As the library says it, but before the query's text becomes a chunk.
+// Refuses starts as the library does, but before the query's text becomes a chunk.
 Status check_starts(const ComposeOptions& options) {
   const std::size_t segments = options.chunks.size() + (options.query ? 1 : 0);
   if (options.spec.positions != Positions::kFixed || options.spec.fixed.size() == segments) {

@@ -16,7 +16,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Whether text given as `documents` appears in what the template makes.
+// Returns whether the template shows text given as `documents`.
 bool shows_documents(const Tokenizer& tokenizer) {
   const auto prompt =
       tokenizer.render_chat_template(R"([{"role": "user", "content": "question"}])", true,
@@ -27,7 +27,7 @@ bool shows_documents(const Tokenizer& tokenizer) {
 constexpr std::string_view kSystem = "quire system";
 constexpr std::string_view kQuestion = "quire question";
 
-// What the template makes of a question behind `messages`; "" if it refuses.
+// Returns the template's text for a question behind `messages`, or "" if the template refuses.
 std::string rendered(const Tokenizer& tokenizer, json::array messages) {
   messages.emplace_back(json::object{{"role", "user"}, {"content", kQuestion}});
   const auto prompt = tokenizer.render_chat_template(json::serialize(messages), true);

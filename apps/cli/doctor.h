@@ -1,4 +1,4 @@
-// What `quire doctor` makes of its report.
+// Shows the report of `quire doctor`.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -31,7 +31,7 @@
 namespace quire::cli {
 namespace {
 
-// What `open` gives for the options, with its progress shown.
+// Returns the result of `open` for the options, and shows its progress.
 template <class Open>
 auto load_with(const std::string& model, LLMOptions options, bool verbose, Open open) {
   ProgressLine line;

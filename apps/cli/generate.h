@@ -18,12 +18,12 @@ namespace quire::cli {
 // `verbose` its time is reported there.
 [[nodiscard]] Result<LLM> load(const std::string& model, LLMOptions options, bool verbose);
 
-// The same with a registry of chunks.
+// Loads a model as load() does, with a registry of chunks.
 [[nodiscard]] Result<ChunkedLLM> load_chunked(const std::string& model, LLMOptions options,
                                               ChunkCacheOptions chunks, bool verbose);
 
-// Whether `path` may be the store of a command. kInvalidArgument when it names nothing; kIo when
-// there is no folder and the command does not `create` one.
+// Checks that `path` may be the store of a command. kInvalidArgument when it names nothing; kIo
+// when there is no folder and the command does not `create` one.
 [[nodiscard]] Status check_store(const std::string& path, bool create);
 
 struct Generation {
@@ -38,7 +38,7 @@ struct Generation {
                                         const std::function<Status(std::string_view)>& sink,
                                         ComputeProgress& progress);
 
-// Whether stdin is a pipe, a socket or a file, so that somebody may have put text there.
+// Returns whether stdin is a pipe, a socket or a file, so that somebody may have put text there.
 [[nodiscard]] bool text_is_piped();
 // Says on stderr what it waits for where nothing comes for a while.
 void wait_for_piped_text();

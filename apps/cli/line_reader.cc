@@ -109,7 +109,7 @@ std::string history_file() {
   return path;
 }
 
-// What all words begin with.
+// Returns the longest beginning that all words share.
 std::string common_beginning(const std::vector<std::string>& words) {
   std::string common = words.front();
   for (const std::string& word : words) {
@@ -157,8 +157,8 @@ struct LineReader::Editor {
 
   static char* show_prompt(EditLine* editor) { return of(editor).prompt.data(); }
 
-  // What the tab key does: the last word grows as far as it is certain; when it is not, the
-  // choices are listed.
+  // Handles the tab key: completes the last word as far as its choices agree, and lists them when
+  // several are left.
   static unsigned char complete(EditLine* editor, std::wint_t /*key*/) {
     const LineInfo* info = el_line(editor);
     const std::string typed(info->buffer, info->cursor);
@@ -185,8 +185,7 @@ struct LineReader::Editor {
     return CC_REDISPLAY;
   }
 
-  // What a terminal sends around pasted text does: its lines become one, which nothing has entered
-  // yet.
+  // Reads text pasted into the terminal as one line, and does not enter it.
   static unsigned char paste(EditLine* editor, std::wint_t /*key*/) {
     std::wstring text;
     for (wchar_t c = 0; !text.ends_with(kPasteEnd) && el_wgetc(editor, &c) == 1;) {

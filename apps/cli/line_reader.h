@@ -14,8 +14,8 @@ namespace quire::cli {
 
 enum class LineResult : std::uint8_t { kLine, kEnd, kInterrupted };
 
-// What may stand in place of the last word of what is typed up to the cursor. May give words that
-// do not fit it.
+// Returns words that may replace the last word of the text typed up to the cursor. Some may not fit
+// it.
 using Completer = std::function<std::vector<std::string>(std::string_view typed)>;
 
 class LineReader {

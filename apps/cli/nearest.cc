@@ -45,7 +45,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& names
   std::size_t least = std::max<std::size_t>(1, bare.size() / 3) + 1;
   for (const std::string& name : names) {
     const std::string_view right = without_dashes(name);
-    // Of names of one or two letters everything is near.
+    // Names of one or two letters are near to everything.
     const std::size_t apart = right.size() < kLeastBeginning ? least : distance(bare, right);
     if (apart < least) {
       least = apart;

@@ -132,7 +132,7 @@ class FieldOption {
   std::string help_;
 };
 
-// Whether all of `text` is a number as from_chars reads one, also one too large for the type.
+// Returns whether from_chars reads all of `text` as a number, also as one too large for the type.
 template <class Number>
 bool is_number(const std::string& text) {
   Number number{};

@@ -39,7 +39,7 @@ void append_scalar(const json::value& value, std::string& out) {
   }
 }
 
-// Of UTF-8.
+// Counts the code points of UTF-8.
 std::size_t characters(std::string_view text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0U) != 0x80U; }));

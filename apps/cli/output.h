@@ -1,4 +1,4 @@
-// What the program prints: results to stdout, everything else to stderr, errors as one line.
+// Prints results to stdout, everything else to stderr, and errors as one line.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -15,7 +15,7 @@ namespace quire::cli {
 // Writes all of `text` to stdout at once, unbuffered, so that a reader sees each delta; waits where
 // a non-blocking pipe is full. kIo when the system refuses (a full disk, a closed descriptor).
 [[nodiscard]] Status print(std::string_view text);
-// Whether `error` is one of print.
+// Returns whether print() made `error`.
 [[nodiscard]] bool cannot_print(const Error& error);
 
 // `value` and a newline to stdout.
@@ -32,14 +32,15 @@ namespace quire::cli {
 // The beginning of a text on one line, cut between characters.
 [[nodiscard]] std::string preview(std::string_view text);
 
-// Of an id in text.
+// Number of digits that texts show of an id.
 inline constexpr std::size_t kShownDigits = 12;
 
 // "error: <message>" as one line on stderr; returns kExitFailed.
 int fail(const Error& error);
-// The same for wrong usage; returns kExitUsage.
+// Prints wrong usage as fail() prints an error; returns kExitUsage.
 int fail_usage(std::string_view message);
-// The same for what a validate() refused: wrong usage if it is an invalid argument.
+// Prints the refusal of a validate() as fail() does; returns kExitUsage if it is an invalid
+// argument.
 int fail_options(const Error& error);
 
 // One line for people on stderr.

@@ -17,7 +17,7 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine() { clear(); }
 
-  // Whether show() would show something now; it is due a few times in a second.
+  // Returns whether show() would show something now; it is due a few times in a second.
   [[nodiscard]] bool due() const;
   // Shows `text` in place of what stands there, if it is due.
   void show(const std::string& text);
@@ -59,7 +59,7 @@ class ComputeProgress {
   bool ended_ = false;
 };
 
-// Whether stderr is a terminal, so that somebody may watch.
+// Returns whether stderr is a terminal, so that somebody may watch.
 [[nodiscard]] bool watched();
 
 }  // namespace quire::cli

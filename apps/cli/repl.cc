@@ -213,7 +213,7 @@ Status Repl::ask(const std::optional<std::string>& text) {
   return report();
 }
 
-// What is said of an answer behind its text.
+// Prints the report on an answer behind its text.
 Status Repl::report() {
   const auto& [answer, before, parts] =
       *last_;  // NOLINT(bugprone-unchecked-optional-access): was set

@@ -22,7 +22,7 @@
 
 namespace quire::cli {
 
-// Of answers that Ctrl-C has ended.
+// Tag of answers that Ctrl-C has ended.
 inline constexpr std::string_view kStoppedTag = "stopped";
 
 struct ReplOptions {
@@ -85,7 +85,7 @@ class Repl {
   [[nodiscard]] Status command(std::string_view line);
   [[nodiscard]] Status report();
   [[nodiscard]] std::string prompt() const;
-  // What may stand in place of the last word of `line`.
+  // Returns words that may replace the last word of `line`.
   [[nodiscard]] std::vector<std::string> complete(std::string_view line) const;
 
   const ReplOptions options_;

@@ -84,7 +84,7 @@ Status delete_output(Repl& repl, const Arguments& arguments) {
   return repl.context().erase(id);
 }
 
-// What became of an active item's KV when it was needed, unless it was damaged.
+// Says how the KV of an active item came when it was needed, unless it was damaged.
 std::string how_used(const ContextItem& before, const ReusePart& found) {
   constexpr std::string_view kHow[] = {"reused", "moved back from host memory",
                                        "read from the store", "computed"};

@@ -76,7 +76,7 @@ Status no_setting(const std::string& name) {
   return {ErrorCode::kNotFound, "no setting \"" + name + "\";" + meant + " /set lists them"};
 }
 
-// What CLI11 says of the option, in the words of a setting.
+// Returns CLI11's refusal of the option in the words of a setting.
 Error refused_setting(std::string name, const std::string& value, const CLI::ParseError& error) {
   const std::string said = error.what(), option = "--" + name + ": ";
   std::ranges::replace(name, '-', '_');

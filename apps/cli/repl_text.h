@@ -1,4 +1,4 @@
-// What the REPL shows and reads: items as text, settings by name.
+// Shows items as text and reads settings by name, for the REPL.
 #pragma once
 
 #include <map>

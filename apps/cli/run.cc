@@ -97,7 +97,7 @@ Result<std::string> read_prompt(const std::string& file) {
   return text;
 }
 
-// What is piped in beside a prompt; "" if nothing is.
+// Returns the text that is piped in beside a prompt, or "".
 Result<std::string> piped_text() {
   if (!text_is_piped()) {
     return std::string();
@@ -131,8 +131,8 @@ Status check_no_text_piped(const RunOptions& options) {
                                 "text is piped in beside --prompt-ids; give one of the two");
 }
 
-// Whether `text` begins with the special token with which the chat template begins: then it was
-// made by a template.
+// Returns whether a template made `text`: it begins with the special token with which the chat
+// template begins.
 bool begins_as_template(const Tokenizer& tokenizer, const std::string& text) {
   const auto rendered =
       tokenizer.apply_chat_template(R"([{"role": "user", "content": "question"}])");
@@ -145,8 +145,8 @@ bool begins_as_template(const Tokenizer& tokenizer, const std::string& text) {
   return is_special && text.starts_with(*written);
 }
 
-// Whether the text goes through the chat template. kInvalidArgument where it must and there is
-// none.
+// Returns whether the text goes through the chat template. kInvalidArgument where it must and there
+// is none.
 Result<bool> takes_template(const LLM& llm, const RunOptions& options, const std::string& text) {
   if (options.raw || !options.prompt_ids.empty()) {
     return false;
@@ -245,7 +245,7 @@ int finish(const RunOptions& options, const Generation& generation) {
   return generation.interrupted ? kExitInterrupted : kExitOk;
 }
 
-// Whether the chunks, which are all there, have no query among them.
+// Returns whether no chunk is a query; all of them are there.
 bool lack_query(const ChunkedLLM& llm, const std::vector<std::string>& chunks) {
   return std::ranges::all_of(chunks, [&](const std::string& reference) {
     const auto chunk = find_chunk(llm, reference);
@@ -275,7 +275,7 @@ int run_chunks(const RunOptions& options, Interrupts& interrupts) {
       composing.query.reset();
     }
   }
-  // As of the other commands on chunks, a name that means several is wrong usage.
+  // A name that means several chunks is wrong usage, as in the other commands on chunks.
   const auto generation = generate_from_chunks(*llm, composing, options, interrupts);
   return generation.ok() ? finish(options, *generation) : fail_options(generation.error());
 }

@@ -208,7 +208,7 @@ Result<bool> for_each_entry(Store& store, const Options& options,
   return true;
 }
 
-// Of an entry that is not there, an earlier wipe of it ends, and the call is refused.
+// Ends an earlier wipe of an entry that is no longer there; the call is refused all the same.
 Status finish_wipe(Store& store, const std::string& name) {
   return store.find(name).ok() ? Status() : store.remove(name, true);
 }

@@ -54,8 +54,8 @@ struct Response {
   bool close = false;
 };
 
-// What the access log and the metrics say of an answer beside what the transport knows. The API
-// fills it before the answer ends. "" and nullopt: unknown.
+// Facts of an answer for the access log and the metrics, beside those that the transport knows. The
+// API fills it before the answer ends. "" and nullopt: unknown.
 struct AnswerFacts {
   // Pattern that matched, as "/v1/chunks/{chunk_id}".
   std::string route;

@@ -76,7 +76,7 @@ struct FieldTable {
   [[nodiscard]] const FieldRule* find(std::string_view field) const;
 };
 
-// What reading a body has to say beside its fields.
+// Settings and findings of reading a body, beside its fields.
 struct FieldNotes {
   UnknownFields unknown = UnknownFields::kByPath;
   // Paths of fields without effect, each once.

@@ -270,7 +270,7 @@ void GenerationRun::pump() {
   const auto self = shared_from_this();
   std::string out;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    // What a slow reader does not take stays with the engine, and comes as one delta.
+    // The engine keeps the text that a slow reader does not take, and sends it later as one delta.
     if (plan_.stream && !call_->answer->writable()) {
       break;
     }

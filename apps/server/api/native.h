@@ -1,4 +1,4 @@
-// What the generating endpoints under Quire's own names share: /v1/generate and sequences.
+// Shares code between the generating endpoints under Quire's own names: /v1/generate and sequences.
 #pragma once
 
 #include <cstdint>

@@ -129,7 +129,7 @@ std::int64_t OpenAIRenderer::tokens_so_far() const {
   return tokens;
 }
 
-// Counts what has come. What was cached is known at the end.
+// Counts what has come. The number of cached tokens is known only at the end.
 json::object OpenAIRenderer::usage_so_far() const {
   const std::int64_t completion = tokens_so_far();
   json::object usage;

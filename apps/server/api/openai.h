@@ -1,4 +1,4 @@
-// What the two generating endpoints of OpenAI share: fields, and frames of streams.
+// Shares fields and frames of streams between the two generating endpoints of OpenAI.
 #pragma once
 
 #include <cstdint>

@@ -93,7 +93,8 @@ class PlainChannel final : public Channel {
   TurnWatch& watch_;
 };
 
-// Of TLS the operations go on after the channel has gone, so they own what they use.
+// State of a TLS channel. Operations of TLS go on after the channel has gone, so they own what they
+// use.
 class TlsState : public std::enable_shared_from_this<TlsState> {
  public:
   TlsState(Socket socket, const std::shared_ptr<asio::ssl::context>& context, TurnWatch& watch)
@@ -189,7 +190,7 @@ class TlsState : public std::enable_shared_from_this<TlsState> {
       close_socket();
       return;
     }
-    // What was written last still goes out.
+    // The bytes written last still go out.
     timer_.expires_after(kTlsLastWrite);
     timer_.async_wait([self = shared_from_this()](error_code) { self->close_socket(); });
   }

@@ -47,7 +47,7 @@ class AsioLoop final : public Loop {
 
   void join() { pool_.join(); }
 
-  // Runs a task. What it throws ends neither the thread nor the process.
+  // Runs a task. An exception of the task ends neither the thread nor the process.
   void run_guarded(const std::function<void()>& task) const {
     try {
       task();

@@ -28,7 +28,7 @@ class Connection;
 // Holds what the connections of a server share. It outlives them.
 struct ConnectionHost {
   Loop& loop;
-  // Of the requests that begin from now on.
+  // Configuration of the requests that begin from now on.
   std::shared_ptr<const Config> config;
   // Called when a request has ended.
   std::function<void(const AccessRecord&)> done;
@@ -66,7 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return state_ == State::kAnswering || state_ == State::kFlushing;
   }
 
-  // Of the answer under way; Exchange calls them. Calls of an answer that has ended do not come.
+  // Exchange calls these for the answer under way. Calls for an answer that has ended do not come.
   void send(Response response, AnswerFacts facts);
   void begin_stream(StreamHead head);
   void write_stream(std::string_view bytes);

@@ -38,7 +38,7 @@ class HttpServer {
   // Closes connections behind their answers from now on, and those that rest once no request runs.
   // `rested` is called when no connection is left that answers.
   void close_when_rested(std::function<void()> rested);
-  // Closes every connection. What is being answered is told that it is gone.
+  // Closes every connection. Exchanges under way are told that the connection is gone.
   void shut_all(Gone why);
   [[nodiscard]] std::size_t answering() const;
   [[nodiscard]] TransportStats stats() const { return host_.stats; }

@@ -30,7 +30,7 @@ class RequestParser {
   // Returns true when the body is whole.
   [[nodiscard]] bool done() const;
 
-  // What was read. `target` is the request line's.
+  // The request that was read; `target` is the one of the request line.
   [[nodiscard]] Request& request();
   [[nodiscard]] const std::string& target() const;
   [[nodiscard]] bool http11() const;

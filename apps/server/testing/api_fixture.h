@@ -1,4 +1,5 @@
-// What tests of the API share: an API over a NullEngine or the demo model, and requests in a line.
+// Shares an API over a NullEngine or the demo model, and one-line requests, between tests of the
+// API.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +26,8 @@ namespace quire::server {
 
 namespace json = boost::json;
 
-// Of the source tree: below where the test runs, or where it was built.
+// Returns the path of the demo model: below the working folder of the test, or else in the source
+// tree.
 inline std::string model_path() {
   const std::string path = "models/cardfile/model";
   return std::filesystem::exists(path) ? path : QUIRE_SOURCE_DIR "/" + path;

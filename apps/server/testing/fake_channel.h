@@ -17,7 +17,7 @@
 
 namespace quire::server {
 
-// What both ends of a fake connection share.
+// State that both ends of a fake connection share.
 struct FakeWire {
   std::string to_server;
   std::string to_client;
