@@ -1,6 +1,7 @@
-// What session hints are worth: the share of prompt tokens that the prefix cache holds, on the real
-// ledger with the memory of one accelerator, under least recently used eviction and with hints of
-// rising quality, between no limit of memory and an oracle that knows the future.
+// Measures the worth of session hints: the share of prompt tokens that the prefix cache holds, on
+// the real ledger with the memory of one accelerator. Evicts the least recently used block first,
+// and follows hints of rising quality. No limit of memory and an oracle that knows the future are
+// the bounds.
 //
 // Requests take no time and their output is not stored, as in the simulations of the published
 // traces. One token of the ledger stands for kScale, one block for 512.
@@ -37,7 +38,7 @@ constexpr std::int32_t kBlockTokens = kTokensPerBlock / kScale;
 constexpr std::int32_t kBlocks = 1600;           // 0.82 M tokens: 100 GiB at 128 KiB a token
 constexpr std::int32_t kEnoughBlocks = 1 << 18;  // for all that a trace ever computes
 
-// What the users of a trace say.
+// Hints that the users of a trace give.
 struct Hints {
   const char* name = "";
   double share = 0;  // of sessions that say anything

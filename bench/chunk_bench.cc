@@ -176,7 +176,7 @@ struct Grid {
   std::vector<int> chunk_tokens = {4, 16, 64, 256};
 };
 
-// Of one batch and context, with shared reads and without, turn by turn.
+// Times of one batch and context, with shared reads and without, measured in turn.
 struct Turns {
   std::vector<double> with, without, ratios;
 };

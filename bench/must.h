@@ -1,4 +1,4 @@
-// What the benchmarks of the public library share.
+// Helpers that the benchmarks of the public library share.
 #pragma once
 
 #include <cstdio>

@@ -58,7 +58,7 @@ async def eight_streams(server, tokens):
 
 
 def bench_tokens_per_second(options, tokens):
-    """What `quire bench` says of the same batch: eight requests at the same depth."""
+    """Asks `quire bench` for the speed of the same batch: eight requests at the same depth."""
     command = [BUILT / "apps/cli/quire", "bench", options.model, "--prompt", "64", "--depth", "64", "--batch", "8", "--generate", tokens,
                "--repeat", 1, "--format", "json"]
     records = json.loads(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout)

@@ -1,4 +1,4 @@
-// What it costs to own the context: forks, marks, and a sequence in a file.
+// Measures the cost of owning the context: forks, marks, and a sequence in a file.
 //
 //   state_bench [MODEL [TOKENS [FOLDER [forks|files|first-token|compression|store|restart]]]]
 //
@@ -50,7 +50,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of the rounds' ratios: both sides of each were measured in the same moment.
+// Returns the median of the rounds' ratios: both sides of each were measured in the same moment.
 double median_ratio(std::vector<double> ours, const std::vector<double>& theirs) {
   std::ranges::transform(ours, theirs, ours.begin(), std::divides());
   return median(std::move(ours));
@@ -79,7 +79,7 @@ Ids some_ids(std::size_t count, TokenId first) {
   return ids;
 }
 
-// The same bytes as the file's, written and synced as plainly as can be.
+// Writes and syncs the bytes of the file as plainly as can be.
 void write_raw(const std::string& path, const std::vector<std::byte>& bytes) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   check_system(file >= 0, "open");
@@ -244,7 +244,7 @@ void save_and_load(LLM& llm, Sequence& sequence, const std::string& store, bool 
   times.load.push_back(seconds_of([&] { check_system(must(manager.load()).size() == 1, "load"); }));
 }
 
-// The same checkpoint with and without compression of the KV.
+// Measures one checkpoint with and without compression of the KV.
 void bench_compression(LLM& llm, Sequence& sequence, const std::filesystem::path& folder) {
   for (const bool compress : {false, true}) {
     const std::filesystem::path store = folder / "quire-state-bench-checkpoints";

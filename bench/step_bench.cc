@@ -1,5 +1,5 @@
-// What the engine itself takes of a decode step beside the model, by part, and what share of the
-// steps was launched while the one before still ran, so that most of it is done meanwhile.
+// Measures what the engine itself takes of a decode step beside the model, by part. Measures the
+// share of steps launched while the one before still ran, so that most of that work overlaps.
 //
 //   step_bench [MODEL [CONTEXT [DEVICE]]]
 //   default: preset:smollm2-135m, 64 tokens of context, cpu

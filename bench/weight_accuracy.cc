@@ -1,5 +1,5 @@
-// What quantised weights cost in accuracy: perplexity of a text, and the Kullback-Leibler
-// divergence of the next-token distributions from those of float32 weights.
+// Measures the loss of accuracy by quantised weights: perplexity of a text, and the
+// Kullback-Leibler divergence of the next-token distributions from those of float32 weights.
 //
 //   weight_accuracy MODEL TEXT_FILE [TOKENS]     (default: the first 1,024)
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""What the examples share: the demo model, and a pile of cards whose questions have known answers."""
+"""Shares the demo model, and a pile of cards whose questions have known answers, between the examples."""
 
 import pathlib
 import sys

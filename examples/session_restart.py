@@ -27,7 +27,7 @@ def ask(ctx, question):
 
 
 def go_on(ctx, talk):
-    """What both processes do last: their answers must not differ."""
+    """Runs the last steps of both processes: their answers must not differ."""
     answers = [ask(ctx, question) for question in QUESTIONS[2:5]]
     return [*answers, talk.generate({"seed": 5, "max_tokens": 16, "ignore_eos": True}).token_ids]
 

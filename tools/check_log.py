@@ -1,4 +1,4 @@
-"""What the stages of tools/check.py write and count: a log each, and how many tests passed and failed."""
+"""Writes a log for each stage of tools/check.py, and counts the tests that passed and failed."""
 
 import json
 import os

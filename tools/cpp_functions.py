@@ -76,7 +76,7 @@ def without_template(header):
 
 
 def assigns(header):
-    """Whether an = stands outside all parentheses: the block or statement gives a value, not a body."""
+    """Tells whether an = stands outside all parentheses: the block or statement gives a value, not a body."""
     depth = 0
     for index, char in enumerate(header):
         depth += (char == "(") - (char == ")")
@@ -86,7 +86,8 @@ def assigns(header):
 
 
 def is_initialiser(header):
-    """Whether a brace after `header` opens a value, as in `Foo() : member_{1}` or `f(Options o = {})`, and not a block."""
+    """Tells whether a brace after `header` opens a value, as in `Foo() : member_{1}` or `f(Options o = {})`,
+    and not a block."""
     if header.count("(") > header.count(")"):
         return True
     in_list = re.search(r"\)\s*(?:noexcept\s*)?:(?!:)", header)

@@ -1,4 +1,5 @@
-"""What Doxygen has read in include/quire: the public names of each header in order, with their comments as they are written."""
+"""Reads Doxygen's output for include/quire: the public names of each header in order, with their comments as
+they are written."""
 
 import pathlib
 import re
@@ -6,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 from doxygen_filter import RULE
 
-WIDTH = 90  # Of a declaration on a page
+WIDTH = 90  # Columns of a declaration on a page
 
 
 class Entry:

@@ -1,4 +1,5 @@
-"""What the repository checks share: the C++ files of the tree, and their text without comments and literals."""
+"""Lists the C++ files of the tree, and gives their text without comments and literals, for the repository
+checks."""
 
 import pathlib
 import re

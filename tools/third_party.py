@@ -2,8 +2,9 @@
 
     python3 tools/third_party.py OUT PART... [--include DIR] [--cuda VERSION]
 
-PART is library, program, server or python. The list is packaging/third_party.toml; versions are those that are installed here. The same
-build gives the same bytes: no time and no random number stands in them. Standard library only.
+PART is library, program, server or python. The list is packaging/third_party.toml; versions are those that
+are installed here. A build repeated gives equal bytes: no time and no random number stands in them. Standard
+library only.
 """
 import argparse
 import importlib.metadata

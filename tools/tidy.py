@@ -114,8 +114,8 @@ def configurations(root):
 
 
 def run(root, jobs, everything=False, analyzer=True, among=lambda name: True):
-    """Checks what differs from the merge base, or everything; with or without the static analyzer. Of these only the files that
-    `among` is true for. However long it takes."""
+    """Checks what differs from the merge base, or everything; with or without the static analyzer. Leaves out
+    files that `among` is false for. However long it takes."""
     folder = root / ".cache" / "tidy"
     folder.mkdir(parents=True, exist_ok=True)
     tree, entries = Tree(root), compile_commands(root)

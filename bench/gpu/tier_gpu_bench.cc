@@ -75,7 +75,7 @@ Rates measure(device::cuda::DeviceContext& device, kv_store::PagedPool& pool,
       .write = gigabytes_per_second(bytes, [&] { return pool.write_blocks(blocks, host.span()); })};
 }
 
-// Whether the bar is met from 1,024 tokens on.
+// Returns whether the bar is met from 1,024 tokens on.
 bool run() {
   const auto accelerator = must(device::Accelerator::open("cuda"));
   const tensor::KVGeometry geometry{.layers = 32,

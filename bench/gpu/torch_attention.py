@@ -1,4 +1,4 @@
-"""What torch's fused attention takes on the cases of attention_gpu_bench, on the same GPU.
+"""Measures torch's fused attention on the cases of attention_gpu_bench, on the same GPU.
 
     python3 bench/gpu/torch_attention.py
 

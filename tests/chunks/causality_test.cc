@@ -130,7 +130,7 @@ class Causality : public testing::Test {
     return other;
   }
 
-  // Whether `logits` differ from `before`, if at all, by more than another order of rounding.
+  // Returns whether `logits` differ from `before` by more than another order of rounding.
   static bool differ(const std::vector<float>& logits, const std::vector<float>& before) {
     double most = 0;
     double off = 0;
@@ -151,7 +151,7 @@ class Causality : public testing::Test {
     return token < row && (own == other || anchor || all);
   }
 
-  // Changes a secret and compares logits. Whether the change must show.
+  // Changes a secret and compares logits. Returns whether the change must show.
   bool expect_what_is_seen_of(std::int32_t secret, const How& how,
                               const std::vector<float>& before) {
     SCOPED_TRACE("the secret at " + std::to_string(secret));
@@ -161,7 +161,7 @@ class Causality : public testing::Test {
     return seen;
   }
 
-  // The same for one secret after the other. How many changes must show.
+  // Changes one secret after the other, as above. Returns how many changes must show.
   int expect_what_is_seen(const How& how, const std::string& what) {
     SCOPED_TRACE(what);
     const std::vector<float> before = desk.logits(spec_of(as(how), how));
@@ -270,7 +270,8 @@ TEST_F(Causality, ScatteredRowsSeeByPosition) {
   }
 }
 
-// The same for rows that the selectors choose, where the changed secret does not move their choice.
+// Rows that the selectors choose see by position, too; the changed secret does not move their
+// choice.
 TEST_F(Causality, RowsOfEverySelectorSeeByPosition) {
   std::map<Selector, int> kept, shown;
   const auto compare = [&](How how, Selector selector, std::int32_t percent) {
@@ -299,7 +300,7 @@ TEST_F(Causality, RowsOfEverySelectorSeeByPosition) {
   }
 }
 
-// Of equal scores the first ones are chosen, here of the tokens that the query looks at with
+// Selectors choose the first of equal scores, here of the tokens that the query looks at with
 // probability 0. Which of them are computed again shows in what later rows have seen.
 TEST_F(Causality, OfTokensThatNobodyLooksAtTheFirstOnesAreRecomputed) {
   const How how{.mode = ReuseMode::kIndependent};
@@ -373,7 +374,8 @@ TEST_F(Causality, AQueryTokenChangesNoRowBeforeItself) {
   }
 }
 
-// What a context is does not show where it is not used, whatever was registered and blended with.
+// A context that a composition does not use leaves no trace in it, whatever was registered and
+// blended with.
 TEST_F(Causality, AContextLeavesNoTraceInCompositionsWithoutIt) {
   for (const auto& [base, in_place] : kCausalBases) {
     How how{.mode = base, .in_place = in_place};

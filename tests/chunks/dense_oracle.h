@@ -44,7 +44,7 @@ struct Matrix {
   }
 };
 
-// What a pass shows on the way.
+// Quantities that a pass shows on the way.
 struct Watch {
   Matrix values;              // [tokens][kv heads * head size] of layer 1, empty when there is none
   std::size_t first_row = 0;  // rows from here on look

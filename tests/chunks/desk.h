@@ -1,4 +1,4 @@
-// What the tests of composed requests share: an engine beside its oracle, and seeded scenes.
+// An engine beside its oracle, and seeded scenes, for the tests of composed requests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace quire::chunks {
 
 inline const std::filesystem::path kGoldens = source_path("tests/golden/model");
 
-// Of the largest logit of a request. Float32 keeps 6e-8 of each term, and a logit is the last of
-// about a hundred roundings that depend on each other; the worst of all cases is 5.4e-6.
-// A GPU computes in bf16, which keeps 4e-3 of each.
+// Tolerance as a share of the largest logit of a request. Float32 keeps 6e-8 of each term, and a
+// logit is the last of about a hundred roundings that depend on each other; the worst of all cases
+// is 5.4e-6. A GPU computes in bf16, which keeps 4e-3 of each.
 inline double tolerance() { return on_gpu() ? 0.06 : 1e-5; }
 
 // On the device that the tests are for.

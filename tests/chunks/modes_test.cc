@@ -156,7 +156,7 @@ TEST_P(EveryFamily, BlendOfHalfTheTokensEqualsItsReference) {
   Desk desk(folder_of(GetParam()), most_exact(16));
   Dice dice(9);
   Scene scene = make_scene(dice, 3, 16);
-  // What a GPU computes in bf16 ranks close tokens in another order than the oracle.
+  // Logits that a GPU computes in bf16 rank close tokens in another order than the oracle.
   const std::vector<Selector> selectors =
       on_gpu() ? std::vector{Selector::kFirst, Selector::kRandom}
                : std::vector{Selector::kValueDeviation, Selector::kQueryAttention};

@@ -53,13 +53,13 @@ std::string described(const CompositionSpec& spec) {
   return out.str();
 }
 
-// What a run did, up to the moment at which it was looked at.
+// Effects of a run, up to the moment at which it was looked at.
 struct Outcome {
   std::map<std::string, double> did;  // growth of each statistic
   double generated = 0;               // tokens
   Usage usage;
   ReuseReport reuse;
-  // Of the statistic, but for what the tokens behind the first one took.
+  // Returns the tokens computed, but for those that the tokens behind the first one took.
   [[nodiscard]] double computed() const { return did.at("tokens_computed") - (generated - 1); }
 };
 
@@ -139,7 +139,7 @@ class Office {
     }
   }
 
-  // Of the tokens behind the first one.
+  // Returns the blocks of the tokens behind the first one.
   static double blocks_behind(const CompositionInfo& info, const Outcome& run) {
     const auto own = static_cast<double>(
         info.mode == ReuseMode::kExact ? info.total_tokens : info.segments.back().num_tokens);

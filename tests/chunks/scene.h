@@ -34,9 +34,9 @@ struct Scene {
   [[nodiscard]] std::int32_t first_context() const;  // index of its first token
   [[nodiscard]] std::int32_t num_context_tokens() const;
 
-  // Of the query's tokens.
+  // Returns the logits of the query's tokens.
   [[nodiscard]] Matrix logits(const DenseModel& model) const;
-  // Of the query's tokens when every token sees all before it.
+  // Returns the logits of the query's tokens when every token sees all before it.
   [[nodiscard]] Matrix exact_logits(const DenseModel& model) const;
 
   // How far the values of each context token at layer 1 move, as the sum of squares, when all

@@ -25,9 +25,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian");
 
 constexpr int kVocab = 200, kWidth = 64, kInner = 96, kHeads = 4, kKVHeads = 2, kHeadDim = 16;
-// Of the residual stream: set in secret and in asking tokens, and written by no layer.
+// Dimensions of the residual stream: set in secret and in asking tokens, and written by no layer.
 constexpr int kSecretDim = 0, kAskingDim = 1;
-// Of every head: the pair that RoPE turns slowest, by a tenth over 300 positions.
+// Dimensions of every head: the pair that RoPE turns slowest, by a tenth over 300 positions.
 constexpr int kBlindDim = kHeadDim / 2 - 1, kBlindPartner = kHeadDim - 1;
 constexpr float kMark = 4, kBlindness = 60;
 

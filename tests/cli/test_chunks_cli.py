@@ -20,7 +20,7 @@ chunk add --type query --name trade "What does Ada trade in?"
 
 
 def give_up_writing_everywhere():
-    """Of the process that begins: root may not write to a folder against its mode either."""
+    """Takes a right from the process that begins: root may not write to a folder against its mode either."""
     drop_from_bounding_set, dac_override = 24, 1
     ctypes.CDLL(None).prctl(drop_from_bounding_set, dac_override, 0, 0, 0)
 
@@ -31,7 +31,7 @@ def script(text, *arguments):
 
 class ScriptTest(unittest.TestCase):
     def results(self, commands, *arguments):
-        """What the commands behind PILE print, one JSON value a line."""
+        """Returns the output of the commands behind PILE, one JSON value a line."""
         done = script(PILE + commands, "--format", "json", *arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return [json.loads(line) for line in done.stdout.splitlines()][4:]

@@ -94,7 +94,7 @@ class CompletionTest(unittest.TestCase):
             self.assertEqual(self.offered_path(f"{folder}/not"), f"{folder}/notes.txt")
 
     def offered_path(self, path):
-        """What becomes of the word when the completion of the script finds nothing."""
+        """Returns the completion of the word when the script's own completion finds nothing."""
         self.assertEqual(self.offered(f"quire run m {path}"), set())
         self.assertRegex(self.script, r"complete -o default -F _quire quire\n")
         return shell("bash", 'compgen -o default -- "$1"', path).strip()

@@ -1,4 +1,5 @@
-"""What users of other tools type first, names of the hub, and bytes that are no text: each works, or the error says the way out.
+"""Tests the first tries of users of other tools, names of the hub, and bytes that are no text: each works, or the error
+says the way out.
 
 Run by CTest as `test_habits_cli.py PROGRAM MODEL`; standard library only.
 """
@@ -31,7 +32,7 @@ OPTIONS = (
 
 
 def quire(*arguments, text=None, env=None):
-    """What the program did; all as bytes."""
+    """Runs the program and returns its result; all as bytes."""
     return subprocess.run([os.fsencode(each) for each in (PROGRAM, *arguments)], input=text, stdin=None if text else subprocess.DEVNULL,
                           capture_output=True, timeout=SECONDS, env={**os.environ, **(env or {})})
 

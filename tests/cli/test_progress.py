@@ -69,7 +69,7 @@ def run_slowly(arguments, on_terminal, like=None, steps=STEPS):
 
 
 def lines_of(screen):
-    """What the line on the terminal was, one after the other; the last one is what is left there."""
+    """Returns the texts of the terminal's line, one after the other; the last one is left there."""
     return screen.split(CLEAR)[1:]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the server share: one server over the demo model for all of them, and questions with known answers."""
+"""Shares one server over the demo model, and questions with known answers, between the tests of the server."""
 import os
 import pathlib
 import sys

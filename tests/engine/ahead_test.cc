@@ -126,7 +126,7 @@ void expect_same(const Outputs& got, const Outputs& want) {
   }
 }
 
-// As many tokens were booked as their callers got: none for who has ended before.
+// Expects as many tokens booked as their callers got: none for a caller that has ended before.
 void expect_all_booked(Engine& engine, const Outputs& got) {
   std::int64_t tokens = 0;
   for (const GenerationOutput& output : got) {

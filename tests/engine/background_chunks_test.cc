@@ -28,7 +28,8 @@ namespace {
 constexpr std::size_t kSystem = 20, kCard = 700, kOther = 300, kQuery = 7;
 constexpr int kAnswer = 8;
 const SamplingParams kGreedy{.temperature = 0, .max_tokens = kAnswer, .ignore_eos = true};
-// What a process computes that finds all KV: the query, and its answer but for the last token.
+// Tokens that a process computes when it finds all KV: the query, and its answer but for the last
+// token.
 constexpr double kOwnTokens = kQuery + kAnswer - 1;
 
 // A byte of KV of the last layer, in the objects whose names begin so.

@@ -41,7 +41,7 @@ LLM open_demo(bool prefix_cache = true) {
   return LLM::open(kModel, here({.threads = 2, .prefix_cache = prefix_cache})).value();
 }
 
-// What is read in the background holds its blocks until it has ended.
+// Expects every block free once reads in the background have ended.
 void expect_no_block_left(const LLM& llm) {
   for (int tries = 0; tries < 500 && stat(llm, "blocks_in_use") > 0; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -42,7 +42,7 @@ struct Copy {
   [[nodiscard]] int num_edits() const;
 };
 
-// What stood behind token `stop` keeps the KV that it had in `before`, but for the last token.
+// Tokens behind `stop` keep the KV that they had in `before`, but for the last token.
 struct ApproximateEdit {
   Copy before;
   std::int64_t start = 0, stop = 0;
@@ -76,7 +76,7 @@ class Oracle {
   [[nodiscard]] Copy behind(const CompositionSpec& spec, std::size_t sampling) const;
   [[nodiscard]] Ids next(const Copy& copy, std::int64_t count);
   [[nodiscard]] const std::vector<float>& logits(const Copy& copy);
-  // Of the query's tokens.
+  // Returns the logits of the query's tokens.
   [[nodiscard]] const std::vector<float>& composed_logits(const CompositionSpec& spec);
 
   [[nodiscard]] LLM& llm() { return llm_.llm(); }

@@ -48,7 +48,7 @@ TokenId choose(std::span<const float> logits, const kernels::Choice& choice) {
   return static_cast<TokenId>(largest - logits.begin());
 }
 
-// Of `chosen`, then of all tokens, most likely first: the first of them are what was asked for.
+// Returns `chosen`, then all tokens, most likely first: a request asked for the first of them.
 std::vector<kernels::TokenLogprob> logprobs_of(std::span<const float> logits, TokenId chosen) {
   const auto logit_of = [&](TokenId id) { return logits[static_cast<std::size_t>(id)]; };
   std::vector<TokenId> ids(logits.size());

@@ -21,7 +21,7 @@
 
 namespace quire::engine {
 
-// What a double has done, and what goes wrong. Launches count from 1; 0: none.
+// Counts of a double's launches, and the faults that it makes. Launches count from 1; 0: none.
 struct DoubleScript {
   int launches = 0, launched_ahead = 0, abandoned = 0;
   int leaves_to_host = 0;           // this launch gives its first row no token

@@ -44,11 +44,11 @@ const SamplingParams kGreedy{.temperature = 0, .max_tokens = 8, .ignore_eos = tr
 
 class FailedCopies : public testing::Test {
  protected:
-  // Of 7 blocks with its answer.
+  // Asks for an answer; 7 blocks hold the prompt and it.
   GenerationOutput ask(std::uint32_t number) {
     return llm_.generate(some_ids(7 * 32 - 4, 100 + number), kGreedy).value();
   }
-  // What the call says while no block can be copied.
+  // Returns the error of the call while no block can be copied.
   template <class Call>
   ErrorCode without_copies(Call call) {
     refuses = true;

@@ -39,7 +39,7 @@ class Gate {
       before_.insert(std::stoi(thread.path().filename()));
     }
   }
-  // Whether somebody waited until now.
+  // Lets the reads pass. Returns whether one waited until now.
   bool open() {
     const std::lock_guard lock(mutex_);
     closed_ = false;

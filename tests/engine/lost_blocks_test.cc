@@ -107,7 +107,7 @@ class LostBlocks : public testing::Test {
     ASSERT_TRUE(written.ok()) << written.error().message;
   }
 
-  // What `llm` loads is `sequence`, which goes on too.
+  // Expects `llm` to load the tokens of `sequence`, and both to go on.
   void expect_goes_on(LLM& llm, Sequence& sequence) const {
     Sequence loaded = llm.load_sequence(file()).value();
     EXPECT_EQ(stat(llm, "tokens_computed"), 0);

@@ -69,7 +69,8 @@ CompositionSpec RandomChunks::any_spec() {
   return spec;
 }
 
-// What is not registered is asked for now and then: it is refused.
+// Returns true where all chunks are registered, and now and then otherwise, for a call that is
+// refused.
 bool RandomChunks::worth_asking(const CompositionSpec& spec) {
   return has_all(spec) || site_.below(4) == 0;
 }
@@ -79,7 +80,7 @@ bool RandomChunks::has_all(const CompositionSpec& spec) const {
                              [&](const std::string& id) { return known_.contains(id); });
 }
 
-// What was not pinned may have made room for others, unless it is on disk too.
+// Chunks that were not pinned may have made room for others, unless they are on disk too.
 void RandomChunks::check() {
   if (!changed_) {
     return;

@@ -37,7 +37,8 @@ class RandomChunks {
   bool logits();
   bool compose_sequence();
   bool generate();
-  // Whether it failed, which it may for want of blocks and for chunks that are not registered.
+  // Returns whether it failed, which it may for want of blocks and for chunks that are not
+  // registered.
   template <class T>
   [[nodiscard]] bool refused(const T& result, const CompositionSpec& spec, std::int64_t tokens);
   void check_one(const ChunkInfo& info);

@@ -19,7 +19,7 @@ class RandomContexts {
 
   [[nodiscard]] std::vector<Operation> operations();
   void check();
-  // Of mode kExact.
+  // Adds the blocks of mode kExact.
   void add_blocks(BlockSet& held) const { held.add(tip_); }
   // Blocks of items, which nobody else has.
   [[nodiscard]] std::int64_t num_blocks() const { return item_blocks_; }

@@ -188,8 +188,9 @@ bool RandomSequences::edit() {
   return true;
 }
 
-// What stands before keeps its KV, and so does, row by row, what stands behind. Behind chunks the
-// token before the edit is computed again, as by any cut.
+// Replaces tokens in mode "approximate". Tokens before the edit keep their KV, and so do, row by
+// row, the tokens behind it. Behind chunks the token before the edit is computed again, as by any
+// cut.
 bool RandomSequences::edit_approximately() {
   Live* const live = live_.empty() ? nullptr : &site_.any(live_);
   if (live == nullptr || live->copy.num_edits() >= kMostEdits) {

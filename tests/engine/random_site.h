@@ -1,5 +1,5 @@
-// What the random operations share: the engine under test with its small pool, the oracle, what has
-// been written to disk, and when a refusal is right.
+// The engine under test with its small pool, the oracle, the files written to disk, and the rules
+// of right refusals, for all random operations.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ struct Scenario {
   int steps = 0;
 };
 
-// What outlives an engine.
+// State that outlives an engine.
 struct Disk {
   std::filesystem::path folder;
   std::map<std::string, Copy> files;   // saved sequences
@@ -81,7 +81,7 @@ struct Site {
     return scenario.stores ? disk.folder / name : "";
   }
 
-  // Whether it failed, which it may only for want of `blocks`, at the most.
+  // Returns whether it failed, which it may only for want of `blocks`, at the most.
   template <class T>
   [[nodiscard]] bool refused(const T& result, std::int64_t blocks) {
     if (result.ok()) {

@@ -1,7 +1,7 @@
 // Memory that is refused is an answer. Every allocation of every call is refused once, the first,
 // the second and so on until none is left to refuse: the call succeeds all the same or gives a
-// typed error, nothing it had begun stays, and the engine answers as before. As SQLite tests it
-// (sqlite.org/malloc.html).
+// typed error, nothing it had begun stays, and the engine answers as before. SQLite tests its own
+// allocations so (sqlite.org/malloc.html).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ class RefusedMemory : public ::testing::Test {
 
   using Call = std::function<Status()>;
 
-  // What the engine says to a prompt of its own, computed from nothing.
+  // Returns the engine's answer to a prompt of its own, computed from nothing.
   Result<std::vector<TokenId>> answer() {
     QUIRE_TRY(const GenerationOutput output, llm_.llm().generate(probe_, kFew));
     return output.token_ids;
@@ -71,7 +71,8 @@ class RefusedMemory : public ::testing::Test {
         std::ranges::find(stats, name, &Stats::value_type::first)->second);
   }
 
-  // Whether so many blocks are in use, at once or when what is still read or written has ended.
+  // Returns whether so many blocks are in use, at once or when reads and writes under way have
+  // ended.
   bool comes_back_to(std::int64_t in_use) {
     constexpr int kTries = 1000;
     for (int i = 0; i < kTries && stat("blocks_in_use") != in_use; ++i) {

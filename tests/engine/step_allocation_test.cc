@@ -1,6 +1,6 @@
 // A whole step of the engine, from the scheduler's plan to the delivered token, allocates nothing
-// and asks nothing of the kernel while requests decode, when blocks fill up too. What a caller who
-// sleeps costs is counted.
+// and asks nothing of the kernel while requests decode, when blocks fill up too. The cost of a
+// caller that sleeps is counted.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -38,7 +38,7 @@ constexpr std::int32_t kEnds[] = {60, 100, 130, 220};
 constexpr std::int32_t kFewSteps = kEnds[2] - kEnds[1], kManySteps = kEnds[3] - kEnds[2];
 constexpr std::int32_t kOthersEnd = 400;
 
-// What has been asked for so far.
+// Counts of allocations, of calls that the kernel refused, and of wakes so far.
 struct Asked {
   std::int64_t allocations = 0, refused = 0, wakes = 0;
   friend Asked operator-(Asked a, Asked b) {
@@ -95,8 +95,8 @@ struct Steps {
   Asked few, many;  // of kFewSteps and an ending, of kManySteps and an ending
 };
 
-// Whether the kernel was asked for nothing but, for a delta, to wake its reader twice: he waits for
-// it, and then for its lock. Says what it was asked for.
+// Prints the counts. Returns whether the kernel was asked for nothing but, for a delta, two wakes
+// of its reader: it waits for the delta, and then for its lock.
 bool report(const Case& wanted, const Steps& steps) {
   std::fprintf(stderr, "%d requests: %ld and %ld calls, %ld and %ld wakes\n", wanted.batch,
                static_cast<long>(steps.few.refused), static_cast<long>(steps.many.refused),

@@ -1,6 +1,6 @@
 // Nothing that a tenant does or has is seen by another one. One tenant's random calls of every kind
 // are made twice: by it alone, and among those of two others who do the like with the same texts.
-// What the calls return, errors word for word, must be the same; only times, block ids and request
+// The results of the calls must agree, errors word for word; only times, block ids and request
 // numbers may differ.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ class Tenant {
     return std::regex_replace(text, kAgo, "some time ago");
   }
 
-  // Of a few, so that all tenants have the same.
+  // Returns one of a few prompts, so that all tenants have them.
   Ids ids() { return some_ids(9 + 8 * static_cast<int>(below(5)), static_cast<int>(below(3))); }
   std::string id() {
     const bool own = !known_.empty() && below(5) != 0;

@@ -34,7 +34,7 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// What a test waits for to see that something does not come.
+// Time that a test waits to see that something does not come.
 constexpr std::chrono::milliseconds kMoment(300);
 constexpr std::size_t kBlock = 32;  // tokens
 
@@ -91,7 +91,7 @@ class WriteBehind : public testing::Test {
         .token_ids;
   }
 
-  // What another process finds.
+  // Returns the chunks that another process finds.
   [[nodiscard]] std::vector<ChunkInfo> saved() const {
     ChunkedLLM other = open();
     return other.list_chunks().value();

@@ -164,7 +164,7 @@ TEST(Gpu, StepsLaunchedAheadGiveTheTokensOfStepsOneAfterTheOther) {
   EXPECT_TRUE(answers(true) == stopped);
 }
 
-// What the sampler makes of the logits of each prefix of the answer.
+// Expects the tokens that the sampler makes of the logits of each prefix of the answer.
 void expect_sampled_by_host(LLM& llm, const Ids& prompt, const SamplingParams& params,
                             const GenerationOutput& output) {
   sampling::Sampler sampler;

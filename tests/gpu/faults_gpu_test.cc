@@ -1,4 +1,4 @@
-// What fails on a GPU: memory that is not there, work that the driver refuses, a device that is
+// Tests failures on a GPU: memory that is not there, work that the driver refuses, a device that is
 // lost. Each is a typed error, or goes unnoticed; the engine goes on with the right tokens, and
 // nothing is left behind.
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class Faults : public testing::Test {
     LLM llm = open();
     return answer(llm).value();
   }
-  // What the pool allocates during `call` fails, one after the other. How often that was.
+  // Fails each allocation of the pool during `call`, one after the other. Returns how many failed.
   static int fail_each_allocation(MemoryPool& pool, const std::function<Status()>& call) {
     EXPECT_TRUE(pool.shrink(0).ok());
     int failures = 0;

@@ -6,8 +6,8 @@
 
 namespace quire {
 
-// Of the calls from now on, on any thread, the one with this number fails; a negative number: none.
-// Returns what is left of the number before, negative when that one has failed.
+// Lets one of the calls from now on fail, on any thread: the one with this number; a negative
+// number: none. Returns what is left of the number before, negative when that one has failed.
 std::int64_t refuse_work(std::int64_t number);
 
 }  // namespace quire

@@ -183,7 +183,7 @@ TEST(StepSystemCalls, ADecodeStepLikeTheOneBeforeAsksNothingOfTheKernel) {
   }
 }
 
-// What grows without operator new: a buffer of the kernels, small and large.
+// A buffer of the kernels grows without operator new, small and large.
 TEST(NumAllocations, CountsBuffersToo) {
   if (base::kSanitized) {
     GTEST_SKIP() << "a sanitizer has its own functions";

@@ -40,7 +40,7 @@ struct Distance {
   double max = 0;
 };
 
-// Of all golden rows.
+// Returns the distance over all golden rows.
 Distance distance_to(const Golden& golden, Decoder& decoder, DType kv_dtype) {
   double squares = 0;
   double count = 0;

@@ -98,7 +98,7 @@ TEST_F(SmolLM2, LogitsAndAnswerAfterALongDocumentEqualTransformers) {
   }
 }
 
-// What a user gets who gives no dtype: the file's own Q4_1 blocks.
+// Weights that a user gets without a dtype: the file's own Q4_1 blocks.
 class SmolLM2InItsOwnCodes : public SmolLM2 {
  protected:
   device::ThreadPool pool_{2};
@@ -128,9 +128,9 @@ TEST_F(SmolLM2InItsOwnCodes, ThePackedNumbersAreTheFiles) {
   expect_row(weights->head, 4711, "token_embd.weight", 4711);
 }
 
-// Products with activations of 8 bits; llama.cpp computes them so too. What rounds where is chance:
-// 0.04 to 0.12 of the deviation over instruction sets (portable, AVX2) and types of KV (fp32,
-// bf16).
+// Products with activations of 8 bits; llama.cpp computes them so too. Chance decides where values
+// round: this is 0.04 to 0.12 of the deviation over instruction sets (portable, AVX2) and types of
+// KV (fp32, bf16).
 TEST_F(SmolLM2InItsOwnCodes, LogitsAfterALongDocumentAreNearTransformers) {
   auto loaded = open_decoder(*find_gguf(), device::best_isa(), options_);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;

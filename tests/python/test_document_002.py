@@ -1,8 +1,9 @@
 """Every Python block of the document that asked for chunks (data/document_002.md) runs as it is written, one after the other.
 
-What the document leaves open is filled in by these rules: its package is `quire`; its model is the demo model; a made-up id is that of a
-chunk of the kind that its place asks for; `sampling_params={...}` asks for a few tokens, and `(...)` names a composition. Names that it
-uses without having said what they are (`documents`, `search_engine`, ...) are the application's: `registered` and `application` below.
+These rules fill in what the document leaves open: its package is `quire`; its model is the demo model; a made-up id is
+that of a chunk of the kind that its place asks for; `sampling_params={...}` asks for a few tokens, and `(...)` names a
+composition. Names that it uses without having said what they are (`documents`, `search_engine`, ...) are the
+application's: `registered` and `application` below.
 """
 import pathlib
 import types
@@ -15,7 +16,7 @@ DOCUMENT = pathlib.Path(__file__).parent / "data" / "document_002.md"
 
 
 def contexts(match):
-    """As many as there are made-up ids."""
+    """Returns as many context ids as there are made-up ids."""
     return f"{match[1]}[{', '.join(['doc_id', 'django_id'][: match[2].count(',') + 1])}]"
 
 

@@ -1,6 +1,7 @@
 """Every Python block of the document that asked for direct inference (data/document_003.md) runs as it is written.
 
-What the document leaves open is filled in: its package is `quire`, and `(...)` stands for the arguments of the call before it.
+The test fills in what the document leaves open: its package is `quire`, and `(...)` stands for the arguments of the
+call before it.
 """
 import pathlib
 

@@ -65,7 +65,7 @@ void* __libc_calloc(std::size_t count, std::size_t bytes);
 void* __libc_realloc(void* memory, std::size_t bytes);
 void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
-// What malloc and its like give back where they are refused.
+// Returns the result of a refused malloc or of its like.
 static void* no_memory() {
   errno = ENOMEM;
   return nullptr;

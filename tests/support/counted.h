@@ -1,5 +1,6 @@
-// What a program asks the allocator and the kernel for. With counted.cc linked, calls of malloc,
-// its family and mmap pass here; where a sanitizer has its own, those of operator new.
+// Counts the calls that a program makes of the allocator and of the kernel for memory. With
+// counted.cc linked, calls of malloc, its family and mmap pass here; where a sanitizer has its own,
+// those of operator new.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace quire::testing {
 // The `n`th of them from now on is refused, once: the first is 1, and 0 refuses none. An Uncounted
 // is never refused.
 void refuse_allocation(std::int64_t n);
-// Whether it was.
+// Returns whether that one was refused.
 [[nodiscard]] bool allocation_was_refused();
 // Writes the calls that led to it to standard error; addr2line names them.
 void print_refusal();

@@ -28,7 +28,7 @@ const std::filesystem::path kModel = kRoot / ".cache/smollm2/SmolLM2-135M-Instru
 std::string text_of(const std::string& element) { return element; }
 std::string text_of(std::int64_t element) { return std::to_string(element); }
 
-// As the script states a value: scalars as they are, arrays as [length, digest].
+// Returns a value as the script states it: scalars as they are, arrays as [length, digest].
 json::value stated(const GgufValue& value) {
   return std::visit(
       [](const auto& held) -> json::value {

@@ -187,7 +187,7 @@ async def all_choices(
     start: Callable[[Any, Params, _quire.RequestOptions], AsyncStream],
     asked: Sequence[tuple[Any, Params, _quire.RequestOptions]],
 ) -> list[GenerationOutput]:
-    """The output of each (prompt, params, options), whose streams have no deltas. Of several choices the first runs
+    """The output of each (prompt, params, options), whose streams have no deltas. The first of several choices runs
     before the others, which find its prompt cached."""
     choices = [each_choice(params) for _, params, _ in asked]
     streams = [

@@ -1,4 +1,5 @@
-"""Conversations on their way into a chat template. What it would not show is refused: nothing of a request is lost."""
+"""Conversations on their way into a chat template. A template that would not show a part of a request is refused:
+nothing is lost."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
 
 
 class Checkpoint(Record):
-    """What was saved together."""
+    """State that was saved together."""
 
     name: str
     number: int  # grows within a series
@@ -46,7 +46,7 @@ class CheckpointManager:
     every: maybe_save saves once so many tokens are new; 0: never by tokens
     every_seconds: ... or when some are new and so much time went by; 0: never by time
     max_bytes: of what the tenant has in the store, bytes or "10GiB": saving evicts what it used least recently; None: no
-        limit. What other tenants hold neither counts nor goes; Store(folder, max_bytes=).gc() bounds all of them
+        limit. Entries of other tenants neither count nor go; Store(folder, max_bytes=).gc() bounds all of them
     compress: what is saved; smaller, slower
     series, tenant: checkpoints of different ones know nothing of each other; different tenants share no KV either
     """

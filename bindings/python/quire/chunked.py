@@ -66,7 +66,7 @@ def _listed(info: dict[str, Any]) -> Fields:
 def _asked(
     call: str, chunks: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
 ) -> tuple[_quire.CompositionSpec, Params]:
-    """What a call composes, and how it samples."""
+    """Returns the composition that a call names, and how it samples."""
     sampled, how = keywords_of(keywords)
     return _spec(*chunks, **how), sampling(call, params, sampled)
 
@@ -369,7 +369,7 @@ class ChunkedLLM(LLM):
         salt: str | None = None,
         **how: Unpack[Composing],
     ) -> Fields:
-        """What running it now would do: tokens, levels, blocks and bytes. Changes nothing."""
+        """Tells what running it now would do: tokens, levels, blocks and bytes. Changes nothing."""
         spec = _spec(system_chunk_id, context_chunk_ids, query_chunk_id, salt=salt, **how)
         return Preview(_described(self._chunks.preview_composition(spec)))
 
@@ -446,7 +446,7 @@ class ChunkedLLM(LLM):
         explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> GenerationOutput:
-        """As generate_from_chunks, on the running event loop. Cancelling the task aborts the request."""
+        """Works like generate_from_chunks, on the running event loop. Cancelling the task aborts the request."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("generate_from_chunks_async", chunks, sampling_params, keywords)
         options = whose(session, salt, explain=explain, deltas=False)
@@ -464,7 +464,8 @@ class ChunkedLLM(LLM):
         explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> AsyncStream:
-        """As stream_from_chunks, on the running event loop. KV that is missing is waited for in a thread of the loop's pool."""
+        """Works like stream_from_chunks, on the running event loop. KV that is missing is waited for in a thread of the
+        loop's pool."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("stream_from_chunks_async", chunks, sampling_params, keywords)
         return self._composed_stream(spec, params, whose(session, salt, explain=explain))
@@ -520,7 +521,8 @@ class ChunkedLLM(LLM):
         session: str | None = None,
         salt: str | None = None,
     ) -> sequence.Sequence:
-        """As LLM.sequence; or behind a composition, whose query is the first of the sequence's own tokens."""
+        """Makes a sequence as LLM.sequence does, or behind a composition, whose query is the first of the sequence's
+        own tokens."""
         if not isinstance(token_ids, Composition):
             behind = {"blocks": blocks, "existing_token_count": existing_token_count}
             return super().sequence(token_ids, session=session, salt=salt, **behind)

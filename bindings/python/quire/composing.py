@@ -38,7 +38,7 @@ HOW = tuple(How.__annotations__)
 
 
 class Composing(How, total=False):
-    """The same of a call that takes a composition, too."""
+    """Keywords of a call that takes a composition, too."""
 
     composition: Composition | None
 
@@ -62,7 +62,7 @@ class _Kinds(enum.EnumType):
 
 
 class ChunkType(enum.StrEnum, metaclass=_Kinds):
-    """What a chunk is for. Wherever a type is wanted its value does as well."""
+    """Purpose of a chunk. Wherever a type is wanted its value does as well."""
 
     SYSTEM_PROMPT = "system_prompt"
     CONTEXT = "context"
@@ -129,7 +129,7 @@ class Composition(Mapping):
         return {**self, "segments": [dict(segment) for segment in self.segments]}
 
     def _repr_html_(self) -> str:
-        """As notebooks show it: its segments in order."""
+        """Shows its segments in order, for notebooks."""
         return composition_html(self)
 
     def __copy__(self) -> Composition:
@@ -145,10 +145,10 @@ class Composition(Mapping):
 
 
 class Preview(Fields):
-    """What running a composition would do; a dict whose keys answer as attributes too."""
+    """Effects of running a composition; a dict whose keys answer as attributes too."""
 
     def _repr_html_(self) -> str:
-        """As notebooks show it: its segments in order."""
+        """Shows its segments in order, for notebooks."""
         return composition_html(self)
 
 

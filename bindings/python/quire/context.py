@@ -146,8 +146,8 @@ class ContextManager:
     def set_retention(
         self, item: str, *, pinned: bool = False, priority: int = 0, ttl_seconds: float | None = None
     ) -> None:
-        """What goes first when memory is short: inactive items whose time is over, then the lowest priority, then the
-        least recently used; a pinned one never, from the store neither.
+        """Sets how early the item's KV is evicted. Inactive items whose time is over go first, then the lowest
+        priority, then the least recently used; a pinned one never goes, from the store neither.
 
         ttl_seconds: since its last use; then an inactive item gives up its KV in memory, and the store may forget it.
         """
@@ -203,7 +203,7 @@ class ContextManager:
         return blocks, blocks.num_tokens
 
     def get_all_active_blocks(self) -> tuple[Blocks, int]:
-        """The same for all active items, in the order in which they were added."""
+        """Returns the blocks and tokens of all active items, in the order in which they were added."""
         blocks = Blocks(self._handle.active_blocks())
         return blocks, blocks.num_tokens
 

@@ -116,8 +116,8 @@ def _refuse_bool(name: str, value: Any) -> None:
 
 
 def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
-    """What the library makes of an argument; ValueError for a number that does not fit, TypeError for another kind of
-    thing."""
+    """Returns the argument as the library takes it; ValueError for a number that does not fit, TypeError for another
+    kind of thing."""
     _refuse_bool(name, value)
     try:
         return take(value)

@@ -6,8 +6,8 @@ OSError = OSError
 
 
 class QuireError(Exception):
-    """Base of Quire's own errors. What a caller says wrongly is Python's ValueError or TypeError, what the system refuses
-    its OSError: (QuireError, TypeError, ValueError, OSError) are all that a call raises. `chunk_id`, `needed_bytes` and
+    """Base of Quire's own errors. A wrong argument is Python's ValueError or TypeError, and a refusal of the system is
+    its OSError: a call raises (QuireError, TypeError, ValueError, OSError) alone. `chunk_id`, `needed_bytes` and
     `free_bytes` are set where they apply."""
 
     chunk_id: str | None = None

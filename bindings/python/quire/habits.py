@@ -1,4 +1,4 @@
-"""What other engines call things, and Quire's word for it: every refused name says the nearest right one."""
+"""Maps the names that other engines use to Quire's words: every refused name says the nearest right one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEVER = "nothing: there is nothing to be set"
 _THINKING = "template_args, where the chat template of the model reads it"
 _KV_BUDGET = "kv_budget, which bounds the KV of all requests; each may be as long as the model allows"
 
-# Of sampling parameters.
+# Names of sampling parameters.
 SAMPLING = {
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
@@ -73,7 +73,7 @@ SAMPLING = {
     ),
 }
 
-# Of calls that generate, beside those.
+# Names of arguments of generating calls, beside those of sampling.
 CALLS = {
     "stream": "llm.stream(prompt) or llm.stream_chat(messages), which give the text as it comes",
     "use_tqdm": "progress=True, of loading, generate, chat and register_chunk",
@@ -126,7 +126,7 @@ OPTIONS = (
     "cache_weights"
 ).split()
 
-# Of opening a model.
+# Names of options for opening a model.
 LLM_OPTIONS = {
     "model_name": "model",
     "model_name_or_path": "model",
@@ -204,7 +204,7 @@ LLM_OPTIONS = {
     "seed_value": "seed",
 }
 
-# Of an open model: attributes.
+# Names of attributes of an open model.
 LLM_CALLS = {
     "create_chat_completion": "chat(messages)",
     "create_completion": "generate(prompt)",
@@ -244,7 +244,7 @@ LLM_CALLS = {
     **_each("beam_search score classify reward rerank", _NOT_THERE),
 }
 
-# Of a tokenizer: attributes.
+# Names of attributes of a tokenizer.
 TOKENIZER = {
     "eos_token": "id_to_token(tokenizer.eos_token_id)",
     "bos_token": "id_to_token(tokenizer.bos_token_id)",
@@ -262,7 +262,7 @@ TOKENIZER = {
     **_each("add_tokens add_special_tokens", "nothing: the vocabulary is the model's own"),
 }
 
-# Of a tokenizer's calls.
+# Names of arguments of a tokenizer's calls.
 TOKENIZER_CALLS = {
     **_each("truncation max_length stride", "nothing: a text is never cut"),
     **_each("padding padding_side", "nothing: each list of ids is as long as it is"),
@@ -274,7 +274,7 @@ TOKENIZER_CALLS = {
     "token_ids": "ids",
 }
 
-# Of the package: names.
+# Names in the package.
 PACKAGE = {
     **_each("Llama AutoModelForCausalLM AutoModel Engine pipeline load load_model", "LLM(model)"),
     **_each("AsyncLLM AsyncLLMEngine LLMEngine AsyncEngine", "LLM(model), whose calls that end in _async wait on the event loop"),
@@ -284,7 +284,7 @@ PACKAGE = {
     **_each("generate", "LLM(model).generate(prompt)"),
 }
 
-# Of an output: attributes.
+# Names of attributes of an output.
 OUTPUT = {
     "choices": "out.text; out.outputs of several",
     "generated_text": "out.text",
@@ -315,7 +315,7 @@ def hint(name: str, known: Iterable[str], *habits: dict[str, str]) -> str:
 
 
 def unknown_sampling(name: str, known: list[str]) -> str:
-    """What is said of a field that SamplingParams does not have."""
+    """Returns the message for a field that SamplingParams does not have."""
     return f"unknown sampling parameter {name!r}{hint(name, known, SAMPLING)}"
 
 

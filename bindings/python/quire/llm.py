@@ -198,7 +198,7 @@ class LLM:
         return f"{kind}, KV {self._summary()['KV']})"
 
     def _repr_html_(self) -> str:
-        """As notebooks show it."""
+        """Shows the engine in a notebook."""
         about = {"model": self.model, "dtype": self.dtype, "device": self.device}
         return show.table(type(self).__name__, {**about, **self._summary()})
 
@@ -309,7 +309,7 @@ class LLM:
         progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
-        """As generate, through the model's own chat template.
+        """Works like generate, through the model's own chat template.
 
         messages: dicts with "role" and "content": a text, or a list of {"type": "text", "text": ...}
         documents, tools: dicts with "text", and with the schema of a function; ValueError where the template of the model
@@ -335,7 +335,7 @@ class LLM:
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> Stream:
-        """As stream, through the model's own chat template; arguments as of chat."""
+        """Works like stream, through the model's own chat template; takes the arguments of chat."""
         shown_by = (documents, tools, template_args)
         ids, params = self._conversation("stream_chat", messages, shown_by, sampling_params, keywords)
         return Stream(self._handle.stream(ids, params, whose(session, salt, explain=explain)))
@@ -395,7 +395,7 @@ class LLM:
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
-        """As generate, on the running event loop. Cancelling the task aborts the request, or all of a list."""
+        """Works like generate, on the running event loop. Cancelling the task aborts the request, or all of a list."""
         batch = _is_batch(prompt)
         prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
         params = each_sampling("generate_async", sampling_params, keywords)
@@ -419,7 +419,7 @@ class LLM:
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> AsyncStream:
-        """As stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
+        """Works like stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
         params = sampling("stream_async", sampling_params, keywords)
         return self._async_stream(_prompt(prompt), params, whose(session, salt, explain=explain))
 
@@ -436,7 +436,7 @@ class LLM:
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput:
-        """As chat, on the running event loop. Cancelling the task aborts the request."""
+        """Works like chat, on the running event loop. Cancelling the task aborts the request."""
         shown_by = (documents, tools, template_args)
         ids, params = self._conversation("chat_async", messages, shown_by, sampling_params, keywords)
         options = whose(session, salt, explain=explain, deltas=False)
@@ -455,7 +455,7 @@ class LLM:
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> AsyncStream:
-        """As stream_chat, on the running event loop: `async for delta in llm.stream_chat_async(messages)`."""
+        """Works like stream_chat, on the running event loop: `async for delta in llm.stream_chat_async(messages)`."""
         shown_by = (documents, tools, template_args)
         ids, params = self._conversation("stream_chat_async", messages, shown_by, sampling_params, keywords)
         return self._async_stream(ids, params, whose(session, salt, explain=explain))
@@ -469,14 +469,16 @@ class LLM:
         return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuses, whole, whose(salt=salt)))
 
     def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
-        """What the prefix cache holds of the prompt (`hit`) and why it holds no more (`reason`). Changes nothing.
+        """Tells how much of the prompt the prefix cache holds (`hit`) and why it holds no more (`reason`). Changes
+        nothing.
 
         `salt`: for requests of that tenant; it says nothing of what others have computed.
         """
         return [Fields(part) for part in self._handle.explain(_prompt(prompt), whose(salt=salt))]
 
     def explain_across_salts(self, prompt: Prompt) -> list[Fields]:
-        """What the prefix cache holds of the prompt whatever the salt: parts in order, and `num_salts` that hold each.
+        """Tells how much of the prompt the prefix cache holds under any salt: parts in order, and `num_salts` that hold
+        each.
 
         For the operator of a service, and never for tenants: it tells what others have asked. It names no salt. A part that
         none holds has `num_salts` 0; no salt counts as one. Changes nothing.
@@ -520,7 +522,7 @@ class LLM:
     ) -> sequence.Sequence:
         """Tokens as a value of the program's, behind cached ones if `blocks` names any (as `existing_blocks` below).
 
-        What no cache holds of them is computed now. No tokens at all: an empty sequence. It keeps its `salt` (see
+        Tokens that no cache holds are computed now. No tokens at all: an empty sequence. It keeps its `salt` (see
         generate) for all that follows; blocks of sequences must have the same one.
         """
         ids = sequence.token_ids_of(token_ids, "token_ids")
@@ -530,7 +532,8 @@ class LLM:
     def load_sequence(
         self, path: str | os.PathLike[str], wait: bool = True, *, salt: str | None = None
     ) -> sequence.Sequence:
-        """What Sequence.save wrote, in any process with this model and KV format: the same KV, the same next tokens.
+        """Loads the file of a Sequence.save, in any process with this model and KV format: the same KV, the same next
+        tokens.
 
         Computes nothing. `wait=False` returns at once and reads in the background what is not cached: a request waits for
         each layer when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
@@ -571,7 +574,8 @@ class LLM:
         salt: str | None = None,
         **keywords: Unpack[Sampling],
     ) -> Iterator[dict[str, Any]]:
-        """The same as it comes, one dict per token: "token" (text), "token_id", "finish_reason" (None until the last).
+        """Streams what infer_from_blocks generates, one dict per token: "token" (text), "token_id", "finish_reason"
+        (None until the last).
 
         Joined texts equal infer_from_blocks' text. Closing or dropping the iterator aborts the request.
         """
@@ -604,8 +608,8 @@ class LLM:
         return Tokenizer(self._handle.tokenizer())
 
     def remarks(self) -> list[str]:
-        """What opening did not do though it was asked for, and why: packed weights that could not be kept, a store
-        that is only read."""
+        """Tells which requested things opening did not do, and why: packed weights that could not be kept, a store that
+        is only read."""
         return self._handle.remarks()
 
     def stats(self) -> dict[str, int | float]:
@@ -637,10 +641,10 @@ class LLM:
 
 
 def doctor() -> dict[str, Any]:
-    """What this machine offers and which kernels are used; runs their self-test."""
+    """Tells what this machine offers and which kernels are used; runs their self-test."""
     return json.loads(_quire.doctor_json())
 
 
 def inspect(model: Model) -> dict[str, Any]:
-    """What a model folder holds, what it needs in memory, what is unsupported."""
+    """Tells what a model folder holds, what it needs in memory, and what is unsupported."""
     return json.loads(_quire.inspect_json(to_model(model)))

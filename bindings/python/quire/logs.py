@@ -23,7 +23,8 @@ def _function(log: Log) -> Callable[[int, str], object] | None:
 
 
 def _deliver(records: _quire.LogRecords, function: Callable[[int, str], object]) -> None:
-    """Calls the function for each record until no more will come. What it raises is shown, as of a thread, and ends nothing."""
+    """Calls the function for each record until no more will come. An exception of the function is shown, as a thread's
+    is, and ends nothing."""
     while taken := records.take():
         for level, text in taken:
             try:

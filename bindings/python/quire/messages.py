@@ -96,7 +96,7 @@ def to_messages(messages: Any) -> list[dict[str, Any]]:
 
 
 def _says_nothing(value: Any) -> bool:
-    """Whether a field is there without a value, as programs write that keep all fields of a type."""
+    """Tells whether a field has no value; programs that write every field of a type send such fields."""
     return value is None or (isinstance(value, (str, list, tuple, Mapping)) and not value)
 
 
@@ -121,7 +121,7 @@ class _Marks:
         return f"quiremessage{len(self.errors) - 1}mark"
 
     def error(self, text: str) -> str | None:
-        """What is lost in the text of the prompt."""
+        """Returns the error of the first mark that the text of the prompt lacks, or None."""
         shown = {int(number) for number in re.findall(r"quiremessage(\d+)mark", text)}
         return next((error for number, error in enumerate(self.errors) if number not in shown), None)
 

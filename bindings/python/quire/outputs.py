@@ -1,4 +1,4 @@
-"""What calls give back: records whose fields answer as attribute and as key, and which json.dumps takes."""
+"""Records that calls return: their fields answer as attribute and as key, and json.dumps takes them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Record(dict):
         return f"{type(self).__name__}({fields})"
 
     def _repr_html_(self) -> str:
-        """As notebooks show it."""
+        """Shows the record in a notebook."""
         return show.table(type(self).__name__, {name: _short(value) for name, value in dict.items(self)})
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Fields(dict):
             raise AttributeError(name) from None
 
     def _repr_html_(self) -> str:
-        """As notebooks show it."""
+        """Shows the fields in a notebook."""
         return show.table("", {name: repr(value) for name, value in self.items()})
 
 
@@ -173,12 +173,12 @@ class GenerationOutput(Record):
                             "or chat_async(messages)")
 
     def _repr_html_(self) -> str:
-        """As notebooks show it: the answer, and how much of the prompt was reused."""
+        """Shows the answer in a notebook, and how much of the prompt was reused."""
         return show.output(self)
 
 
 class Delta(Record):
-    """What became certain since the last delta; `finish_reason` is None until the last one."""
+    """Text that became certain since the last delta; `finish_reason` is None until the last one."""
 
     text: str
     token_ids: list[int]

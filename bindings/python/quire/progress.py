@@ -15,7 +15,7 @@ _WIDTH = 30  # of a bar on a terminal, in characters
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel runs this, whose output is no terminal but shows bars."""
+    """Tells whether a notebook's kernel runs this: its output is no terminal but shows bars."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
@@ -41,7 +41,7 @@ class _Line:
 
 
 class _Tqdm:
-    """The same by tqdm."""
+    """Shows progress with a bar of tqdm."""
 
     def __init__(self, what: str) -> None:
         from tqdm.auto import tqdm  # type: ignore[import-untyped]

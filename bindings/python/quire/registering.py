@@ -1,4 +1,4 @@
-"""What registering takes for a chunk, what it puts around its text, and what it says of it."""
+"""Checks what registering takes for a chunk, wraps its text, and reports on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .session import to_salt
 
 
 class RegisteredChunk(NamedTuple):
-    """What register_chunk has done: the chunk's id, whether it was new, and how many tokens were computed for it."""
+    """Result of register_chunk: the chunk's id, whether it was new, and how many tokens were computed for it."""
 
     chunk_id: str
     created: bool  # neither registered nor in the store before

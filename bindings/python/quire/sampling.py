@@ -64,7 +64,7 @@ def sampling(call: str, params: Params, keywords: Mapping[str, Any], also: Itera
 
 
 def each_sampling(call: str, params: Any, keywords: Mapping[str, Any], also: Iterable[str] = ()) -> list[Params]:
-    """The same for the requests of a batch: one for all, or one for each."""
+    """Returns the parameters of each request of a batch, given one for all or one for each."""
     listed = list(params) if isinstance(params, (list, tuple)) else [params]
     return [sampling(call, each, keywords, also) for each in listed]
 

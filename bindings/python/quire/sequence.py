@@ -92,7 +92,8 @@ def _part(part: Any) -> Blocks:
 
 
 def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], int]:
-    """What `existing_blocks` and `existing_token_count` mean: a handle (or plain block ids) and the tokens that count."""
+    """Reads `existing_blocks` and `existing_token_count`: returns a handle (or plain block ids) and the tokens that
+    count."""
     ordered = isinstance(blocks, Iterable) and not isinstance(blocks, (str, bytes, bytearray, Set, Mapping))
     if blocks is not None and not ordered:
         raise TypeError(f"existing_blocks must be a Blocks or a list, not {blocks!r}")
@@ -116,7 +117,7 @@ def handle_of(llm: _quire.LLM, blocks: Blocks | list[int], num_tokens: int, salt
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VirtualSequence:
-    """What direct inference runs: new tokens behind existing blocks; arguments as those of LLM.infer_from_blocks.
+    """Input of direct inference: new tokens behind existing blocks; takes the arguments of LLM.infer_from_blocks.
 
     A plain value: it computes and holds nothing, and may be run any number of times.
     """
@@ -198,11 +199,12 @@ class Sequence:
     def stream(
         self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Sampling]
     ) -> Stream:
-        """The same as it comes. The sequence has grown with the last delta; a stream closed before leaves it."""
+        """Streams the answer that generate would return. The sequence has grown with the last delta; a stream closed
+        before leaves it."""
         return Stream(self._handle.stream(sampling("stream", sampling_params, keywords), whose(session)))
 
     def logits(self) -> np.ndarray:
-        """Of the next token, float32 [vocab_size]."""
+        """Returns the logits of the next token, float32 [vocab_size]."""
         return self._handle.logits()
 
     def fork(self) -> Sequence:
@@ -238,7 +240,7 @@ class Sequence:
             self._handle.commit(_mark(mark))
 
     def replace(self, start: int, stop: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
-        """Tokens [start, stop) become `ids`. What stands behind them is computed again, what stands before is not.
+        """Tokens [start, stop) become `ids`. Tokens behind them are computed again, tokens before them are not.
 
         mode="approximate" keeps the KV of what stands behind, at its new place; `grade` says so from then on.
         """
@@ -255,7 +257,7 @@ class Sequence:
         self.replace(start, stop, (), mode, session=session)
 
     def diff(self, other: Sequence) -> SequenceDiff:
-        """What the two begin with alike, and what follows in each."""
+        """Tells which tokens both begin with, and which follow in each."""
         if not isinstance(other, Sequence):
             raise TypeError(f"diff takes another Sequence, not a {type(other).__name__}")
         return SequenceDiff(self._handle.diff(other._handle))

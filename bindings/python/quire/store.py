@@ -17,7 +17,7 @@ KINDS = ("chunk", "sequence", "context", "checkpoint")  # of entries
 
 
 class StoreEntry(Record):
-    """What somebody has saved."""
+    """An entry of a store: something that somebody has saved."""
 
     key: str  # 64 hexadecimal digits
     kind: str  # one of KINDS
@@ -58,7 +58,7 @@ class StoreWeights(Record):
 
 
 class StoreCleaning(Record):
-    """What gc has removed and left."""
+    """Counts of what gc has removed and left."""
 
     expired_entries: int
     evicted_entries: int  # least recently used, to get below max_bytes
@@ -139,7 +139,7 @@ class Store:
 
     def gc(self) -> StoreCleaning:
         """Removes what has expired, what nobody names, packed weights that no start would use, and the least recently
-        used entries above max_bytes, which does not count weights. What a damaged index may name stays."""
+        used entries above max_bytes, which does not count weights. Objects that a damaged index may name stay."""
         return StoreCleaning(self._call("gc"))
 
     def verify(self) -> list[StoreObject]:
@@ -151,7 +151,7 @@ class Store:
         return [StoreWeights(item) for item in self._call("weights", to_flag(verify, "verify"))]
 
     def export(self, entry: str, path: str | os.PathLike[str]) -> None:
-        """One self-contained file. What is there is replaced."""
+        """One self-contained file. An existing file is replaced."""
         self._call("export_entry", to_text(entry, "entry"), to_path(path))
 
     def import_(self, path: str | os.PathLike[str]) -> StoreEntry:

@@ -108,7 +108,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model brings one; without it apply_chat_template fails."""
+        """True if the model brings one; without it apply_chat_template fails."""
         return self._handle.has_chat_template()
 
     @property
@@ -123,7 +123,8 @@ class Tokenizer:
 
     @property
     def leading_bos_token_id(self) -> int | None:
-        """The same if prompts begin with it: as the chat template writes them, without one as encode()."""
+        """The id of the BOS token if prompts begin with it, as the chat template writes them, or as encode() does
+        without one."""
         return self._handle.leading_bos_token_id
 
     @property

@@ -19,7 +19,8 @@ class LogRecords {
  public:
   LogRecords();
 
-  // What an LLM tells; any thread. The records end with the last copy of it.
+  // Returns a function that takes an LLM's records; any thread may call it. The records end with
+  // the last copy of it.
   [[nodiscard]] std::function<void(LogLevel, std::string_view)> sink() const;
   // Waits without the GIL for records, and takes all. Empty: no more will come.
   [[nodiscard]] std::vector<std::pair<int, std::string>> take() const;

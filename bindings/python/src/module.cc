@@ -42,7 +42,7 @@ nb::list generate(LLM& llm, const std::vector<Prompt>& prompts, const nb::list& 
   return list_of(outputs, [](const GenerationOutput& output) { return to_dict(output); });
 }
 
-// Whether next_delta() would not wait.
+// Returns whether next_delta() would not wait.
 bool has_delta(Stream& stream) {
   return without_gil([&] { return stream.wait(0); });
 }

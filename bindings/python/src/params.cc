@@ -121,7 +121,7 @@ std::string repr_of(const SamplingParams& params) {
   return text + ")";
 }
 
-// What inspect.signature and help show of the constructor.
+// Returns the signature of the constructor, for inspect.signature and help.
 nb::object signature() {
   const nb::module_ inspect = nb::module_::import_("inspect");
   const nb::object parameter = inspect.attr("Parameter");

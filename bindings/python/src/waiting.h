@@ -60,7 +60,8 @@ inline void set_progress(LLMOptions& options, const nanobind::object& progress) 
 }
 
 // Returns a function that hands the share of tokens that have KV to `function`, or none for None.
-// What `function` raises stays set, and ends the call by interrupted(). Borrows `function`.
+// An exception of `function` stays set, and interrupted() ends the call with it. Borrows
+// `function`.
 [[nodiscard]] std::function<void(std::int64_t tokens, std::int64_t wanted)> progress_to(
     const nanobind::object& function);
 

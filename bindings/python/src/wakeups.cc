@@ -80,7 +80,7 @@ std::function<void()> Wakeups::notifier(std::uint64_t key) const {
 std::vector<std::uint64_t> Wakeups::take() {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto read = ::read(ready_->fd, &count, sizeof(count));
-  // What comes in between is taken here, and wakes for nothing.
+  // Keys that became ready since the read are taken here; their wakeup then finds nothing.
   const std::lock_guard lock(ready_->mutex);
   std::vector<std::uint64_t> taken = ready_->keys;
   ready_->keys.clear();

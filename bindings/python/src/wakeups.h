@@ -19,7 +19,7 @@ class Wakeups {
 
   // Readable while a key is ready. Closed with the last of these and of its notifiers.
   [[nodiscard]] int fd() const;
-  // What a stream calls when it has something; any thread.
+  // Returns the function that a stream calls when it has something; any thread may call it.
   [[nodiscard]] std::function<void()> notifier(std::uint64_t key) const;
   // The keys that are ready, each once; they are ready no more.
   [[nodiscard]] std::vector<std::uint64_t> take();

@@ -1,4 +1,5 @@
-"""What the Python tests share: models, ids, and ways to look at threads and signals. The demo model lies in the tree."""
+"""Models, ids, and ways to look at threads and signals, for the Python tests. The demo model lies in the
+tree."""
 
 import contextlib
 import gc
@@ -103,7 +104,7 @@ def ticks_during(work):
 
 
 def output_after_ctrl_c(code):
-    """What a child prints that gets Ctrl-C half a second after it has printed "ready"."""
+    """Returns the output of a child that gets Ctrl-C half a second after it has printed "ready"."""
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What wrong arguments say, and what values do when they are copied, changed or taken apart."""
+"""Tests the errors of wrong arguments, and values that are copied, changed or taken apart."""
 
 import copy
 import inspect

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cpu_only  # a GPU has its weights in a layout of its ow
 
 
 def start(store, kind=quire.LLM, **options):
-    """What a start has read and mapped, its remarks, and logits."""
+    """Opens an LLM and returns the bytes that it read and mapped, its remarks, and logits."""
     with kind(MODEL, threads=2, kv_budget="32MiB", store=store, cache_weights=True, **options) as llm:
         stats = llm.stats()
         return stats["load_bytes"], stats["mapped_weight_bytes"], llm.remarks(), llm.forward(some_ids(20)).logits

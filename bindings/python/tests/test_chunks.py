@@ -156,7 +156,7 @@ def test_generated_text_becomes_a_chunk_and_what_is_exact_about_it_is_not_comput
         before = llm.stats()["tokens_computed"]
         answer = llm.generate_from_chunks(**request, sampling_params={"temperature": 0, "max_tokens": 1})
         assert answer.reuse.grade == "exact" and llm.stats()["tokens_computed"] - before == preview.tokens_computed
-        # The same chunk serves in any other composition, where its KV is its own.
+        # This chunk serves in any other composition, where its KV is its own.
         other = llm.generate_from_chunks(**composing([ids[0], turn, ids[2], query]), sampling_params=GREEDY)
         assert other.text.strip() == "a lantern." and other.usage.cached_tokens > 0
 

@@ -94,7 +94,7 @@ class Saved:
         return done + registered
 
     def expect_whole(self):
-        """What was saved is there, to the bit: in this LLM and in another one."""
+        """Expects each saved thing to be there, to the bit: in this LLM and in another one."""
         assert {item.state for item in quire.Store(self.store).verify()} == {"ok"}
         loads = (
             (self.state, lambda: quire.CheckpointManager(self.other, self.store).load()["a"]),

@@ -266,7 +266,8 @@ def cases(name, rng):
 
 
 def complaint(site, name, parameter, value):
-    """What is wrong with how a call takes a value that it must refuse; None if it is refused by name."""
+    """Tells what is wrong with how a call takes a value that it must refuse; None if it is refused by
+    name."""
     arguments = {key: each for key, each in site.arguments(name).items() if key not in instead(parameter)}
     arguments |= {**beside(name, parameter), parameter: value}
     shown = f"{name}({parameter}={value!r:.40})"

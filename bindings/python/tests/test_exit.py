@@ -26,7 +26,8 @@ def assert_ends_quietly(program):
     assert err == ""
 
 
-# What a daemon thread does when the program ends. `llm` is open; `busy` is to be set once the thread is at work.
+# Programs of a daemon thread that runs when the program ends. `llm` is open; `busy` is to be set once the
+# thread is at work.
 AT_WORK = {
     "generates": f"busy.set(); llm.generate([10, 11], {ENDLESS})",
     "generates in a function": f"""

@@ -1,4 +1,4 @@
-"""What is left of a model in a forked child: errors that say so, and an end that waits for nobody."""
+"""Tests a model's remains in a forked child: errors that say so, and an end that waits for nobody."""
 
 import gc
 import os

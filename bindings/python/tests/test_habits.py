@@ -1,4 +1,4 @@
-"""What users of other engines try first: it works, or the error says Quire's word."""
+"""Tests the first tries of users of other engines: each works, or the error says Quire's word."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Metrics for operators. What holds in the library: src/quire/api/metrics_test.cc."""
+"""Metrics for operators. The library's own test is src/quire/api/metrics_test.cc."""
 
 import math
 import re

@@ -1,4 +1,5 @@
-"""Salts: tenants share no cached prefix, chunk or session. What holds in the library: src/quire/api/salt_test.cc."""
+"""Salts: tenants share no cached prefix, chunk or session. The library's own test is
+src/quire/api/salt_test.cc."""
 
 import threading
 

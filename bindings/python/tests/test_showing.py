@@ -1,4 +1,4 @@
-"""What a notebook, a log and a JSON file get to see of engines and outputs."""
+"""Tests how a notebook, a log and a JSON file show engines and outputs."""
 
 import copy
 import io

@@ -19,7 +19,8 @@ GUIDES = ("README.md", "docs/chunks.md", "docs/direct-inference.md", "docs/cache
 
 @pytest.fixture(scope="module")
 def mypy(tmp_path_factory):
-    """What mypy says of programs against the installed package; what it has read of others it reads once."""
+    """Returns a function that checks programs against the installed package with mypy, which reads other
+    files only once."""
     folder = tmp_path_factory.mktemp("mypy")
 
     def check(*programs):

@@ -57,7 +57,7 @@ def wrong_provenance(spans):
 
 
 def compare(expected, reason, got, is_tagged):
-    """What differs, or None."""
+    """Returns the difference as a text, or None."""
     if "spans" in got:
         text = "".join(span[0] for span in got["spans"])
         if expected is None:
@@ -74,7 +74,7 @@ def compare(expected, reason, got, is_tagged):
 
 
 def missing(folder):
-    """What the comparison lacks, or None."""
+    """Names the file or package that the comparison lacks, or returns None."""
     if not folder.is_dir():
         return f"{folder} (tools/fetch_vocabs.py)"
     return None if importlib.util.find_spec("jinja2") else "jinja2 (requirements/test.txt)"

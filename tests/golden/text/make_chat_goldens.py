@@ -3,8 +3,8 @@
     python make_chat_goldens.py
 
 Needs `jinja2` and `tokenizers` 0.23.3. The oracle is what transformers does: the template rendered to
-one string by jinja2, and that string encoded by `tokenizers`. Of texts that spell special tokens,
-which become none here, the number of special ids is kept: that of the same prompt with plain texts.
+one string by jinja2, and that string encoded by `tokenizers`. Texts that spell special tokens become none here; the
+number of special ids is kept: that of the same prompt with plain texts.
 """
 import json
 import pathlib

@@ -1,6 +1,6 @@
 // Refuses the n-th allocation that C++ asks for in one thread. Preloaded into an interpreter
-// (LD_PRELOAD), and driven through ctypes. What the engine's thread asks for is refused in
-// tests/engine/refused_memory_test.cc.
+// (LD_PRELOAD), and driven through ctypes. tests/engine/refused_memory_test.cc refuses allocations
+// of the engine's thread.
 #include <cstddef>
 #include <cstdlib>
 #include <new>
