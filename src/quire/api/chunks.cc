@@ -65,7 +65,7 @@ Result<Service> service_of(const LLM& llm) {
   return Service{std::move(runtime)};
 }
 
-// Whether contexts are computed behind nothing in this mode: behind the system chunk, the
+// Returns whether this mode computes contexts behind nothing: behind the system chunk, the
 // composition would compute them again.
 bool is_independent(const CompositionSpec& spec) {
   const ReuseMode mode = spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;

@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a failed call may not have changed.
+// State that a failed call may not have changed.
 struct Held {
   std::vector<std::string> chunks;
   double blocks_in_use = 0;

@@ -28,8 +28,8 @@ Ids chunk_ids(int first, int size) {
   return ids;
 }
 
-// What may become of a composition whose chunks others delete, and of a registration that they
-// crowd out; anything else is a fault.
+// Returns whether a composition whose chunks others delete, or a registration that they crowd out,
+// may fail so. Any other error is a fault.
 bool may_fail(ErrorCode code) {
   return code == ErrorCode::kNotFound || code == ErrorCode::kOutOfBlocks;
 }

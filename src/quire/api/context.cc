@@ -54,7 +54,7 @@ struct ContextManager::Impl {
     }
   }
 
-  // What follows an answer would wait for itself.
+  // A callback of an answer that called the context would wait for itself.
   [[nodiscard]] bool is_answering_here() const { return answering == std::this_thread::get_id(); }
   [[nodiscard]] Status check_not_answering_here() const {
     return is_answering_here()

@@ -36,7 +36,7 @@ const std::vector<std::string> kCards = {
     "The owner of the red boat is Ada.", "The captain of the blue boat is Bo and he likes tea.",
     "The owner of the green boat is Cleo, who lives in the north."};
 
-// What an active context is now, as ids.
+// Returns the ids of an active context.
 Ids active_ids(const ContextManager& context) {
   Ids ids;
   for (const ContextItem& item : context.items().value()) {

@@ -315,7 +315,7 @@ TEST_F(ContextTiers, InModeExactExplainFollowsTheTokens) {
   EXPECT_FALSE(parts.front().hit) << "it stands behind something else now";
 }
 
-// What was foretold for all items together is what asking then does.
+// A forecast for all items together equals what asking then does.
 TEST_F(ContextTiers, ExplainForetellsWhatIsReadAndWhatIsComputed) {
   ContextManager context = open({.store = store()});
   std::vector<std::string> ids;

@@ -27,7 +27,7 @@ namespace {
 constexpr unsigned kSeconds = 60;  // a limit for a child that hangs
 constexpr int kFailed = 1;
 
-// What a child that does `work` ends with: 0, kFailed, or the signal that ended it.
+// Returns the end of a child that does `work`: 0, kFailed, or the signal that ended it.
 int in_child(const std::function<void()>& work) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// What is left when chunks go: nothing of theirs, and all that is somebody else's. Oracle: the
-// blocks, counts and chunks of the moment before.
+// Chunks that go leave nothing of theirs, and all that is somebody else's. Oracle: the blocks,
+// counts and chunks of the moment before.
 #include <gtest/gtest.h>
 
 #include <chrono>

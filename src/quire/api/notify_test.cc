@@ -134,7 +134,7 @@ TEST(Notify, RingsForWhatTheEngineRefuses) {
   EXPECT_EQ(stream.next().error().code, ErrorCode::kOverflow);
   EXPECT_FALSE(stream.next().value().has_value());
   EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
-  // What the request itself says wrongly needs no engine.
+  // An error of the request itself needs no engine.
   EXPECT_EQ(llm.stream(Ids{1 << 20}, {}, bell.options()).error().code, ErrorCode::kInvalidArgument);
   llm.close();
   EXPECT_EQ(llm.stream(Ids{5}, {}, bell.options()).error().code, ErrorCode::kClosed);

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// What this thread opens while it lives cannot write to the folder, whoever runs the test.
+// Files that this thread opens while it lives cannot write to the folder, whoever runs the test.
 class ReadOnly {
  public:
   explicit ReadOnly(std::filesystem::path folder) : folder_(std::move(folder)) {

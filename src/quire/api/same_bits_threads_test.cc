@@ -150,7 +150,7 @@ class Walk {
   }
   void prompt() { note(llm_.llm().generate(joined(piece(), piece()), params())); }
   void compose() { note(llm_.generate_from_chunks(any_spec(), params())); }
-  // What others compose meanwhile stays with them.
+  // Chunks that others compose meanwhile stay with them.
   void renew() {
     EXPECT_EQ(llm_.delete_chunk(own_).value(), !own_.empty());
     own_ =
@@ -176,7 +176,7 @@ class Walk {
   Seen seen_;
 };
 
-// Of all walks, in an LLM of their own: `beside` each other, or one after the other.
+// Runs all walks in an LLM of their own: `beside` each other, or one after the other.
 std::vector<Walk::Seen> walk_all(bool beside) {
   const TemporaryFolder folder;
   ChunkedLLM llm = open_small_blocks();

@@ -264,7 +264,7 @@ TEST_F(SavedChunks, WhatDoesNotFitNowIsNoMissAndFoundLater) {
   EXPECT_EQ(looked_up(llm), Counts(3, 0));
 }
 
-// What is saved counts as there, since a run reads it.
+// A saved chunk counts as there, since a run reads it.
 TEST_F(SavedChunks, PreviewingAndExplainingReadNothingAndNeedNoBlock) {
   for (const bool in_place : {false, true}) {
     const auto [spec, before] = process_before(in_place);

@@ -1,4 +1,4 @@
-// What a store keeps of chunks and what it gives away: limits, deleting, changing, tenants.
+// Tests which chunks a store keeps and which it gives away: limits, deleting, changing, tenants.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// What a BlockList and a Sequence hold.
+// State of a BlockList and of a Sequence.
 #pragma once
 
 #include <cstdint>

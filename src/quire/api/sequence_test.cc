@@ -162,7 +162,7 @@ TEST(Sequence, AMarkOfAnotherLLMIsNone) {
   EXPECT_TRUE(sequence.rollback(own).ok());
 }
 
-// What a window of 16 has freed is computed again; the sampler stands where it stood.
+// Tokens that a window of 16 has freed are computed again; the sampler stands where it stood.
 TEST(Sequence, RolledBackBehindItsWindowItGoesOnAsBefore) {
   LLM llm = LLM::open(source_path("tests/golden/model/mistral_window"),
                       here({.block_tokens = 8, .threads = 1, .prefix_cache = false}))
@@ -377,7 +377,7 @@ TEST(Sequence, AFileOfAnotherModelOrFormatIsRefusedWithTheReason) {
             ErrorCode::kIo);
 }
 
-// What is there already needs no file, but who keeps a damaged one is told.
+// A sequence whose KV is in memory needs no file, but a caller who keeps a damaged one is told.
 TEST(Sequence, ADamagedFileIsRefusedThoughItsKvIsInMemory) {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "sequence.qkv";
@@ -410,7 +410,7 @@ TEST(Sequence, ADamagedFileIsRefusedThoughItsKvIsInMemory) {
   EXPECT_EQ(taken("nowhere"), 4);
 }
 
-// What a user of the operations keeps in mind: nothing but ids.
+// State that a user of the operations keeps in mind: nothing but ids.
 struct Copies {
   Ids ids;
   std::vector<std::pair<Mark, Ids>> marks;

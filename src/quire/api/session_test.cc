@@ -125,7 +125,7 @@ TEST(Sessions, HintsNeverChangeWhatIsComputed) {
   }
 }
 
-// The same prompt as a request of each kind that may name a session.
+// Serves one prompt by each kind of request that may name a session.
 void serve_as(LLM& llm, int way, int who, const std::string& session) {
   const Ids ids = prompt_of(who);
   const RequestOptions options{.session = session};

@@ -1,5 +1,5 @@
-// What several processes, each an engine of its own here, make of one store: what one takes out of
-// it another may still have in memory.
+// Several processes share one store, each an engine of its own here. An object that one takes out
+// of it another may still have in memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

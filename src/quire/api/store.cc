@@ -46,7 +46,7 @@ class Ratios {
  public:
   explicit Ratios(const kv_store::Store& store) : store_(store) {}
 
-  // Of all KV of the entry; 0: it has none, or a file cannot be read.
+  // Returns the ratio of all KV of the entry; 0: it has none, or a file cannot be read.
   double of(const kv_store::StoreEntry& entry) {
     Sizes all;
     for (const std::string& hash : kv_store::objects_of(entry)) {

@@ -1,4 +1,4 @@
-// The public Store. What is in it was put by the module below; its own promises are tested there.
+// The public Store. Its content was put by the module below; its own promises are tested there.
 #include "quire/store.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// What is used in memory counts as used in the store too: it does not expire there, nor go as least
-// recently used.
+// A use in memory counts as a use in the store too: the entry does not expire there, nor go as
+// least recently used.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// What the tests of the public LLM share: the demo model, seeded ids, statistics, folders that go
-// away.
+// Shares the demo model, seeded ids, statistics and temporary folders between the tests of the
+// public LLM.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ inline LLMOptions here(LLMOptions options = {}) {
 inline std::string exact_dtype() { return on_gpu() ? "bfloat16" : "float32"; }
 inline double rounding() { return on_gpu() ? 0.03 : 1e-5; }
 
-// Of the source tree: below where the test runs, or where it was built.
+// Returns a path of the source tree: below where the test runs, or where it was built.
 inline std::string source_path(const std::string& path) {
   return std::filesystem::exists(path) ? path : QUIRE_SOURCE_DIR "/" + path;
 }

@@ -1,4 +1,4 @@
-// What a public Tokenizer holds: a share of the model's text side.
+// State of a public Tokenizer: a share of the model's text side.
 #pragma once
 
 #include <memory>

@@ -36,7 +36,7 @@ class WeightsCacheTest : public ::testing::Test {
 
   LLMOptions options() const { return {.threads = 2, .store = store_, .cache_weights = true}; }
 
-  // What a start with `options` packs and maps, and the logits that it computes.
+  // Amounts that a start with `options` packs and maps, and the logits that it computes.
   struct Start {
     double read_bytes = 0, mapped_bytes = 0, weight_bytes = 0;
     std::vector<std::string> remarks;

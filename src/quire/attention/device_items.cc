@@ -158,8 +158,8 @@ void place_partials(DevicePlan& plan) {
   }
 }
 
-// Sorts the longest first: what begins last should end soon. What reads the same tokens is side by
-// side, so that the cache has them.
+// Sorts the longest first: what begins last should end soon. Items that read the same tokens are
+// side by side, so that the cache has them.
 void sort_by_length(std::vector<DevicePlan::WorkItem>& items) {
   const auto order = [](const DevicePlan::WorkItem& item) {
     return std::tuple(item.first_token - item.last_token, item.first_block, item.first_token,

@@ -47,7 +47,7 @@ float dot(std::span<const float> a, const float* b) {
   return sum;
 }
 
-// What one token gets from all rows and the heads of one KV head.
+// Returns the mass that one token gets from all rows and the heads of one KV head.
 double mass_of(const MassParams& p, const Entry& entry, std::span<const float> queries,
                std::int32_t token, int kv_head, std::span<const float> key) {
   const int group = p.shape.heads / p.shape.kv_heads;
@@ -70,7 +70,7 @@ double mass_of(const MassParams& p, const Entry& entry, std::span<const float> q
   return sum;
 }
 
-// What the tokens of one block of the run get; `block` counts from the run's first.
+// Adds the mass of the tokens of one block of the run; `block` counts from the run's first.
 void add_block_mass(const MassParams& p, std::size_t entry_index, std::span<const float> queries,
                     const tensor::PagedKVView& view, int block) {
   const Entry& entry = p.entries[entry_index];

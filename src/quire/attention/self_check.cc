@@ -43,7 +43,8 @@ constexpr int kBlockTokens = 32;
 constexpr int kBlocks = 10;
 constexpr float kScale = 0.577f;  // of queries, so that scores are exponents of 2
 
-// What the rows of the tile see: all, from inside and to inside of units and pieces, nothing.
+// Tokens that the rows of the tile see: all, from inside and to inside of units and pieces,
+// nothing.
 constexpr std::array<TokenRange, 9> kVisible = {{{0, kTokens},
                                                  {0, kTokens},
                                                  {0, kTokens},
@@ -64,7 +65,7 @@ struct CheckedTile {
   [[nodiscard]] SoftmaxState state() { return {max.data(), sum.data(), acc.data()}; }
 };
 
-// Of the queries that attend takes over KV of this type.
+// Returns the bytes of a number of the queries that attend takes over KV of this type.
 int query_bytes(const KernelTable& table, DType dtype) {
   return dtype == DType::kBFloat16 && table.bf16_queries ? 2 : 4;
 }
@@ -217,7 +218,8 @@ Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, i
   return answer;
 }
 
-// Of one row: the errors of output and lse, each as a share of what is allowed.
+// Returns the larger error of one row, of its output and its lse, each as a share of what is
+// allowed.
 double share_of_tolerance(const Answer& wanted, CheckedTile& tile, int row, DType dtype) {
   const auto at = static_cast<std::size_t>(row);
   std::span<float> values = std::span(tile.acc).subspan(at * kPaddedDim, kPaddedDim);

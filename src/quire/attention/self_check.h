@@ -26,7 +26,7 @@ struct KernelTable;  // cpu/kernel_table.h
 // milliseconds. Any thread. Throws std::bad_alloc.
 [[nodiscard]] Status self_test(device::Isa isa);
 
-// The same for the functions of any table that this machine can run.
+// Tests the functions of any table that this machine can run, with the errors above.
 [[nodiscard]] Status self_test(const KernelTable& table);
 
 }  // namespace quire::attention

@@ -27,8 +27,8 @@ TEST(AttentionSelfTest, PassesOnEveryInstructionSetOfTheMachine) {
   }
 }
 
-// As if nothing were rotated, as if rows that see all of the first piece had not seen its last
-// token, and as if the old state kept its weight.
+// These faults leave queries unrotated, hide the last token of each row, and keep the weight of the
+// old state.
 void load_unrotated(const QueryTask& task) {
   QueryTask other = task;
   const auto angles = static_cast<std::size_t>(task.rows / task.rows_per_angle * task.half);

@@ -277,7 +277,7 @@ inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
   return output;
 }
 
-// What one row and head should see: dense softmax over all entries in double precision.
+// Values that one row and head should see: dense softmax over all entries in double precision.
 struct Expected {
   std::vector<double> out;
   double lse = -std::numeric_limits<double>::infinity();

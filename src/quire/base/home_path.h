@@ -1,4 +1,4 @@
-// What a leading "~" in a path means.
+// Replaces a leading "~" in a path.
 #pragma once
 
 #include <string>

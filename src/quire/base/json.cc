@@ -203,7 +203,7 @@ Status refuse_lost(const Parsed& parsed, std::string_view what) {
                   " is beyond 64 bits; give it as a string")};
 }
 
-// Whether no number or word goes on at `place`.
+// Returns whether no number or word goes on at `place`.
 bool is_border(std::string_view text, std::size_t place) {
   constexpr std::string_view kBorders = " \t\r\n:,[]{}";
   return place >= text.size() || kBorders.find(text[place]) != std::string_view::npos;

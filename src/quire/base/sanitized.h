@@ -1,4 +1,4 @@
-// Whether a sanitizer watches: then tests that walk at random take fewer steps.
+// Tells whether a sanitizer watches: then tests that walk at random take fewer steps.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -337,7 +337,7 @@ class Blender {
     return sum;
   }
 
-  // What the query looks at in the base mode, over all heads and layers.
+  // Returns the attention of the query in the base mode, over all heads and layers.
   [[nodiscard]] Result<std::vector<double>> query_attention() {
     const std::vector<TokenId>& query = *composition_.query.chunk->tokens;
     kv::Ledger& ledger = context_.ledger;

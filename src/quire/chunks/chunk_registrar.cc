@@ -25,7 +25,7 @@
 
 namespace quire::chunks {
 
-// Says how many tokens of the drafts have KV. What is known by its text has no tokens here.
+// Says how many tokens of the drafts have KV. A chunk known by its text has no tokens here.
 void ChunkRegistrar::report(std::span<const ChunkDraft> drafts, const ChunkProgress& progress) {
   std::int64_t done = 0;
   std::int64_t wanted = 0;

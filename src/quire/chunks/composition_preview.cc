@@ -55,7 +55,7 @@ std::int64_t blocks_for(std::int64_t tokens, const kv::Ledger& ledger) {
   return (tokens + block_tokens - 1) / block_tokens;
 }
 
-// Counts blocks of segments. What begins alike may share blocks, from the first one on.
+// Counts blocks of segments. Segments that begin alike may share blocks, from the first one on.
 class DistinctBlocks {
  public:
   // How many of `blocks` are new. Cost: O(1), and O(blocks) where some are known.
@@ -74,7 +74,8 @@ class DistinctBlocks {
   std::map<BlockId, std::vector<std::span<const BlockId>>> by_first_;
 };
 
-// As take_off() does it: tokens that are computed twice come off what is reused elsewhere.
+// Adds the cost of blend as take_off() does: tokens that are computed twice come off what is reused
+// elsewhere.
 void add_blend(const BlendCost& cost, CompositionInfo& info) {
   info.tokens_computed += cost.tokens;
   info.tokens_reused = std::max<std::int64_t>(0, info.tokens_reused - cost.tokens);
@@ -84,9 +85,9 @@ void add_blend(const BlendCost& cost, CompositionInfo& info) {
 
 }  // namespace
 
-// Which saved chunks and which of their KV a run would bring back. The same decisions as those of
-// adopt() and read_variants(), in the same order, but nothing is read: KV that turns out to be
-// damaged is computed by the run.
+// Which saved chunks and which of their KV a run would bring back. Decides as adopt() and
+// read_variants() do, in the same order, but reads nothing: the run computes KV that turns out to
+// be damaged.
 class CompositionPreview::Foresight {
  public:
   Foresight(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
@@ -119,14 +120,14 @@ class CompositionPreview::Foresight {
                                   : Result<const kv::Chunk*>(&saved->second);
   }
 
-  // Whether KV that is not there comes without being computed for this run: somebody else may be at
-  // it already.
+  // Returns whether absent KV comes without being computed for this run: somebody else may be at it
+  // already.
   [[nodiscard]] bool brings(const kv::Part& part) const {
     const kv::VariantName name{part.chunk->id, part.key};
     return read_.contains(name) || prefills_.is_under_way(name);
   }
 
-  // Of KV that is neither there nor read.
+  // Returns why KV that is not there is not read either.
   [[nodiscard]] std::string why_not(const kv::Part& part) const {
     const kv::VariantName name{part.chunk->id, part.key};
     if (not_read_.contains(name) || library_.computes_instead(name)) {
@@ -204,8 +205,8 @@ void CompositionPreview::describe_exact(const kv::ResolvedComposition& compositi
   info.new_blocks = info.num_blocks - match.blocks;
 }
 
-// Chunks with KV of their own. What is missing is computed once, at its first place, all of it
-// before blend computes some again.
+// Chunks with KV of their own. Missing KV is computed once, at its first place, all of it before
+// blend computes some again.
 void CompositionPreview::describe_composed(const kv::ResolvedComposition& composition,
                                            const Foresight& foresight,
                                            CompositionInfo& info) const {
@@ -252,7 +253,7 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
   }
 }
 
-// Of the segments of a composition that meet as if each stood alone.
+// Asks the segments of a composition that meet as if each stood alone.
 std::optional<bool> CompositionPreview::each_retokenizes_alike(const CompositionInfo& info) {
   bool all_known = true;
   bool all_alike = true;

@@ -37,8 +37,7 @@ std::int64_t to_ms(double seconds) {
   return static_cast<std::int64_t>(std::min(seconds, kLongest) * 1000);
 }
 
-// What a stranger has written may be anything: a field that is not as it should be ends the
-// reading.
+// A stranger may have written anything: a field that is not as it should be ends the reading.
 Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) {
   kv::NewChunk chunk;
   QUIRE_TRY(const std::string written_for, base::get_string(object, "model", ""));

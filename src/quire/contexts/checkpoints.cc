@@ -62,7 +62,7 @@ CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
   return info;
 }
 
-// Whether the files hold KV of that kind.
+// Checks that the files hold KV of that kind.
 Status check_fit(std::span<const kv_store::KVFileRange> ranges,
                  const base::KVFingerprint& fingerprint, const tensor::KVGeometry& geometry) {
   for (const kv_store::KVFileRange& range : ranges) {

@@ -1,4 +1,4 @@
-// What asking a context now would find of its active items. What they are otherwise: context.cc.
+// Tells what asking a context now would find of its active items. Items otherwise: context.cc.
 #include <algorithm>
 #include <cstdint>
 #include <set>
@@ -22,14 +22,14 @@
 
 namespace quire::contexts {
 
-// The same decisions as those of ensure(), in the same order, but nothing is moved or computed: KV
-// that turns out to be damaged is computed by whoever asks.
+// Decides as ensure() does, in the same order, but moves and computes nothing. KV that turns out to
+// be damaged is computed by whoever asks.
 class Context::Foresight {
  public:
   Foresight(const Context& context, runtime::Runtime& runtime)
       : context_(context), pace_(runtime.tiers().reload_policy()), forecast_(pace_.forecast()) {}
 
-  // Whether the item's KV is used as it is, and why (not).
+  // Returns whether the item's KV is used as it is, and why (not).
   std::pair<bool, std::string> find(const Item& item) {
     if (item.device != nullptr) {
       return {true, kHit};

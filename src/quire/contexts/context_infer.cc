@@ -38,7 +38,7 @@
 namespace quire::contexts {
 namespace {
 
-// Whether each item has seen all before it, so that together they equal one prompt.
+// Returns whether each item has seen all before it, so that together they equal one prompt.
 bool sees_all(std::span<Item* const> items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i]->info.parents != ids_of(items.first(i))) {
@@ -48,7 +48,7 @@ bool sees_all(std::span<Item* const> items) {
   return true;
 }
 
-// What of `closing` the tokens do not end with yet.
+// Returns the part of `closing` that the tokens do not end with yet.
 std::span<const TokenId> rest_of(std::span<const TokenId> closing,
                                  std::span<const TokenId> tokens) {
   for (std::size_t have = std::min(closing.size(), tokens.size()); have > 0; --have) {
@@ -164,7 +164,7 @@ Status Context::attend(runtime::Runtime& runtime, engine::Channel& channel, Aski
   const auto says = [](const Interrupt& asked) { return asked && asked(); };
   bool aborted = false;
   std::size_t text_bytes = 0;
-  // What was asked to end before it began ends, however short it is: the first look comes at once.
+  // A request asked to end before it began ends, however short it is: the first look comes at once.
   for (int timeout_ms = polls ? 0 : -1;; timeout_ms = polls ? kInterruptPollMs : -1) {
     const bool ready = follow.on_text ? channel.wait(timeout_ms) : channel.wait_end(timeout_ms);
     const bool ended = ready && !follow.on_text;
@@ -330,7 +330,7 @@ Result<ContextAnswer> Context::infer(const std::optional<std::string>& text,
     };
   }
   QUIRE_TRY(const bool right, end_reading(arriving, leaves));
-  // What was damaged has given nothing away: it is computed now.
+  // Damaged KV has given nothing away: it is computed now.
   return right || answer.ok() ? std::move(answer) : infer_anchored(*runtime, turn, asking);
 }
 

@@ -1,4 +1,4 @@
-// Items of a context in the store. What they are otherwise: context.cc.
+// Items of a context in the store. Items otherwise: context.cc.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -184,8 +184,8 @@ Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
   return file;
 }
 
-// What cannot be begun is left to who needs the item, and so is all KV where computing is faster.
-// Only active items: nobody may move their KV meanwhile.
+// A read that cannot be begun is left to who needs the item, and so is all KV where computing is
+// faster. Only active items: nobody may move their KV meanwhile.
 Context::Arriving Context::begin_reading(runtime::Runtime& runtime, std::span<Item* const> items) {
   Arriving arriving;
   std::vector<std::shared_ptr<const kv_store::KVFile>> files;

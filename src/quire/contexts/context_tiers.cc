@@ -1,5 +1,5 @@
-// Where the KV of a context's items is, and which goes first when memory is short. What items are
-// otherwise: context.cc.
+// Where the KV of a context's items is, and which goes first when memory is short. Items otherwise:
+// context.cc.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -114,7 +114,7 @@ Result<bool> Context::make_room(runtime::Runtime& runtime) {
     return false;
   }
   QUIRE_TRY_STATUS(move_to_host(runtime, *first));
-  // What the store does not take stays in host memory: the blocks are free all the same.
+  // Items that the store does not take stay in host memory: the blocks are free all the same.
   [[maybe_unused]] const Status shrunk = shrink_host(runtime);
   QUIRE_TRY([[maybe_unused]] const auto freed, runtime.engine().stats());  // with what was given up
   return true;
@@ -126,8 +126,8 @@ Status Context::move_to_host(runtime::Runtime& runtime, Item& item) {
   return {};
 }
 
-// What is in host memory beyond the limit goes on to the store, or without one nowhere. Nothing is
-// lost when the store cannot be written.
+// Items beyond the limit of host memory go on to the store, or without one nowhere. Nothing is lost
+// when the store cannot be written.
 Status Context::shrink_host(runtime::Runtime& runtime) {
   std::int64_t bytes = 0;
   for (const auto& item : items_) {

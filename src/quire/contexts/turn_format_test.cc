@@ -38,7 +38,7 @@ TokenId token(const engine::TextBundle& text, const std::string& spelling) {
   return ids.front();
 }
 
-// What a template shows of the model's variables, or the error.
+// Returns the model's variables as a template shows them, or the error.
 std::string shown(const std::string& source, base::Json variables = base::Json::object()) {
   const auto prompt =
       render_chat(with_template(source), base::Json::array(), false, std::move(variables));

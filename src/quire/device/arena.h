@@ -11,11 +11,11 @@
 
 namespace quire::device {
 
-// One thread at a time. What it gave may outlive it.
+// One thread at a time. Memory that it gave may outlive it.
 class Arena {
  public:
-  // Takes memory from the system by so many bytes, or by what is asked for if that is more. What
-  // has not been written to costs addresses only.
+  // Takes memory from the system by so many bytes, or by what is asked for if that is more. Memory
+  // that was never written to costs addresses only.
   explicit Arena(std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
 
   // Uninitialised, 64-byte aligned; null when the system refuses. The memory goes back when all

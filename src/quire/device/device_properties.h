@@ -1,4 +1,5 @@
-// What the planner and the kernels ask of a GPU, and which GPUs are refused. No CUDA header.
+// Properties of a GPU that the planner and the kernels ask for, and the refusal of some GPUs. No
+// CUDA header.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ class PoolBlock {
   ~PoolBlock();
 
   [[nodiscard]] std::byte* data() const { return data_; }
-  // What was asked for, 0 when empty.
+  // Bytes that were asked for, 0 when empty.
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
@@ -84,7 +84,7 @@ class MemoryPool {
 
   [[nodiscard]] PoolStats stats() const;
 
-  // What allocate(bytes) takes from the source when nothing fits.
+  // Returns the bytes that allocate(bytes) takes from the source when nothing fits.
   [[nodiscard]] static std::int64_t rounded(std::int64_t bytes);
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// What the driver would say: which blocks it gave out, and how much it has.
+// Stands for the driver: which blocks it gave out, and how much it has.
 struct Ledger {
   std::map<std::byte*, std::int64_t> held;
   std::int64_t capacity = std::int64_t{1} << 40;

@@ -32,7 +32,7 @@ class PoolBuffer {
   [[nodiscard]] T* data() const { return reinterpret_cast<T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const { return bytes() / sizeof(T); }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(block_.bytes()); }
-  // Of a DeviceBuffer only addresses: what it shows lies on the device.
+  // Shows addresses alone for a DeviceBuffer: its bytes lie on the device.
   [[nodiscard]] std::span<T> span() const { return {data(), size()}; }
 
  private:

@@ -92,7 +92,7 @@ class Bench {
   // Work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
   [[nodiscard]] Status decode(std::int32_t depth);
-  // Of `batch` requests behind `own` cached tokens each, or behind the shared ones.
+  // Measures `batch` requests behind `own` cached tokens each, or behind the shared ones.
   [[nodiscard]] Status batched_decode(std::int32_t batch, std::int32_t own);
   // restore, fork, compose of `depth` cached tokens; nothing for less than a block. A sliding
   // window forgets what a file or a chunk would hold: of such a model fork alone.

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::int32_t kRoomTokens = 8192;  // for so many memory is asked for at once
 
-// Whether a stop string in the text of the last of so many tokens ends the output.
+// Returns whether a stop string in the text of the last of so many tokens ends the output.
 bool may_stop(std::size_t tokens, const SamplingParams& params) {
   return std::cmp_greater(tokens, params.min_tokens);
 }
@@ -183,7 +183,7 @@ void ActiveRequest::deliver() {
   }
 }
 
-// What the request holds of others' goes before its caller sees the end.
+// Things of others that the request holds go before its caller sees the end.
 void ActiveRequest::release() {
   request_.observer.reset();
   request_.composed.reset();

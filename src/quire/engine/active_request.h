@@ -51,7 +51,7 @@ struct ComposedPrompt {
   ReuseReport reuse;
 };
 
-// What a caller asks for. Checked by Engine::submit.
+// A request as its caller makes it. Checked by Engine::submit.
 struct NewRequest {
   RequestKind kind = RequestKind::kGenerate;
   std::vector<TokenId> prompt;
@@ -105,9 +105,8 @@ class ActiveRequest {
   [[nodiscard]] bool accept(sampling::SampledToken token);
   // The error of text that takes more work than text::kWorkOfCall allows.
   [[nodiscard]] Status text_status() const;
-  // Keeps logits rows of a forward request.
-  // Of rows from `first` on, an index into the sequence's own tokens. A request that has made way
-  // for others begins again: rows that come twice replace what was there.
+  // Keeps logits rows of a forward request. `first` is an index into the sequence's own tokens. A
+  // request that has made way for others begins again: rows that come twice replace what was there.
   void add_logits(std::int32_t first, std::span<const float> logits, std::int64_t vocab_size);
 
   // Sends a streaming caller what accept has gathered since the last call. Call after the request's
@@ -118,7 +117,7 @@ class ActiveRequest {
   void fail(Error error);
 
  private:
-  // Of this request.
+  // Token ids that this request has sampled.
   [[nodiscard]] std::span<const TokenId> sampled_ids() const;
   [[nodiscard]] bool take_text(std::string_view text);
   void push_delta();

@@ -17,7 +17,7 @@
 namespace quire::engine {
 namespace {
 
-// What the caller of such a request reads.
+// Returns the grade that the caller of such a request reads.
 ReuseGrade reported(NewRequest request) {
   request.prompt = {1, 2, 3};
   ActiveRequest active(RequestId{1}, std::move(request), 0, nullptr, {});
@@ -49,7 +49,7 @@ class Rows {
     std::iota(logits.begin(), logits.end(), static_cast<float>(first));
     active_.add_logits(first, logits, 1);
   }
-  // Whether they are [first, end), and what they stand on is said to be cached.
+  // Expects the rows [first, end), and the tokens before them reported as cached.
   void expect(std::int32_t first, std::int32_t end, std::int64_t cached_tokens) {
     active_.end(FinishReason::kLength);
     const ForwardOutput output = active_.channel()->take_forward().value();

@@ -137,7 +137,7 @@ BlockId BatchBuilder::shared_block(std::size_t run, std::int32_t piece,
   return open_[run].blocks[static_cast<std::size_t>(first)];
 }
 
-// Whether two open runs have the same KV in this canonical piece, in the same blocks.
+// Returns whether two open runs have the same KV in this canonical piece, in the same blocks.
 bool BatchBuilder::share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                std::int32_t block_tokens) const {
   const BlockId first = shared_block(a, piece, block_tokens);
@@ -192,7 +192,7 @@ void BatchBuilder::add_open(OpenRange range, std::int32_t piece, std::int32_t bl
   }
 }
 
-// What the runs of a group share from `piece` on, and then what they do not.
+// Adds the pieces that the runs of a group share from `piece` on, and then those that they do not.
 void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t block_tokens) {
   const std::size_t lead = open_order_[group.begin].run;
   const auto all_share = [&](std::int32_t next) {

@@ -155,7 +155,7 @@ TEST_F(BatchBuilderTest, WithoutSharingEveryUseIsAnEntry) {
   EXPECT_EQ(build(runs).entries.size(), 3U);
 }
 
-// What a row sees, in the order in which it is merged, but for the row's own number.
+// Entries that a row sees, in the order in which they are merged, but for the row's own number.
 using Seen = std::vector<
     std::tuple<std::vector<std::int32_t>, std::int32_t, std::int32_t, std::int32_t, std::int32_t>>;
 

@@ -56,7 +56,7 @@ class Channel {
   // Caller side.
   // Waits at most `timeout_ms` (negative: for ever); true when a delta or the end is there.
   [[nodiscard]] bool wait(int timeout_ms);
-  // The same for the end of the request.
+  // Waits at most `timeout_ms` for the end of the request.
   [[nodiscard]] bool wait_end(int timeout_ms);
   // The next delta, waiting for it; nullopt once the request has ended and all were taken.
   [[nodiscard]] Result<std::optional<Delta>> next();
@@ -65,7 +65,7 @@ class Channel {
   // Waits for the end.
   [[nodiscard]] Result<GenerationOutput> take_generation();
   [[nodiscard]] Result<ForwardOutput> take_forward();
-  // Of a request that has ended, its output taken or not; 0 of one that has failed.
+  // Cached tokens of a request that has ended, its output taken or not; 0 of one that has failed.
   [[nodiscard]] std::int64_t cached_tokens();
   [[nodiscard]] std::int64_t computed_tokens() const { return computed_tokens_; }
 

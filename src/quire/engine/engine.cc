@@ -51,7 +51,7 @@ int thread_count(std::int32_t wanted) {
   return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// What requests with a common beginning read together.
+// Returns the tokens that requests with a common beginning read together.
 std::int32_t shared_tokens(const EngineOptions& options) {
   return options.device != "cpu" && options.deterministic ? attention::kFixedRangeTokens
                                                           : attention::kPieceTokens;

@@ -45,7 +45,7 @@ constexpr std::int32_t kPresetPositions = 1 << 20;
 
 bool is_preset(std::string_view model) { return model.starts_with(kPresetPrefix); }
 
-// Whether a path that locate gave is a GGUF file, and not a folder.
+// Returns whether a path that locate gave is a GGUF file, and not a folder.
 bool is_gguf(const std::string& located) {
   std::error_code failure;
   return !fs::is_directory(located, failure);
@@ -374,7 +374,7 @@ Status set_template(const std::string& named, TextBundle& text) {
   return {};
 }
 
-// What the weights of a model on disk come from.
+// Files and config that the weights of a model on disk come from.
 struct Source {
   weights::ModelFiles model_files;
   model::ModelConfig config;

@@ -1,5 +1,5 @@
-// What a model gives beside its weights. A GGUF file: ends of text, and text at all. A folder: a
-// chat template.
+// Tests the parts of a model beside its weights. A GGUF file: ends of text, and text at all. A
+// folder: a chat template.
 #include "quire/engine/model_bundle.h"
 
 #include <gmock/gmock.h>
@@ -108,7 +108,7 @@ TEST_F(GgufBundle, StopsAtTokensThatEndATurnBesideTheOneThatTheFileStates) {
   EXPECT_THAT(bundle->eos_token_ids, UnorderedElementsAre(1, 2));
 }
 
-// As a folder without tokenizer: it takes token ids.
+// It takes token ids, like a folder without tokenizer.
 TEST_F(GgufBundle, AFileWithoutVocabularyLoadsWithoutText) {
   const auto bundle = load();
   ASSERT_TRUE(bundle.ok()) << bundle.error().message;

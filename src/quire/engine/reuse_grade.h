@@ -1,5 +1,5 @@
-// What a reuse is reported as. Inside the engine a grade compares with a cold prefill of the same
-// arithmetic; to a caller kExact promises the bits themselves.
+// Grades that a reuse is reported as. Inside the engine a grade compares with a cold prefill of the
+// same arithmetic; to a caller kExact promises the bits themselves.
 #pragma once
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 // decides nothing: what is said goes to the ledger, which evicts by it (kv/eviction_order.h).
 //
 // A session begins with the first request or retention that names it, and ends when it is closed.
-// Of kMostSessions open ones the least recently named is forgotten: its KV is then evicted like
-// that of requests without a session.
+// When kMostSessions are open, the least recently named one is forgotten: its KV is then evicted
+// like that of requests without a session.
 #pragma once
 
 #include <cstddef>
@@ -48,9 +48,9 @@ class SessionService {
   [[nodiscard]] static Status check_id(const std::string& id);
   // `argument`: what the caller calls it, "salt" or "tenant".
   [[nodiscard]] static Status check_salt(const char* argument, const std::string& salt);
-  // Of a request, which may be nobody's.
+  // Checks the session and salt of a request, which may name none.
   [[nodiscard]] static Status check_user(const RequestOptions& options);
-  // The same behind something that has this salt, or none: a request brings that one or none.
+  // Checks a request behind something that has this salt, or none: it brings that one or none.
   // `message`: when it brings another.
   [[nodiscard]] static Status check_user(const RequestOptions& options, const std::string& salt,
                                          const char* message);

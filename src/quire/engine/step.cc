@@ -178,7 +178,7 @@ std::int64_t rows_of(const RunningStep& running) {
       [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
 }
 
-// What happens between the layers of a step that is launched.
+// Called between the layers of a step that is launched.
 struct LayerTurn {
   Step& step;
   RunningStep& running;

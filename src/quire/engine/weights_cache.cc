@@ -38,8 +38,8 @@ std::string absolute_path(const fs::path& path) {
   return (failure ? path : whole).string();
 }
 
-// What is packed, and how. Neither where the model lies nor which kernels will compute is part of
-// it: packed bytes depend on neither.
+// Returns the key of packed weights and of how they are packed. Neither where the model lies nor
+// which kernels will compute is part of it: packed bytes depend on neither.
 std::string key_of(const WeightsCache::Model& model) {
   base::FieldHasher hasher;
   hasher.add("packed weights").add_int(kernels::kPackingVersion);

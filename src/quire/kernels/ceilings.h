@@ -1,4 +1,4 @@
-// What this machine can do at best, measured: the numbers that speeds are reported as ratios of.
+// Measures the best that this machine can do: the numbers that speeds are reported as ratios of.
 // Each takes some tenths of a second and should run while nothing else does.
 #pragma once
 

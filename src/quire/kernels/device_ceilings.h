@@ -1,4 +1,4 @@
-// What an accelerator can do at most: the floors of benchmarks, measured in the same run.
+// Measures the most that an accelerator can do: the floors of benchmarks, in the same run.
 #pragma once
 
 #include "quire/device/accelerator.h"

@@ -25,7 +25,7 @@ struct HeadRows {
   std::int64_t heads = 0;
 };
 
-// The same over each head of each row, in place (QK norm of Qwen3); weight [head_dim].
+// Normalises each head of each row so, in place (QK norm of Qwen3); weight [head_dim].
 void rms_norm_heads(const KernelContext& context, const HeadRows& x, std::span<const float> weight,
                     double epsilon);
 

@@ -25,7 +25,7 @@ constexpr std::int64_t kPanelQuantum = 4;
 constexpr std::int64_t kTasksPerThread = 6;
 constexpr std::int64_t kStreamTasksPerThread = 64;
 constexpr std::int64_t kStreamRows = 32;
-// Of these rows a tile may be several panels wide; with more of them a turn is long enough.
+// Up to so many rows a tile may be several panels wide; with more of them a turn is long enough.
 constexpr std::int64_t kSingleTileRows = 8;
 constexpr std::int64_t kPanelsPerTurn = 2;
 // Weight bytes that one thread reads in about the time of a hand-off.
@@ -45,7 +45,7 @@ struct Grid {
   std::int64_t panel_tasks = 1;
 };
 
-// Of `panels` panels, or pairs of them, that hold all weights.
+// Cuts `panels` panels, or pairs of them, that hold all weights, into tasks.
 Grid make_grid(const PackedWeights& weights, std::int64_t panels, std::int64_t rows,
                RowFormat format, int threads) {
   Grid grid;

@@ -59,8 +59,8 @@ struct RowNorm {
 void pack_normed_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
                       const RowNorm& norm, PackedRows& packed);
 
-// What happens to a finished output row, in this order: out = product + bias[column]; then, if
-// `accumulate`, out is added to what `out` held before (residual).
+// Work on a finished output row: first out = product + bias[column]; then, if `accumulate`, the
+// former `out` is added (residual).
 struct Epilogue {
   std::span<const float> bias;  // [columns] or empty
   bool accumulate = false;
@@ -86,8 +86,8 @@ struct GatedRows {
 
 // The first half of a gated MLP for many rows: gated = pack(silu(gate) * up), where gate and up are
 // the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or nothing.
-// The same bits as linear, silu_mul and pack_rows, one after the other, but of gate and up only a
-// few panels are there at a time. Precondition: can_gate(weights). Cost as linear.
+// The bits are those of linear, silu_mul and pack_rows in turn, but only a few panels of gate and
+// up are there at a time. Precondition: can_gate(weights). Cost as linear.
 void linear_gated(const KernelContext& context, const PackedWeights& weights,
                   const PackedRows& packed, std::span<const float> bias, const GatedRows& gated,
                   LinearScratch& scratch);

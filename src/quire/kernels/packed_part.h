@@ -18,7 +18,7 @@ struct PackedPart {
   std::span<const std::byte> bytes;
 };
 
-// Of its shape; nothing for one that no part has.
+// Returns the bytes of its shape; nothing for one that no part has.
 [[nodiscard]] inline std::optional<std::int64_t> bytes_of(const PackedPart& part) {
   if (part.format) {
     return packed_bytes(*part.format, part.columns, part.depth);

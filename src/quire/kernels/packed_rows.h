@@ -25,8 +25,8 @@ namespace quire::kernels {
 
 inline constexpr int kBlockRows = 16;
 
-// What the products with such weights take. Sets without dots of bf16 pairs multiply bf16 weights
-// with fp32 values.
+// Returns the format of rows that the products with such weights take. Sets without dots of bf16
+// pairs multiply bf16 weights with fp32 values.
 [[nodiscard]] inline RowFormat row_format_for(const KernelTable& table, WeightFormat format) {
   return table.row_formats[static_cast<std::uint8_t>(format)];
 }
@@ -47,7 +47,7 @@ class PackedRows {
   [[nodiscard]] std::int64_t steps() const { return (depth_ + kStepDepth - 1) / kStepDepth; }
   [[nodiscard]] std::int64_t blocks() const { return (rows_ + kBlockRows - 1) / kBlockRows; }
 
-  // Of row `row`, the first of a block.
+  // Returns the values of row `row`, the first of a block.
   [[nodiscard]] std::byte* values(std::int64_t row) {
     return values_.data() + row * steps() * kStepDepth * value_bytes(format_);
   }

@@ -146,7 +146,7 @@ class RegistryStress {
     const auto found = model_.find(id);
     return found == model_.end() ? nullptr : &found->second;
   }
-  // What find() would find; expired ones go.
+  // Returns the chunk that find() would find; expired ones go.
   ModelChunk* listed(const std::string& id) {
     ModelChunk* chunk = known(id);
     if (chunk != nullptr && has_expired(*chunk)) {
@@ -181,7 +181,8 @@ class RegistryStress {
     ++chunk.accesses;
   }
 
-  // What beginning must be refused with; nullopt, and the model has evicted, when it is not.
+  // Returns the error with which beginning must be refused; nullopt, and the model has evicted,
+  // when it is not.
   std::optional<ErrorCode> make_room(int chunks, int wanted,
                                      const std::vector<std::string>& spared) {
     if (wanted > config_.max_blocks) {

@@ -80,7 +80,7 @@ class Yielding {
   }
   void take(std::string_view salt, std::int64_t blocks) { held_[salt] -= blocks; }
 
-  // Of those that `can` give something, the one whose turn it is.
+  // Returns the salt whose turn it is among those that `can` give something.
   [[nodiscard]] std::optional<std::string_view> next(
       const std::function<bool(std::string_view)>& can) const {
     const std::int64_t share = limit_ / std::max<std::int64_t>(1, std::ssize(held_));

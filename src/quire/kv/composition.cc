@@ -40,7 +40,7 @@ Result<Part> part_of(const FindChunk& find, const std::string& id, ChunkType typ
 
 std::int64_t tokens_of(const Part& part) { return std::ssize(*part.chunk->tokens); }
 
-// What blend starts from, or the mode itself.
+// Returns the mode that blend starts from, or the mode itself.
 ReuseMode base_mode(const CompositionSpec& spec) {
   return spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
 }
@@ -86,7 +86,7 @@ Status check_starts(std::span<const std::int32_t> starts, std::size_t num_segmen
   return {};
 }
 
-// What is wrong whatever the chunks are; `num_segments` of them, system and query included.
+// Refuses what is wrong whatever the chunks are; `num_segments` of them, system and query included.
 Status check_spec(const CompositionSpec& spec, std::size_t num_segments, bool windowed) {
   QUIRE_TRY_STATUS(check_mode(spec, windowed));
   if (spec.positions == Positions::kFixed) {
@@ -113,7 +113,7 @@ Status check_blended(const Blend& blend, std::int64_t num_tokens) {
   return {};
 }
 
-// What contexts are computed behind, in this mode.
+// Returns the chunk that contexts are computed behind, in this mode.
 std::string before_contexts(const CompositionSpec& spec) {
   if (base_mode(spec) == ReuseMode::kAnchored) {
     return spec.system_chunk_id;
@@ -168,7 +168,7 @@ Status set_gaps(ResolvedComposition& composition) {
   return {};
 }
 
-// Whether every part begins where the one before it ends, as in a plain prompt.
+// Returns whether every part begins where the one before it ends, as in a plain prompt.
 bool in_line(const ResolvedComposition& composition) {
   std::int64_t next =
       composition.parts.empty() ? composition.query.position : composition.parts.front().position;
@@ -181,7 +181,8 @@ bool in_line(const ResolvedComposition& composition) {
   return composition.query.position == next;
 }
 
-// Whether every token of a context is computed again. A list may name others too, and some twice.
+// Returns whether every token of a context is computed again. A list may name others too, and some
+// twice.
 bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& composition) {
   if (spec.mode != ReuseMode::kBlend || spec.blend.selector == Selector::kNone) {
     return false;
@@ -198,7 +199,7 @@ bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& comp
          }) == end - first;
 }
 
-// What the result equals: nothing was left out of anybody's sight when at most one context follows
+// Returns the grade of the result. Every token sees all before it when at most one context follows
 // the system chunk, at the distances of a plain prompt.
 ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition) {
   if (spec.mode == ReuseMode::kExact) {

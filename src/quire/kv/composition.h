@@ -44,7 +44,7 @@ struct ResolvedComposition {
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 [[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
                                                   const CompositionSpec& spec, bool windowed);
-// Of the chunks that the tenant `salt` has in a registry, valid until it changes.
+// Resolves among the chunks that the tenant `salt` has in a registry, valid until it changes.
 [[nodiscard]] Result<ResolvedComposition> resolve(ChunkRegistry& registry, std::string_view salt,
                                                   const CompositionSpec& spec, bool windowed);
 

@@ -74,7 +74,7 @@ class CompositionTest : public testing::Test {
     EXPECT_FALSE(composition.ok());
     return composition.ok() ? ErrorCode::kInternal : composition.error().code;
   }
-  // Of all parts and the query.
+  // Returns the positions of all parts and the query.
   std::vector<std::int32_t> positions(const CompositionSpec& what) {
     const ResolvedComposition composition = resolved(what);
     std::vector<std::int32_t> positions;

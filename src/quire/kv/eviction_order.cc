@@ -248,7 +248,7 @@ double EvictionOrder::distance(TimePoint due) const {
   return std::abs(seconds(due) - seconds(now_));
 }
 
-// What the claims on one thing say together: the best counts.
+// Sums up the claims on one thing: the best counts.
 class EvictionOrder::Claims {
  public:
   // `wanted`: by somebody who says nothing.

@@ -12,9 +12,9 @@
 //      Without sessions this is least recently used first.
 //
 // A session has one claim: it hangs at the deepest cached block of its last request, and speaks for
-// the blocks above too. When a block goes, its claims move to its parent. Of several claims the
-// best one counts, and a block that others have used as well counts as claimed by somebody who says
-// nothing: so nothing that is shared goes first because one of its sessions was closed.
+// the blocks above too. When a block goes, its claims move to its parent. The best of several
+// claims counts. A block that others have used as well counts as claimed by somebody who says
+// nothing. So no shared block goes first because one of its sessions was closed.
 //
 // Arrays are indexed by block id; only opening a session may allocate. Cost: O(log blocks) for each
 // block that enters, leaves or is chosen, plus O(claims) at that block.
@@ -49,7 +49,7 @@ class EvictionOrder {
   // Nobody returns: what it alone has used goes first. The handle is stale once its requests have
   // ended and its blocks are gone.
   void close_session(SessionRef session);
-  // As if it had never said anything.
+  // Treats the session as if it had never said anything.
   void forget_session(SessionRef session);
   [[nodiscard]] std::int32_t num_sessions() const { return num_open_; }
   // A request of the session begins: what was expected has happened. It ends, and its KV is cached

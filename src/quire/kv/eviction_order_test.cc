@@ -341,7 +341,7 @@ class Model {
     int last_use = 0;
     std::vector<int> users;  // sessions, -1: nobody's requests
   };
-  // As far as the order depends on it: dead, when it ended, priority, distance.
+  // Worth as far as the order depends on it: dead, when it ended, priority, distance.
   using Worth = std::tuple<bool, int, int, int>;
 
   int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint32_t>(bound)); }

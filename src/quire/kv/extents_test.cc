@@ -1,5 +1,5 @@
 // Where the blocks of chunks lie in a pool that is full and has been churned: chunks come and go,
-// chats grow, end and come back, requests compose chunks. The same walk without extents must evict,
+// chats grow, end and come back, requests compose chunks. That walk without extents must evict,
 // find and forget exactly the same.
 #include <gtest/gtest.h>
 
@@ -63,7 +63,8 @@ class Churn {
     (void)ledger_.take_copies();
   }
 
-  // Of the blocks of all chunks those in runs of at least an extent, or in one with all of a chunk.
+  // Returns the share of chunks' blocks that lie in runs of at least an extent, or in one with all
+  // of a chunk.
   double share_in_extents() {
     double blocks = 0;
     double good = 0;
@@ -117,7 +118,8 @@ class Churn {
     ledger_.sequences().advance(id, count);
   }
 
-  // Of 50 to 400 tokens; computed as plain text or composed, whose blocks are never cached.
+  // Adds a chunk of 50 to 400 tokens; computed as plain text or composed, whose blocks are never
+  // cached.
   void add_chunk() {
     const auto tokens = new_tokens(50 + below(351));
     const std::string id = std::to_string(++last_chunk_);

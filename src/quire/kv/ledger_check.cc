@@ -27,7 +27,7 @@ Status broken(const char* invariant, const Args&... what) {
           base::str_cat("ledger invariant ", invariant, " is broken: ", what...)};
 }
 
-// What the holders say about one block.
+// Claims of the holders on one block.
 struct BlockUse {
   std::int32_t users = 0;       // tables that hold it
   std::int32_t readable = 0;    // slots from the first that some table covers
@@ -140,7 +140,7 @@ class Checker {
     return {};
   }
 
-  // Whether block `i` of an open run is indexed behind the one before it.
+  // Returns whether block `i` of an open run is indexed behind the one before it.
   [[nodiscard]] bool stands_behind(const Sequence& sequence, std::int32_t i) const {
     const BlockTable& blocks = sequence.open().blocks;
     const BlockRef parent = shared_.index().parent_of(blocks.ref(i));

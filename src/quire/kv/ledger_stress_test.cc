@@ -34,7 +34,7 @@ Value next_value(Value before, TokenId token) {
   return value ^ (value >> 29);
 }
 
-// Of plain sequences: what is computed for one salt is of no use to another.
+// Returns the start of plain sequences: KV computed for one salt is of no use to another.
 Value plain_start(const std::string& salt) { return 1 + 4 * salt.size(); }
 
 struct ModelSequence {
@@ -188,7 +188,7 @@ class LedgerStress {
     fill_room(id, saved - there);
   }
 
-  // What sessions say never changes what a sequence shows. Some handles are stale.
+  // Hints of sessions never change what a sequence shows. Some handles are stale.
   SessionRef& any_session() {
     SessionRef& session = sessions_said_[static_cast<std::size_t>(below(4))];
     if (session == SessionRef()) {
@@ -373,7 +373,7 @@ class LedgerStress {
     }
   }
 
-  // What the scheduler relies on when it preempts.
+  // The scheduler relies on this when it preempts.
   void drop_several() {
     std::vector<SeqId> ids;
     for (const auto& [id, model] : sequences_) {

@@ -317,7 +317,7 @@ TEST(Ledger, RollbackToWhereTheWindowHasFreedIsRefused) {
   EXPECT_TRUE(ledger.sequences().rollback(id, 0).ok()) << "nothing of it is needed";
 }
 
-// As of a saved sequence, whose window has freed what comes first.
+// A saved sequence whose window has freed what comes first is stored so.
 TEST(Ledger, StoredKvBeginsBehindTheBlocksThatTheWindowHasFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
   const SeqId id = ledger.sequences().open(tokens_of(30), true);

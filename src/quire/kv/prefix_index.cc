@@ -36,7 +36,7 @@ std::uint64_t mixed(std::uint64_t hash, const Values& values) {
   return hash ^ (hash >> 32);
 }
 
-// What the paths of a salt begin with.
+// Returns the hash that the paths of a salt begin with.
 std::uint64_t hash_of_salt(std::string_view salt) { return mixed(kOdd, salt); }
 
 }  // namespace

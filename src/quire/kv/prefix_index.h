@@ -6,11 +6,11 @@
 // construction but for a salt of which nothing is known. Children are found by hash; a hash is a
 // hint, so parent and tokens are compared.
 //
-// What may be evicted is an unused node with no unused child; which of them goes is decided by
-// EvictionOrder. A node takes its whole subtree along, because without it nothing below can be
-// found. Without a window all of a node's descendants are unused when it is, so it is a leaf and
-// exactly one block goes. With a window the first blocks of a running sequence are released alone;
-// when they are evicted the blocks after them leave the index too.
+// Only an unused node with no unused child may be evicted; EvictionOrder decides which of them
+// goes. A node takes its whole subtree along, because without it nothing below can be found.
+// Without a window all of a node's descendants are unused when it is, so it is a leaf and exactly
+// one block goes. With a window the first blocks of a running sequence are released alone; when
+// they are evicted the blocks after them leave the index too.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +68,7 @@ class PrefixIndex {
   void insert(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
               SessionRef session = {});
 
-  // Whether this very block (not a later tenant of its id) is known; roots are.
+  // Returns whether this very block (not a later tenant of its id) is known; roots are.
   [[nodiscard]] bool contains(BlockRef block) const;
   [[nodiscard]] bool is_unused(BlockRef block) const;
 
@@ -82,7 +82,7 @@ class PrefixIndex {
   // known.
   void move(BlockRef from, BlockRef to);
 
-  // What sessions say, and the time.
+  // Hints of sessions, and the time.
   [[nodiscard]] EvictionOrder& order() { return order_; }
   [[nodiscard]] const EvictionOrder& order() const { return order_; }
 
@@ -145,7 +145,7 @@ class PrefixIndex {
   void drop_root(std::int32_t id);
   [[nodiscard]] const Gone* last_gone(std::uint64_t hash) const;
   [[nodiscard]] std::int32_t& bucket_of(std::uint64_t hash);
-  // What says where the list of its bucket goes on with it.
+  // Returns the link from which the list of its bucket goes on with it.
   [[nodiscard]] std::int32_t& link_to(std::int32_t id);
   void remember_gone(BlockRef block, PrefixMiss::Why why);
   void remove_leaf(std::int32_t id);

@@ -38,7 +38,7 @@ class SharedBlocks {
   [[nodiscard]] std::int64_t num_evictions(PrefixMiss::Why why) const {
     return num_evictions_[static_cast<std::size_t>(why)];
   }
-  // What sessions say, and the time.
+  // Hints of sessions, and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
   // Takes `count` blocks, evicting cached ones in their order where too few are free. Behind
@@ -63,16 +63,17 @@ class SharedBlocks {
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
   void retain(BlockRef block);
-  // The same for a request of `session`, which found the block in the index.
+  // Retains the block for a request of `session`, which found it in the index.
   void adopt(BlockRef block, SessionRef session);
   void release(BlockRef block);
 
-  // Whether somebody else (the index counts) holds the block too, so that it may not be written.
+  // Returns whether somebody else (the index counts) holds the block too, so that it may not be
+  // written.
   [[nodiscard]] bool is_shared(BlockRef block) const { return pool_.references(block.id) > 1; }
   // Holders but the index.
   [[nodiscard]] std::int32_t num_users(BlockRef block) const;
 
-  // As PrefixIndex::root.
+  // Returns PrefixIndex::root.
   [[nodiscard]] BlockRef root(std::string_view salt) { return index_.root(salt); }
   // Makes `block`, full of `tokens` and held by the caller, findable behind `parent`, unless these
   // tokens are known there. Returns the block that is found now. Precondition: `parent` is known.

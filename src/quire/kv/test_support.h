@@ -1,4 +1,4 @@
-// What the tests of the ledger share: prompts, computing them, looking at blocks.
+// Prompts, computing them, and looking at blocks, for the tests of the ledger.
 #pragma once
 
 #include <gtest/gtest.h>

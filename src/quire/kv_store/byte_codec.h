@@ -64,7 +64,8 @@ class ByteReader {
     const auto bytes = get_bytes(count);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-  // Whether `count` elements of `size` bytes can follow: to be asked before making room for them.
+  // Returns whether `count` elements of `size` bytes can follow: to be asked before making room for
+  // them.
   [[nodiscard]] bool holds(std::uint64_t count, std::size_t size) {
     failed_ = failed_ || count > rest_.size() / size;
     return !failed_;

@@ -62,7 +62,7 @@ class CheckpointsOfAWindow : public ::testing::Test {
     return checkpoints.save("", {&live, 1}, pool_).value();
   }
 
-  // What was saved reads back, from the first block that is there on.
+  // Expects the saved sequence to read back, from the first block that is there on.
   void expect_saved(const CheckpointManager& checkpoints, const Checkpoint& saved,
                     const LiveSequence& live) {
     const auto read = checkpoints.tokens_of(saved.sequences[0]);
@@ -152,7 +152,7 @@ TEST_F(CheckpointsOfAWindow, WhoseLostTokensAreDamagedAreRefused) {
   expect_saved(checkpoints, save(checkpoints, live), live);
 }
 
-// Of a stranger: ranges that are all right by themselves, in an order that nobody has written.
+// A stranger's file: ranges that are all right by themselves, in an order that nobody has written.
 TEST_F(CheckpointsOfAWindow, ThatHaveLostWhatTheirWindowStillSeesAreRefused) {
   CheckpointManager checkpoints = manager();
   LiveSequence live = sequence(803);

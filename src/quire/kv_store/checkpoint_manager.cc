@@ -119,7 +119,7 @@ Status take_metadata(Checkpoint& checkpoint) {
   return {};
 }
 
-// What `describe` wrote.
+// Reads the metadata that `describe` wrote.
 Result<Checkpoint> read_checkpoint(StoreEntry entry) {
   Checkpoint checkpoint{.name = entry.name, .entry = std::move(entry)};
   if (const Status taken = take_metadata(checkpoint); !taken.ok()) {
@@ -162,7 +162,7 @@ std::vector<BlockId> blocks_of(const LiveRun& live, const SavedRange& range, int
   return {live.blocks.begin() + first, live.blocks.begin() + end};
 }
 
-// Of the one run that a range has.
+// Reads the one run that a range has.
 Status read_layers(const KVFileRange& range, PagedPool& pool) {
   for (int layer = 0; layer < pool.geometry().layers; ++layer) {
     QUIRE_TRY_STATUS(range.read_layer(layer, pool));

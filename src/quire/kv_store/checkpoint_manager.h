@@ -48,7 +48,7 @@ struct Checkpoint {
   std::int64_t number = 0;  // grows within a series
   StoreEntry entry;         // of kind kCheckpoint
   std::vector<SavedSequence> sequences;
-  // Of save() and compact() only:
+  // Counts of save() and compact() alone:
   std::int64_t written_objects = 0;
   std::int64_t written_bytes = 0;
 };
@@ -69,19 +69,19 @@ class CheckpointManager {
                                         const PagedPool& pool,
                                         std::span<const std::string> only = {});
 
-  // What a saved sequence is, without blocks: its runs are empty of KV. Reads the headers of its
+  // Returns a saved sequence without blocks: its runs are empty of KV. Reads the headers of its
   // objects. kNotFound and kCorrupt name the object.
   [[nodiscard]] Result<LiveSequence> tokens_of(const SavedSequence& saved) const;
   // The files that have these blocks of a run of it, open.
   [[nodiscard]] Result<std::vector<KVFileRange>> open_blocks(const SavedSequence& saved,
                                                              const BlockRange& wanted,
                                                              std::int64_t block_tokens) const;
-  // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool. What was
-  // read before an error may not be used.
+  // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool. Blocks read
+  // before an error may not be used.
   [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,
                             std::span<const BlockId> to, PagedPool& pool) const;
-  // The same checkpoint in as few objects as if it had been the first one: what many small saves
-  // have scattered is written together. Cost: reads and writes all of it.
+  // Writes a checkpoint anew in as few objects as if it had been the first one. KV that many small
+  // saves have scattered is written together. Cost: reads and writes all of it.
   [[nodiscard]] Result<Checkpoint> compact(std::string_view name);
 
   // Newest first. Reads no KV. Entries of the series that are no checkpoints of ours are passed
@@ -92,13 +92,13 @@ class CheckpointManager {
   // The newest whose every object is there and whole; kNotFound says how many were passed over.
   // Cost: reads what it verifies.
   [[nodiscard]] Result<Checkpoint> latest() const;
-  // Whether it was there.
+  // Returns whether it was there.
   [[nodiscard]] Result<bool> remove(std::string_view name);
   // Forgets all but the newest `keep` and the pinned ones; returns how many.
   [[nodiscard]] Result<std::int64_t> prune(std::int64_t keep);
 
-  // Whether a checkpoint is due: `new_tokens` that the last one does not have reach every_tokens,
-  // or there are some and every_ms went by since the last save() of this manager.
+  // Returns whether a checkpoint is due. `new_tokens` counts tokens that the last one lacks. They
+  // reach every_tokens, or there are some and every_ms went by since this manager's last save().
   [[nodiscard]] bool due(std::int64_t new_tokens) const;
 
  private:
@@ -124,9 +124,9 @@ class CheckpointManager {
   std::int64_t saved_ms_ = 0;
 };
 
-// What `take` gives of the newest checkpoint that it can take: where one is damaged or not there
-// (kCorrupt, kNotFound, kIo), of the next earlier one. Other processes save and forget meanwhile:
-// before an earlier one is taken, a newer one that has come is tried.
+// Returns the result of `take` for the newest checkpoint that it can take. Where one is damaged or
+// not there (kCorrupt, kNotFound, kIo), the next earlier one follows. Other processes save and
+// forget meanwhile: before an earlier one is taken, a newer one that has come is tried.
 template <class Take>
 auto take_newest(const CheckpointManager& checkpoints, Take take)
     -> decltype(take(std::declval<Checkpoint&>())) {

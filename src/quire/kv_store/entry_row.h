@@ -18,8 +18,8 @@ struct EntryRow {
   std::optional<std::int64_t> checksum;  // none: a build from before checksums wrote it
 };
 
-// Whether the row says what was written: its checksum is that of the entry, or, without one, its
-// tokens are those of its parts.
+// Returns whether the row says what was written: its checksum is that of the entry, or, without
+// one, its tokens are those of its parts.
 [[nodiscard]] bool is_as_written(const EntryRow& row);
 
 // Returns the entry. kCorrupt naming the row where no writer of ours can have written it.

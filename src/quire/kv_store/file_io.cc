@@ -241,7 +241,7 @@ constexpr int kAttempts = 100;  // that others get between
 
 std::string path_of(const Descriptor& file) { return base::str_cat("/proc/self/fd/", file.get()); }
 
-// The same for all that write a file of this name.
+// Returns the one temporary name for all that write a file of this name.
 std::string temporary_name(std::string_view name) {
   base::FieldHasher hasher;
   hasher.add(name);
@@ -342,8 +342,8 @@ void NewFile::start_writeback() const {
   ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-// What has the name is replaced by a rename, for which the file gets a second name. A process that
-// dies in between leaves that; the next one of the same name removes it.
+// A file that has the name is replaced by a rename, for which the new file gets a second name. A
+// process that dies in between leaves that; the next one of the same name removes it.
 Status NewFile::link_into_place() const {
   const int folder = folder_->descriptor.get();
   const std::string temporary = temporary_name(name_);

@@ -76,7 +76,7 @@ using base::for_each_name;
 
 // A regular file of `folder` for reading; a link, folder, pipe or device in its place is kIo.
 [[nodiscard]] Result<Descriptor> open_file(const Folder& folder, const std::string& name);
-// The same for a path of the caller's choice, whose links are followed.
+// Opens a path of the caller's choice, whose links are followed.
 [[nodiscard]] Result<Descriptor> open_file(const std::filesystem::path& path);
 
 // A second descriptor of an open file.
@@ -128,8 +128,8 @@ class NewFile {
   // Past the page cache (O_DIRECT) from now on, where the file system can. Without effect
   // otherwise.
   void set_direct(bool direct) const;
-  // As write_at. What cannot go past the page cache (not whole pages of file and memory) goes
-  // through it, and so does all that follows.
+  // Writes like write_at. Bytes that cannot go past the page cache (not whole pages of file and
+  // memory) go through it, and so does all that follows.
   [[nodiscard]] Status write(std::span<iovec> buffers, std::int64_t offset) const;
   // A second descriptor of what was written so far, for reading it back.
   [[nodiscard]] Result<Descriptor> reopen() const;

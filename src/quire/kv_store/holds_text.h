@@ -10,7 +10,7 @@
 
 namespace quire::kv_store {
 
-// Whether some file of the folder holds the text.
+// Returns whether some file of the folder holds the text.
 inline bool holds_text(const std::filesystem::path& folder, const std::string& text) {
   for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
     if (!file.is_regular_file()) {

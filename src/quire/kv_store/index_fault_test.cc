@@ -36,7 +36,7 @@ bool is_typed(const Error& error) {
   return std::ranges::find(kTyped, error.code) != kTyped.end();
 }
 
-// What an entry is: without when it was used, and how long it is kept.
+// Compares entries without the time of their use, and without how long they are kept.
 bool same_entry(const StoreEntry& a, const StoreEntry& b) {
   return a.key == b.key && a.tenant == b.tenant && a.kind == b.kind && a.name == b.name &&
          a.metadata_json == b.metadata_json && a.parts == b.parts && a.tokens == b.tokens &&
@@ -153,7 +153,7 @@ class IndexFaults : public StoreTest {
     }
   }
 
-  // Whether everything is there.
+  // Returns whether everything is there.
   bool look_through(const Store& store) {
     int there = 0;
     if (const auto entries = store.entries().list(); entries.ok()) {
@@ -202,7 +202,7 @@ TEST_F(IndexFaults, ThreeThousandOfThemGiveNoEntryThatWasNotPutAndCostNoObject) 
   EXPECT_GT(noticed(), all / 3);  // others hit room that is not in use
 }
 
-// The same structure with other content: what SQLite cannot see.
+// Rows with this structure and other content: SQLite cannot see them.
 TEST_F(IndexFaults, RowsThatWereChangedBesideTheStoreArePassedOverAndReported) {
   const char* const changes[] = {
       "UPDATE entries SET name = 'entry 1' WHERE name = 'entry 7'",

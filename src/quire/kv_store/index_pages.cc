@@ -53,7 +53,7 @@ class PageReader {
     return taken;
   }
   std::uint64_t number(std::size_t bytes) { return big_endian(take(bytes)); }
-  // Of 1 to 9 bytes: 7 bits of each, all 8 of the ninth.
+  // Reads a number of 1 to 9 bytes: 7 bits of each, all 8 of the ninth.
   std::uint64_t varint() {
     std::uint64_t value = 0;
     for (int i = 0; i < 8; ++i) {
@@ -135,7 +135,7 @@ class Pages {
   [[nodiscard]] std::uint8_t kind_of(std::uint64_t number) const {
     return std::to_integer<std::uint8_t>(page(number)[head_of(number)]);
   }
-  // Whether the page is there, and of the same tree as one of this kind.
+  // Returns whether the page is there, and of the same tree as one of this kind.
   [[nodiscard]] bool is_child(std::uint64_t number, std::uint8_t kind) const {
     const bool table = kind == kTableNode;
     return number > 1 && number <= count() &&
@@ -276,9 +276,9 @@ class LogFrames {
   [[nodiscard]] std::uint64_t committed_pages(std::size_t index) const {
     return big_endian(frame(index).subspan(4, 4));
   }
-  // Of this log, not left behind by an earlier one.
+  // Returns whether the frame is of this log, not left behind by an earlier one.
   [[nodiscard]] bool is_of_log(std::size_t index) const { return salt(index) == salt_; }
-  // Whether it is as it was written, by the sum that the one before it gives.
+  // Returns whether it is as it was written, by the sum that the one before it gives.
   [[nodiscard]] bool is_whole(std::size_t index) const {
     const auto follows = [&](LogSum sum, bool big) {
       sum.add(frame(index).first(8), big);

@@ -192,7 +192,7 @@ class FoundRows {
     return false;
   }
 
-  // The same with one part fewer, or with another one in one place.
+  // Tries one part fewer, and another part in one place.
   [[nodiscard]] static bool fits_otherwise(const Parts& parts, EntryRow& row) {
     std::vector<ObjectRange>& own = row.entry.parts;
     if (own.empty()) {
@@ -236,7 +236,7 @@ std::uint32_t header_number(const std::vector<std::byte>& page, std::size_t at) 
   return value;
 }
 
-// Whether the file has as many pages as its header says.
+// Returns whether the file has as many pages as its header says.
 bool is_of_full_length(const std::vector<std::byte>& file, std::size_t page_bytes) {
   return file.size() > page_bytes && header_number(file, kPagesAt) == file.size() / page_bytes;
 }
@@ -273,7 +273,7 @@ Reading read_best(const IndexBytes& bytes) {
 }
 
 // The version that a later build wrote, or nothing. A new version has a new schema: another number
-// over ours is damage. Of 3, the next version, one flipped bit cannot be told from it.
+// over ours is damage. One flipped bit can look like version 3, the next one.
 std::optional<std::uint32_t> later_version(const std::vector<std::byte>& page) {
   if (page.size() < kPageBytes[1] || header_number(page, kApplicationIdAt) != kApplicationId) {
     return std::nullopt;

@@ -1,4 +1,4 @@
-// What can still be read of an index, however damaged.
+// Reads the rest of an index, however damaged.
 #pragma once
 
 #include <vector>

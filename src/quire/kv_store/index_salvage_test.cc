@@ -1,5 +1,5 @@
-// What repair keeps of an index whose pages are damaged one by one. The oracle: SQLite, which says
-// of the whole index on which pages the rows of each entry lie.
+// Repair keeps all that it can of an index whose pages are damaged one by one. The oracle: SQLite,
+// which says of the whole index on which pages the rows of each entry lie.
 #include "quire/kv_store/index_salvage.h"
 
 #include <gmock/gmock.h>
@@ -285,7 +285,7 @@ TEST_F(StoreTest, ADamagedLogCostsNoEntryButThoseOfTheFrameThatItIsIn) {
     const auto salvage = salvage_index(Folder::open(copy.path()).value(), false);
     EXPECT_THAT(names_of(salvage->entries), HasSubstr("in the file "));
   }
-  // What an earlier log has left behind this one is none of it.
+  // Frames that an earlier log has left behind this one are not part of it.
   std::vector<char> stale = log;
   stale[16] ^= 1;  // its number, and with it the sum
   stale[24] ^= 1;

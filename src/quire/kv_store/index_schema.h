@@ -1,5 +1,5 @@
-// What an index of ours says of itself. A file is opened only with exactly this schema, word for
-// word.
+// Schema by which an index of ours is known. A file is opened only with exactly this schema, word
+// for word.
 #pragma once
 
 #include <array>

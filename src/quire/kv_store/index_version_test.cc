@@ -51,7 +51,7 @@ class OldProcess {
   OldProcess(const OldProcess&) = delete;
   OldProcess& operator=(const OldProcess&) = delete;
 
-  // What went wrong.
+  // Returns the error, or "".
   std::string run(const std::string& sql) {
     char* error = nullptr;
     sqlite3_exec(connection_, sql.c_str(), nullptr, nullptr, &error);
@@ -60,7 +60,7 @@ class OldProcess {
     return message;
   }
 
-  // As it puts an entry of one object of 4 tokens.
+  // Puts an entry of one object of 4 tokens as such a build does.
   std::string put(const std::string& name, const std::string& object) {
     const std::string key = "'" + test_hash(name) + "'";
     return run("BEGIN IMMEDIATE; DELETE FROM entries WHERE key = " + key +

@@ -41,7 +41,7 @@ constexpr std::size_t kLostBytes = 4;  // of a run, from kKVFileVersionWithLost 
 constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat16,
                                 tensor::DType::kFloat16};
 
-// What tells one kind of file from another.
+// Traits that tell one kind of file from another.
 struct KindTraits {
   Magic magic;
   std::uint32_t newest;  // version
@@ -75,7 +75,8 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   return geometry;
 }
 
-// Of a version that has them only where there are some: equal content gives equal bytes.
+// Reads the lost blocks of a version that has them only where there are some: equal content gives
+// equal bytes.
 Status parse_lost(ByteReader& reader, KVFileHeader& header) {
   bool any = false;
   for (SavedRun& run : header.content.runs) {

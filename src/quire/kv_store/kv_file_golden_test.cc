@@ -39,7 +39,7 @@ KVFileContent golden_content() {
 // Run 0 in blocks 0 and 1, run 1 in block 2; slots without a token hold chance.
 const std::vector<std::vector<BlockId>> golden_blocks = {ids({0, 1}), ids({2})};
 
-// Of version 2: a run that is lost as a whole, and one without its first block.
+// Content of version 2: a run that is lost as a whole, and one without its first block.
 KVFileContent golden_with_lost() {
   KVFileContent content = golden_content();
   content.geometry.window_tokens = {5, 3};

@@ -73,7 +73,8 @@ class KVFileLost : public ::testing::Test {
     return KVFile::open(std::move(file), "lie.qkv");
   }
 
-  // Of the one run: behind fingerprint, hash, 8 numbers, 2 windows and what version 1 says of it.
+  // Sets the lost blocks of the one run: behind fingerprint, hash, 8 numbers, 2 windows and what
+  // version 1 says of it.
   static void set_lost(std::span<std::byte> header, std::int32_t lost) {
     std::memcpy(&header[32 + 64 + 8 * 4 + 2 * 4 + 16], &lost, sizeof(lost));
   }

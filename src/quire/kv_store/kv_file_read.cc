@@ -40,7 +40,7 @@ std::size_t batch_of(const tensor::KVGeometry& geometry) {
 
 }  // namespace
 
-// What reading needs besides the destination.
+// Buffers that reading needs besides the destination.
 class KVFile::Buffers {
  public:
   [[nodiscard]] static Result<Buffers> create(const KVFileHeader& header) {

@@ -99,7 +99,7 @@ struct SlotRange {
   int from = 0, to = 0, count = 0;
 };
 
-// The same from any slot to any slot. `T`: an element.
+// Copies slots from any place to any place. `T`: an element.
 template <class T>
 void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
                      const std::byte* from, std::byte* to) {

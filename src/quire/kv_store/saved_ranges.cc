@@ -162,8 +162,8 @@ std::int64_t RangeCutter::end_of_new(std::int64_t begin, const RunBounds& bounds
   if (const auto next = std::upper_bound(cuts.begin(), cuts.end(), least); next != cuts.end()) {
     stop(*next);
   }
-  // What is left of a range that is partly lost now is written again, up to where known ones go on:
-  // in ranges that are the smaller the sooner the window passes them, so that little is next time.
+  // The rest of a range that is partly lost now is written again, up to where known ones go on. The
+  // sooner the window passes a range, the smaller it is, so that little is written next time.
   if (const auto next = known_.upper_bound(least);
       bounds.lost > 0 && begin >= bounds.lost && next != known_.end()) {
     const std::int64_t index = begin / block;

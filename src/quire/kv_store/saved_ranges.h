@@ -3,8 +3,8 @@
 //
 // A range is a part of a run, from a block's beginning to another's or to the end of the run. Its
 // name says what its KV is, so equal ranges of later checkpoints, and of other sequences that begin
-// alike, are the same object. Of lost blocks there are ranges of their own, tokens without KV: what
-// earlier checkpoints have of that KV may go with them.
+// alike, are the same object. Lost blocks have ranges of their own, tokens without KV: what earlier
+// checkpoints have of that KV may go with them.
 #pragma once
 
 #include <cstddef>
@@ -76,7 +76,7 @@ class RangeCutter {
   // The ranges of a sequence, in order, that some checkpoint names.
   void learn(std::span<const ObjectRange> parts);
   // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new ranges end if
-  // a block does. What is cut is known from then on.
+  // a block does. New ranges are known from then on.
   [[nodiscard]] std::vector<SavedRange> cut(const LiveSequence& sequence, const PagedPool& pool,
                                             std::span<const std::int64_t> cuts);
 

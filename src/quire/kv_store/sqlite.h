@@ -30,7 +30,7 @@ class Statement {
   [[nodiscard]] Status run();
   void reset();
 
-  // Of the current row. A column of another type is converted, as SQLite does.
+  // Read the current row. A column of another type is converted, as SQLite does.
   [[nodiscard]] bool is_null(int column) const;
   [[nodiscard]] std::int64_t number(int column) const;
   [[nodiscard]] std::string text(int column) const;
@@ -67,7 +67,7 @@ class Database {
   [[nodiscard]] Status empty_log(int wait_ms) const;
   // Rows that the last statement changed.
   [[nodiscard]] std::int64_t changes() const;
-  // What went wrong last, as an error that names the file.
+  // Returns the last failure, as an error that names the file.
   [[nodiscard]] Error failure() const;
 
  private:

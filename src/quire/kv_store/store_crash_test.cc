@@ -40,7 +40,7 @@ class StoreCrashWithEntries : public StoreCrash {
            store->remover().remove(test_hash("removed"), "").ok() && store->collector().gc().ok();
   }
 
-  // What a process that died left at `path`.
+  // Expects the store that a process left at `path` when it died to hold the old or the new.
   void expect_old_or_new(const std::filesystem::path& path) {
     auto store = Store::open(path, {.grace_ms = 0});
     ASSERT_TRUE(store.ok()) << store.error().message;
@@ -93,7 +93,7 @@ TEST_F(StoreCrashWithEntries, AKilledWriterLeavesNoLockBehind) {
   }
 }
 
-// What it leaves is repaired as if it had never begun.
+// Its remains are repaired as if it had never begun.
 TEST_F(StoreCrashWithEntries, ARepairThatDiesLosesNoEntry) {
   const auto left = folder_.path() / "left";
   int calls = 0;

@@ -15,7 +15,7 @@
 namespace quire::kv_store {
 namespace {
 
-// What the entries of a tenant hold, and those of them that may go.
+// Objects that the entries of a tenant hold, and those of its entries that may go.
 struct Holding {
   std::unordered_map<std::string, std::int64_t> references;  // of its entries, to each object
   std::int64_t bytes = 0;

@@ -215,7 +215,7 @@ class FaultyStore {
     return loaded;
   }
 
-  // What is on the disk now, after one more fault of a kind.
+  // Looks at the disk after one more fault of a kind: each load must miss or fail.
   void expect_miss_or_error(const std::string& kind) {
     ++injected_[kind];
     const auto take = [&](const Checkpoint& checkpoint) -> Result<std::int64_t> {
@@ -301,8 +301,8 @@ TEST(StoreFaults, TenThousandOfThemAreMissesOrTypedErrorsAndCostNoEarlierCheckpo
   for (const auto& [kind, count] : injected) {
     RecordProperty(kind, count);
     all += count;
-    // What changes nothing is a bit that a compressed block does not need, or a sector that is what
-    // it was.
+    // A fault that changes nothing is a bit that a compressed block does not need, or a sector that
+    // is what it was.
     EXPECT_LT(harmless[kind], count) << kind;
   }
   EXPECT_EQ(injected.size(), 12U);

@@ -37,7 +37,7 @@ class StoreTest : public ::testing::Test {
  protected:
   StoreTest() : pool_(random_pool(small_geometry(), 8, 31)), path_(folder_.path() / "store") {}
 
-  // What a loss of power would do is not tested here, so nothing waits for the disk.
+  // No test here loses power, so nothing waits for the disk.
   Store open(StoreOptions options = {}) {
     options.write.sync = false;
     options.now_ms = [this] { return system_now_ms() + ahead_ms_; };

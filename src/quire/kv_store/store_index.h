@@ -51,7 +51,7 @@ class StoreIndex {
   [[nodiscard]] static Result<StoreIndex> open_writable(const Folder& folder, bool sync);
   [[nodiscard]] static Result<StoreIndex> open_read_only(const Folder& folder);
 
-  // What several calls do together. Without it each call below is a transaction of its own.
+  // Begins a transaction of several calls. Without it each call below is a transaction of its own.
   [[nodiscard]] Result<Transaction> begin() const { return Transaction::begin(*database_); }
 
   // Inserts or replaces. Call inside a transaction. The entry is checked already.
@@ -63,7 +63,8 @@ class StoreIndex {
   [[nodiscard]] Result<std::vector<StoreEntry>> list(
       const EntryFilter& filter, std::vector<DamagedRow>* damaged = nullptr) const;
 
-  // Whether there was such an entry. What it said is overwritten in the file, but stays in the log.
+  // Returns whether there was such an entry. Its content is overwritten in the file, but stays in
+  // the log.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant);
   // Empties the log of what was removed too. kIo when others read the index for longer than a
   // second.
@@ -94,7 +95,7 @@ class StoreIndex {
   [[nodiscard]] Result<StoreEntry> read_entry(const Statement& row) const;
   [[nodiscard]] Status put_checksum(std::int64_t id, const StoreEntry& entry) const;
   [[nodiscard]] Status add_checksums(const Folder& folder);
-  // Parameters of `sql`: key, tenant, values. Whether there was such an entry.
+  // Parameters of `sql`: key, tenant, values. Returns whether there was such an entry.
   [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,
                                     std::string_view tenant,
                                     std::initializer_list<std::int64_t> values) const;

@@ -1,5 +1,5 @@
-// Repairs that must not lose what they find. What they find in a damaged index:
-// index_fault_test.cc, and of one that dies: store_crash_test.cc.
+// Repairs that must not lose what they find. index_fault_test.cc tests what they find in a damaged
+// index, store_crash_test.cc a repair that dies.
 #include "quire/kv_store/store_repair.h"
 
 #include <gmock/gmock.h>

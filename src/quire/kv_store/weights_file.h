@@ -63,7 +63,7 @@ class WeightsFile {
   // one is compared yet. kNotFound, kCorrupt, kUnsupported, kIo naming the file: to who loads a
   // model, each of them is a miss.
   [[nodiscard]] static Result<WeightsFile> open(const Folder& folder, const std::string& key);
-  // The same of an open file; `path` is for messages.
+  // Opens a file that is open already; `path` is for messages.
   [[nodiscard]] static Result<WeightsFile> open(const Descriptor& file,
                                                 const std::filesystem::path& path);
 
@@ -73,7 +73,7 @@ class WeightsFile {
   // Compares every checksum, on all threads of the pool: one pass over the file, as fast as the
   // memory is. kCorrupt naming file and place.
   [[nodiscard]] Status verify(device::ThreadPool& pool) const;
-  // What the parts lie in, for who keeps them.
+  // Gives away the mapping that the parts lie in, to a caller that keeps them.
   [[nodiscard]] base::MappedFile take_mapping() && { return std::move(mapping_); }
 
  private:

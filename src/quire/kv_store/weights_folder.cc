@@ -28,7 +28,7 @@ using State = WeightsReport::State;
 // The keys of the files there, sorted.
 std::vector<std::string> keys_in(const Folder& folder) {
   std::vector<std::string> keys;
-  // What cannot be listed is not looked after.
+  // A folder that cannot be listed is not looked after.
   static_cast<void>(for_each_name(folder.path, [&](const std::string& name) {
     if (name.ends_with(kWeightsEnding) &&
         is_hash(std::string_view(name).substr(0, name.size() - kWeightsEnding.size()))) {

@@ -82,7 +82,7 @@ bool is_listed(const auto& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Whether a value switches nothing on, under any key.
+// Returns whether a value switches nothing on, under any key.
 bool is_neutral(const weights::GgufValue& value) {
   return std::visit(
       [](const auto& held) {
@@ -281,7 +281,7 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelCo
   return {};
 }
 
-// What the tensors tell: biases, tying, and the type to compute in.
+// Reads the switches that the tensors tell: biases, tying, and the type to compute in.
 void read_switches(const GgufFile& file, const Family& family, ModelConfig& config) {
   const auto first_layer = [&](std::string_view name, std::string_view kind) {
     return has_tensor(file, base::str_cat(family.gguf.layer, 0, ".", name, kind));

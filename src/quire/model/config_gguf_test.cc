@@ -75,7 +75,7 @@ class ConfigFromGguf : public ::testing::Test {
               weights::GgufFile::parse(weights::testing::bytes_of(bytes_), "test.gguf"));
     return config_from_gguf(parsed);
   }
-  // Of all in the config that decides a result; "" where it is refused.
+  // Returns the digest of all in the config that decides a result; "" where it is refused.
   std::string digest() {
     const auto config = parse();
     base::FieldHasher hasher;

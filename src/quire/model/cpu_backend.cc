@@ -43,7 +43,7 @@ using tensor::PagedKVView;
 // From so many rows on gate and up of a step would not fit the caches.
 constexpr std::int64_t kGatedRows = 64;
 
-// What all layers with one window share during a step.
+// State that all layers with one window share during a step.
 struct WindowPlan {
   std::int32_t window_tokens = 0;
   std::span<const attention::Entry> entries;
@@ -153,7 +153,7 @@ struct CpuBackend final : DecoderBackend {
   void pack(const kernels::PackedWeights& matrix, const Input& input);
   void linear(const kernels::PackedWeights& matrix, const Input& input, std::span<float> out,
               const kernels::Epilogue& epilogue, Stopwatch& watch);
-  // What attention_block works on.
+  // Arguments of attention_block.
   struct LayerCall {
     const ForwardBatch& batch;
     const PagedKVView& view;

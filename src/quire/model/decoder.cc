@@ -35,7 +35,7 @@
 namespace quire::model {
 namespace {
 
-// Of the weights as packed that are hashed at once: what all threads share.
+// Bytes of packed weights that are hashed at once; threads share the pieces.
 constexpr std::size_t kHashedBytes = std::size_t{4} << 20;
 
 // Hashes every weight that visit_weights shows, or that is taken.

@@ -42,7 +42,7 @@ struct FixedField {
   std::string_view value;
 };
 
-// What transformers assumes for absent fields of this family.
+// Values that transformers assumes for absent fields of this family.
 struct FieldDefaults {
   double norm_epsilon = 1e-6;
   std::int32_t context_length = 2048;

@@ -37,8 +37,8 @@ constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
                                                             "torch_dtype",
                                                             "vocab_size"};
 
-// What transformers and the tools around it write into configs without any effect on the logits:
-// bookkeeping, training, how and where it runs, other ids and names of tokens, other lengths,
+// Fields that transformers and the tools around it write into configs, without effect on the
+// logits. They are bookkeeping, training, how and where it runs, other ids, names and lengths,
 // defaults of sampling, shapes of outputs.
 constexpr std::array<std::string_view, 130> kHarmlessFields = {"architecture_version",
                                                                "attention_implementation",
@@ -179,8 +179,8 @@ constexpr std::array<std::string_view, 6> kHarmlessBeginnings = {
 constexpr std::array<std::string_view, 4> kHarmlessEndings = {"_dropout", "_loss_coef", "_pdrop",
                                                               "_token_id"};
 
-// What would change the result in any family: parts of transformers' base class, and multipliers
-// and switches of other models whose neutral value is not zero.
+// Fields that would change the result in any family: parts of transformers' base class, and other
+// models' multipliers and switches with a neutral value other than zero.
 constexpr std::array<FixedField, 14> kFixedFields = {{{"add_cross_attention", "false"},
                                                       {"causal", "true"},
                                                       {"chunk_size_feed_forward", "0"},
@@ -225,7 +225,7 @@ bool is_harmless(std::string_view name) {
          std::ranges::any_of(kHarmlessEndings, [&](auto ending) { return name.ends_with(ending); });
 }
 
-// Whether a field of any name switches something off, or nothing on.
+// Returns whether a field of any name switches something off, or nothing on.
 bool is_neutral(JsonView value) {
   switch (value.kind()) {
     case base::JsonKind::kNull:
@@ -250,7 +250,7 @@ bool is_same(JsonView a, JsonView b) {
   return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
 }
 
-// Whether a list of fixed values has `name`, which is refused if its value is another.
+// Returns whether a list of fixed values has `name`, which is refused if its value is another.
 bool check_fixed(const auto& fixed, std::string_view name, JsonView json, Refused& refused) {
   bool found = false;
   for (const FixedField& field : fixed) {

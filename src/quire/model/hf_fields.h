@@ -16,7 +16,7 @@ using Refused = std::vector<std::string>;
 // Adds every field that may change the result and is not implemented. A field that is null counts
 // as absent; a field of an unknown name that is false, 0 or empty switches nothing on.
 void check_fields(base::JsonView config, const Family& family, Refused& refused);
-// The same inside of the block of rotary fields, which is called `block_name` in messages.
+// Checks the block of rotary fields so, which is called `block_name` in messages.
 void check_rope_fields(base::JsonView block, std::string_view block_name, Refused& refused);
 
 // The value as JSON, quoted and cut, for messages.

@@ -12,7 +12,8 @@
 
 namespace quire::model {
 
-// The rotary fields of config.json or of GGUF metadata. What a type does not use is ignored.
+// The rotary fields of config.json or of GGUF metadata. Fields that a type does not use are
+// ignored.
 struct RopeSpec {
   std::string type = "default";  // "default", "linear", "llama3", "yarn", "longrope"
   double theta = 10000.0;

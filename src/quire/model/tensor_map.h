@@ -30,7 +30,7 @@ struct TensorPart {
 // out: [num_rows, columns of the tensors].
 void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
                 std::span<float> out);
-// The same of tensors that have codes (weights::read_codes).
+// Reads rows of tensors that have codes (weights::read_codes) so.
 void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
                      std::int64_t num_rows, const tensor::CodeRows& out);
 // All values of one-dimensional parts, one after the other.

@@ -123,8 +123,8 @@ OwnFormat own_format(std::span<const TensorPart> parts) {
   return own;
 }
 
-// Whether a format of groups holds these: its scales are fp16, and what is not a number would be
-// lost beside the largest value of its group. Other formats hold everything.
+// Returns whether a format of groups holds these. Its scales are fp16, and a NaN would be lost
+// beside the largest value of its group. Other formats hold everything.
 bool fits(WeightFormat format, std::span<const float> values) {
   constexpr float kLargestScale = 65504.0f;
   const bool is_q8 = format == WeightFormat::kQ8g32;
@@ -157,7 +157,7 @@ Error misfit(std::span<const TensorPart> parts, WeightFormat format) {
   return {.code = ErrorCode::kInternal, .message = "a weight that did not fit fits now"};
 }
 
-// What becomes of one tensor of a matrix in that format.
+// Describes how one tensor of a matrix is kept in that format.
 std::string described(const OwnFormat& own, weights::Encoding encoding) {
   if (!own.quantised) {
     return "expanded, as a part of the same matrix is not quantised";

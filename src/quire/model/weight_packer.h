@@ -32,8 +32,8 @@ namespace quire::model {
                                                   const weights::ModelFiles& model_files,
                                                   const PackOptions& options, PackReport& report);
 
-// What PackOptions::keep_codes does with each quantised tensor, by name: the packed format of the
-// matrix that it is or is a part of, and how near the numbers come. Errors of TensorMap::find.
+// Tells what PackOptions::keep_codes does with each quantised tensor, by name: the packed format of
+// its matrix, and how near the numbers come. Errors of TensorMap::find.
 [[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
     const ModelConfig& config, const weights::ModelFiles& model_files);
 
@@ -53,8 +53,8 @@ namespace quire::model {
                                                                const DecoderWeights& weights);
 
 // Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
-// of one, small biases. The same seed gives the same weights on any machine. Of the options format
-// and sink count.
+// of one, small biases. A seed gives the same weights on any machine. Reads format and sink count
+// of the options.
 [[nodiscard]] Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
                                                     const ModelConfig& config,
                                                     const PackOptions& options, std::uint64_t seed,

@@ -55,7 +55,7 @@ Status check_ids(const SampleContext& context, std::size_t vocab) {
   return penalises(params) ? check_ids(context.output, "output", vocab) : Status();
 }
 
-// What one pass over a row finds: the place of the largest, the first among equals, and whether a
+// Results of one pass over a row: the place of the largest, the first among equals, and whether a
 // logit is NaN or +inf.
 struct Survey {
   std::size_t largest = 0;

@@ -15,8 +15,8 @@
 
 namespace quire::sampling {
 
-// What a row's choice depends on besides its logits. `seed` and `index` key a counter-based
-// generator, so the choice does not depend on the batch.
+// Inputs of a row's choice besides its logits. `seed` and `index` key a counter-based generator, so
+// the choice does not depend on the batch.
 struct SampleContext {
   const SamplingParams* params = nullptr;  // valid
   std::uint64_t seed = 0;                  // params->seed, or one drawn for the request
@@ -29,7 +29,7 @@ struct SampleContext {
 // The choice, once Sampler::changes are made.
 [[nodiscard]] kernels::Choice choice_of(const SampleContext& context);
 
-// Whether a choice depends on the tokens before it, not only on their number.
+// Returns whether a choice depends on the tokens before it, not only on their number.
 [[nodiscard]] bool penalises(const SamplingParams& params);
 
 struct SampledToken {
@@ -58,9 +58,9 @@ class Sampler {
   // of the most likely.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
-  // What bias, penalties and min_tokens change of a row of `vocab` logits, an id at most once; rows
-  // are 0. Valid until the next call. kInvalidArgument for an id outside of the vocabulary.
-  // O(prompt and output) with a repetition penalty, O(output) with another.
+  // Returns the changes that bias, penalties and min_tokens make to a row of `vocab` logits, an id
+  // at most once; rows are 0. Valid until the next call. kInvalidArgument for an id outside of the
+  // vocabulary. O(prompt and output) with a repetition penalty, O(output) with another.
   [[nodiscard]] Result<std::span<const kernels::LogitChange>> changes(const SampleContext& context,
                                                                       std::size_t vocab);
 

@@ -30,8 +30,8 @@ class StopChecker {
   // ends in a delta that `counts`; it may begin before.
   [[nodiscard]] TextDelta push(std::string_view delta, bool counts = true);
 
-  // What was held back, up to a stop string, when no more will come. The object starts afresh
-  // afterwards. Valid until the next call.
+  // Returns the text that was held back, up to a stop string, when no more will come. The object
+  // starts afresh afterwards. Valid until the next call.
   [[nodiscard]] std::string_view flush();
 
  private:

@@ -13,8 +13,8 @@ namespace quire::sampling {
 void softmax_weights(std::span<const float> logits, float peak, double temperature,
                      std::span<float> weights);
 
-// The same by each set of registers that this machine has, the widest last: what softmax_weights
-// uses. They agree bit for bit. `scale` is 1 / temperature, finite.
+// Functions of softmax_weights for each set of registers that this machine has, the widest last.
+// They agree bit for bit. `scale` is 1 / temperature, finite.
 using WeighFunction = void (*)(std::span<const float> logits, float peak, double scale,
                                std::span<float> weights);
 [[nodiscard]] std::vector<WeighFunction> weigh_functions();

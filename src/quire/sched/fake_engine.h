@@ -27,7 +27,7 @@ using KV = std::uint64_t;
 inline KV fold(KV sum, KV seen) { return (sum ^ seen) * 0x9e3779b97f4a7c15 + 1; }
 inline TokenId sample(KV last) { return static_cast<TokenId>(last >> 61); }
 
-// What the model says when it runs alone and keeps everything: the oracle of every output.
+// Returns the model's tokens when it runs alone and keeps everything: the oracle of every output.
 inline Tokens run_alone(Tokens tokens, std::int32_t max_new_tokens, std::int32_t window) {
   std::vector<KV> kv;
   const std::size_t prompt = tokens.size();
@@ -66,8 +66,8 @@ class FakeEngine {
     return {};
   }
 
-  // The same with a sequence of its own, which brings along what is cached of the prompt, at most
-  // `kept` tokens: like a fork, it may begin in the middle of a block that others hold.
+  // Submits a request with a sequence of its own, which brings along at most `kept` cached tokens
+  // of the prompt. It may begin in the middle of a block that others hold, as a fork may.
   [[nodiscard]] Status submit_fork(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
                                    std::int32_t kept) {
     const SeqId sequence = ledger.sequences().open(prompt, true);

@@ -36,7 +36,7 @@ struct SchedulerState {
   std::uint64_t version = 0;  // grows with every change
 };
 
-// As Scheduler::plan; replaces what `plan` holds.
+// Makes the plan of Scheduler::plan; replaces what `plan` holds.
 void make_plan(const SchedulerState& state, StepPlan& plan);
 
 }  // namespace quire::sched

@@ -158,7 +158,7 @@ std::vector<BlockRun> BlockRuns::known_runs(const std::string& salt) const {
 
 namespace {
 
-// What block ids mean, or the first of them.
+// Meaning of block ids, or the first of several.
 struct Meaning {
   std::vector<BlockRun> runs;   // none: nothing
   std::vector<TokenId> tokens;  // of all of them
@@ -183,7 +183,7 @@ class RunFinder {
   RunFinder(std::span<const BlockRun> known, std::int64_t block_tokens, TokensOf tokens_of)
       : known_(known), block_tokens_(block_tokens), tokens_of_(std::move(tokens_of)) {}
 
-  // Of `blocks` with `tokens` tokens.
+  // Returns the meaning of `blocks` with `tokens` tokens.
   [[nodiscard]] Meaning find(std::span<const std::int32_t> blocks, std::int64_t tokens) {
     explained_[{0, 0}] = {};
     for (auto at = explained_.begin(); at != explained_.end(); ++at) {  // what it adds comes later

@@ -154,8 +154,8 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
   return made.ok() ? Result<Restored>(std::move(restored)) : made.error();
 }
 
-// Engine thread: the sequence, with room for its KV. What the prefix cache has of its own tokens is
-// there already, if it is the same: of another grade it is composed, if only of its own run.
+// Engine thread: the sequence, with room for its KV. KV that the prefix cache has of its own tokens
+// is there already, if it is the same. KV of another grade is composed, if only of its own run.
 Status SavedSequences::make_room(Restored& restored) {
   restored.ranges.clear();  // of a visit that was refused
   restored.there = {};
@@ -182,7 +182,7 @@ Status SavedSequences::make_room(Restored& restored) {
   return {};
 }
 
-// Engine thread. Of the own run `there` tokens are there already.
+// Plans the reads of a sequence; `there` tokens of its own run are there already. Engine thread.
 void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
   for (const tiers::HeldRef& held : restored.before) {
     restored.ranges.push_back(
@@ -271,7 +271,7 @@ Status SavedSequences::verify_what_was_there(const Restored& restored,
 // The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
 Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const OpenBlocks& open) {
   std::vector<tiers::BackgroundLoads::Order> orders;
-  // What is appended first copies the last block, in all layers, so that one is read before.
+  // The first append copies the last block, in all layers, so that one is read before.
   if (!restored.ranges.empty()) {
     QUIRE_TRY(auto last, open(take_last_block(restored.ranges.back()), Purpose::kRead));
     if (!last.empty()) {

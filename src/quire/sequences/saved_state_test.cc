@@ -38,7 +38,7 @@ SavedState composed_state() {
           .kernels = "avx2"};
 }
 
-// What is written of composed_state(), with one member changed.
+// Returns the JSON written of composed_state(), with one member changed.
 std::string with(const char* key, json::value value) {
   json::object object = json::parse(to_json(composed_state())).as_object();
   object[key] = std::move(value);

@@ -119,8 +119,8 @@ SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
   return draft;
 }
 
-// The state's tokens and `tokens`, of which there is at least one. What the prefix cache knows of
-// them beyond the state's own KV is taken from there.
+// The state's tokens and `tokens`, of which there is at least one. KV that the prefix cache knows
+// of them beyond the state's own is taken from there.
 SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const TokenId> tokens,
                                    const RequestOptions& options) {
   kv::Ledger& ledger = engine_.core().ledger;

@@ -41,7 +41,8 @@ class AddedTokenMatcher {
   // special token counts only where `authors` allow it. Cut short when `meter` has failed.
   [[nodiscard]] std::vector<TextRange> split(std::string_view text, const Authors& authors,
                                              base::WorkMeter& meter) const;
-  // Whether this token matches wherever it is written, and leaves the text on its left as it is.
+  // Returns whether this token matches wherever it is written, and leaves the text on its left as
+  // it is.
   [[nodiscard]] bool always_cuts(TokenId id) const;
 
  private:

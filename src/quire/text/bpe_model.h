@@ -30,7 +30,7 @@ struct BpeOptions {
   std::string end_of_word_suffix;         // of a piece's last character
 };
 
-// Spelled as the vocabulary spells; lower ranks merge first. Of equal pairs the last one counts.
+// Spelled as the vocabulary spells; lower ranks merge first. The last of equal pairs counts.
 struct BpeMerge {
   std::string left;
   std::string right;
@@ -55,8 +55,8 @@ class BpeModel final : public Model {
   void tokenize(std::string_view piece, ModelScratch& scratch,
                 std::vector<TokenId>& out) const override;
 
-  // Whether no merge joins another character with a following U+2581, so that text may be cut
-  // there (make_metaspace_cut) without changing the ids.
+  // Returns whether no merge joins another character with a following U+2581, so that text may be
+  // cut there (make_metaspace_cut) without changing the ids.
   [[nodiscard]] bool never_merges_into_metaspace() const { return cuts_at_metaspace_; }
 
  private:

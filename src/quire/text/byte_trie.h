@@ -18,7 +18,7 @@ class ByteTrie {
   static constexpr std::uint32_t kNoNode = 0;  // the root is nobody's child
 
   ByteTrie() = default;
-  // Of equal strings the first keeps its value. Values are >= 0.
+  // The first of equal strings keeps its value. Values are >= 0.
   explicit ByteTrie(std::vector<std::pair<std::string, std::int32_t>> entries);
 
   [[nodiscard]] static constexpr std::uint32_t root() { return 0; }

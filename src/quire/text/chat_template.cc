@@ -113,7 +113,7 @@ class Converter {
     return std::move(out).build();
   }
 
-  // Of the value under `key` of a dict, of an item of a list.
+  // Returns the converter of the value under `key` of a dict, or of an item of a list.
   [[nodiscard]] Converter inside(std::string_view key) const {
     const bool is_name =
         (field_ == Field::kMessage && key == "role") || (field_ == Field::kPart && key == "type");

@@ -45,7 +45,7 @@ struct RenderedPrompt {
 };
 
 struct RenderOptions {
-  // What strftime_now shows; the local time of the machine when not given.
+  // Time that strftime_now shows; the local time of the machine when not given.
   std::optional<std::chrono::local_seconds> now = {};
   // Variables whose text counts as the template's own, because they come with the model:
   // {"bos_token", "eos_token"}. Borrowed.
@@ -60,9 +60,9 @@ struct RenderOptions {
 class ChatTemplate {
  public:
   // kInvalidArgument with line and what was expected; kUnsupported with line and the name of what
-  // is not supported. Environment as in transformers: trim_blocks, lstrip_blocks,
-  // loopcontrols, sandbox. As in jinja2, an unknown filter or test inside of an `if` is refused by
-  // render, and only when it is reached.
+  // is not supported. Environment as in transformers: trim_blocks, lstrip_blocks, loopcontrols,
+  // sandbox. An unknown filter or test inside of an `if` is refused by render, and only when it is
+  // reached, as in jinja2.
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view source);
 
   ChatTemplate(ChatTemplate&&) noexcept;
@@ -71,8 +71,8 @@ class ChatTemplate {
 
   // `variables` is a JSON object: messages, add_generation_prompt, bos_token, eos_token, tools,
   // documents, ... Strings and keys inside `messages` keep the index of their message as
-  // provenance, through every operation that moves, cuts or changes text; numbers keep it when
-  // they are printed as they are. What operations add (quotes of |tojson, separators of |join) has
+  // provenance, through every operation that moves, cuts or changes text; numbers keep it when they
+  // are printed as they are. Text that operations add (quotes of |tojson, separators of |join) has
   // the provenance of where it was written. kInvalidArgument with the line and the text of
   // raise_exception, for ill-formed UTF-8, and beyond the bounds of `options`.
   [[nodiscard]] Result<RenderedPrompt> render(base::JsonView variables,
@@ -91,7 +91,8 @@ class ChatTemplate {
 };
 
 // Fills in what transformers gives every template: the tokenizer's named tokens, whose text then
-// counts as the template's own, and `tools` and `documents`, none. What `variables` has stays.
+// counts as the template's own, and `tools` and `documents`, none. Variables that are there already
+// stay.
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables, RenderOptions& options);
 
 // Ids of a rendered prompt: those of its text, but that a special token counts only as

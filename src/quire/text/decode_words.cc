@@ -66,8 +66,8 @@ class WordPieceStage final : public DecodeStage {
   bool first_ = true;
 };
 
-// The suffix ends a word: a space, but nothing in the last token. What stands before a token's
-// first suffix is certain.
+// The suffix ends a word: a space, but nothing in the last token. Text before a token's first
+// suffix is certain.
 class BpeStage final : public DecodeStage {
  public:
   BpeStage(const decode::Bpe& step, DecodeStage* next) : DecodeStage(next), step_(&step) {}

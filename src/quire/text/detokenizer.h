@@ -23,7 +23,8 @@ class Detokenizer {
   // Text that became certain with `id` (may be empty; it is for ids of no token). Amortised O(bytes
   // of the token). Valid until the next call, as for flush.
   [[nodiscard]] std::string_view push(TokenId id);
-  // What was held back; incomplete bytes become U+FFFD. The object starts afresh afterwards.
+  // Returns the text that was held back; incomplete bytes become U+FFFD. The object starts afresh
+  // afterwards.
   [[nodiscard]] std::string_view flush();
   // kInvalidArgument naming what ran out when the tokens became more text than work_limits.h
   // allows; text is missing then.

@@ -31,7 +31,7 @@ struct ModelSource {
   };
   std::variant<Bpe, Unigram, WordPieceOptions, WordLevel> what;
 
-  // Whether the model can take raw bytes and spell them in the byte alphabet itself.
+  // Returns whether the model can take raw bytes and spell them in the byte alphabet itself.
   [[nodiscard]] bool takes_bytes() const;
 };
 

@@ -27,8 +27,8 @@ struct Authors {
   [[nodiscard]] Author at(std::size_t byte) const {
     return each.empty() ? only : static_cast<Author>(each[byte]);
   }
-  // Whether [begin, end) of the text may be a special token: no byte is a user's, some byte is the
-  // template's, and each name that it touches lies inside as a whole.
+  // Returns whether [begin, end) of the text may be a special token. No byte may be a user's, some
+  // byte must be the template's, and each name that it touches must lie inside.
   [[nodiscard]] bool allow_special(std::size_t begin, std::size_t end) const;
 };
 
@@ -46,7 +46,7 @@ class Rewriter {
   explicit Rewriter(NormalText& text) : old_(&text) { out_.reserve(text.text.size()); }
 
   // Appends `bytes`, which stem from [begin, end) of the old text; an empty stretch means the
-  // characters beside it. As in the reference, the last byte says which character they stem from.
+  // characters beside it. The last byte says which character they stem from, as in the reference.
   // False when the meter has failed.
   bool add(std::string_view bytes, std::size_t begin, std::size_t end);
   bool add(char32_t c, std::size_t begin, std::size_t end);

@@ -37,8 +37,8 @@ void rewrite(NormalText& text, Put&& put) {
   out.finish();
 }
 
-// Whether `c` never changes with, or moves before, the characters on its left in any normal form:
-// no mark, no vowel or final of Hangul, no voiced mark of half-width Katakana.
+// Returns whether `c` never changes with, or moves before, the characters on its left in any normal
+// form. It is no mark, no vowel or final of Hangul, no voiced mark of half-width Katakana.
 bool begins_anew(char32_t c) {
   const bool joins = (c >= 0x1160 && c <= 0x11FF) || (c >= 0x3130 && c <= 0x318F) ||
                      (c >= 0xFF9E && c <= 0xFFDC) || is_mark(c);

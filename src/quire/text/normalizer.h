@@ -42,7 +42,7 @@ struct BertNormalization {
 [[nodiscard]] std::unique_ptr<const Normalizer> make_bert_normalizer(
     const BertNormalization& options);
 
-// What sentencepiece does before segmenting: longest matches of the character map, then spaces.
+// Work of sentencepiece before segmenting: longest matches of the character map, then spaces.
 struct SentencePieceNormalization {
   std::optional<Charsmap> charsmap;
   std::vector<std::string> kept;  // spellings that the character map leaves alone

@@ -1,4 +1,4 @@
-// What tokenizer files call a pattern: a literal string or a regex.
+// A pattern of a tokenizer file: a literal string or a regex.
 //
 // Thread rule: immutable; find calls may run on any number of threads.
 #pragma once

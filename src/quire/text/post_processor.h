@@ -17,7 +17,7 @@
 
 namespace quire::text {
 
-// What a template writes: ids, and nullopt for the ids that it was given.
+// Output of a template: ids, and nullopt for the ids that it was given.
 using PostTemplate = std::vector<std::optional<TokenId>>;
 
 class PostProcessor {

@@ -45,7 +45,7 @@ class PreTokenizer {
 
 using PreTokenizers = std::vector<std::unique_ptr<const PreTokenizer>>;
 
-// What becomes of the matches of a delimiter.
+// Ways to treat the matches of a delimiter.
 enum class SplitBehavior : std::uint8_t {
   kRemoved,             // dropped
   kIsolated,            // a piece each

@@ -57,7 +57,7 @@ class Matcher {
   // Looks for a match that starts in [from, last], with the code that takes few steps or gives up.
   enum class Quick : std::uint8_t { kFound, kNone, kGaveUp };
   [[nodiscard]] Quick find_quickly(std::string_view text, std::size_t from, std::size_t last);
-  // The same with the code that counts each item of the pattern.
+  // Looks for it with the code that counts each item of the pattern.
   [[nodiscard]] bool find_counting(std::string_view text, std::size_t from, std::size_t last);
 
   struct Impl;

@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kNone = std::string_view::npos;
 constexpr std::size_t kFlushBytes = 4096;
 
-// Whether a character behind `before` begins a word.
+// Returns whether a character behind `before` begins a word.
 bool begins_word(Case to, char32_t before) {
   constexpr std::u32string_view kOpening = U"-({[<";
   return to == Case::kTitle ? !is_cased(before)

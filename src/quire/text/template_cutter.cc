@@ -121,7 +121,7 @@ class Cutter {
  public:
   using Tokens = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 
-  // Of `tokens` those that are there.
+  // Takes those of `tokens` that are not empty.
   Cutter(const ChatTemplate& chat, const Tokenizer& tokenizer, Tokens tokens,
          std::chrono::local_seconds now)
       : chat_(chat), tokenizer_(tokenizer) {

@@ -86,7 +86,7 @@ struct Model {
   [[nodiscard]] Result<ChunkFormat> cut() const {
     return cut_chat_template(chat, tokenizer, bos, eos, kNow);
   }
-  // What the template renders for `messages` (role, content).
+  // Renders the template for `messages` (role, content).
   [[nodiscard]] RenderedPrompt render(
       const std::vector<std::pair<std::string, std::string>>& messages) const {
     auto list = base::Json::array();

@@ -73,7 +73,7 @@ class Tokenizer {
                                            bool skip_special_tokens = true,
                                            base::WorkMeter* meter = nullptr) const;
 
-  // Of a model with `num_ids` rows, which may be more than the vocabulary has ids.
+  // Sets the number of rows of the model, which may be more than the vocabulary has ids.
   void set_padded_size(std::int32_t num_ids) { padded_size_ = num_ids; }
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
@@ -83,17 +83,17 @@ class Tokenizer {
   [[nodiscard]] bool is_special(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> bos_token_id() const;
   [[nodiscard]] std::optional<TokenId> eos_token_id() const;
-  // Of a GGUF vocabulary: control tokens whose spelling ends a turn or a text, as llama.cpp has
+  // Control tokens of a GGUF vocabulary whose spelling ends a turn or a text, as llama.cpp has
   // them. Empty elsewhere: a folder's configuration says which tokens end a text.
   [[nodiscard]] const std::vector<TokenId>& turn_end_ids() const;
   [[nodiscard]] std::optional<TokenId> pad_token_id() const;
   [[nodiscard]] std::optional<TokenId> unk_token_id() const;
-  // What transformers calls special_tokens_map.
+  // Returns the tokens of transformers' special_tokens_map.
   [[nodiscard]] const std::vector<NamedToken>& named_tokens() const;
-  // Whether texts meet at this token as if each stood alone: what ends before it and what begins
-  // with it, written one behind the other, is encoded as the two are.
+  // Returns whether texts meet at this token as if each stood alone. A text before it and one that
+  // begins with it then have the same ids together as apart.
   [[nodiscard]] bool stands_apart(TokenId id) const;
-  // Whether encoding the text of `ids` gives them again. Cost: decoding and encoding.
+  // Returns whether encoding the text of `ids` gives them again. Cost: decoding and encoding.
   [[nodiscard]] bool retokenizes_alike(std::span<const TokenId> ids) const;
   // Digest of everything that decides encode; equal for equal tokenizers in every process.
   [[nodiscard]] std::string fingerprint() const;

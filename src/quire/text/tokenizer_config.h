@@ -30,8 +30,8 @@ struct TokenizerConfig {
   [[nodiscard]] const std::string* find(std::string_view name) const;
 };
 
-// Empty text gives an empty config. As in transformers, what special_tokens_map.json says counts
-// more, and nothing where there is an added_tokens_decoder. Other keys (chat_template,
+// Empty text gives an empty config. A value of special_tokens_map.json counts more, and nothing of
+// it where there is an added_tokens_decoder, as in transformers. Other keys (chat_template,
 // model_max_length, legacy, clean_up_tokenization_spaces ...) do not change ids or decoding here
 // and are left alone.
 [[nodiscard]] Result<TokenizerConfig> parse_tokenizer_config(

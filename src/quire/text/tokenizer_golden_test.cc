@@ -76,8 +76,9 @@ TEST_P(TokenizerGolden, EncodesAsTheReference) {
   }
 }
 
-// Whether `ours` is `reference`, but that a run of n U+FFFD may stand for n other bytes: the
-// reference gives up all characters of an ill-formed run of byte tokens, here whole ones are kept.
+// Returns whether `ours` is `reference`, but that a run of n U+FFFD may stand for n other bytes.
+// The reference gives up all characters of an ill-formed run of byte tokens; here whole ones are
+// kept.
 bool same_but_for_kept_characters(std::string_view ours, std::string_view reference) {
   const auto cut = [](std::string_view& text) {
     const std::string_view first = text.substr(0, utf8_length(text[0]));

@@ -143,7 +143,7 @@ TEST(TokenizerConfig, NamesTokensAndAddsThem) {
   EXPECT_EQ(made.value().encode("a<e>b").value(), (std::vector<TokenId>{0, 4, 1}));
 }
 
-// As transformers 5 does it, checked with it.
+// transformers 5 does so; checked with it.
 TEST(TokenizerConfig, TokensThatOnlyTheConfigNamesAreSpecialUnderTheirIdOrTheNext) {
   const auto made = Tokenizer::from_json(bpe(""), R"({
       "eos_token": "b", "pad_token": "<p>", "image_token": "<i>", "unk_token": "<s>",
@@ -192,7 +192,7 @@ TEST(TokenizerConfig, FingerprintsTellWhatOnlyTheConfigAdds) {
   EXPECT_NE(fingerprint(R"({"eos_token": "<x>"})"), fingerprint(R"({"eos_token": "<y>"})"));
 }
 
-// As `tokenizers` has it: the model's own table does not hold what is added beside it.
+// The model's own table does not hold what is added beside it, as `tokenizers` has it.
 TEST(TokenizerJson, AnAddedTokenInsideOfAWordIsUnknownToAModelOfWords) {
   const auto ids = [&](const std::string& model) {
     const auto made = Tokenizer::from_json(

@@ -130,7 +130,7 @@ Status add_from_json(base::JsonView root, AddedTokenList& list) {
   return {};
 }
 
-// What transformers adds to tokenizer.json. The hash is of what changes it.
+// Adds the tokens that transformers adds to tokenizer.json. The hash is of what changes it.
 Status add_config_tokens(const TokenizerConfig& config, AddedTokenList& list,
                          base::FieldHasher& hasher) {
   const auto add_hash = [&](const AddedToken& token) {

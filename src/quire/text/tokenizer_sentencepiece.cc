@@ -1,7 +1,7 @@
 // Tokenizer::from_sentencepiece: a tokenizer.model through libsentencepiece, which normalizes and
-// segments; special tokens and decoding are ours. As in transformers' LlamaTokenizer, text between
-// special tokens is encoded on its own, and BOS is added unless tokenizer_config.json says
-// otherwise.
+// segments; special tokens and decoding are ours. Text between special tokens is encoded on its
+// own, and BOS is added unless tokenizer_config.json says otherwise, as in transformers'
+// LlamaTokenizer.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>

@@ -234,7 +234,7 @@ TEST(Detokenizer, FlushClosesAnUnfinishedCharacterAndStartsAfresh) {
   EXPECT_EQ(stream.push(tokenizer.encode("a").value()[0]), "a");
 }
 
-// Of what an encoder gives, and of any ids.
+// Returns ids that an encoder gives, or any ids.
 std::vector<TokenId> some_ids(const Tokenizer& tokenizer, std::mt19937& random) {
   std::vector<TokenId> ids;
   for (auto count = 1 + random() % 6; ids.size() < count;) {

@@ -73,7 +73,7 @@ bool is_case_ignorable(char32_t c) {
   }
 }
 
-// Whether a sigma at `offset` ends a word: a cased letter before it and none after it.
+// Returns whether a sigma at `offset` ends a word: a cased letter before it and none after it.
 bool is_final_sigma(std::string_view text, std::size_t offset) {
   bool cased_before = false;
   for (std::size_t end = offset; end > 0;) {

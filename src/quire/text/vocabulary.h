@@ -16,7 +16,7 @@
 
 namespace quire::text {
 
-// Of a vocabulary; files that speak of more are refused.
+// Limit of a vocabulary; files that speak of more are refused.
 inline constexpr std::size_t kMaxVocabulary = std::size_t{1} << 24;  // tokens
 
 class Vocabulary {
@@ -31,8 +31,8 @@ class Vocabulary {
   // Precondition: has(id).
   [[nodiscard]] std::string_view token(TokenId id) const { return tokens_.text(id); }
   [[nodiscard]] bool is_special(TokenId id) const { return contains(special_, id); }
-  // Whether a model may find it in text: special tokens are found before it runs, and added ones
-  // are not in its table.
+  // Returns whether a model may find it in text: special tokens are found before it runs, and added
+  // ones are not in its table.
   [[nodiscard]] bool is_ordinary(TokenId id) const {
     return has(id) && !is_special(id) && !contains(added_, id);
   }

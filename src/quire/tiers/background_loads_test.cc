@@ -30,7 +30,7 @@ namespace {
 using Blocks = std::vector<BlockId>;
 using LoadRef = BackgroundLoads::LoadRef;
 
-// What a test waits for to see that something does not come.
+// Time that a test waits to see that something does not come.
 constexpr std::chrono::milliseconds kMoment(300);
 constexpr int kTokens = 10;  // three blocks of four
 
@@ -80,7 +80,7 @@ class ArrivalsTest : public testing::Test {
   // From now on the loading thread does this before a task is sent.
   void before_tasks(std::function<void()> todo) { before_task_ = std::move(todo); }
 
-  // What the engine's thread does between two steps.
+  // Runs the tasks as the engine's thread does between two steps.
   void run_tasks() {
     engine::Tasks tasks;
     {

@@ -32,7 +32,7 @@ Codes split_nibbles(const std::byte* bytes) {
   return codes;
 }
 
-// The same with a fifth bit from a word of 32.
+// Splits codes with a fifth bit from a word of 32.
 Codes split_fives(const std::byte* high, const std::byte* bytes) {
   const auto bits = load<std::uint32_t>(high);
   Codes codes = split_nibbles(bytes);

@@ -31,8 +31,8 @@ using base::str_cat;
 constexpr std::uint32_t kMagic = 0x46554747;     // "GGUF"
 constexpr std::uint32_t kMaxGgmlDimensions = 4;  // GGML_MAX_DIMS
 constexpr std::int64_t kDefaultAlignment = 32;
-// Of one tensor's directory entry: name length and one character, dimensions, one size, type,
-// offset.
+// Least bytes of one tensor's directory entry: name length and one character, dimensions, one size,
+// type, offset.
 constexpr std::size_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
 struct Header {

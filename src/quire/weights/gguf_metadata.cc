@@ -20,7 +20,7 @@ namespace {
 using base::str_cat;
 
 constexpr std::size_t kMaxKeyBytes = 65535;  // of the format
-// Of one key with its value: length, one character, type, one byte.
+// Least bytes of one key with its value: length, one character, type, one byte.
 constexpr std::size_t kLeastEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::size_t kLeastArrayBytes = 4 + 8;  // type and count
 constexpr GgufUnkept kTooLarge = {"an integer above 2^63 - 1"};

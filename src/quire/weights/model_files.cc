@@ -68,7 +68,7 @@ Result<ShardMap> read_index(const fs::path& path) {
   return shards;
 }
 
-// Whether the shard holds exactly the tensors that the index places there, so that no tensor is
+// Checks that the shard holds exactly the tensors that the index places there, so that no tensor is
 // missing and none is in two shards.
 Status check_shard(const TensorTable& table, std::vector<std::string> listed,
                    const fs::path& path) {

@@ -41,7 +41,8 @@ class ModelFiles {
   ~ModelFiles();
 
   [[nodiscard]] const TensorInfo* find(std::string_view name) const;  // nullptr when absent
-  // As find, but absent is kCorrupt and a tensor that is only in unsupported() is kUnsupported.
+  // Finds the tensor, but absent is kCorrupt and a tensor that is only in unsupported() is
+  // kUnsupported.
   [[nodiscard]] Result<const TensorInfo*> require(std::string_view name) const;
   [[nodiscard]] std::span<const TensorInfo> tensors() const;  // in file order
   // Tensors whose element type is not decoded here; the packer refuses those that it would need.

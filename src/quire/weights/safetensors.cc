@@ -47,7 +47,7 @@ std::uint64_t load_length(std::span<const std::byte> bytes) {
   return length;
 }
 
-// Whether `shape` in `dtype` fills exactly the entry's bytes.
+// Checks that `shape` in `dtype` fills exactly the entry's bytes.
 Status check_size(const SafetensorsEntry& entry, const Dtype& dtype, std::string_view file) {
   const auto values = checked_product(entry.shape);
   std::int64_t bits = 0;

@@ -48,14 +48,14 @@ struct TensorInfo {
   [[nodiscard]] std::int64_t rows() const;     // product of the others
 };
 
-// A tensor whose element type is known to the format but not decoded here, e.g. an I64 buffer or
-// a Q3_K matrix. Whether it matters is for the packer of weights to say.
+// A tensor whose element type is known to the format but not decoded here, e.g. an I64 buffer or a
+// Q3_K matrix. The packer of weights decides whether it matters.
 struct UnsupportedTensor {
   std::string name;
   std::string type;  // as the format spells it: "I64", "Q3_K"
 };
 
-// What a reader found in one file, both lists in order of their data.
+// Tensors that a reader found in one file, both lists in order of their data.
 struct TensorTable {
   std::vector<TensorInfo> tensors;
   std::vector<UnsupportedTensor> unsupported;

@@ -76,7 +76,7 @@ constexpr KernelTable vector_table(device::Isa isa) {
           .merge = merge<V>};
 }
 
-// The same for a trait that multiplies bf16 pairs.
+// Fills vector_table() for a trait that multiplies bf16 pairs.
 template <class V>
 constexpr KernelTable bf16_dot_table(device::Isa isa) {
   KernelTable table = vector_table<V>(isa);

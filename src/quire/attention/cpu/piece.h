@@ -15,7 +15,7 @@ namespace {
 using kernels::max_int;
 using kernels::min_int;
 
-// What the rows of the strip see of one piece, in tokens of the piece.
+// Tokens of one piece that the rows of the strip see.
 struct PieceRows {
   TokenRange seen[kStripRows];  // empty: {0, 0}
   TokenRange common;            // seen by all rows
@@ -32,7 +32,7 @@ struct PieceView {
   const Word* v[kPieceUnits];
   int value_words[kPieceUnits];  // rows of V that are multiplied
   std::ptrdiff_t k_stride = kUnitTokens;
-  // What comes after a unit of V: one of K of the next piece, or else the unit itself.
+  // Words that come after a unit of V: a unit of K of the next piece, or else the unit itself.
   const Word* after_v[kPieceUnits];
 };
 

@@ -148,8 +148,8 @@ struct VectorProducts {
     }
   }
 
-  // What one of `parts` tiles asks for of a unit in so many steps: all of them ask for all of it,
-  // evenly and in the order of its addresses.
+  // Returns the words of a unit that one of `parts` tiles asks for in so many steps. All tiles ask
+  // for all of it, evenly and in the order of its addresses.
   static WordRows part_of_unit(const AttentionTask& t, const Word* unit, int part, int parts,
                                int steps) {
     const int words = kUnitTokens / E::kPack * t.padded_dim;

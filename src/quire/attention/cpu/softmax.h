@@ -91,7 +91,8 @@ template <class V, class E, int R>
   }
 }
 
-// The same of kLanes columns that they do not all see. Those that are hidden become exact zeros.
+// Computes exponentials() of kLanes columns that the rows do not all see. Those that are hidden
+// become exact zeros.
 template <class V, class E, int R>
 void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, RowSums<V, R>& rows) {
   const bool some = seen.begin < i + V::kLanes && i < seen.end;
@@ -147,8 +148,9 @@ void for_each_four(int rows, Fn fn) {
   }
 }
 
-// Of each row and lane the largest score, later the sum of probabilities: what softmax holds while
-// a piece that all rows see whole is computed unit by unit, with the bits of softmax_rows.
+// Holds the largest score of each row and lane, later the sum of probabilities. The softmax keeps
+// them while a piece that all rows see whole is computed unit by unit, with the bits of
+// softmax_rows.
 template <class V>
 struct RowLanes {
   alignas(64) float lanes[kStripRows][V::kLanes];
@@ -171,7 +173,7 @@ template <class V, class E, int R>
   }
 }
 
-// The same of all rows.
+// Adds the probabilities of all rows.
 template <class V, class E>
 void add_probabilities(const AttentionTask& t, PieceBuffers<E>& b, int i, RowLanes<V>& lanes) {
   for_each_four(

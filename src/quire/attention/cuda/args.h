@@ -1,4 +1,4 @@
-// What the attention kernels are given: pointers to device memory. Plain structs, passed by value.
+// Arguments of the attention kernels: pointers to device memory. Plain structs, passed by value.
 #pragma once
 
 #include <vector_types.h>
@@ -40,14 +40,15 @@ struct DeviceWork {
   const DevicePlan::Row* rows = nullptr;
   const DevicePlan::PartialResults* partials = nullptr;
   const std::int32_t* blocks = nullptr;
-  // What the kernel of Hopper believes, rather than the numbers below.
+  // Queues that Hopper's kernel reads in place of the numbers below.
   const DevicePlan::Queue* queues = nullptr;
   std::int32_t num_few = 0, num_many = 0;  // what is beyond the plan's has no rows
   bool wide = false;                       // an item of few has more than 8 columns
   std::int32_t num_rows = 0;               // of the batch
   bool merges = true;                      // of a row; else all are written by their item
   bool like_many = false;                  // items of few have the bits of items of many
-  // [partials, heads, stored head_dim]; not divided by the sum. Of Hopper's kernel fp16 numbers.
+  // [partials, heads, stored head_dim]; not divided by the sum. Hopper's kernel writes fp16
+  // numbers.
   float* partial_values = nullptr;
   float2* partial_stats = nullptr;  // [partials, heads] largest exponent (base 2) and sum
   // [rows, heads] partials that are there, for who merges in the same kernel; zero between kernels

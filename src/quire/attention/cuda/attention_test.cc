@@ -151,7 +151,7 @@ class Attention : public device::cuda::test::GpuTest {
             {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range},
             scene.stored_));
     const auto kv = upload(scene.kv_), queries = upload(q);
-    // What is beyond a plan's items has no rows and does nothing.
+    // Items beyond those of the plan have no rows and do nothing.
     const auto padded = [&](std::vector<DevicePlan::WorkItem> items) {
       items.resize(items.empty() ? 0 : items.size() + kPadding);
       return items;

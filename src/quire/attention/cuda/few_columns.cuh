@@ -54,7 +54,7 @@ class FewColumns {
   static constexpr int kStride = D + 4;
   static_assert(kGroupWarps * kTile * kStride * 4 <= kTokens * D * 2, "of one tile in a slot");
 
-  // What a lane has of N tiles of columns: columns 2t and 2t + 1 of each.
+  // Sums of a lane for N tiles of columns: columns 2t and 2t + 1 of each.
   template <int N>
   struct Sums {
     float largest[N][2], sum[N][2];
@@ -175,7 +175,7 @@ class FewColumns {
     }
   }
 
-  // What a column does not see scores -inf.
+  // Scores -inf for tokens that a column does not see.
   template <int N>
   __device__ void hide(float (&score)[N][kSteps][4], int first) const {
 #pragma unroll
@@ -352,7 +352,7 @@ class FewColumns {
     write_partial(place, {largest, total}, all);
   }
 
-  // What 16 threads have of a column, in fp16.
+  // Writes the values that 16 threads have of a column, in fp16.
   __device__ void write_partial(int place, float2 stats, const float (&out)[D / 64][4]) const {
     const unsigned together = 0xffffu << lane() / 16 * 16;
     const int dim = thread_ % 16 * 4;

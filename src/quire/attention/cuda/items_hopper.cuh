@@ -29,11 +29,11 @@
 
 namespace quire::attention::cuda {
 
-// What a kernel knows of items of few columns: none; those computed by themselves; or to the bits
-// that the same rows have among many.
+// Items of few columns that a kernel computes: none, each by itself, or to the bits that its rows
+// have among many.
 enum class Few : std::uint8_t { kNone, kAlone, kLikeMany };
 
-// Of a CTA; the last warpgroup serves the others.
+// Threads of a CTA; the last warpgroup serves the others.
 inline constexpr int kHopperThreads = (kGroups + 1) * kGroupThreads;
 
 #if QUIRE_WGMMA

@@ -1,5 +1,5 @@
-// What the CTAs of items_hopper.cuh share, and the warps that serve its warpgroups: which items are
-// a CTA's, their tiles of keys and values by the copy engine, and their queries.
+// State that the CTAs of items_hopper.cuh share, and the warps that serve its warpgroups. These
+// find a CTA's items, bring tiles of keys and values by the copy engine, and bring queries.
 #pragma once
 
 #include <cuda.h>
@@ -24,14 +24,14 @@ inline constexpr int kTokens = kTokenTile;  // of a tile
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroups = 2;
 inline constexpr int kGroupColumns = kManyColumns / kGroups;
-// Of items of few columns the queries of two have room.
+// There is room for the queries of two items of few columns.
 inline constexpr int kQueryBuffers = kGroupColumns / kFewColumnsOfOneKernel;
 
 // Tiles of keys or values in shared memory.
 template <int D>
 constexpr int kSlots = D == 64 ? 12 : 6;
 
-// Of Shared<D>, which only device code knows.
+// Bytes of a group in Shared<D>, which only device code knows.
 inline constexpr int kGroupBytes = kQueryBuffers * (2 * 8 + 28) + 16 * kGroupColumns +
                                    4 * (kGroupThreads / 32) + 2 * 4 * kFewColumnsOfOneKernel;
 template <int D>
@@ -42,7 +42,7 @@ constexpr int kSharedBytes =
 
 inline constexpr int kGroupWarps = kGroupThreads / 32;
 
-// What a warpgroup is told about an item.
+// An item as a warpgroup is told of it.
 struct Brief {
   struct Column {
     int begin, end;  // tokens that it sees
@@ -70,8 +70,8 @@ struct Shared {
   int merging[kGroups][2][kFewColumnsOfOneKernel];
 };
 
-// What a CTA does, whole warps at once. Brings all that there is about its queues, which is read
-// next, by the same load.
+// Returns the kind of a CTA, whole warps at once. Also brings all that there is about its queues,
+// which is read next, by the same load.
 __device__ __forceinline__ DevicePlan::Queue::Kind kind_of_cta(const AttentionArgs& args) {
   constexpr int kWords = sizeof(DevicePlan::Queue) / 4;
   static_assert(kWords * kGroups == 32);
@@ -106,11 +106,11 @@ class Queue {
     ++round_;
   }
   [[nodiscard]] __device__ int round() const { return round_; }
-  // Of the family of many columns, or of few.
+  // Returns the rounds of the family of many columns, or of few.
   [[nodiscard]] __device__ int rounds(bool of_many) const {
     return many() == of_many ? told_.count : 0;
   }
-  // Of the first round, without a load.
+  // Returns the item of the first round, without a load.
   [[nodiscard]] __device__ const DevicePlan::WorkItem& first_item() const { return told_.item; }
   [[nodiscard]] __device__ const DevicePlan::WorkItem& item() const {
     return items_[queued_ / kv_heads_ * (paired() ? 2 : 1)];
@@ -258,9 +258,9 @@ __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const
   }
 }
 
-// One warp: the queries of each item, and what there is to know. What takes divisions and what all
-// columns see is worked out here, where nobody waits for it. Items of many columns have one buffer,
-// filled while the item before ends; items of few use two in turn.
+// One warp: the queries of each item, and what there is to know. Divisions, and the tokens that all
+// columns see, are worked out here, where nobody waits for them. Items of many columns have one
+// buffer, filled while the item before ends; items of few use two in turn.
 template <int D, bool kMany>
 __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
@@ -268,7 +268,7 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
   constexpr int kBatches = kRoom / 32;  // a lane to each of 32 columns
   const int lane = static_cast<int>(threadIdx.x) % 32, heads = args.heads / args.kv_heads;
   const int first_column = kMany ? group * kGroupColumns : 0;
-  // Of the item to come, fetched ahead: item and rows.
+  // Item and rows of the item to come, fetched ahead.
   DevicePlan::WorkItem next = {};
   DevicePlan::Row next_rows[kBatches] = {};
   const auto fetch = [&](const DevicePlan::WorkItem& item) {
@@ -300,7 +300,7 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
       shared.columns[group][first_place + batch * 32 + lane] = column;
       all_begin = max(all_begin, column.begin);
       all_end = min(all_end, column.end);
-      // What lies beyond the columns of the item is never used.
+      // Values beyond the columns of the item are never used.
       const int count = min(32, next.num_rows * heads - first_column - batch * 32);
       const int query = row.query * args.heads + head;
 #pragma unroll 2

@@ -3,8 +3,8 @@
 // have among many, which takes one by itself. A warpgroup issues the scores of tile i before the
 // values of tile i - 1 and computes its softmax beside the second one; those with the same tiles
 // take turns at issuing, so that the products of one run while the other computes
-// (FlashAttention-3, Shah et al., arXiv 2407.08608). What stands between a turn and its first
-// product idles the tensor core: slots, and with them descriptors, are known to be uniform.
+// (FlashAttention-3, Shah et al., arXiv 2407.08608). Work between a turn and its first product
+// idles the tensor core: so slots, and with them descriptors, are known to be uniform.
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials.
@@ -28,7 +28,7 @@
 
 namespace quire::attention::cuda {
 
-// What one of a lane's two columns has seen so far.
+// State of one of a lane's two columns so far.
 struct Column {
   int place;  // of its partial, or kNoPartial
   float largest, sum;
@@ -94,8 +94,8 @@ class Columns {
       if (busy()) {
         soften(score, first, shrink);
         if (kMany && thread_ % 32 == 0) {
-          // What the compiler may not move behind the wait, and with it what it is made of: else it
-          // waits for both products first.
+          // The compiler may not move this store behind the wait, nor what its value is made of:
+          // else it waits for both products first.
           *static_cast<volatile float*>(&shared_.sums[group_][thread_ / 32]) =
               column_[0].sum + column_[1].sum;
         }
@@ -200,7 +200,7 @@ class Columns {
     release(shared_.free[keys_.slot()]);
   }
 
-  // Of the tile before the one at keys_.
+  // Issues the products of the tile before the one at keys_.
   __device__ void issue_values(const Left (&weight)[kTokens / 16]) {
     const std::uint32_t values = shared_address(shared_.slots[keys_.slot_before()]);
     settle(out_);
@@ -285,7 +285,7 @@ class Columns {
     }
   }
 
-  // What a column does not see scores -inf.
+  // Scores -inf for tokens that a column does not see.
   __device__ void hide(float (&score)[kTokens / 8][4], int first) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -351,7 +351,7 @@ class Columns {
     }
   }
 
-  // Of those of the warp's columns that nothing is merged with.
+  // Writes those of the warp's columns that nothing is merged with.
   __device__ void write_whole(int half, float sum) const {
     const int t = thread_ % 4;
     const Column& mine = column_[half];
@@ -370,8 +370,8 @@ class Columns {
     }
   }
 
-  // Of the others, in fp16: how long partials take to leave a multiprocessor is how many bytes they
-  // are.
+  // Writes the other columns, in fp16: partials take as long to leave a multiprocessor as they have
+  // bytes.
   __device__ void write_partial(int half, float sum) const {
     const int t = thread_ % 4;
     const Column& mine = column_[half];

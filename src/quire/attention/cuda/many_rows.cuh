@@ -72,7 +72,7 @@ struct TokenTile {
   }
 };
 
-// What one of a lane's two columns has seen so far.
+// State of one of a lane's two columns so far.
 struct Column {
   int begin = 0, end = 0;  // tokens that it sees
   int partial = kNoPartial;
@@ -178,7 +178,7 @@ struct WarpColumns {
     }
   }
 
-  // What a column does not see scores -inf.
+  // Scores -inf for tokens that a column does not see.
   __device__ void hide(float (&score)[kTokens<D> / 8][4], int half, int first, int t) const {
     const Column& mine = column[half];
 #pragma unroll

@@ -66,8 +66,8 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
   }
 }
 
-// Whether all other of the `count` partials of this head of a row are there, now that the caller's
-// is; by one thread, which has made it visible.
+// Returns whether all other of the `count` partials of this head of a row are there. One thread
+// calls it, which has made the caller's visible.
 __device__ __forceinline__ bool is_last_partial(const AttentionArgs& args, int row, int head,
                                                 int count) {
   const auto last = static_cast<unsigned>(count - 1);
@@ -133,7 +133,7 @@ __device__ void merge_partials(const AttentionArgs& args, DevicePlan::PartialRes
 #pragma unroll 1
   for (int first = 0; first < partials.count; first += kAll) {
     const int left = min(kAll, partials.count - first);
-    // Of the partial with this lane's number.
+    // Stats of the partial with this lane's number.
     float largest = -INFINITY, weight = 0, scale = 0;
     if (lane < left) {
       load_fresh(largest, weight,

@@ -23,12 +23,12 @@ __device__ __forceinline__ int place_of_head(int partial, int heads, int head) {
 }
 
 // fp16 for the values of a partial: a multiple of 2^exponent each, so that the largest has most of
-// fp16's range below it. What is relative to 2^largest is then relative to 2^(largest + exponent).
+// fp16's range below it. A value relative to 2^largest is then relative to 2^(largest + exponent).
 struct PartialScale {
   float exponent;
   float factor;  // 2^-exponent
 };
-// Of values that `most` is the largest absolute of.
+// Returns the scale of values whose largest absolute is `most`.
 __device__ __forceinline__ PartialScale scale_of_partial(float most) {
   constexpr int kBias = 127, kTop = 14;  // the largest becomes 2^kTop to 2^(kTop + 1)
   const int exponent = min(max((__float_as_int(most) >> 23) - kBias - kTop, -60), 100);
@@ -47,7 +47,7 @@ class PartialWriter {
         largest_(largest),
         sum_(sum) {}
 
-  // What merging needs, or the lse. By one lane of those that share the column.
+  // Writes the stats that merging needs, or the lse. By one lane of those that share the column.
   __device__ void put_stats() const {
     if (!whole_) {
       args_.work.partial_stats[at_] = {largest_, sum_};
@@ -57,7 +57,7 @@ class PartialWriter {
     }
   }
 
-  // Whether there is nothing to merge.
+  // Returns whether there is nothing to merge.
   [[nodiscard]] __device__ bool whole() const { return whole_; }
 
   // N = 2, 4 or 8 neighbouring dimensions from `dim`, a multiple of N, on.
@@ -70,7 +70,7 @@ class PartialWriter {
     put_partial(dim, value);
   }
 
-  // The same of one that is not whole(), and of one that is.
+  // Writes the dimensions of a column that is not whole(); put_whole those of one that is.
   template <int N>
   __device__ void put_partial(int dim, const float (&value)[N]) const {
     float* to = args_.work.partial_values + at_ * args_.kv.head_dim + dim;

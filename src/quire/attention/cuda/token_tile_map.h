@@ -18,7 +18,7 @@ namespace quire::attention::cuda {
   return std::gcd(block_tokens, kTokenTile);
 }
 
-// Whether blocks of this size suit the copy engine, and the driver knows it.
+// Returns whether blocks of this size suit the copy engine, and the driver knows it.
 [[nodiscard]] bool can_make_map(std::int32_t block_tokens);
 
 // Dimensions: element, slot, key or value, block, KV head. Only where can_make_map.

@@ -34,7 +34,7 @@ __device__ __forceinline__ void begin_products() {
 __device__ __forceinline__ void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
-// Waits until at most `kLeft` groups are under way. What they computed is read behind settle().
+// Waits until at most `kLeft` groups are under way. Their results are read behind settle().
 template <int kLeft>
 __device__ __forceinline__ void await_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kLeft) : "memory");

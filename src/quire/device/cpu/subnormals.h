@@ -1,4 +1,4 @@
-// What a thread's arithmetic does with numbers below the smallest normal one.
+// Sets how a thread's arithmetic treats numbers below the smallest normal one.
 #pragma once
 
 #if defined(__x86_64__)

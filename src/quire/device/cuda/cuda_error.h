@@ -13,8 +13,8 @@ namespace quire::device::cuda {
 // (cudaErrorInvalidValue)". Also takes back the error that the runtime keeps for whoever asks next.
 [[nodiscard]] Status to_status(cudaError_t code, const char* call);
 
-// The same for a call that allocates: kOutOfBlocks with `needed_bytes` and what is free when memory
-// was short.
+// Makes the status of a call that allocates: kOutOfBlocks with `needed_bytes` and what is free when
+// memory was short.
 [[nodiscard]] Status to_status(cudaError_t code, const char* call, std::int64_t needed_bytes);
 
 }  // namespace quire::device::cuda

@@ -19,7 +19,7 @@ class Event {
   [[nodiscard]] CUevent_st* get() const { return event_.get(); }
   // Waits, in this thread, until the work before the event is done. Its errors come out here.
   [[nodiscard]] Status synchronize() const;
-  // Whether the work before the event is done.
+  // Returns whether the work before the event is done.
   [[nodiscard]] Result<bool> done() const;
   // Milliseconds from `start` to this event; both timed and done.
   [[nodiscard]] Result<float> milliseconds_since(const Event& start) const;

@@ -48,7 +48,8 @@ class DeviceContext {
   // For pinned memory that outlives the context.
   [[nodiscard]] const std::shared_ptr<MemoryPool>& shared_pinned_pool() { return pinned_pool_; }
 
-  // What `stream` gets from here on begins after what compute_stream has so far. Any thread.
+  // Makes work queued on `stream` from here on begin after what compute_stream has so far. Any
+  // thread.
   [[nodiscard]] Status order_after_compute(const CudaStream& stream);
   // `queue` gives compute_stream work while nothing is being recorded; it would become part of the
   // graph. Any thread, but not from inside record.
@@ -56,7 +57,7 @@ class DeviceContext {
   // Graph::capture on compute_stream, while other threads keep off it in the two ways above.
   [[nodiscard]] Result<Graph> record(const std::function<Status()>& queue);
 
-  // What the driver says of the GPU's memory: of all processes, not ours alone.
+  // Returns the driver's view of the GPU's memory: of all processes, not ours alone.
   [[nodiscard]] Result<DriverMemory> driver_memory() const;
 
  private:

@@ -89,8 +89,8 @@ TEST_F(GraphTest, OtherThreadsMayOrderTheirStreamsBehindTheComputeStreamMeanwhil
   EXPECT_EQ(download(to_.data(), kBytes), Bytes(kBytes, 199));
 }
 
-// What becomes part of a graph is done at each of its launches, with memory that is someone else's
-// by then.
+// Work that becomes part of a graph is done at each of its launches, with memory that is someone
+// else's by then.
 TEST_F(GraphTest, WorkOfAnotherThreadMeanwhileIsDoneOnceAndNotRecorded) {
   const auto other = upload(Bytes(kBytes, 0));
   std::thread beside;

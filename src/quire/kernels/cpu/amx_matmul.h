@@ -116,8 +116,9 @@ void bf16_tiles(const MatmulTask& t, const DepthRange& range, int row, int rows,
   store_sums<kTwoBlocks>(sums);
 }
 
-// What is multiplied after depth block [step, step + block_steps) of a panel: the same of the next
-// panel, else the next block of the first, else what the thread comes to then. Null: unknown.
+// Returns the bytes multiplied after depth block [step, step + block_steps) of a panel. They are
+// that block of the next panel, else the next block of the first, else the thread's next ones.
+// Null: unknown.
 inline const std::byte* next_block(const MatmulTask& t, int panel, int step, int block_steps) {
   if (panel + 1 < t.panels) {
     return t.weights + static_cast<std::size_t>(panel + 1) * t.panel_bytes +

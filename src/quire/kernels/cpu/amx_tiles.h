@@ -32,7 +32,7 @@ class AmxTileGuard {
   AmxTileGuard(const AmxTileGuard&) = delete;
   AmxTileGuard& operator=(const AmxTileGuard&) = delete;
 
-  // What the tiles hold is lost.
+  // The contents of the tiles are lost.
   void change(const AmxTileShapes& shapes) {
     // The intrinsic's asm does not name its memory operand, so gcc 12 drops the stores to `shapes`
     // without this.

@@ -1,5 +1,5 @@
-// What a vector trait reaches at best: loads that feed nothing, and register-only multiply-adds
-// with twelve independent accumulators and operands that the compiler must take for new each time.
+// Measures the best of a vector trait: loads that feed nothing, and register-only multiply-adds
+// with twelve independent accumulators. The compiler must take their operands for new each time.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"

@@ -66,8 +66,8 @@ constexpr int quant_offset(int column, int row) {
   return (column / 16 * Q::kTileRows + row) * 64 + column % 16 * 4;
 }
 
-// What a row adds to the integer sum of a group, so that it is a product with w, or with the code
-// itself where there is a minimum.
+// Returns the number that a row adds to the integer sum of a group. The sum is then a product with
+// w, or with the code itself where there is a minimum.
 template <class Q>
 std::int32_t group_offset(std::int32_t offset) {
   return Q::kMinimum ? 0 : offset;
@@ -445,7 +445,7 @@ void quant_block(QuantTile block, float* out, MultiplesMaker<V, Q>* maker) {
   }
 }
 
-// What is multiplied at a time: some steps of a panel, and where those after them lie.
+// Steps of a panel that are multiplied at a time, and where those after them lie.
 struct PanelSteps {
   const std::byte* w = nullptr;
   const std::byte* next = nullptr;  // null after the last of a task
@@ -472,7 +472,7 @@ void for_each_steps(const MatmulTask& t, Fn fn) {
   }
 }
 
-// What comes after some steps, on its way while they are multiplied.
+// Asks for the bytes after some steps, on their way while these are multiplied.
 template <class V, class Q>
 Ahead ask_for_next(const MatmulTask& t, const PanelSteps& p) {
   const int passes = tiles_of_panel<V, V::kQuantRows, V::kQuantRegisters>(t.rows);

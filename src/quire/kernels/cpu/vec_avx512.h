@@ -14,7 +14,7 @@ struct VecAvx512 {
   static constexpr int kLanes = 16;
   static constexpr bool kDotsBf16 = false;
   static constexpr bool kFewRegisters = false;
-  // Whether integers are added and shifted beside dots of bytes, not in their place.
+  // True if integers are added and shifted beside dots of bytes, not in their place.
   static constexpr bool kAddsExponents = false;
   static constexpr int kDenseRows = 8;  // x 2 registers of columns = 16 accumulators
   static constexpr int kDenseRegisters = 2;

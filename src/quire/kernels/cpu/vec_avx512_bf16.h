@@ -21,7 +21,7 @@ struct VecAvx512Bf16 : VecAvx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
   }
-  // The same of 2 * kLanes numbers.
+  // Stores 2 * kLanes numbers so.
   static void store_bf16(std::uint16_t* p, F x, F y) {
     _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x)));
   }

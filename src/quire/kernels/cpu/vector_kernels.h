@@ -29,7 +29,8 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
           .peaks = {{peak_f32<V>, kFlops}, {peak_f32<V>, kFlops}, {peak_int8<V>, 4 * kFlops}}};
 }
 
-// The same for a trait that multiplies bf16 pairs: activations are rounded to bf16 too.
+// Fills vector_kernels() for a trait that multiplies bf16 pairs: activations are rounded to bf16
+// too.
 template <class V>
 constexpr KernelTable bf16_dot_kernels(device::Isa isa) {
   KernelTable table = vector_kernels<V>(isa);

@@ -86,7 +86,7 @@ struct Row {
     return Unsigned64{key_of(logits[id])} << 32 | ~static_cast<std::uint32_t>(id);
   }
 
-  // Of the most likely token; 0 where none can be chosen.
+  // Returns the most likely token, packed; 0 where none can be chosen.
   __device__ Unsigned64 find_peak() {
     Unsigned64 best = 0;
     bool bad = false;
@@ -209,8 +209,8 @@ struct Row {
     return {warp * ids, min(warp * ids + ids, vocab)};
   }
 
-  // Whether this lane's token, a tie, is among the first `left` of those that lanes show; these are
-  // used up. One warp.
+  // Returns whether this lane's token, a tie, is among the first `left` of those that lanes show;
+  // these are used up. One warp.
   __device__ bool takes_tie(bool tie, Unsigned64& left) const {
     const unsigned ties = __ballot_sync(kAllLanes, tie);
     const bool taken = tie && __popc(ties & ((1u << lane) - 1)) < left;
@@ -280,7 +280,8 @@ struct Row {
     }
   }
 
-  // Of all weights, in units of the logits. Precondition: the temperature is 1.
+  // Returns the logarithm of the sum of all weights, in units of the logits. Precondition: the
+  // temperature is 1.
   __device__ double log_sum() {
     Unsigned64 all = 0;
     for (int i = thread; i < vocab; i += kThreads) {
@@ -380,7 +381,7 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobParams 
   }
 }
 
-// What this thread's change is of; null if nothing.
+// Returns the logit of this thread's change; null if there is none.
 __device__ float* logit_of(const ChangeParams& params, std::int64_t index) {
   if (index >= params.count || params.changes[index].row < 0) {
     return nullptr;

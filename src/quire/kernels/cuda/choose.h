@@ -26,7 +26,7 @@ struct ChooseParams {
 };
 [[nodiscard]] cudaError_t choose(const ChooseParams& params, cudaStream_t stream);
 
-// No two changes are of one logit. What is of row -1 does nothing.
+// No two changes are of one logit. A change of row -1 does nothing.
 struct ChangeParams {
   const LogitChange* changes = nullptr;  // [count]
   std::int64_t count = 0;
@@ -39,11 +39,12 @@ struct ChangeParams {
 // Undoes change_logits by its originals.
 [[nodiscard]] cudaError_t restore_logits(const ChangeParams& params, cudaStream_t stream);
 
-// Of each row r that has a token and whose choice asks for log probabilities, logprobs[r]: that
-// token's, then those of its choice's number of most likely tokens, most likely first, of equal
-// ones the lower id; as many as there are. chosen[r] becomes kNotChosen where a logit is NaN or
-// +inf, or all are -inf. The sum of the softmax is one of integers, as in choose. A block to a row,
-// which reads it twice, and six times more for the most likely tokens.
+// Finds log probabilities for each row r that has a token and whose choice asks for them.
+// logprobs[r] has that token's, then those of its choice's number of most likely tokens, most
+// likely first. Among equal ones the lower id comes first; there are as many as the vocabulary has.
+// chosen[r] becomes kNotChosen where a logit is NaN or +inf, or all are -inf. The sum of the
+// softmax is one of integers, as in choose. A block to a row, which reads it twice, and six times
+// more for the most likely tokens.
 struct LogprobParams {
   const float* logits = nullptr;    // [rows, vocab]
   const Choice* choices = nullptr;  // [rows]

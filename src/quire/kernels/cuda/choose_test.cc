@@ -67,7 +67,7 @@ std::vector<std::pair<std::int32_t, double>> left_by(const std::vector<float>& l
   return left;
 }
 
-// Whether `id` is where the running sum exceeds the uniform number's share.
+// Returns whether `id` is where the running sum exceeds the uniform number's share.
 bool is_right(const std::vector<float>& logits, const Choice& choice, std::int32_t id) {
   const auto left = left_by(logits, choice);
   double all = 0;

@@ -34,7 +34,7 @@ struct Element<tensor::DType::kBFloat16> {
   }
 };
 
-// What is beyond 65504 becomes infinite.
+// Values beyond 65504 become infinite.
 template <>
 struct Element<tensor::DType::kFloat16> {
   __device__ static float widen(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }

@@ -38,7 +38,7 @@ struct LaunchSize {
   unsigned cluster = 1;  // blocks, neighbours by x
 };
 
-// Whether the current device can.
+// Returns whether the current device can.
 inline bool starts_early() {
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&

@@ -39,7 +39,7 @@ struct NormParams {
 };
 [[nodiscard]] cudaError_t rms_norm(const NormParams& params, cudaStream_t stream);
 
-// The same over each head, in place: row r begins at x + r * stride with `heads` heads.
+// Normalises each head so, in place: row r begins at x + r * stride with `heads` heads.
 struct HeadNormParams {
   float* x = nullptr;
   std::int64_t stride = 0;

@@ -8,7 +8,7 @@
 namespace quire::kernels::cuda {
 namespace {
 
-// Of packed_weights.h, whose header no .cu file may include.
+// Constants of packed_weights.h, whose header no .cu file may include.
 constexpr int kPanelColumns = 32;
 constexpr int kStepDepth = 32;
 constexpr int kTileColumns = 16;

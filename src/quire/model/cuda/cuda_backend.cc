@@ -111,7 +111,7 @@ class CudaBackend final : public DecoderBackend {
     const WindowStep& window;
   };
 
-  // What calls have cost the host, and what they have planned.
+  // Seconds that calls have cost the host, and counts of what they have planned.
   struct Work {
     double seconds = 0;  // without waiting
     attention::PlanCounters counters;
@@ -482,7 +482,7 @@ Status CudaBackend::start(const ForwardBatch& batch, std::span<const PagedKVView
   base::Stopwatch watch;
   Status queued = queue_step(batch, kv, probe);
   if (!queued.ok()) {
-    // What was queued still reads this step's arrays, which the next one overwrites.
+    // Queued work still reads this step's arrays, which the next one overwrites.
     [[maybe_unused]] const Status known_already = device_.compute_stream().synchronize();
     return queued;
   }
@@ -507,7 +507,7 @@ Result<std::span<float>> CudaBackend::await() {
   return logits;
 }
 
-// What fails here, fails the next step too.
+// An error that fails here fails the next step too.
 void CudaBackend::abandon() {
   result_.forget_sent();
   [[maybe_unused]] const Status ignored = device_.compute_stream().synchronize();

@@ -33,7 +33,7 @@ using device::cuda::PinnedBuffer;
 // Room that costs nothing, so that a sequence does not change the shape of its steps while it is
 // short.
 constexpr std::size_t kLeastItems = 32, kLeastItemRows = 128;
-// The same for the upload, which graphs know by its address.
+// Room of the upload, which graphs know by its address, so that it rarely grows.
 constexpr std::size_t kLeastBytes = std::size_t{256} << 10;
 constexpr std::size_t kLeastChanges = 1024;
 constexpr std::size_t kLeastLogprobs = 32;

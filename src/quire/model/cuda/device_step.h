@@ -53,7 +53,7 @@ struct StepShape {
   auto operator<=>(const StepShape&) const = default;
 };
 
-// What all layers with one window share during a step.
+// State that all layers with one window share during a step.
 struct WindowStep {
   std::int32_t window_tokens = 0;
   attention::DevicePlan plan;
@@ -82,7 +82,7 @@ class Upload {
     return {offset};
   }
 
-  // Queues the copy on the compute stream. Of what was sent before all but the last must have been
+  // Queues the copy on the compute stream. All uploads sent before, but the last, must have been
   // read by now: the host writes the next bytes where they were.
   [[nodiscard]] Status send();
 

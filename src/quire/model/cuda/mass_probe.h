@@ -28,7 +28,7 @@ class MassProbe {
   [[nodiscard]] Status end(ForwardProbe& probe);
 
  private:
-  // What a probe wants of one entry.
+  // Mass that a probe wants of one entry.
   struct EntryMass {
     std::size_t entry = 0;
     std::int32_t first_query = 0;  // of the entry

@@ -37,7 +37,7 @@ class RecordedSteps {
   }
 
  private:
-  // What is known of a shape after its first step.
+  // State of a shape after its first step.
   struct Recorded {
     bool tried = false;
     std::optional<device::cuda::Graph> graph;

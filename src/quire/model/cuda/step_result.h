@@ -1,7 +1,7 @@
 // StepResult: what a step gives: logits on the device, and of them on the host what its caller
-// needs, which is tokens and their log probabilities where they could be chosen on the device. Of a
-// second step that is queued before the first was fetched logits take the place of the first one's;
-// tokens do not.
+// needs, which is tokens and their log probabilities where they could be chosen on the device.
+// Logits of a second step that is queued before the first was fetched take the place of the first
+// one's; tokens do not.
 #pragma once
 
 #include <array>
@@ -51,9 +51,9 @@ class StepResult {
   // Seconds that the last fetch waited for the device.
   [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
 
-  // Of the last fetch: [rows] tokens, -1 where there is none; empty when none were chosen.
+  // Tokens of the last fetch: [rows], -1 where there is none; empty when none were chosen.
   [[nodiscard]] std::span<const TokenId> chosen() const { return last_chosen_; }
-  // The same of a row's log probabilities, as kernels::cuda::find_logprobs leaves them.
+  // Log probabilities of a row of the last fetch, as kernels::cuda::find_logprobs leaves them.
   [[nodiscard]] std::span<const kernels::TokenLogprob> logprobs(std::size_t row) const {
     return last_logprobs_.subspan(row * last_width_, last_width_);
   }

@@ -25,7 +25,7 @@
 namespace quire::text::jinja {
 namespace {
 
-// What an iteration or a macro call costs besides its nodes.
+// Steps that an iteration or a macro call costs besides its nodes.
 constexpr std::size_t kScopeSteps = 8;
 
 // Makes the values of expressions.
@@ -332,7 +332,7 @@ class Interpreter {
     QUIRE_TRY(const auto iterable, evaluator_.evaluate(*stmt.expr, scope));
     QUIRE_TRY(auto items, iterate(meter_, iterable));
     const auto loop = std::make_shared<Loop>(std::move(items), loop_filter(stmt, scope));
-    // As in jinja2, an iteration that `break` or `continue` ends does not keep `else` from running.
+    // An iteration that `break` or `continue` ends does not keep `else` from running, as in jinja2.
     bool finished_one = false;
     for (;;) {
       QUIRE_TRY(const auto* item, loop->next());

@@ -114,7 +114,7 @@ Result<Value> filter_trim(const Call& call) {
   return Value::string(strip(call.meter, text, characters, Side::kBoth), call.self.is_markup());
 }
 
-// As transformers overrides it: json.dumps without escaping for HTML.
+// Prints as transformers overrides it: json.dumps without escaping for HTML.
 Result<Value> filter_tojson(const Call& call) {
   JsonStyle style{.ensure_ascii = call.boolean(0), .sort_keys = call.boolean(3)};
   if (call.bound[1] != nullptr && !call.bound[1]->is_none()) {
@@ -147,7 +147,7 @@ Result<Value> attribute_of(Meter& meter, const Value& item, const Value* attribu
   return get_item(meter, item, *attribute);
 }
 
-// What sorting and uniqueness go by: texts in lower case.
+// Returns the key that sorting and uniqueness go by: texts in lower case.
 Value sort_key(Meter& meter, const Value& value, bool case_sensitive) {
   const auto* text = value.text();
   return text == nullptr || case_sensitive ? value

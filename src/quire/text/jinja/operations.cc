@@ -137,7 +137,7 @@ Value repeat(Meter& meter, const String& string, std::int64_t count) {
   return Value::string(std::move(out).build(), string.markup);
 }
 
-// Of what are no two integers.
+// Applies the operator to operands that are no two integers.
 Result<Value> apply_others(Meter& meter, Operator op, const Value& left, const Value& right) {
   if (left.as_number() && right.as_number()) {
     return unsupported("'", sign(op), "' of floats");
@@ -270,7 +270,7 @@ Value missing(Meter& meter, const Value& value, std::string_view name) {
                            base::quoted(name)));
 }
 
-// What Python's getattr gives, or undefined.
+// Returns the value of Python's getattr, or undefined.
 Result<Value> own_attribute(Meter& meter, const Value& value, std::string_view name) {
   if (const auto* loop = value.get<std::shared_ptr<Loop>>()) {
     return (*loop)->attribute(meter, name);

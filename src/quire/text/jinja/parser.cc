@@ -140,7 +140,7 @@ class Parser {
     return out;
   }
 
-  // The body of a tag up to one of `ends`. What it assigns is forgotten: it may not run.
+  // The body of a tag up to one of `ends`. Names that it assigns are forgotten: it may not run.
   Result<Body> body(EndNames ends) {
     const std::size_t mark = names_.mark();
     QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kBlockEnd, "'%}'"));

@@ -15,7 +15,8 @@ namespace quire::text::jinja {
 Result<TextPtr> to_text(Meter& meter, const Value& value);
 Status append_str(Meter& meter, const Value& value, TextBuilder& out);
 
-// As the arguments of json.dumps; without `indent` everything is on one line.
+// Style with the meaning of the arguments of json.dumps; without `indent` everything is on one
+// line.
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;

@@ -1,5 +1,5 @@
-// What one rendering shares: its bounds, its clock, its loops, and the scopes that may refer to
-// each other in a circle.
+// State of one rendering: its bounds, its clock, its loops, and the scopes that may refer to each
+// other in a circle.
 #pragma once
 
 #include <cstddef>

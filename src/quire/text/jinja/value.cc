@@ -22,7 +22,7 @@
 namespace quire::text::jinja {
 namespace {
 
-// Whether a container of `charge` may hold `value`, one level deeper; raises `depth` if so.
+// Returns whether a container of `charge` may hold `value`, one level deeper; raises `depth` if so.
 bool admit(const Value& value, std::size_t bytes, Charge& charge, int& depth) {
   const auto* list = value.sequence();
   const auto* dict = value.dict();

@@ -170,8 +170,8 @@ class DictBuilder {
   explicit DictBuilder(Meter& meter) { dict_.charge = Charge(&meter); }
   // Precondition: `key` is hashable and not there yet.
   void push(Value key, Value value);
-  // As Python: an equal key keeps its place and takes the new value; false if there was one.
-  // Precondition: `key` is hashable.
+  // Sets a key as Python does: an equal key keeps its place and takes the new value; false if there
+  // was one. Precondition: `key` is hashable.
   bool set(const Value& key, Value value);
   [[nodiscard]] Value build() &&;
 
