@@ -1,7 +1,7 @@
-// Measures the worth of session hints: the share of prompt tokens that the prefix cache holds, on
-// the real ledger with the memory of one accelerator. Evicts the least recently used block first,
-// and follows hints of rising quality. No limit of memory and an oracle that knows the future are
-// the bounds.
+// Measures the worth of session hints: the share of prompt tokens in the prefix cache, on the real
+// ledger with the memory of one accelerator. Evicts the least recently used block first, and
+// follows hints of rising quality. No limit of memory and an oracle that knows the future are the
+// bounds.
 //
 // Requests take no time and their output is not stored, as in the simulations of the published
 // traces. One token of the ledger stands for kScale, one block for 512.

@@ -128,7 +128,7 @@ def python_pieces(text):
 def sources(root):
     """(file, function that finds its pieces) of each file whose sentences the check reads."""
     yield from ((guide, markdown_pieces) for guide in sorted((root / "docs").rglob("*.md")))
-    kinds = {".py": python_pieces, **dict.fromkeys(source_text.SUFFIXES, comment_pieces)}
+    kinds = {".py": python_pieces, ".pyi": python_pieces, **dict.fromkeys(source_text.SUFFIXES, comment_pieces)}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in kinds and not any(part in SKIPPED or part.startswith(".") for part in path.relative_to(root).parts):

@@ -1,4 +1,4 @@
-// Measures whether computing waits for a load: a sequence comes from a file onto a GPU layer by
+// Measures whether computing waits for a load. A sequence comes from a file onto a GPU layer by
 // layer while a prompt behind it is computed. The load alone (one token is computed behind it,
 // which needs all layers), the prompt alone (the KV is in place), and both at once; beside them a
 // load that is waited for before anything is computed.

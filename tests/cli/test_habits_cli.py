@@ -1,4 +1,4 @@
-"""Tests the first tries of users of other tools, names of the hub, and bytes that are no text: each works, or the error
+"""Tests the first tries of users of other tools, names of the hub, and bytes that are no text. Each works, or the error
 says the way out.
 
 Run by CTest as `test_habits_cli.py PROGRAM MODEL`; standard library only.

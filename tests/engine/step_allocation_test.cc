@@ -95,8 +95,8 @@ struct Steps {
   Asked few, many;  // of kFewSteps and an ending, of kManySteps and an ending
 };
 
-// Prints the counts. Returns whether the kernel was asked for nothing but, for a delta, two wakes
-// of its reader: it waits for the delta, and then for its lock.
+// Prints the counts. Returns whether the kernel was asked for nothing but, for a delta, two wakes.
+// The reader waits for the delta, and then for its lock.
 bool report(const Case& wanted, const Steps& steps) {
   std::fprintf(stderr, "%d requests: %ld and %ld calls, %ld and %ld wakes\n", wanted.batch,
                static_cast<long>(steps.few.refused), static_cast<long>(steps.many.refused),

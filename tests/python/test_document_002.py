@@ -1,8 +1,8 @@
 """Every Python block of the document that asked for chunks (data/document_002.md) runs as it is written, one after the other.
 
-These rules fill in what the document leaves open: its package is `quire`; its model is the demo model; a made-up id is
-that of a chunk of the kind that its place asks for; `sampling_params={...}` asks for a few tokens, and `(...)` names a
-composition. Names that it uses without having said what they are (`documents`, `search_engine`, ...) are the
+These rules fill in what the document leaves open. Its package is `quire`, and its model is the demo model. A made-up id
+is that of a chunk of the kind that its place asks for. `sampling_params={...}` asks for a few tokens, and `(...)` names
+a composition. Names that it uses without having said what they are (`documents`, `search_engine`, ...) are the
 application's: `registered` and `application` below.
 """
 import pathlib

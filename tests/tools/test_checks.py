@@ -285,13 +285,41 @@ class Voice(CheckTest):
     def test_comments_that_stand_apart_are_not_joined(self):
         self.assert_finds(check_voice.check, "include/quire/a.h", "int a;  // bytes\nint b;  // What it is\n", "include/quire/a.h:2: ")
 
-    def test_strings_and_other_folders_pass(self):
-        self.assert_clean(check_voice.check, {"include/quire/a.h": '#pragma once\nconst char* kText = "// What it is";\n',
-                                              "src/quire/kv/a.cc": "// What it is.\n", "README.md": "What it is.\n"})
+    def test_strings_and_other_files_pass(self):
+        self.assert_clean(check_voice.check, {
+            "include/quire/a.h": '#pragma once\nconst char* kText = "// What it is";\n', "README.md": "What it is.\n",
+            "build/a.cc": "// What it is.\n", "apps/build/a.cc": "// What it is.\n", "packaging/a.h": "// What it is.\n",
+            "tools/a.py": 'TEXT = "What it is."\nOTHER = """\n# What it is.\n"""\n'})
 
-    def test_openings_are_found_in_comments_of_module_headers(self):
-        for path in ("src/quire/kv/a.h", "src/quire/kernels/cuda/a.cuh"):
-            self.assert_finds(check_voice.check, path, "#pragma once\n// What it is.\n", f"{path}:2: begin with ")
+    def test_openings_are_found_in_comments_of_each_folder(self):
+        for path in ("include/quire/a.h", "src/quire/kv/a.h", "src/quire/kv/a.cc", "src/quire/kernels/cuda/a.cuh", "src/quire/kernels/cuda/a.cu",
+                     "apps/cli/a.cc", "apps/server/http/a.h", "bindings/python/src/a.cc", "tests/engine/a_test.cc", "tests/fuzz/a.cc",
+                     "bench/a.cc", "examples/cpp/a.cc"):
+            with self.subTest(path=path):
+                self.assert_finds(check_voice.check, path, "#pragma once\n// What it is.\n", f"{path}:2: begin with ")
+
+    def test_openings_are_found_in_comments_of_python(self):
+        for text, line in (("# What it is.\n", 1), ("#: Of those that go.\n", 1), ("a = 1  # Whether it is.\n", 1), ("# Sums it. As f does.\n", 1),
+                           ("a = 1  # one\n# The same for b.\nb = 1\n", 2), ("# Sums\n# it.\n# What it is.\n", 1)):
+            with self.subTest(text=text):
+                self.assert_finds(check_voice.check, "tools/a.py", text, f"tools/a.py:{line}: begin with ")
+
+    def test_openings_are_found_in_docstrings(self):
+        def function(text):
+            return f'class A:\n    def f(self):\n        """{text}"""\n'
+
+        for opening in ("What", "Of", "Whether", "As", "The same"):
+            for text, line in ((f'"""{opening} it is."""\n', 1), (f'class A:\n    """{opening} it is."""\n', 2),
+                               (function(f"{opening} it is."), 3), (function(f"Sums it. {opening} it is."), 3),
+                               (function(f"Sums it.\n\n        {opening} it is.\n        "), 5),
+                               (function(f"Sums.\n\n        name: a text\n        - {opening} it is\n        "), 6)):
+                with self.subTest(text=text):
+                    self.assert_finds(check_voice.check, "bindings/python/a.py", text,
+                                      f'bindings/python/a.py:{line}: begin with a subject or a verb, not with "{opening}"')
+        self.assert_clean(check_voice.check, {"bench/a.py": function("Says `What it is`. Is it so?\n\n        ```\n        Of it.\n        ```\n        ")})
+
+    def test_openings_are_found_in_stubs(self):
+        self.assert_finds(check_voice.check, "bindings/python/a.pyi", 'class A:\n    """What it is."""\n', "bindings/python/a.pyi:2: ")
 
     def test_long_lines_of_each_markdown_file_are_found(self):
         long = "x" * 121
