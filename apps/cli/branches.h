@@ -1,5 +1,5 @@
-// Branches of a conversation: which items of a context are there and which of them are on. Items
-// are shared between branches; changing the branch computes and copies nothing.
+// Branches of a conversation: each says which items of a context it has, and which of these are on.
+// Branches share items; changing the branch computes and copies nothing.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace quire::cli {
 
 class Branches {
  public:
-  // One branch, `main`. `context` must outlive the branches.
+  // Makes one branch, `main`. `context` must outlive the branches.
   explicit Branches(ContextManager& context) : context_(context) {}
 
   [[nodiscard]] const std::string& current() const { return branches_[current_].name; }
@@ -24,21 +24,22 @@ class Branches {
   // Returns the names of the current branch's checkpoints, oldest first.
   [[nodiscard]] std::vector<std::string> checkpoints() const;
 
-  // A new branch that begins as the current one, its checkpoints included, and becomes the current
-  // one. "": a name that is free. kInvalidArgument for one that is taken.
+  // Makes a branch that begins as the current one, its checkpoints included, and becomes the
+  // current one. "": a name that is free. kInvalidArgument for a name that is taken.
   [[nodiscard]] Status fork(std::string name);
-  // Remembers the current branch. Items that `name` does not know are switched off.
+  // Makes the branch `name` the current one, and remembers the one before. Items that `name` does
+  // not know are switched off.
   [[nodiscard]] Status switch_to(std::string_view name);
-  // Remembers this moment of the current branch. "": the next free number. A name that is taken
-  // is kInvalidArgument.
+  // Remembers this moment of the current branch. "": the next free number. kInvalidArgument for a
+  // name that is taken.
   [[nodiscard]] Status checkpoint(std::string name);
-  // Back to a checkpoint of the current branch, "" the last one; those behind it are forgotten.
-  // Items that came later are erased, or switched off where another branch or the store has them.
+  // Goes back to a checkpoint of the current branch, "" the last one; later checkpoints are
+  // forgotten. Later items are erased, or switched off where another branch or the store has them.
   // Returns how many came later.
   [[nodiscard]] Result<std::int64_t> rollback(std::string_view name);
-  // Takes back the last question that is on and all answers behind it, or, where there is none, the
-  // answers: items are erased, or switched off where a branch, a checkpoint or the store has them.
-  // Returns their ids. kNotFound when no turn is on.
+  // Takes back the last question that is on and all answers behind it, or the answers alone where
+  // no question is on. Erases the items, or switches them off where a branch, a checkpoint or the
+  // store has them. Returns their ids. kNotFound when no turn is on.
   [[nodiscard]] Result<std::vector<std::string>> forget_turn();
   // Forgets all but an empty main.
   void clear();

@@ -20,8 +20,8 @@ namespace quire::cli {
 struct ScriptSession {
   ChunkedLLM llm;
   Interrupts& interrupts;
-  bool adds_to_store = false;          // what adds a chunk fails unless it is saved
-  bool interrupted = false;            // a request of it, by Ctrl-C
+  bool adds_to_store = false;          // a command that adds a chunk fails unless it is saved
+  bool interrupted = false;            // Ctrl-C has ended a request of it
   std::set<std::string> deleted = {};  // names of chunks that it has deleted
 };
 
@@ -30,7 +30,8 @@ inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 // Runs a parsed command.
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
-// A command as a line. Wrong usage is kInvalidArgument. `format`: of commands that name none.
+// Parses a line into its command. `format`: of commands that name none. kInvalidArgument for wrong
+// usage.
 [[nodiscard]] Result<ScriptAction> parse_command(const std::string& line, Format format);
 
 // Declare the commands of a script below `app` as commands of the program, each with MODEL first:

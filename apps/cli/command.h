@@ -1,5 +1,5 @@
-// The commands of the `quire` program. Each add_x declares its arguments on `app` and, when the
-// command line names it, leaves what is to be done in `action`; main runs it after parsing.
+// The commands of the `quire` program. Each add_x declares its arguments on `app`. When the command
+// line names the command, parsing sets `action`, which main runs afterwards.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// Does the command and returns the exit code.
+// Runs the command and returns the exit code.
 using Action = std::function<int()>;
 
 void add_run(CLI::App& app, Action& action);

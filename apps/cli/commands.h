@@ -1,5 +1,5 @@
-// The commands of `quire chat`, declared to CLI11 as those of the program are: parsing, hints,
-// /help and completion read the same tree.
+// The commands of `quire chat`, declared to CLI11 like those of the program. Parsing, hints, /help
+// and completion read one tree.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ class Repl;
 // Holds the arguments of one command, which fills the fields that it declares.
 struct Arguments {
   std::vector<std::string> ids;   // items
-  std::string word;               // a branch, a setting, a tag: what the command calls it
+  std::string word;               // a branch, a setting or a tag
   std::string text;               // the rest of the line
   std::string name;               // of name=NAME
-  bool flag = false;              // the only one that the command has
+  bool flag = false;              // the command's only one
   std::int32_t number = 0;        // a whole number
   std::optional<double> seconds;  // a time
 };
@@ -42,7 +42,7 @@ struct ParsedLine {
 // Says whether an argument may be left out.
 enum class Presence : std::uint8_t { kRequired, kOptional };
 
-// One command while it is declared: each call adds an argument behind those before it.
+// One command while it is declared. Each call adds an argument behind those before it.
 class LineCommand {
  public:
   LineCommand(CLI::App& command, std::shared_ptr<Arguments> to)
@@ -50,11 +50,11 @@ class LineCommand {
 
   LineCommand& ids(Presence presence = Presence::kRequired);  // ID...
   LineCommand& id(Presence presence = Presence::kRequired);   // ID
-  // An argument with this name. "ID", "COMMAND", "SETTING", "BRANCH", "CHECKPOINT" and "FILE" also
-  // say what completion offers.
+  // Adds an argument with this name. "ID", "COMMAND", "SETTING", "BRANCH", "CHECKPOINT" and "FILE"
+  // also say what completion offers.
   LineCommand& word(const char* name, Presence presence = Presence::kOptional);
-  // The rest of the line, as it stands; the last argument. A text takes no quotes off, and --help
-  // within it is text.
+  // Adds the rest of the line, as it stands, as the last argument. Quotes in it stay, and --help in
+  // it is text.
   LineCommand& text(const char* name, Presence presence = Presence::kRequired);
   LineCommand& name();  // --name NAME, and name=NAME for short
   LineCommand& flag(const char* option, const char* help);
@@ -67,7 +67,7 @@ class LineCommand {
   std::shared_ptr<Arguments> to_;
 };
 
-// All commands, declared anew: CLI11 leaves in its tree what it has parsed.
+// Declares all commands anew for each line, because CLI11 leaves in its tree what it has parsed.
 class LineCommands {
  public:
   LineCommands();
@@ -79,7 +79,8 @@ class LineCommands {
   LineCommand add(const char* name, const char* help, ChatWork work);
   void begin_group(const char* group) { group_ = group; }
 
-  // Parses a line without its slash, once. kInvalidArgument in the words of the command line.
+  // Parses a line without its slash, once. kInvalidArgument with the message that a command line
+  // would get.
   [[nodiscard]] Result<ParsedLine> parse(std::string_view line);
 
   // Returns the tree of all commands.
@@ -105,7 +106,7 @@ inline constexpr const char* kItemGroup = "Items";
 void declare_talk_commands(LineCommands& commands);
 void declare_item_commands(LineCommands& commands);
 
-// Between words.
+// Characters between words.
 inline constexpr std::string_view kBlanks = " \t\r";
 // Returns the text without the blanks at both ends.
 [[nodiscard]] std::string_view trimmed(std::string_view text);

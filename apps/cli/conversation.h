@@ -10,7 +10,7 @@
 
 namespace quire::cli {
 
-// The system text that the chat template writes when it is given none; "" if it writes none.
+// Returns the system text that the chat template writes when it is given none, or "".
 [[nodiscard]] std::string default_system(const Tokenizer& tokenizer);
 
 class Conversation {

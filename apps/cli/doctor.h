@@ -7,8 +7,8 @@
 
 namespace quire::cli {
 
-// kDevice with what the self-test found of each instruction set that failed it in a report of
-// doctor_json, else ok.
+// Returns kDevice with the findings for each instruction set that failed the self-test in a report
+// of doctor_json, else ok.
 [[nodiscard]] Status check_self_test(const boost::json::value& report);
 
 }  // namespace quire::cli

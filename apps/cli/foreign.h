@@ -1,4 +1,4 @@
-// Words of other tools, and what there is for them here.
+// Words of other tools, and Quire's words for them.
 #pragma once
 
 #include <string>
@@ -13,14 +13,13 @@ inline constexpr std::string_view kAnswers = "quire run MODEL PROMPT answers one
 inline constexpr std::string_view kTalks = "quire chat MODEL talks";
 
 // Returns Quire's option for an option of llama.cpp, vLLM or Ollama ("--max-tokens" for "-n"), else
-// what is to say about it, "" where the word is of none of them. `_` counts as `-`. `names` are the
-// options that the command has.
+// a remark on it. Returns "" for any other word. `_` counts as `-`. `names` are the options that
+// the command has.
 [[nodiscard]] std::string_view foreign_option(std::string word,
                                               const std::vector<std::string>& names);
-// Returns what is to say about a command of theirs, or about a model in its place.
+// Returns a remark on a command of those tools, or on a model in its place.
 [[nodiscard]] std::string foreign_command(const std::string& word);
-// Returns the name that a command of the same meaning mostly has here: "rm" for "delete". "" for
-// other words.
+// Returns the usual name here for a command of that meaning: "rm" for "delete". "" for other words.
 [[nodiscard]] std::string_view same_command(std::string_view word);
 
 }  // namespace quire::cli

@@ -1,4 +1,4 @@
-// Loading a model and pulling a request to its end, as `run` and `chat` do it.
+// Loads a model and reads a request to its end, for `run` and `chat`.
 #pragma once
 
 #include <functional>
@@ -28,25 +28,25 @@ namespace quire::cli {
 
 struct Generation {
   GenerationOutput output;
-  bool interrupted = false;  // by Ctrl-C; output is what there was until then
+  bool interrupted = false;  // by Ctrl-C; output has what came until then
 };
 
 // Hands each piece of text to `sink` as it comes. The first Ctrl-C aborts the request. An error of
-// `sink` ends it too and is returned. `progress` was made before the stream, and shows a long wait
-// for the first piece.
+// `sink` ends it too and is returned. `progress` must be made before the stream. It shows a long
+// wait for the first piece.
 [[nodiscard]] Result<Generation> follow(LLM& llm, Stream stream, Interrupts& interrupts,
                                         const std::function<Status(std::string_view)>& sink,
                                         ComputeProgress& progress);
 
 // Returns whether stdin is a pipe, a socket or a file, so that somebody may have put text there.
 [[nodiscard]] bool text_is_piped();
-// Says on stderr what it waits for where nothing comes for a while.
+// Says on stderr that the program waits for text, where none comes for a while.
 void wait_for_piped_text();
 
 // Returns all of the file `path`, or of stdin for "-". Bytes that are not UTF-8 become U+FFFD, with
 // a note.
 [[nodiscard]] Result<std::string> read_text(const std::string& path);
-// Does the same for a prompt: kInvalidArgument for bytes that are not UTF-8.
+// Reads a prompt as read_text() reads: kInvalidArgument for bytes that are not UTF-8.
 [[nodiscard]] Result<std::string> read_strict_text(const std::string& path);
 
 }  // namespace quire::cli

@@ -1,4 +1,4 @@
-// Ctrl-C as an event that commands ask about, instead of a handler with globals.
+// Ctrl-C as an event that commands ask about, not a handler with globals.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 namespace quire::cli {
 
 // Takes SIGINT for the whole process while it lives; construct it before any other thread starts.
-// While unarmed, or when one interrupt is already pending, SIGINT ends the process with code 130.
+// SIGINT ends the process with code 130 while unarmed, and while an interrupt is pending.
 class Interrupts {
  public:
   Interrupts();
@@ -15,10 +15,10 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
   ~Interrupts();
 
-  // From here on the first SIGINT only becomes pending. Forgets a pending one.
+  // Lets the first SIGINT from here on only become pending. Forgets a pending one.
   void arm();
   void disarm();
-  // Any thread.
+  // Returns whether an interrupt is pending. Any thread.
   [[nodiscard]] bool pending() const { return state_.load() == State::kPending; }
 
  private:

@@ -1,4 +1,4 @@
-// One line of input after the other: edited on a terminal, plain through a pipe.
+// Reads one line of input after the other: edited on a terminal, plain through a pipe.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ using Completer = std::function<std::vector<std::string>(std::string_view typed)
 
 class LineReader {
  public:
-  // Editing, completion by tab, history and a prompt only when stdin and stdout are terminals.
-  // Each line is appended to a history file private to the user, below $XDG_STATE_HOME or
-  // ~/.local/state; where that cannot be, history lasts as long as the reader. `interrupts` must
+  // Reads from stdin. Editing, completion by tab, history and a prompt need stdin and stdout to be
+  // terminals. Each line is appended to a history file private to the user, below $XDG_STATE_HOME
+  // or ~/.local/state. Where that fails, history lasts as long as the reader. `interrupts` must
   // outlive the reader.
   LineReader(Interrupts& interrupts, Completer completer);
   ~LineReader();
 
-  // The next line without its newline; lines that are pasted on a terminal are one, with newlines
-  // in it. kInterrupted: Ctrl-C on a terminal; what was typed is gone.
+  // Reads the next line without its newline. Lines pasted on a terminal are one line, with newlines
+  // in it. kInterrupted: Ctrl-C on a terminal; the typed text is gone.
   [[nodiscard]] LineResult next(const std::string& prompt, std::string& line);
   [[nodiscard]] bool interactive() const { return editor_ != nullptr; }
 

@@ -1,4 +1,4 @@
-// The right word beside a wrong one.
+// Suggests the right word for a wrong one.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace quire::cli {
 
-// Returns the one of `names` that `word` was probably meant to be: the nearest by letters left out,
+// Returns the one of `names` that `word` probably means. It is the nearest by letters left out,
 // added, changed or swapped, else one that begins with the word. "" if none is near.
 [[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& names);
 

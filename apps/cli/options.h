@@ -25,19 +25,20 @@ namespace quire::cli {
 
 enum class Format : std::uint8_t { kText, kJson };
 
-// --format text|json.
+// Adds --format text|json.
 void add_format(CLI::App& command, Format& format);
 
-// The positional MODEL.
+// Adds the positional MODEL.
 void add_model(CLI::App& command, std::string& model);
 
-// Adds --name: one line by which what is added is called.
+// Adds --name: one line that names what the command adds.
 CLI::Option* add_name(CLI::App& command, std::string& name, const char* help);
 
-// "0,16,40": whole numbers, 0 or more, all of `text`; nullopt for anything else.
+// Parses "0,16,40": whole numbers, 0 or more, all of `text`. nullopt for anything else.
 [[nodiscard]] std::optional<std::vector<std::int32_t>> parse_list(const std::string& text);
 
-// An option whose value is such a list; may be repeated. (CLI11's own leaves empty elements out.)
+// Adds an option whose value is such a list; it may be repeated. (CLI11's own lists leave empty
+// elements out.)
 CLI::Option* add_list(CLI::App& command, const std::string& option,
                       std::vector<std::int32_t>& values, const std::string& help);
 
@@ -46,7 +47,7 @@ CLI::Option* add_choice(CLI::App& command, const std::string& option,
                         const std::vector<std::string>& names,
                         const std::function<void(std::size_t index)>& set, const char* help);
 
-// An option whose value is one of the names that `name_of` gives `all`.
+// Adds an option whose value is one of the names that `name_of` gives `all`.
 template <class Enum>
 CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name_of)(Enum),
                        std::initializer_list<Enum> all, const std::function<void(Enum)>& set,
@@ -60,28 +61,29 @@ CLI::Option* add_named(CLI::App& command, const char* option, const char* (*name
       [set, values = std::vector<Enum>(all)](std::size_t index) { set(values[index]); }, help);
 }
 
-// One option for each of llm_fields() but `seed`: --seed belongs to the request.
+// Adds one option for each of llm_fields() but `seed`: --seed belongs to the request.
 void add_engine_options(CLI::App& command, LLMOptions& options);
 
-// --salt: whose KV a command sees, of chunks, items and cached prefixes.
+// Adds --salt: it names the tenant whose chunks, items and cached prefixes a command sees.
 CLI::Option* add_salt(CLI::App& command, std::string& salt);
 
-// Why `text` is no seed, "" if it is one; CLI11 would cut what does not fit.
+// Returns why `text` is no seed, or "". CLI11 would cut a number that does not fit.
 [[nodiscard]] std::string refuse_seed(const std::string& text);
 
 // Returns sampling_fields() without `n`, the last one: the command line shows one output.
 [[nodiscard]] std::span<const SamplingField> settable_fields();
-// One option for each of settable_fields().
+// Adds one option for each of settable_fields().
 void add_sampling_options(CLI::App& command, SamplingParams& params);
 
-// Numbers of `app` and its commands refuse what is none, in plain words. CLI11 takes an empty text
-// for 0: a variable that a shell did not set must not become token 0. After all options are added.
+// Makes the number options of `app` and its commands refuse other text, in plain words. CLI11 takes
+// an empty text for 0, but a variable that a shell did not set must not become token 0. Call it
+// after all options are added.
 void refuse_no_numbers(CLI::App& app);
 
-// Refuses log probabilities where nothing shows them: only JSON does.
+// Refuses log probabilities in a format other than JSON, which alone shows them.
 [[nodiscard]] Status check_logprobs(const SamplingParams& params, Format format);
 
-// How a conversation begins.
+// The beginning of a conversation.
 struct ChatOptions {
   std::string system;
   std::vector<std::string> document_files;

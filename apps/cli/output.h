@@ -12,30 +12,30 @@
 
 namespace quire::cli {
 
-// Writes all of `text` to stdout at once, unbuffered, so that a reader sees each delta; waits where
+// Writes all of `text` to stdout at once, unbuffered, so that a reader sees each delta. Waits where
 // a non-blocking pipe is full. kIo when the system refuses (a full disk, a closed descriptor).
 [[nodiscard]] Status print(std::string_view text);
 // Returns whether print() made `error`.
 [[nodiscard]] bool cannot_print(const Error& error);
 
-// `value` and a newline to stdout.
+// Prints `value` and a newline to stdout.
 [[nodiscard]] Status print_json(const boost::json::value& value);
 
-// JSON as an indented "key: value" listing for people.
+// Formats JSON as an indented "key: value" listing for people.
 [[nodiscard]] std::string format_listing(const boost::json::value& value);
 
-// Lines of columns, as wide as their widest cell; the last one ends as it does. Rows have equally
-// many cells.
+// Formats lines of columns, each as wide as its widest cell; the last column is not padded. All
+// rows have the same number of cells.
 [[nodiscard]] std::vector<std::string> format_table(
     const std::vector<std::vector<std::string>>& rows);
 
-// The beginning of a text on one line, cut between characters.
+// Returns the beginning of a text on one line, cut between characters.
 [[nodiscard]] std::string preview(std::string_view text);
 
-// Number of digits that texts show of an id.
+// Number of digits of an id that texts show.
 inline constexpr std::size_t kShownDigits = 12;
 
-// "error: <message>" as one line on stderr; returns kExitFailed.
+// Prints "error: <message>" as one line on stderr; returns kExitFailed.
 int fail(const Error& error);
 // Prints wrong usage as fail() prints an error; returns kExitUsage.
 int fail_usage(std::string_view message);
@@ -43,13 +43,13 @@ int fail_usage(std::string_view message);
 // argument.
 int fail_options(const Error& error);
 
-// One line for people on stderr.
+// Prints one line for people on stderr.
 void note(std::string_view line);
 
-// "92.1 MiB"
+// Formats a size: "92.1 MiB".
 [[nodiscard]] std::string in_units(double bytes);
 
-// "prompt 96 tokens (64 reused), 12 generated, first token 18 ms, total 120 ms"
+// Formats "prompt 96 tokens (64 reused), 12 generated, first token 18 ms, total 120 ms".
 [[nodiscard]] std::string summary(const GenerationOutput& output);
 
 }  // namespace quire::cli

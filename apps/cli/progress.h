@@ -1,4 +1,5 @@
-// How far a wait is, as one line on a terminal that goes when it is over; nothing elsewhere.
+// Shows the progress of a wait as one line on a terminal, which goes when the wait is over; shows
+// nothing elsewhere.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,7 @@
 
 namespace quire::cli {
 
-// A line on stderr, where that is a terminal, from the second second of the wait on.
+// A line on stderr, if that is a terminal, shown after the first second of the wait.
 class ProgressLine {
  public:
   ProgressLine();
@@ -17,9 +18,9 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
   ~ProgressLine() { clear(); }
 
-  // Returns whether show() would show something now; it is due a few times in a second.
+  // Returns whether show() would show something now. It is due a few times a second.
   [[nodiscard]] bool due() const;
-  // Shows `text` in place of what stands there, if it is due.
+  // Shows `text` in place of the line there, if it is due.
   void show(const std::string& text);
   void clear();
   [[nodiscard]] double seconds() const;
@@ -33,20 +34,20 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-// The tokens that `llm` computes while somebody waits for its answer.
+// Shows the tokens that `llm` computes while somebody waits for its answer.
 class ComputeProgress {
  public:
-  // Made before the work begins. `tokens` will have to be computed; 0 where nobody knows yet. `llm`
-  // must outlive this.
+  // Begins to count; make it before the work begins. `tokens` will have to be computed, 0: not
+  // known yet. `llm` must outlive this.
   ComputeProgress(const LLM& llm, std::int64_t tokens);
-  // So many tokens will have to be computed.
+  // Sets how many tokens will have to be computed.
   void expect(std::int64_t tokens) { tokens_ = tokens; }
 
-  // Shows how far it is. From the thread that waits, at each look.
+  // Shows the progress. The thread that waits calls it at each look.
   void look();
-  // The answer has begun: the line goes and does not come back.
+  // Removes the line for good: the answer has begun.
   void end();
-  // Looks, then asks `interrupted`.
+  // Returns an interrupt that looks, then asks `interrupted`.
   [[nodiscard]] Interrupt beside(Interrupt interrupted);
 
  private:

@@ -1,5 +1,5 @@
-// The REPL of `quire chat`: a context with its branches, how it is asked, and what the commands of
-// commands.h work on.
+// The REPL of `quire chat`: a context with its branches, questions to it, and the state that the
+// commands of commands.h work on.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline constexpr std::string_view kStoppedTag = "stopped";
 struct ReplOptions {
   Format format = Format::kText;  // of answers
   bool verbose = false;           // times and reuse on stderr
-  bool echo = false;              // write each line before what it does
+  bool echo = false;              // show each line before its effect
   bool has_store = false;
   std::string banner;  // shown at the start of a session on a terminal
   SamplingParams sampling;
@@ -36,36 +36,36 @@ struct ReplOptions {
 
 class Repl {
  public:
-  // `interrupts` must outlive the REPL. Not movable: its parts know each other.
+  // Makes the REPL. `interrupts` must outlive it. Not movable: its parts refer to each other.
   Repl(LLM llm, ContextManager context, ReplOptions options, Interrupts& interrupts);
   Repl(const Repl&) = delete;
   Repl& operator=(const Repl&) = delete;
 
-  // Reads lines and does them until the end, or until nothing can be printed; returns the exit
+  // Reads lines and runs them until the end, or until nothing can be printed; returns the exit
   // code. A line that fails changes nothing, and the next one is read.
   [[nodiscard]] int loop();
 
-  // The rest is for commands.
+  // Commands call the functions below.
 
-  // Asks, prints the answer as it comes, and keeps what /explain tells of it. Ctrl-C ends it: what
-  // there is of it stays, tagged kStoppedTag. Without text the assistant goes on.
+  // Asks, prints the answer as it comes, and keeps its facts for /explain. Ctrl-C ends the answer:
+  // its text so far stays, tagged kStoppedTag. Without text the assistant goes on.
   [[nodiscard]] Status ask(const std::optional<std::string>& text);
-  // Runs `work` with Ctrl-C as its way out.
+  // Returns an interrupt by which Ctrl-C ends a call.
   [[nodiscard]] Interrupt interrupt() const;
-  // Ids of the items that `names` mean: all of them, or the first error.
+  // Returns the ids of the items that `names` mean: all of them, or the first error.
   [[nodiscard]] Result<std::vector<std::string>> ids_of(std::span<const std::string> names) const;
-  // `name` becomes `value` for the next answers. kInvalidArgument naming what is wrong.
+  // Sets `name` to `value` for the next answers. kInvalidArgument naming what is wrong.
   [[nodiscard]] Status set(const std::string& name, const std::string& value);
   void leave() { leaving_ = true; }
-  // Takes back the last turn of the conversation; returns of how many items it was. kNotFound.
+  // Takes back the last turn of the conversation; returns how many items it had. kNotFound.
   [[nodiscard]] Result<std::int64_t> forget_turn();
   // Forgets branches and the last answer: their items are gone.
   void forget_history();
 
   struct LastAnswer {
     ContextManager::Answer answer;
-    std::vector<ContextItem> before;  // the active items that it stood on, as they were
-    std::vector<ReusePart> parts;     // what was found of each of them
+    std::vector<ContextItem> before;  // the active items before it, as they were
+    std::vector<ReusePart> parts;     // the reuse of each of them
   };
   [[nodiscard]] const std::optional<LastAnswer>& last() const { return last_; }
   [[nodiscard]] const SamplingParams& sampling() const { return sampling_; }
@@ -73,14 +73,14 @@ class Repl {
   [[nodiscard]] ContextManager& context() { return context_; }
   [[nodiscard]] Branches& branches() { return branches_; }
   [[nodiscard]] bool has_store() const { return options_.has_store; }
-  // On a terminal, unless the environment says NO_COLOR.
+  // Returns whether to use colours: on a terminal, unless the environment sets NO_COLOR.
   [[nodiscard]] bool colours() const;
 
  private:
-  // Reads the lines behind one that opens a text with """ until one closes it; the text takes its
-  // place in `line`, and `quoted` says that it stands at the beginning.
+  // Reads the lines of a text that opens with """, until one closes it. The text takes its place in
+  // `line`; `quoted` says that it stands at the beginning.
   [[nodiscard]] LineResult read_text_block(std::string& line, bool& quoted);
-  // `quoted`: a question, whatever it begins with.
+  // Handles a line. `quoted`: a question, whatever it begins with.
   [[nodiscard]] Status handle(const std::string& line, bool quoted);
   [[nodiscard]] Status command(std::string_view line);
   [[nodiscard]] Status report();

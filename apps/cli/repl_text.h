@@ -13,28 +13,29 @@
 
 namespace quire::cli {
 
-// "context 5f0c3a91b2d4 ada, 14 tokens"
+// Formats an item as "context 5f0c3a91b2d4 ada, 14 tokens".
 [[nodiscard]] std::string title(const ContextItem& item);
 
-// One line for each item: id, kind, name, active, tier, tokens, beginning of the text. `colours`:
-// inactive ones are dim.
+// Formats one line for each item: id, kind, name, active, tier, tokens, beginning of the text.
+// `colours`: inactive ones are dim.
 [[nodiscard]] std::string item_table(std::span<const ContextItem> items, bool colours);
 
-// All about one item.
+// Formats all about one item.
 [[nodiscard]] std::string item_listing(const ContextItem& item);
 
-// The value that takes a setting back to what the command line said.
+// The value that resets a setting to that of the command line.
 inline constexpr std::string_view kDefault = "default";
 
-// `base` with settings by name, as on the command line without the "--". kInvalidArgument.
+// Returns `base` with settings by name, written as on the command line without the "--".
+// kInvalidArgument.
 [[nodiscard]] Result<SamplingParams> with_settings(
     const SamplingParams& base, const std::map<std::string, std::string>& settings);
-// "temperature: 0", line by line; of one setting only if `name` is given. kNotFound.
+// Formats "temperature: 0", line by line; only the setting `name` if it is given. kNotFound.
 [[nodiscard]] Result<std::string> settings_listing(const SamplingParams& params,
                                                    const std::string& name);
 [[nodiscard]] std::vector<std::string> setting_names();
 
-// Files and folders whose path begins so; folders end with a slash.
+// Returns the files and folders whose path begins so; folders end with a slash.
 [[nodiscard]] std::vector<std::string> files_like(std::string_view beginning);
 
 }  // namespace quire::cli

@@ -1,4 +1,4 @@
-// The flags of `quire serve`, and how --config fills those that the command line leaves out.
+// The flags of `quire serve`, and --config, which fills those that the command line leaves out.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class App;
 
 namespace quire::cli {
 
-// Holds what the flags of `quire serve` say. Plain data.
+// Values of the flags of `quire serve`. Plain data.
 struct ServeFlags {
   server::Config config;
   std::string config_file;
@@ -30,12 +30,12 @@ struct ServeFlags {
 // Declares MODEL and all flags.
 void declare_serve(CLI::App& command, ServeFlags& flags);
 
-// Option and its texts, as the command line gave them.
+// Options and their texts, as the command line gave them.
 using GivenOptions = std::vector<std::pair<std::string, std::vector<std::string>>>;
 [[nodiscard]] GivenOptions given_options(const CLI::App& command);
 
-// Reads everything that `given` and the files that it names say.
-// Errors: kInvalidArgument is wrong usage; kIo and kCorrupt a file that cannot be read or parsed.
+// Reads the configuration from `given` and from the files that it names. Errors: kInvalidArgument
+// for wrong usage; kIo and kCorrupt for a file that cannot be read or parsed.
 [[nodiscard]] Result<std::shared_ptr<const server::Config>> read_serve_config(
     const GivenOptions& given);
 

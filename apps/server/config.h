@@ -1,4 +1,4 @@
-// Config: what the command line, `--config` and the files that they name say to `quire serve`.
+// Config: settings of `quire serve` from the command line, `--config` and the files that they name.
 // Plain data, which the process fills and everything else reads.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace quire::server {
 
-// How much unknown fields of bodies are tolerated (rule F1). kByPath: as each API's own rule says.
+// Treatment of unknown fields in bodies. kByPath: each API has its own rule.
 enum class UnknownFields : std::uint8_t { kByPath, kLenient, kStrict };
 
 // Limits of the transport. Tests make times small.
@@ -24,31 +24,31 @@ struct TransportLimits {
   std::int32_t header_bytes = 16 << 10;
   std::int32_t header_fields = 100;
   std::int32_t target_bytes = 8 << 10;
-  // Bytes that are read ahead of a request that is being answered.
+  // Bytes that are read ahead while a request is being answered.
   std::int32_t read_ahead_bytes = 16 << 10;
   // Bytes of a stream that may wait unsent.
   std::int64_t unsent_bytes = std::int64_t{1} << 20;
   std::chrono::milliseconds head_timeout{10'000};
   std::chrono::milliseconds body_timeout{30'000};
-  // Window over which a body must come with 1 KiB/s on average.
+  // Window over which a body must come at 1 KiB/s or more on average.
   std::chrono::milliseconds rate_window{10'000};
   std::chrono::milliseconds handshake_timeout{10'000};
   std::chrono::milliseconds idle_timeout{75'000};
   std::chrono::milliseconds write_timeout{60'000};
   std::chrono::milliseconds ping_interval{15'000};
-  // Time after which the head of a stream goes out without an event.
+  // Time after which the head of a stream goes out even without an event.
   std::chrono::milliseconds head_delay{1'000};
-  // Time for which a connection that is closed by the server still reads.
+  // Time for which the server still reads from a connection that it has closed.
   std::chrono::milliseconds linger{2'000};
 };
 
 struct Config {
   std::string model;
   LLMOptions engine = {};
-  // True: the user has named --max-batch-tokens. Otherwise the server picks a slice (rule Q4).
+  // True: the user has set --max-batch-tokens. Otherwise the server chooses it.
   bool has_max_batch_tokens = false;
 
-  // Listeners. `host` and `port` are not given where only `listen` is.
+  // Listeners. `host` and `port` do not count where the user gives `listen` alone.
   bool has_tcp = true;
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
@@ -68,7 +68,7 @@ struct Config {
   std::int32_t max_inflight = 256;
   // Not given: no limit.
   std::optional<std::int64_t> max_queued_tokens = {};
-  // 0: none.
+  // 0: no limit.
   double request_timeout_seconds = 600;
   double drain_timeout_seconds = 30;
   double stall_seconds = 60;

@@ -1,5 +1,5 @@
-// Engine: the small part of Quire that answers to HTTP. Tests put an engine that computes nothing
-// in its place.
+// Engine: the small part of Quire that the server uses. Tests replace it with an engine that
+// computes nothing.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,11 @@ struct GenerationRequest {
   SamplingParams sampling = {};
   // Session and salt; `notify` is the argument of Engine::start.
   RequestOptions options = {};
-  // Ends the wait for a composition's KV. Asked by the thread that calls Engine::start.
+  // Ends the wait for a composition's KV. The thread that calls Engine::start asks it.
   Interrupt interrupted = {};
 };
 
-// A generation that runs. Destroying it aborts it without waiting.
-// Threads: the loop's thread.
+// A running generation. Destroying it aborts it without waiting. Threads: the loop's thread.
 class Generation {
  public:
   Generation() = default;
@@ -51,7 +50,7 @@ class Generation {
   // Returns the next delta, or nullopt at the end, or the error that ended the request.
   // Precondition: ready().
   [[nodiscard]] virtual Result<std::optional<Delta>> next() = 0;
-  // Returns the output, once next() gave the last delta.
+  // Returns the output. Precondition: next() has given the last delta.
   [[nodiscard]] virtual const GenerationOutput& output() const = 0;
   // Returns how many of the request's tokens have KV by now. 0 while it waits.
   [[nodiscard]] virtual std::int64_t computed_tokens() const = 0;
@@ -59,14 +58,14 @@ class Generation {
   virtual void abort() = 0;
 };
 
-// Tells a server what it needs to know of its model. Plain data.
+// Facts of the model that a server needs. Plain data.
 struct ModelFacts {
   std::int64_t context_tokens = 0;
   std::int32_t vocab_size = 0;
   std::int32_t block_tokens = 0;
   std::int64_t block_bytes = 0;
   std::int64_t num_blocks = 0;
-  // No token stands for more bytes. 0: not known.
+  // Limit of the bytes of one token. 0: not known.
   std::int64_t longest_token_bytes = 0;
   // Fingerprint of weights, 64 hexadecimal digits, or "".
   std::string fingerprint;
@@ -78,8 +77,7 @@ struct EngineCounts {
   ChunkStats chunks = {};
 };
 
-// The engine that a server speaks to.
-// Threads: any thread may call.
+// The engine of a server. Threads: any thread may call.
 class Engine {
  public:
   Engine() = default;
@@ -87,16 +85,15 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
   virtual ~Engine() = default;
 
-  // Starts a generation. `notify` is called by the engine's thread each time that
-  // Generation::ready() has become true; it must return at once.
-  // Does not wait for a prompt of ids. A composition waits until its chunks' KV is there, so a
-  // worker calls.
+  // Starts a generation. The engine's thread calls `notify` each time that Generation::ready()
+  // becomes true; `notify` must return at once. Does not wait for a prompt of ids. Waits until the
+  // KV of a composition's chunks is there, so a worker calls it.
   [[nodiscard]] virtual Result<std::unique_ptr<Generation>> start(GenerationRequest request,
                                                                   std::function<void()> notify) = 0;
   // Returns the tokenizer.
   [[nodiscard]] virtual Result<Tokenizer> tokenizer() const = 0;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  // Returns the counters after the last finished step. May wait for the running one.
+  // Returns the counters after the last finished step. May wait for the running step.
   [[nodiscard]] virtual Result<EngineCounts> counts() const = 0;
   // Returns the registry of chunks, whose llm() gives everything else. Null in an engine that
   // computes nothing.

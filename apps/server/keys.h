@@ -1,4 +1,4 @@
-// KeyTable: who may ask, by the digest of the key that a request brings.
+// KeyTable: finds the caller by the digest of the key in a request.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace quire::server {
 
 enum class Role : std::uint8_t { kUser, kAdmin };
 
-// Limits of a tenant (rule A5). Not given: no limit, but for max_sequences.
+// Limits of a tenant. Not given: no limit, but for max_sequences.
 struct TenantLimits {
   std::optional<std::int64_t> max_inflight;
   std::optional<std::int64_t> rpm;
@@ -32,7 +32,7 @@ struct TenantLimits {
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
-// A tenant and role that a key stands for. Plain data.
+// Tenant and role of a key. Plain data.
 struct Caller {
   std::string tenant = "default";
   Role role = Role::kAdmin;
@@ -40,24 +40,24 @@ struct Caller {
 };
 
 // Keys by their SHA-256 digests. No key itself stays in memory.
-// Threads: a table that nobody changes may be read by any number of threads.
+// Threads: any number of threads may read a table that nobody changes.
 class KeyTable {
  public:
   using Digest = std::array<unsigned char, 32>;
 
-  // Returns true where every request is tenant `default`, role admin.
+  // Returns true if there are no keys: every request is then tenant `default`, role admin.
   [[nodiscard]] bool empty() const { return keys_.empty(); }
-  // Returns who `key` stands for, or null. Compares with every digest in constant time.
+  // Returns the caller of `key`, or null. Compares with every digest in constant time.
   [[nodiscard]] std::shared_ptr<const Caller> find(std::string_view key) const;
-  // Returns the limits of a tenant, or null where the table does not name it.
+  // Returns a caller with the limits of a tenant, or null if the table does not name it.
   [[nodiscard]] std::shared_ptr<const Caller> tenant(std::string_view name) const;
 
   // Adds a plain key: tenant `default`, role admin.
   [[nodiscard]] Status add_key(std::string_view key);
-  // Adds the keys of a file with one key a line. `name` is for messages.
+  // Adds the keys of a file with one key per line. `name` is for messages.
   [[nodiscard]] Status add_lines(std::string_view text, const std::string& name);
   // Adds the keys of `{"keys":[{"sha256","tenant","role","limits"}]}`.
-  // Errors: kInvalidArgument names the entry, and one digest with two tenants.
+  // Errors: kInvalidArgument names the entry; one digest with two tenants is an error.
   [[nodiscard]] Status add_json(std::string_view text, const std::string& name);
 
  private:
@@ -74,7 +74,7 @@ class KeyTable {
 // Returns the SHA-256 digest of a key as 64 hexadecimal digits.
 [[nodiscard]] std::string hash_key(std::string_view key);
 
-// Says what the fields of a request give as keys.
+// The key in the fields of a request.
 struct PresentedKey {
   // Not given where the request has none.
   std::optional<std::string> key;
@@ -82,7 +82,7 @@ struct PresentedKey {
   bool ambiguous = false;
 };
 
-// Returns the key of `authorization: Bearer`, `x-api-key` and `x-goog-api-key`, and of the query's
+// Returns the key of `authorization: Bearer`, `x-api-key` and `x-goog-api-key`, or of the query's
 // `key` on paths of Gemini.
 [[nodiscard]] PresentedKey presented_key(const Request& request);
 

@@ -1,5 +1,5 @@
-// Request, Response and Answer: what the transport and the API say to each other. Nothing here
-// knows sockets, so that the API is tested without any.
+// Request, Response and Answer: the interface between the transport and the API. It knows no
+// sockets, so tests of the API need none.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct HeaderField {
   std::string value;
 };
 
-// A request whose head and body were read and are well-formed HTTP. Plain data.
+// A well-formed HTTP request whose head and body were read. Plain data.
 struct Request {
   // "GET", "POST", ...
   std::string method;
@@ -35,8 +35,8 @@ struct Request {
   std::string remote;
   // Id of the request: x-request-id of the client, or one that the transport made.
   std::string id;
-  // Names the tenant and role that asks. Never null behind the transport's check of keys, which
-  // stands in front of routing; null on the paths that need no key where none was given.
+  // Tenant and role that ask. The transport checks keys before routing, so it is then never null.
+  // It is null on a path that needs no key when the client gave none.
   std::shared_ptr<const Caller> caller;
 
   // Returns the value of the first field of that name, or "". Refers to the request.
@@ -55,9 +55,9 @@ struct Response {
 };
 
 // Facts of an answer for the access log and the metrics, beside those that the transport knows. The
-// API fills it before the answer ends. "" and nullopt: unknown.
+// API fills them before the answer ends. "" and nullopt: unknown.
 struct AnswerFacts {
-  // Pattern that matched, as "/v1/chunks/{chunk_id}".
+  // Pattern of the endpoint, such as "/v1/chunks/{chunk_id}".
   std::string route;
   std::string model;
   std::optional<std::int64_t> prompt_tokens;
@@ -67,11 +67,11 @@ struct AnswerFacts {
   std::optional<double> queue_ms;
   std::optional<double> first_token_ms;
   std::string finish_reason;
-  // `code` of the error that was answered, as "queue_full".
+  // `code` of the error in the answer, such as "queue_full".
   std::string error_code;
 };
 
-// Says how a stream begins and is kept alive.
+// The beginning of a stream, and its pings.
 struct StreamHead {
   // Status, headers and content type of the stream; its body is not read.
   Response head = {};
@@ -79,7 +79,7 @@ struct StreamHead {
   std::string ping = {};
 };
 
-// Says why nobody reads an answer any more.
+// Reasons why nobody reads an answer any more.
 // * kClient: the client has closed its connection, or half of it.
 // * kSlowReader: the client took no byte for a minute.
 // * kShutdown: the server ends.
@@ -99,28 +99,29 @@ class Answer {
 
   // Sends the whole response, and ends the answer.
   virtual void send(Response response) = 0;
-  // Begins a stream. The head goes out with the first write() or after one second, whichever is
-  // first, so that fail() can still refuse with a status.
+  // Begins a stream. The head goes out with the first write() or after one second, whichever comes
+  // first. Until then fail() can still refuse with a status.
   virtual void begin(StreamHead head) = 0;
-  // Sends bytes of a stream that was begun.
+  // Sends bytes of a stream. Precondition: begin().
   virtual void write(std::string bytes) = 0;
   // Ends a stream properly.
   virtual void end() = 0;
-  // Ends the answer with an error: sends `refusal` where no head has gone out. Otherwise sends
-  // `event` and closes the connection.
+  // Ends the answer with an error. Sends `refusal` if no head has gone out, else sends `event` and
+  // closes the connection.
   virtual void fail(Response refusal, std::string event) = 0;
   // Returns false while more than 1 MiB of a stream is unsent.
   [[nodiscard]] virtual bool writable() const = 0;
-  // Says what to call each time that writable() becomes true again. Replaces an earlier one.
+  // Sets the call for each time that writable() becomes true again. Replaces an earlier one.
   virtual void on_writable(std::function<void()> call) = 0;
-  // Says what to call, once, when nobody reads the answer any more. Replaces an earlier one. Called
-  // at once where that has already happened; never after the answer has ended otherwise.
+  // Sets the call for when nobody reads the answer any more; it comes once. Replaces an earlier
+  // one. Calls at once if that has already happened, and never after the answer has ended
+  // otherwise.
   virtual void on_gone(std::function<void(Gone)> call) = 0;
-  // Returns the facts to be logged when the answer ends.
+  // Returns the facts to log when the answer ends.
   [[nodiscard]] virtual AnswerFacts& facts() = 0;
 };
 
-// Takes a request and sees to its answer, now or later. Called by the loop's thread.
+// Takes a request and answers it, now or later. The loop's thread calls it.
 using Handler =
     std::function<void(std::shared_ptr<const Request> request, std::shared_ptr<Answer> answer)>;
 

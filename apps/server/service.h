@@ -1,4 +1,4 @@
-// Service: what the process and the transport need of the API. server.cc makes one.
+// Service: the part of the API that the process and the transport need. service.cc makes one.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace quire::server {
 
-// A request that was answered, or whose client went. The transport makes one for each, also where
-// it refused the request itself. Plain data.
+// A request that was answered, or whose client left. The transport makes one for each request, also
+// for one that it refused itself. Plain data.
 struct AccessRecord {
   std::string request_id;
-  // "" where nobody was identified.
+  // "" if the caller was not identified.
   std::string tenant;
   std::string remote;
   std::string method;
   // Without the query.
   std::string path;
-  // 499 where the client went before the answer ended.
+  // 499 if the client left before the answer ended.
   int status = 0;
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
@@ -41,8 +41,7 @@ struct TransportStats {
   std::int64_t refused = 0;
 };
 
-// The API as the process sees it.
-// Threads: the loop's thread, but for load().
+// The API as the process sees it. Threads: the loop's thread, but for load().
 class Service {
  public:
   Service() = default;
@@ -50,27 +49,27 @@ class Service {
   Service& operator=(const Service&) = delete;
   virtual ~Service() = default;
 
-  // Opens the model. Blocks; a thread of its own calls it, once. Until it has returned, and after a
-  // failure, handle() answers 503 `loading` (rule P2).
+  // Opens the model. Blocks; a thread of its own calls it, once. handle() answers 503 `loading`
+  // until it has returned, and after a failure.
   [[nodiscard]] virtual Status load() = 0;
-  // Takes a request, as Handler.
+  // Takes a request, like Handler.
   virtual void handle(std::shared_ptr<const Request> request, std::shared_ptr<Answer> answer) = 0;
-  // Takes a request of --metrics-listen, which needs no key.
+  // Takes a request from --metrics-listen, which needs no key.
   virtual void handle_metrics(std::shared_ptr<const Request> request,
                               std::shared_ptr<Answer> answer) = 0;
-  // Refuses work that uses the engine from now on (rule P5). Idempotent.
+  // Refuses work that uses the engine from now on. Idempotent.
   virtual void drain() = 0;
   // Ends every request that still runs with the error `draining`. Idempotent.
   virtual void abort_all() = 0;
-  // Takes a configuration that was reloaded: keys, limits, CORS.
+  // Takes a reloaded configuration: keys, limits, CORS.
   virtual void reload(std::shared_ptr<const Config> config) = 0;
   // Counts a reload: quire_config_reloads_total.
   virtual void count_reload(bool ok) = 0;
   // Counts a request that has ended.
   virtual void observe(const AccessRecord& record) = 0;
-  // Says how to ask for the connections.
+  // Sets the function that counts the connections.
   virtual void set_transport_stats(std::function<TransportStats()> stats) = 0;
-  // Flushes files under way and closes the engine. Blocks; called once, after the last request.
+  // Writes out files under way and closes the engine. Blocks; called once, after the last request.
   virtual void close() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Admission: how much may run and wait at once, over all and per tenant (sections 3 and 4).
+// Admission: bounds how much may run and wait at once, in all and for each tenant.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@
 
 namespace quire::server {
 
-// Says what a request wants to have admitted.
+// Amounts that a request wants to have admitted.
 struct AdmissionRequest {
   std::int64_t generations = 1;
-  // Counts the tokens of each prompt once.
+  // Tokens of all prompts, each prompt once.
   std::int64_t prompt_tokens = 0;
   // Most tokens that all choices may generate.
   std::int64_t completion_tokens = 0;
@@ -35,9 +35,9 @@ class Ticket {
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;
 
-  // Says that prompt tokens no longer wait to be computed. Idempotent.
+  // Notes that the prompt's tokens no longer wait to be computed. Idempotent.
   void began();
-  // Says what was used, so that the reservation of tokens per minute is corrected.
+  // Notes how many tokens were used, which corrects the reservation of tokens per minute.
   void used(std::int64_t tokens);
 
  private:
@@ -48,7 +48,7 @@ class Ticket {
   std::int64_t used_ = 0;
 };
 
-// Decides who may begin. Threads: the loop's thread.
+// Decides which requests may begin. Threads: the loop's thread.
 class Admission {
  public:
   explicit Admission(Loop& loop) : loop_(loop) {}
@@ -56,16 +56,16 @@ class Admission {
   // Admits a request, or refuses it with 429.
   [[nodiscard]] Checked<std::unique_ptr<Ticket>> enter(const Config& config, const Caller& caller,
                                                        const AdmissionRequest& request);
-  // Generations that wait or run.
+  // Returns the generations that wait or run.
   [[nodiscard]] std::int64_t inflight() const { return inflight_; }
-  // Prompt tokens that wait.
+  // Returns the prompt tokens that wait.
   [[nodiscard]] std::int64_t waiting_tokens() const { return waiting_tokens_; }
-  // Milliseconds until a place may be free, from the rate of the last minute.
+  // Returns the milliseconds until a place may be free, from the rate of the last minute.
   [[nodiscard]] std::int64_t retry_after_ms();
 
  private:
   friend class Ticket;
-  // Holds at most a minute's worth, and fills again evenly.
+  // An allowance per minute. It holds at most a minute's worth, and refills evenly.
   struct Bucket {
     double level = 0;
     Loop::Clock::time_point at = {};
@@ -86,7 +86,7 @@ class Admission {
   std::int64_t inflight_ = 0;
   std::int64_t waiting_tokens_ = 0;
   std::unordered_map<std::string, Tenant> tenants_;
-  // Ends of generations in the last minute.
+  // Times at which generations ended in the last minute.
   std::deque<Loop::Clock::time_point> ends_;
 };
 

@@ -36,7 +36,7 @@
 namespace quire::server {
 namespace {
 
-// JSON that is larger is read by a worker (rule Q7).
+// JSON that is larger is read by a worker.
 constexpr std::size_t kLargeJson = 64 << 10;
 
 // Returns the names of the model: aliases, or the base name of its path.

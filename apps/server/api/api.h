@@ -1,5 +1,5 @@
-// Api: takes requests, finds their endpoints, reads their bodies and calls the handlers. Knows no
-// sockets and no process.
+// Api: takes requests, finds their endpoints, reads their bodies and calls the handlers. It knows
+// no sockets and no process.
 #pragma once
 
 #include <memory>
@@ -22,11 +22,11 @@ class Api {
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
 
-  // Says that the model is loaded. `engine` outlives the API.
+  // Takes the engine, whose model is loaded. `engine` outlives the API.
   void set_engine(Engine& engine);
-  // Takes a request, as Handler.
+  // Takes a request, like Handler.
   void handle(std::shared_ptr<const Request> request, std::shared_ptr<Answer> answer);
-  // Takes a request of the listener for metrics.
+  // Takes a request from the listener of metrics.
   void handle_metrics(std::shared_ptr<const Request> request, std::shared_ptr<Answer> answer);
   // Ends every request that runs with the error `draining`.
   void abort_all();

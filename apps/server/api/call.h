@@ -1,4 +1,4 @@
-// Call: one request on its way through the API. Services: what all endpoints share.
+// Call: one request on its way through the API. Services: state that all endpoints share.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ class Rounds;
 class StallWatch;
 class TokenPieces;
 
-// Holds what all endpoints share. Lives as long as the loop runs tasks.
+// State that all endpoints share. Lives as long as the loop runs tasks.
 // Threads: the loop's thread, but for `loop` and, once it is there, `engine`.
 struct Services {
   Services(std::shared_ptr<const Config> configuration, Loop& its_loop);
@@ -48,7 +48,7 @@ struct Services {
   // Returns true where the model's chat template reads the variable.
   [[nodiscard]] bool template_reads(std::string_view variable) const;
 
-  // Null until the model is loaded. Then it stays.
+  // Null until the model is loaded, then set for good.
   Engine* engine = nullptr;
   // Names of the model; responses give the first.
   std::vector<std::string> names;
@@ -80,11 +80,11 @@ struct Services {
 struct Call {
   std::shared_ptr<const Request> request;
   std::shared_ptr<Answer> answer;
-  // Never null behind routing.
+  // Never null after routing.
   std::shared_ptr<const Caller> caller;
   const Endpoint* endpoint = nullptr;
   Captures captures;
-  // Body that its table has checked: no member is null, unknown or refused.
+  // Body after the check by its table: no member is null, unknown or refused.
   json::object body;
   FieldNotes notes;
   Loop::Clock::time_point arrived;
@@ -92,7 +92,7 @@ struct Call {
   std::atomic<bool> gone = false;
 
   [[nodiscard]] Members members() const { return Members(body); }
-  // Returns the value of a pattern's name, or "".
+  // Returns the part of the path that matched `name` in the pattern, or "".
   [[nodiscard]] std::string_view capture(std::string_view name) const;
   // Returns a parameter of the query, percent-decoded. The first counts.
   [[nodiscard]] std::optional<std::string> query(std::string_view name) const;
@@ -102,20 +102,20 @@ struct Call {
 };
 using CallPtr = std::shared_ptr<Call>;
 
-// Returns the salt of the engine for a tenant and a client's `cache_salt` (rule A3). Chunks and
-// sequences use the salt without `cache_salt`.
+// Returns the salt of the engine for a tenant and a client's `cache_salt`. Chunks and sequences use
+// the salt without `cache_salt`.
 [[nodiscard]] std::string engine_salt(std::string_view tenant, std::string_view cache_salt = {});
 
-// Sends a JSON body, with `x-quire-ignored` where fields had no effect.
+// Sends a JSON body. Names fields without effect in `x-quire-ignored`.
 void send_json(Services& services, Call& call, const json::value& body, int status = 200);
 // Sends an error.
 void send_error(Services& services, Call& call, ApiError error);
 // Returns the headers that a success has: `x-quire-ignored`.
 [[nodiscard]] std::vector<HeaderField> success_headers(Services& services, const Call& call);
 
-// Runs `work` on a worker, and then `then` with its value on the loop's thread. An error of `work`
-// is answered. Neither answers nor calls `then` when nobody reads the answer any more.
-// `work` may block; it should ask Call::interrupt() while it does.
+// Runs `work` on a worker, and then `then` with its value on the loop's thread. Answers with the
+// error of `work`, if it fails. Does nothing more once nobody reads the answer. `work` may block,
+// and should then ask Call::interrupt().
 template <class T>
 void on_worker(Services& services, CallPtr call, std::function<Checked<T>()> work,
                std::function<void(T)> then) {
@@ -138,10 +138,10 @@ void on_worker(Services& services, CallPtr call, std::function<Checked<T>()> wor
   });
 }
 
-// Checks the member `model` of the body (rule F12).
+// Checks that the member `model` of the body names this server's model.
 [[nodiscard]] Check check_model(const Services& services, const Call& call);
 
-// Returns a new id: `prefix` and 26 characters of the alphabet of ULIDs, which sort by time.
+// Returns a new id: `prefix` and 26 characters of ULID's alphabet. Ids sort by time.
 [[nodiscard]] std::string new_id(std::string_view prefix);
 // Returns seconds since 1970.
 [[nodiscard]] std::int64_t unix_seconds();

@@ -1,4 +1,4 @@
-// POST /v1/chat/completions (rules O2 to O8).
+// POST /v1/chat/completions.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@
 
 namespace quire::server {
 
-// A body of chat completions that was checked. Plain data.
+// A checked body of chat completions. Plain data.
 struct ChatRequest {
   OpenAIRequest openai;
   ChatPrompt prompt;
 
-  // Returns true where chunks are named (rule O8).
+  // Returns whether the messages name chunks.
   [[nodiscard]] bool has_chunks() const;
 };
 
-// Table of the body.
+// Returns the table of the body.
 [[nodiscard]] const FieldTable& chat_table();
 // Reads a body that chat_table() has checked.
 [[nodiscard]] Checked<ChatRequest> read_chat(const Services& services, Call& call);
 // Reads a body without chunks, encodes it on a worker, and hands the plan to `take`.
 void plan_chat(Services& services, CallPtr call, TakePlan take);
-// Returns what renders the answers.
+// Returns a renderer for the answers.
 [[nodiscard]] std::unique_ptr<Renderer> chat_renderer(Services& services,
                                                       const OpenAIRequest& request);
 
-// Answers a chat in which chunks are named. objects/chat_chunks.cc has it.
+// Answers a chat whose messages name chunks. Defined in objects/chat_chunks.cc.
 void chat_with_chunks(Services& services, CallPtr call, ChatRequest request);
 
 }  // namespace quire::server

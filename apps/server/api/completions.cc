@@ -1,4 +1,4 @@
-// POST /v1/completions (rule O9).
+// POST /v1/completions.
 #include "api/completions.h"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// POST /v1/completions (rule O9).
+// POST /v1/completions.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,10 @@
 
 namespace quire::server {
 
-// Takes a plan that was made of a body.
+// Takes the plan that a body asks for.
 using TakePlan = std::function<void(Services&, const CallPtr&, const GenerationPlan&)>;
 
-// Table of the body.
+// Returns the table of the body.
 [[nodiscard]] const FieldTable& completion_table();
 // Reads a body, encodes its prompts on a worker, and hands the plan to `take`.
 void plan_completion(Services& services, CallPtr call, TakePlan take);

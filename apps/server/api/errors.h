@@ -39,7 +39,7 @@ struct ApiError {
   bool close = false;
 };
 
-// Holds a T or an ApiError. An Error of the core converts by api_error(). QUIRE_TRY takes one.
+// Holds a T or an ApiError. api_error() converts an Error of the core. QUIRE_TRY works on it.
 template <class T>
 class [[nodiscard]] Checked {
  public:
@@ -49,7 +49,7 @@ class [[nodiscard]] Checked {
   Checked(const Error& error);                                                   // NOLINT
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
-  // Preconditions of the next calls: ok(), or !ok() for error(). Breaking one throws.
+  // Preconditions of the next calls: ok(), or !ok() for error(). A broken one throws.
   [[nodiscard]] T& value() & { return std::get<0>(state_); }
   [[nodiscard]] const T& value() const& { return std::get<0>(state_); }
   [[nodiscard]] T value() && { return std::get<0>(std::move(state_)); }
@@ -69,32 +69,33 @@ struct Nothing {};
 using Check = Checked<Nothing>;
 inline Check passed() { return Nothing{}; }
 
-// Returns what a client is told of an error of the core. `param` names the field meant, or is "".
+// Returns the error that a client gets for an error of the core. `param` names the field meant, or
+// is "".
 [[nodiscard]] ApiError api_error(const Error& error, std::string param = {});
 
-// Return a refusal of one field: "PARAM: MESSAGE".
+// Return a refusal of one field, with the message "PARAM: MESSAGE".
 // * invalid: the value is malformed or out of range.
 // * missing: the field is required.
-// * unsupported: the field, or its value, is known and not implemented.
+// * unsupported: the field, or its value, is known but not implemented.
 [[nodiscard]] ApiError invalid(std::string param, std::string_view message);
 [[nodiscard]] ApiError missing(std::string param);
 [[nodiscard]] ApiError unsupported(std::string param, std::string_view message);
-// Returns an error with status and code; a 503 and a 429 get a time to wait.
+// Returns an error with status and code. A 503 or 429 also gets a time to wait.
 [[nodiscard]] ApiError refusal(int status, const char* code, std::string message);
 
-// Shapes of error bodies: rules E2, E3 and E4.
+// Shapes of error bodies: of OpenAI's, Anthropic's and Gemini's API.
 enum class ErrorShape : std::uint8_t { kOpenAI, kAnthropic, kGemini };
 
-// Returns the body of an error, one line of JSON. `admin` false: leaves out what names files of the
-// server.
+// Returns the body of an error, one line of JSON. `admin` false: leaves out the server's file
+// names.
 [[nodiscard]] std::string error_body(const ApiError& error, ErrorShape shape, bool admin);
-// Returns the response for an error, with `retry-after`, `x-should-retry` and the like.
+// Returns the response for an error, with headers such as `retry-after` and `x-should-retry`.
 [[nodiscard]] Response error_response(const ApiError& error, ErrorShape shape = ErrorShape::kOpenAI,
                                       bool admin = true);
-// Returns the response for a refusal of the transport. `code` is static memory. `param` "" is null.
+// Returns the response for a refusal by the transport. `code` is static memory. `param` "" is null.
 [[nodiscard]] Response error_response(int status, const char* code, std::string message,
                                       std::string param = {});
-// Returns `type` of an error body in the shape of OpenAI. Static memory.
+// Returns the `type` of an error body in OpenAI's shape. Static memory.
 [[nodiscard]] const char* error_type(int status);
 
 template <class T>

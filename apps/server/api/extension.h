@@ -1,4 +1,4 @@
-// Extension: the member `quire` of all generating endpoints (rules F8 and F10), and its headers.
+// Extension: the member `quire` of all generating endpoints, and its headers.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace quire::server {
 
-// Holds what a request asks of Quire, beside what its API knows. Plain data.
+// Fields of `quire` in a request, beside those of its API. Plain data.
 struct Extension {
-  // How chunks are composed; the ids of `quire.chunks`, where they are given.
+  // Way to compose chunks; with the ids of `quire.chunks`, where they are given.
   CompositionSpec how = {};
-  // True: a member that says how chunks are composed is there.
+  // True: a member about composing is there.
   bool says_how = false;
   // True: `quire.chunks` is there.
   bool names_chunks = false;
@@ -32,17 +32,18 @@ struct Extension {
   std::string cache_salt = {};
 };
 
-// Rules of `quire` and `cache_salt`.
+// Returns the rules of `quire` and `cache_salt`.
 [[nodiscard]] std::span<const FieldRule> extension_rules();
-// Rules that say how chunks are composed: `mode`, `positions`, ..., also of a CompositionSpec.
+// Returns the rules of the fields about composing: `mode`, `positions`, ..., also for a
+// CompositionSpec.
 [[nodiscard]] std::span<const FieldRule> composition_rules();
-// Table of CompositionSpec, field by field.
+// Returns the table of CompositionSpec, field by field.
 [[nodiscard]] const FieldTable& composition_table();
 
-// Returns the extension of a body that was checked, and of the request's headers.
+// Reads the extension from a checked body and from the request's headers.
 // Errors: 400.
 [[nodiscard]] Checked<Extension> read_extension(const Call& call);
-// Returns the composition of an object that was checked by composition_table(). Its salt is empty.
+// Reads the composition from an object that composition_table() has checked. Its salt is empty.
 [[nodiscard]] Checked<CompositionSpec> read_composition(const json::object& object,
                                                         std::string_view path);
 

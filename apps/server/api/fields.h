@@ -1,7 +1,8 @@
-// Field tables: which fields a body has, of which types and ranges, and what becomes of each. One
-// table per object is checked here, and becomes openapi.json and docs/http.md.
+// Field tables: the fields of a body, their types and ranges, and the effect of each. Each table
+// checks one kind of object, and also makes openapi.json and docs/http.md.
 //
-// Every field of a body is honoured, has no effect and is named so, or is refused (rule F1).
+// A field of a body has one of three effects: it is honoured, it is named as having no effect, or
+// it is refused.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ enum Kind : std::uint8_t {
   kObject = 32,
 };
 
+// Effect of a field.
 // * kHonoured: the server does what the field says.
 // * kIgnored: has no effect, and is named in `x-quire-ignored`.
 // * kRefused: 400 `unsupported_parameter`.
@@ -44,7 +46,7 @@ struct FieldRule {
   const char* help = "";
   Effect effect = Effect::kHonoured;
   bool required = false;
-  // Range of numbers; `above` excludes `min` itself.
+  // Range of a number; `above` excludes `min` itself.
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool above = false;
@@ -53,15 +55,16 @@ struct FieldRule {
   std::int64_t max_size = std::numeric_limits<std::int64_t>::max();
   // Words that the string may be, separated by "|". "": any.
   const char* words = "";
-  // JSON of the value that has no effect, of a field that is refused otherwise: `["text"]`.
+  // JSON of the one value that a refused field may have, because it has no effect: `["text"]`. "":
+  // none.
   const char* only = "";
-  // Members of an object, or of the objects in an array.
+  // Fields of an object, or of the objects in an array.
   const FieldTable* members = nullptr;
-  // Types of an array's elements; 0: any. `element_words` as `words`.
+  // Types of an array's elements; 0: any.
   std::uint8_t elements = 0;
 };
 
-// The fields of one kind of object. Parts come one after the other.
+// The fields of one kind of object. `parts` are read one after the other.
 struct FieldTable {
   // Name in openapi.json, as "ChatCompletionRequest".
   const char* name;
@@ -76,7 +79,7 @@ struct FieldTable {
   [[nodiscard]] const FieldRule* find(std::string_view field) const;
 };
 
-// Settings and findings of reading a body, beside its fields.
+// Notes of reading a body: how to treat unknown fields, and which fields had no effect.
 struct FieldNotes {
   UnknownFields unknown = UnknownFields::kByPath;
   // Paths of fields without effect, each once.
@@ -91,8 +94,8 @@ struct FieldNotes {
 [[nodiscard]] Check check_fields(const FieldTable& table, json::object& object,
                                  std::string_view path, FieldNotes& notes);
 
-// Reads members of an object that was checked. A member that is not there, or has another of its
-// types, is nullopt or null.
+// Reads members of a checked object. A member that is absent, or has another of its types, is
+// nullopt or null.
 class Members {
  public:
   explicit Members(const json::object& object) : object_(object) {}
@@ -111,7 +114,7 @@ class Members {
   const json::object& object_;
 };
 
-// Returns the text of a JSON string. Refers to it.
+// Returns the text of a JSON string, without a copy.
 [[nodiscard]] inline std::string_view view_of(const json::string& text) {
   return {text.data(), text.size()};
 }

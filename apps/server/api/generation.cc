@@ -479,7 +479,7 @@ void GenerationRun::hold_prompts() {
   }
 }
 
-// Makes room by what is held, once, where a request does not fit (rule Q6).
+// Makes room by what is held, once, where a request does not fit.
 bool GenerationRun::try_again(std::size_t index, const Error& error) {
   if (error.code == ErrorCode::kDevice) {
     services_.stall->device_failed();

@@ -1,5 +1,5 @@
 // GenerationRun: the generations of one HTTP request, from admission to the last byte. A Renderer
-// says how their tokens look in the request's API.
+// writes their tokens in the format of the request's API.
 #pragma once
 
 #include <cstddef>
@@ -24,31 +24,31 @@ namespace quire::server {
 
 class Bell;
 
-// A prompt and the choices that are generated for it.
+// A prompt and its choices.
 struct PromptPlan {
   std::variant<std::vector<TokenId>, CompositionSpec> prompt;
   SamplingParams sampling = {};
-  // Choices: choice j has seed + j.
+  // Number of choices; choice j has seed + j.
   std::int32_t choices = 1;
   // Salt of the engine and session.
   RequestOptions options = {};
   // Path of the prompt, for errors: "prompt", "messages".
   std::string path = {};
-  // Number of tokens; known beforehand also for a composition.
+  // Number of tokens, known beforehand for a composition too.
   std::int64_t tokens = 0;
-  // Tokens at the beginning that are held behind the answer, for Extension::hold_seconds. Not
-  // given: all of a prompt of ids.
+  // Tokens at the beginning to hold after the answer, for Extension::hold_seconds. Not given: all
+  // of a prompt of ids.
   std::optional<std::int64_t> hold_tokens = {};
-  // Done once by a worker before the prompt is asked for. May block.
+  // Work that a worker does once before the engine gets the prompt. May block.
   std::function<Status()> prepare = {};
-  // Starts the generation where it is neither of ids nor of a composition: on a sequence. May
-  // block; a worker calls it.
+  // Starts a generation that is neither of ids nor of a composition: on a sequence. A worker calls
+  // it; it may block.
   std::function<Result<std::unique_ptr<Generation>>(const SamplingParams& sampling,
                                                     const RequestOptions& options)>
       starter = {};
 };
 
-// Says what is to be generated for one HTTP request.
+// Generations of one HTTP request. Plain data.
 struct GenerationPlan {
   // At least one.
   std::vector<PromptPlan> prompts;
@@ -66,16 +66,17 @@ struct ChoiceState {
   bool asked = false;  // the engine was asked for it
   bool done = false;
   GenerationOutput output = {};
-  // Parts of the prompt, of a prompt's first choice. `output` has them where they were asked for.
+  // Parts of the prompt, for the first choice of a prompt. `output` has them if the request asked
+  // for them.
   std::vector<ReusePart> parts = {};
 };
 
-// Reports on a run at its end. Plain data.
+// Facts about a run at its end. Plain data.
 struct RunReport {
   std::string request_id;
   // Each prompt counts once, however many choices it has.
   Usage usage = {};
-  // Tokens that were written to the cache to be held.
+  // Tokens written to the cache for a hold.
   std::int64_t cache_write_tokens = 0;
   ReuseReport reuse = {};
   // Tokens that were computed until the first token.
@@ -87,7 +88,7 @@ struct RunReport {
   double total_ms = 0;
 };
 
-// Says how generations look in one API. Called by the loop's thread.
+// Writes generations in the format of one API. The loop's thread calls it.
 class Renderer {
  public:
   Renderer() = default;
@@ -95,17 +96,17 @@ class Renderer {
   Renderer& operator=(const Renderer&) = delete;
   virtual ~Renderer() = default;
 
-  // Returns bytes that are sent after 15 seconds of silence.
+  // Returns the bytes to send after 15 seconds of silence.
   [[nodiscard]] virtual std::string ping() const { return ": ping\n\n"; }
   // Appends the events for a delta of choice `index`.
   virtual void delta(std::string& out, std::size_t index, const Delta& delta) = 0;
-  // Appends the events for the end of choice `index`. `last`: all others have ended, so `report`
-  // is there.
+  // Appends the events for the end of choice `index`. `report` is null unless all others have
+  // ended.
   virtual void finish(std::string& out, std::size_t index, const GenerationOutput& output,
                       const RunReport* report) = 0;
   // Appends the events behind the last choice.
   virtual void end(std::string& out, const RunReport& report) = 0;
-  // Returns the body where the request does not stream.
+  // Returns the body of a request that does not stream.
   [[nodiscard]] virtual json::value body(const std::vector<ChoiceState>& choices,
                                          const RunReport& report) = 0;
   // Returns the event for an error in the middle of a stream.
@@ -114,8 +115,9 @@ class Renderer {
   }
 };
 
+// State of a run.
 // * kQueued: the engine has computed nothing of it.
-// * kPrefill: a prompt is computed.
+// * kPrefill: a prompt is being computed.
 // * kDecode: a token has come.
 // * kDone: it has ended.
 enum class RunState : std::uint8_t { kQueued, kPrefill, kDecode, kDone };
@@ -124,8 +126,7 @@ enum class RunState : std::uint8_t { kQueued, kPrefill, kDecode, kDone };
 // Threads: the loop's thread.
 class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
  public:
-  // Admits the request and starts it, or answers why not. `call` is answered by the run from then
-  // on.
+  // Admits the request and starts it, or answers why not. The run answers `call` from then on.
   static void start(Services& services, CallPtr call, GenerationPlan plan,
                     std::unique_ptr<Renderer> renderer);
 
@@ -145,7 +146,7 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   [[nodiscard]] RunState state() const;
   // Precondition: all choices have ended.
   [[nodiscard]] RunReport report() const;
-  // Tokens that have come so far, of all choices.
+  // Returns the number of tokens of all choices so far.
   [[nodiscard]] std::int64_t generated() const { return generated_; }
 
  private:
@@ -157,7 +158,7 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   void ask_others(std::size_t prompt);
   // Takes what is there. Returns true where tokens have come and more may come.
   [[nodiscard]] bool look();
-  // Takes what all choices have to give.
+  // Takes all available deltas of all choices.
   void pump();
   // Returns false when the run has ended.
   [[nodiscard]] bool pump_choice(std::size_t index, std::string& out);
@@ -170,8 +171,8 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   [[nodiscard]] bool try_again(std::size_t index, const Error& error);
   void note_facts(const RunReport& report);
   void gone(Gone why);
-  // Gives up what the plan keeps, before the answer is sent: the client's next call finds nobody.
-  // All choices have ended, so no worker starts one.
+  // Drops `keeps` of the plan before the answer is sent, so that the client's next call finds
+  // nothing in use. All choices have ended, so no worker starts one.
   void let_go();
   void leave();
 
@@ -192,7 +193,7 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   bool tried_again_ = false;
 };
 
-// Returns the milliseconds between two moments.
+// Returns the milliseconds from one moment to another.
 [[nodiscard]] double milliseconds_between(Loop::Clock::time_point from, Loop::Clock::time_point to);
 
 }  // namespace quire::server

@@ -1,4 +1,4 @@
-// /health, /ready, /ping and /live (rule P8).
+// /health, /ready, /ping and /live.
 #include <memory>
 #include <span>
 #include <string>

@@ -1,4 +1,4 @@
-// Holds: prompts whose KV is kept for a time, whatever others ask (rule M4).
+// Holds: keeps the KV of prompts for a time, whatever others ask.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace quire::server {
 
 struct Services;
 
-// Says what is to be held.
+// A hold to make. Plain data.
 struct HoldRequest {
   std::string tenant;
   // Salt of the engine.
@@ -25,16 +25,14 @@ struct HoldRequest {
   // Tokens from the beginning, in whole blocks; fewer than the prompt has.
   std::int64_t tokens = 0;
   double seconds = 0;
-  // Most tokens that the tenant may hold.
+  // Limit of tokens that the tenant may hold.
   std::optional<std::int64_t> tenant_tokens;
 };
 
-// Returns the tokens of a prompt's beginning that can be held: whole blocks in front of its last
-// token.
+// Returns how many tokens of a prompt's beginning can be held: whole blocks before its last token.
 [[nodiscard]] std::int64_t holdable_tokens(std::int64_t tokens, std::int64_t block_tokens);
 
-// Keeps KV of prompts by sequences that nobody uses.
-// Threads: the loop's thread.
+// Keeps KV of prompts by sequences that nobody uses. Threads: the loop's thread.
 class Holds {
  public:
   explicit Holds(Services& services);
@@ -42,13 +40,14 @@ class Holds {
   Holds(const Holds&) = delete;
   Holds& operator=(const Holds&) = delete;
 
-  // Holds a prompt that was just computed, or holds it for longer. Holds of the tenant go where its
-  // quota is full, and of all where a quarter of the blocks is held: the least recently used first.
+  // Holds a prompt that was just computed, or holds it for longer. Drops holds of the tenant when
+  // its quota is full, and of all tenants when a quarter of the blocks is held. The least recently
+  // used goes first.
   void hold(HoldRequest request);
-  // Renews what a prompt has read.
+  // Renews the holds that a prompt has read.
   void read(const std::string& salt, const std::vector<TokenId>& prompt);
-  // Drops a hold to make room: one that has expired, else the least recently used. Returns false
-  // without any.
+  // Drops one hold to make room: an expired one, else the least recently used. Returns false if
+  // there is none.
   [[nodiscard]] bool drop_one();
   [[nodiscard]] std::int64_t count() const;
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
@@ -64,9 +63,9 @@ class Holds {
   void renew(const std::shared_ptr<Hold>& hold);
 
   Services& services_;
-  // Ends work under way when the holds are gone.
+  // Tells work under way whether the holds still exist.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
-  // The least recently used first.
+  // The least recently used comes first.
   std::list<std::shared_ptr<Hold>> holds_;
   std::int64_t tokens_ = 0;
 };

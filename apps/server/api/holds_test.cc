@@ -1,4 +1,4 @@
-// Prompts that are held (rule M4), over the demo model.
+// Prompts that are held, over the demo model.
 #include "api/holds.h"
 
 #include <gtest/gtest.h>

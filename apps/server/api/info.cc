@@ -1,4 +1,4 @@
-// Small endpoints about the server, and those that are not there (rules L2 and O14).
+// Small endpoints about the server, and those that are not there.
 #include <memory>
 #include <span>
 #include <string>

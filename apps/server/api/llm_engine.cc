@@ -27,7 +27,7 @@
 namespace quire::server {
 namespace {
 
-// Rows of a step while others may be decoding (rule Q4).
+// Rows of a step while others may be decoding.
 constexpr std::int32_t kSliceOnCpu = 256;
 
 class StreamGeneration final : public Generation {

@@ -1,4 +1,4 @@
-// LlmEngine: the engine of a server that computes, over ChunkedLLM.
+// LlmEngine: the engine of a server with a model, over ChunkedLLM.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,14 @@
 
 namespace quire::server {
 
-// Returns a stream as a generation.
+// Wraps a stream as a generation.
 [[nodiscard]] std::unique_ptr<Generation> generation_of(Stream stream);
 
 // Opens the model of a configuration, and serves it.
 class LlmEngine final : public Engine {
  public:
-  // Blocks until the model is loaded. Errors: those of ChunkedLLM::open.
+  // Blocks until the model is loaded.
+  // Errors: those of ChunkedLLM::open.
   [[nodiscard]] static Result<std::unique_ptr<LlmEngine>> open(const Config& config);
   explicit LlmEngine(ChunkedLLM llm) : llm_(std::move(llm)) {}
 

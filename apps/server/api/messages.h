@@ -1,4 +1,4 @@
-// Messages of a chat as OpenAI's bodies give them (rules O4 and F13).
+// Messages of a chat in the form of OpenAI's bodies.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct MessagePart {
   bool breakpoint = false;
 };
 
-// A message that was checked.
+// A checked message.
 struct Message {
   // "system", "user", "assistant" or "tool".
   std::string role;
@@ -39,20 +39,20 @@ struct Message {
   std::string tool_call_id;
 
   [[nodiscard]] bool has_chunk() const;
-  // Returns the text parts, a line each.
+  // Returns the text parts, one per line.
   [[nodiscard]] std::string text() const;
 };
 
-// Table of a message.
+// Returns the table of a message.
 [[nodiscard]] const FieldTable& message_table();
 
-// Returns the messages of a list that message_table() has checked. `path` leads to it.
-// Errors: 400 for contents, roles and orders that rule O4 refuses; parts that are no text: rule
-// F13.
+// Reads the messages of a list that message_table() has checked. `path` leads to it.
+// Errors: 400 for a role, an order or contents that are not supported, and for parts that are not
+// text.
 [[nodiscard]] Checked<std::vector<Message>> read_messages(const json::array& list,
                                                           std::string_view path, FieldNotes& notes);
 
-// A chat to make a prompt of. Plain data.
+// A chat to turn into a prompt. Plain data.
 struct ChatPrompt {
   std::vector<Message> messages;
   // Path of the list in the body.
@@ -60,19 +60,19 @@ struct ChatPrompt {
   // Further variables of the template.
   json::object variables;
   bool add_generation_prompt = true;
-  // The last message goes on: what the template puts behind it is left out.
+  // True: the last message goes on, without the text that the template puts behind it.
   bool continue_final_message = false;
 };
 
-// Notes the names of messages as fields without effect.
+// Notes `name` of messages as fields without effect.
 void note_names(const ChatPrompt& prompt, FieldNotes& notes);
 
-// A prompt that the template has made.
+// A prompt that the template has rendered.
 struct EncodedChat {
   std::vector<TokenId> ids;
   // True: the template reads names of messages.
   bool reads_names = true;
-  // Tokens of the prompt up to the end of its last breakpoint, where it has one.
+  // Tokens of the prompt up to the end of its last breakpoint, if it has one.
   std::optional<std::int64_t> breakpoint_tokens = {};
 };
 

@@ -1,4 +1,4 @@
-// Metrics: counters and histograms of section 13, in Prometheus' text format.
+// Metrics: counters and histograms in Prometheus' text format.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ChoiceState;
 struct GenerationPlan;
 struct RunReport;
 
-// Values of this moment that a scrape shows beside the counters. Plain data.
+// Values of the moment that a scrape shows beside the counters. Plain data.
 struct Gauges {
   EngineCounts counts = {};
   LoopTurns turns = {};
@@ -29,7 +29,7 @@ struct Gauges {
   double last_step_age_seconds = 0;
 };
 
-// Counts what happens. Threads: the loop's thread.
+// Counts events. Threads: the loop's thread.
 class Metrics {
  public:
   explicit Metrics(std::string model_name);
@@ -42,15 +42,15 @@ class Metrics {
                    const RunReport& report);
   // Counts `tokens` that came `seconds` after the ones before.
   void observe_gap(double seconds, std::int64_t tokens);
-  // Counts steps of the engine, and the tokens that they have computed. All of one call count as
-  // their mean.
+  // Counts steps of the engine, and the tokens that they have computed. Each step of one call
+  // counts with their mean.
   void observe_steps(std::int64_t steps, std::int64_t tokens);
   void count_rejection(int status, std::string_view code);
   void count_abort(Gone why);
   void count_ignored(const std::vector<std::string>& paths);
   void count_reload(bool ok);
   void observe(const AccessRecord& record);
-  // Returns all numbers as text 0.0.4. Never waits.
+  // Returns all numbers in the text format 0.0.4. Never waits.
   [[nodiscard]] std::string text(const Gauges& gauges);
 
  private:

@@ -1,4 +1,4 @@
-// GET /metrics (rule X1).
+// GET /metrics.
 #include "api/metrics_endpoint.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// GET /v1/models: one body that clients of three vendors read (rule O1).
+// GET /v1/models: one body that clients of three vendors read.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Quire's own endpoints that generate or say what would happen: /v1/generate, /v1/compositions and
-// /v1/explain (rules N1, N3 and N4).
+// /v1/explain.
 #include "api/native.h"
 
 #include <cstddef>

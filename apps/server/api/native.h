@@ -14,20 +14,20 @@
 
 namespace quire::server {
 
-// SamplingParams of a body. The length is the caller's to decide.
+// SamplingParams of a body. The caller decides the length.
 struct NativeSampling {
   SamplingParams params = {};
   std::optional<std::int64_t> max_tokens = {};
 };
 
-// Table of `sampling`.
+// Returns the table of `sampling`.
 [[nodiscard]] const FieldTable& native_sampling_table();
 // Reads an object that native_sampling_table() has checked.
 [[nodiscard]] Checked<NativeSampling> read_native_sampling(const json::object& object,
                                                            std::string_view path);
-// Returns what renders a generation with the names of GenerationOutput.
+// Returns a renderer that uses the names of GenerationOutput.
 [[nodiscard]] std::unique_ptr<Renderer> native_renderer();
-// Returns an output with the names of GenerationOutput.
+// Returns an output as JSON, with the names of GenerationOutput.
 [[nodiscard]] json::object output_json(const GenerationOutput& output);
 
 }  // namespace quire::server

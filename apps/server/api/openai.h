@@ -22,10 +22,10 @@
 
 namespace quire::server {
 
-// Rules that chat and completions share: `model`, `n`, `stream`, `stream_options`, ...
+// Returns the rules that chat and completions share: `model`, `n`, `stream`, `stream_options`, ...
 [[nodiscard]] std::span<const FieldRule> openai_rules();
 
-// Holds what a body of OpenAI asks for beside its prompt. Plain data.
+// Fields of an OpenAI body beside its prompt. Plain data.
 struct OpenAIRequest {
   SamplingParams sampling = {};
   Extension extension = {};
@@ -35,15 +35,15 @@ struct OpenAIRequest {
   bool continuous_usage = false;
   bool return_token_ids = false;
   bool timings_per_token = false;
-  // Likeliest tokens to show for each; nullopt: no log probabilities.
+  // Likeliest tokens to show for each token; nullopt: no log probabilities.
   std::optional<std::int64_t> top_logprobs = {};
-  // Most tokens to generate, where the body says so.
+  // Limit of tokens to generate, if the body sets it.
   std::optional<std::int64_t> max_tokens = {};
-  // Tokens of all prompts, once they are known: for usage in the middle of a stream.
+  // Tokens of all prompts, once they are known, for usage in the middle of a stream.
   std::int64_t prompt_tokens = 0;
 };
 
-// Reads what openai_rules(), sampling_rules() and extension_rules() have.
+// Reads the fields of openai_rules(), sampling_rules() and extension_rules().
 // Errors: 400, and 404 for another model.
 [[nodiscard]] Checked<OpenAIRequest> read_openai(const Services& services, const Call& call);
 
@@ -63,13 +63,13 @@ class OpenAIRenderer : public Renderer {
  protected:
   // Appends the members of a choice behind `"index":N`: a piece of text, and logprobs.
   virtual void append_choice(std::string& out, std::size_t index, const Delta& delta) = 0;
-  // Appends those of the last chunk of a choice, without finish_reason.
+  // Appends the members of the last chunk of a choice, without finish_reason.
   virtual void append_last(std::string& out, std::size_t index, const GenerationOutput& output) = 0;
-  // Appends whole chunks in front of the first delta of a choice.
+  // Appends whole chunks before the first delta of a choice.
   virtual void append_first(std::string& out, std::size_t index) = 0;
-  // Appends members behind the choices of the last chunk of all choices.
+  // Appends members behind `choices` of the very last chunk.
   virtual void append_top(std::string& out) { (void)out; }
-  // Sets the members of a choice of a body.
+  // Sets the members of a choice in a body.
   virtual void set_choice(json::object& choice, std::size_t index,
                           const GenerationOutput& output) = 0;
   // Sets further members of a body.
@@ -87,7 +87,7 @@ class OpenAIRenderer : public Renderer {
     bool begun = false;
     std::int64_t tokens = 0;
   };
-  // Returns the progress of a choice, whose first chunks are there then.
+  // Returns the progress of a choice, after its first chunks were sent.
   Progress& begin_choice(std::string& out, std::size_t index);
   [[nodiscard]] json::object head(const char* object) const;
   [[nodiscard]] std::int64_t tokens_so_far() const;
@@ -104,7 +104,7 @@ class OpenAIRenderer : public Renderer {
   std::optional<Loop::Clock::time_point> first_token_;
 };
 
-// Returns the plan of prompts of ids, with lengths of outputs and salts. Sets
+// Makes the plan for prompts of ids, with lengths of outputs and salts. Sets
 // `request.prompt_tokens`.
 [[nodiscard]] GenerationPlan plan_of(const Services& services, const Call& call,
                                      OpenAIRequest& request,

@@ -1,4 +1,4 @@
-// openapi.json and docs/http.md, both made of the tables of endpoints and fields.
+// Makes openapi.json and docs/http.md from the tables of endpoints and fields.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace quire::server {
 [[nodiscard]] json::object openapi_json(const Router& router);
 // Returns JSON with line breaks, for files.
 [[nodiscard]] std::string pretty_json(const json::value& value);
-// Returns the part of docs/http.md that is made of the tables.
+// Returns the part of docs/http.md that comes from the tables.
 [[nodiscard]] std::string http_page(const Router& router);
 
 }  // namespace quire::server

@@ -1,4 +1,4 @@
-// Log probabilities of a prompt's own tokens, for `echo` (rule O9).
+// Log probabilities of a prompt's own tokens, for `echo`.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@
 
 namespace quire::server {
 
-// Returns for each token of a prompt its log probability behind those before it, and the `top`
-// likeliest: as GenerationOutput::logprobs. The first entry is empty.
-// Computes the whole prompt, in slices, and apart from what `salt` has cached: a cached token has
-// no logits. Blocks; a worker calls. Errors: those of LLM::forward.
+// Returns, for each token of a prompt, its log probability after the tokens before it, and the
+// `top` likeliest. The entries are like those of GenerationOutput::logprobs; the first is empty.
+// Computes the whole prompt, in slices, apart from the cache of `salt`: a cached token has no
+// logits. Blocks; a worker calls.
+// Errors: those of LLM::forward.
 [[nodiscard]] Result<std::vector<TokenLogprobs>> prompt_logprobs(LLM& llm,
                                                                  std::span<const TokenId> ids,
                                                                  std::int64_t top,

@@ -1,4 +1,4 @@
-// Prompts of texts, encoded on a worker.
+// Encodes prompts of text on a worker.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,14 @@
 
 namespace quire::server {
 
-// Returns the ids of a text, which a text that cannot fit does not come to (rule Q7).
-// Errors: those of check_bytes(); 400 for a text without token.
+// Encodes a text, unless it is too long to fit.
+// Errors: those of check_bytes(); 400 for a text without a token.
 [[nodiscard]] Checked<std::vector<TokenId>> encode_text(const Engine& engine, std::string_view text,
                                                         bool add_special_tokens, std::string path,
                                                         const Interrupt& interrupted);
-// Errors: 400 `context_length_exceeded` for more bytes than a context of longest tokens has.
+// Refuses a text that cannot fit.
+// Errors: 400 `context_length_exceeded` for more bytes than the longest tokens could make of a
+// whole context.
 [[nodiscard]] Check check_bytes(const Engine& engine, std::size_t bytes, std::string path);
 
 }  // namespace quire::server

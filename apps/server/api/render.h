@@ -1,4 +1,4 @@
-// Rendering: usage, `quire`, timings, log probabilities and the frames of streams.
+// Renders usage, `quire`, timings, log probabilities and the frames of streams.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace quire::server {
 
-// Returns usage as in OpenAI's bodies (rule F6).
+// Returns `usage` in the form of OpenAI's bodies.
 [[nodiscard]] json::object usage_json(const RunReport& report);
-// Returns the member `quire` of answers (rule F7).
+// Returns the member `quire` of answers.
 [[nodiscard]] json::object quire_json(const RunReport& report);
 // Returns llama-server's `timings`.
 [[nodiscard]] json::object timings_json(const RunReport& report);
-// Returns a part as in rule F7.
+// Returns the parts of a prompt as JSON.
 [[nodiscard]] json::array parts_json(const std::vector<ReusePart>& parts);
-// Returns `finish_reason` of OpenAI's choices.
+// Returns the `finish_reason` of OpenAI's choices.
 [[nodiscard]] const char* finish_word(FinishReason reason);
-// Returns `stop_reason` of a choice: the text or id that ended it, else null.
+// Returns the `stop_reason` of a choice: the text or id that ended it, else null.
 [[nodiscard]] json::value stop_reason(const GenerationOutput& output);
 [[nodiscard]] json::array ids_json(const std::vector<TokenId>& ids);
 
@@ -33,16 +33,16 @@ namespace quire::server {
 void append_event(std::string& out, const json::value& body);
 inline constexpr std::string_view kDone = "data: [DONE]\n\n";
 
-// Shows a token in log probabilities.
+// A token as log probabilities show it.
 struct TokenPiece {
-  // Well-formed UTF-8; the name of a special token.
+  // Well-formed UTF-8; for a special token, its name.
   std::string token;
-  // Bytes inside a text; none for a special token.
+  // Bytes of the token inside a text; none for a special token.
   std::string bytes;
   bool special = false;
 };
 
-// Pieces of tokens, made once each. Threads: the loop's thread.
+// Makes the piece of each token once. Threads: the loop's thread.
 class TokenPieces {
  public:
   explicit TokenPieces(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
@@ -53,8 +53,8 @@ class TokenPieces {
   std::unordered_map<TokenId, TokenPiece> pieces_;
 };
 
-// Returns the entries `content` of chat's logprobs for these tokens (rule O7), with `top` likeliest
-// tokens each.
+// Returns the entries `content` of chat's logprobs for these tokens, with `top` likeliest tokens
+// each.
 [[nodiscard]] json::array chat_logprobs(TokenPieces& pieces, const std::vector<TokenId>& ids,
                                         const std::vector<TokenLogprobs>& logprobs,
                                         std::int64_t top);
@@ -64,10 +64,10 @@ class TokenPieces {
 // Log probabilities of completions: `{tokens, token_logprobs, top_logprobs, text_offset}`.
 class CompletionLogprobs {
  public:
-  // Appends tokens behind those so far. A token with an empty entry has no log probability.
+  // Appends tokens. A token with an empty entry has no log probability.
   void add(TokenPieces& pieces, const std::vector<TokenId>& ids,
            const std::vector<TokenLogprobs>& logprobs, std::int64_t top);
-  // Returns what was added since the last call.
+  // Returns the tokens added since the last call.
   [[nodiscard]] json::object take();
   void skip(std::int64_t characters) { offset_ += characters; }
 

@@ -1,4 +1,4 @@
-// Router: which endpoint a method and path mean (rule H6).
+// Router: finds the endpoint of a method and path.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,18 @@ namespace quire::server {
 struct Call;
 struct Services;
 
-// * kOpen: no key is needed, and the answer never waits for the model (rule P8).
+// Keys that an endpoint needs.
+// * kOpen: none, and the answer never waits for the model.
 // * kUser: any key.
-// * kAdmin: a key of role admin (rule A6).
+// * kAdmin: a key of role admin.
 enum class Access : std::uint8_t { kOpen, kUser, kAdmin };
 
+// Use of the engine.
 // * kNone: answered also while the server drains.
-// * kEngine: uses the engine, and is refused while the server drains (rule P5).
+// * kEngine: refused while the server drains.
 enum class Uses : std::uint8_t { kNone, kEngine };
 
-// A parameter of a query. Static data.
+// A query parameter. Static data.
 struct QueryRule {
   const char* name;
   const char* help;
@@ -37,9 +39,9 @@ struct QueryRule {
 
 // One endpoint. Static data.
 struct Endpoint {
-  // "GET", "POST", ... GET answers HEAD, too. "*": any but OPTIONS.
+  // "GET", "POST", ... GET also answers HEAD. "*": any method but OPTIONS.
   const char* method;
-  // Path, with "{name}" for one segment and "{name...}" for all that is left of the path.
+  // Path, with "{name}" for one segment and "{name...}" for the rest of the path.
   const char* pattern;
   const char* summary;
   Access access = Access::kUser;
@@ -47,15 +49,15 @@ struct Endpoint {
   // Fields of the body. Null: no body is read.
   const FieldTable* body = nullptr;
   std::span<const QueryRule> query = {};
-  // Statuses of success, and words for docs/http.md: "201", "200,201".
+  // Statuses of success, for docs/http.md: "201", "200,201".
   const char* statuses = "200";
-  // Media type of a success, beside that of a stream.
+  // Media type of a success that does not stream.
   const char* content = "application/json";
-  // Sees to the answer. Called by the loop's thread.
+  // Answers a call, now or later. The loop's thread calls it.
   void (*handle)(Services& services, std::shared_ptr<Call> call) = nullptr;
 };
 
-// Values of a pattern's names, percent-decoded.
+// Values of the names in a pattern, percent-decoded.
 using Captures = std::vector<std::pair<std::string, std::string>>;
 
 struct Match {
@@ -66,11 +68,11 @@ struct Match {
 // Finds endpoints. Built once.
 class Router {
  public:
-  // `endpoints` are static.
+  // Adds endpoints, which must be static.
   void add(std::span<const Endpoint> endpoints);
-  // Returns the endpoint for a path as the client sent it. HEAD finds that of GET.
-  // Errors: 400 for a path that is not UTF-8; 404 `not_found`, 405 `method_not_allowed`; `allow`
-  // then names the methods. OPTIONS gives 405, too.
+  // Returns the endpoint for a path as the client sent it. HEAD finds the endpoint of GET.
+  // Errors: 400 for a path that is not UTF-8; 404 `not_found`; 405 `method_not_allowed`, also for
+  // OPTIONS. With 405, `allow` names the methods.
   [[nodiscard]] Checked<Match> find(std::string_view method, std::string_view path,
                                     std::string& allow) const;
   [[nodiscard]] const std::vector<const Endpoint*>& endpoints() const { return endpoints_; }
@@ -86,7 +88,8 @@ class Router {
   std::multimap<std::string, const Endpoint*, std::less<>> plain_;
 };
 
-// Returns `text` with "%41" read as "A", once. `plus` reads "+" as a blank, as in queries.
+// Returns `text` with each "%41" decoded to "A", once. `plus` decodes "+" to a blank, as queries
+// need.
 [[nodiscard]] std::string percent_decoded(std::string_view text, bool plus = false);
 
 }  // namespace quire::server

@@ -1,4 +1,4 @@
-// Sampling: the fields of rule F3 that all generating endpoints share, as SamplingParams.
+// Sampling: the fields of SamplingParams that all generating endpoints share.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@
 
 namespace quire::server {
 
-// Rules of the fields that choose tokens and end outputs, but for lengths and logprobs.
+// Returns the rules of the fields that choose tokens and end outputs, but for lengths and logprobs.
 [[nodiscard]] std::span<const FieldRule> sampling_rules();
 
-// Returns the parameters of an object that was checked by sampling_rules(). `path` leads to it.
-// Leaves max_tokens and logprobs at their defaults.
+// Reads the parameters of an object that sampling_rules() has checked. `path` leads to it. Leaves
+// max_tokens and logprobs at their defaults.
 // Errors: 400 for a key of logit_bias that is no id, for a duplicate, and for top_p 0.
 [[nodiscard]] Checked<SamplingParams> read_sampling(const json::object& object,
                                                     std::string_view path);
 
-// Returns the most tokens to generate: `given`, else what the context leaves, but at most
-// `otherwise`; and never more than the context leaves or the tenant may have.
+// Returns how many tokens may be generated: `given`, else `otherwise`. The result never exceeds
+// `room`, the rest of the context, nor the tenant's limit.
 [[nodiscard]] std::int32_t output_length(std::optional<std::int64_t> given, std::int64_t otherwise,
                                          std::int64_t room,
                                          std::optional<std::int64_t> tenant_limit);
 
-// Returns the ids of a list of integers.
+// Reads the ids of a list of integers.
 // Errors: 400 for an id outside of the vocabulary.
 [[nodiscard]] Checked<std::vector<TokenId>> read_ids(const json::array& list, std::string_view path,
                                                      std::int32_t vocab_size);

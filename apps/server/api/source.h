@@ -1,4 +1,4 @@
-// PromptSource: what Quire's own endpoints take as a prompt: a text, ids, a chat, or a composition.
+// PromptSource: a prompt of Quire's own endpoints: a text, ids, a chat, or a composition.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace quire::server {
 
-// A prompt as a body gives it. Plain data.
+// A prompt as the body gives it. Plain data.
 struct PromptSource {
   std::variant<std::string, std::vector<TokenId>, ChatPrompt, CompositionSpec> prompt;
   // Path of the prompt, for errors.
@@ -32,22 +32,24 @@ struct EncodedSource {
   std::int64_t tokens = 0;
 };
 
-// Rules of `prompt`, `messages`, `variables` and `composition`.
+// Returns the rules of `prompt`, `messages`, `variables` and `composition`.
 [[nodiscard]] std::span<const FieldRule> source_rules();
 
-// Returns the prompt of an object that source_rules() have checked. `path` leads to the object.
-// Errors: 400 unless exactly one of the three is there, and for a prompt that is ill-formed.
+// Reads the prompt of an object that source_rules() have checked. `path` leads to the object.
+// Errors: 400 unless exactly one of `prompt`, `messages` and `composition` is there, and for an
+// ill-formed prompt.
 [[nodiscard]] Checked<PromptSource> read_source(const Engine& engine, const json::object& object,
                                                 std::string_view path, FieldNotes& notes);
 
-// Encodes a prompt, or looks up the chunks of a composition, on a worker. `salt` is the tenant's
+// Encodes a prompt, or looks up the chunks of a composition, on a worker. `salt` is the tenant's,
 // without a client's `cache_salt`.
-// Errors: 400, and 404 for a chunk that is not there.
+// Errors: 400, and 404 for a chunk that does not exist.
 [[nodiscard]] Checked<EncodedSource> encode_source(Engine& engine, PromptSource source,
                                                    const std::string& salt,
                                                    const Interrupt& interrupted);
 
-// Returns what a client is told of an error of a composition: the path of the chunk that is meant.
+// Returns the error that a client gets for an error of a composition; `param` is the path of the
+// chunk.
 [[nodiscard]] ApiError composition_error(const Error& error, const CompositionSpec& spec,
                                          std::string_view path);
 

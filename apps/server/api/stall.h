@@ -1,4 +1,4 @@
-// StallWatch: finds out that the engine has stopped making steps (rule P8).
+// StallWatch: notices that the engine has stopped making steps.
 #pragma once
 
 #include <chrono>
@@ -18,20 +18,20 @@ class StallWatch {
  public:
   explicit StallWatch(Services& services) : services_(services) {}
 
-  // Begins to watch. The engine is there.
+  // Begins to watch. Precondition: the engine is there.
   void begin();
   // Stops watching.
   void stop();
-  // Says that the device has failed.
+  // Notes that the device has failed.
   void device_failed() { device_failed_ = true; }
-  // Returns true where a request runs and no step was made for --stall-seconds, or the device has
+  // Returns true if a request runs but no step was made for --stall-seconds, or if the device has
   // failed.
   [[nodiscard]] bool stalled() const;
-  // Seconds since the last step that was seen, or since nothing runs: 0.
+  // Returns the seconds since the last step seen, or 0 while nothing runs.
   [[nodiscard]] double last_step_age() const;
   // Returns the engine's counters of about a second ago.
   [[nodiscard]] const EngineCounts& last_counts() const { return counts_; }
-  // Says that tokens have come.
+  // Notes that tokens have come.
   void note_step();
 
  private:
@@ -39,7 +39,7 @@ class StallWatch {
   void take(const EngineCounts& counts);
 
   Services& services_;
-  // Outlives the watch in tasks under way.
+  // Tells tasks under way whether the watch still exists.
   std::shared_ptr<int> life_ = std::make_shared<int>(0);
   Loop::Timer timer_ = 0;
   EngineCounts counts_;

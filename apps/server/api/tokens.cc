@@ -1,5 +1,4 @@
-// Small endpoints of others about tokens: /tokenize, /detokenize, /apply-template and render (rules
-// L1 and L2).
+// Small endpoints of others about tokens: /tokenize, /detokenize, /apply-template and render.
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,5 @@
-// UTF-8: bodies are nothing else, also where they repeat what a client has sent.
+// Checks and repairs UTF-8: bodies of answers must be UTF-8, also where they repeat what a client
+// sent.
 #pragma once
 
 #include <string>

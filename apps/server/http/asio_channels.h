@@ -1,4 +1,4 @@
-// PlainChannel and TlsChannel: sockets as channels. Part of http.cc, which alone includes it.
+// PlainChannel and TlsChannel: channels over sockets. Part of http.cc, which alone includes it.
 #pragma once
 
 #include <poll.h>
@@ -34,7 +34,7 @@ using Socket = asio::generic::stream_protocol::socket;
 
 // Bytes that go into TLS at a time.
 inline constexpr std::size_t kTlsBytes = std::size_t{16} << 10;
-// Time that the last bytes of a connection that was closed have to go out.
+// Time for the last bytes of a closed connection to go out.
 inline constexpr std::chrono::milliseconds kTlsLastWrite{2'000};
 
 inline bool has_hung_up(int descriptor) {

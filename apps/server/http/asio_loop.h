@@ -58,7 +58,7 @@ class AsioLoop final : public Loop {
     }
   }
 
-  // Everything that runs on the loop's thread runs inside of it.
+  // Counts every task of the loop's thread.
   TurnWatch watch;
   // Set before anything runs.
   std::function<void(const char* what)> on_fault;

@@ -1,5 +1,4 @@
-// FillingParser: puts what Beast's parser finds into a Request. Part of http.cc, which alone
-// includes it.
+// FillingParser: fills a Request from Beast's parser. Part of http.cc, which alone includes it.
 #pragma once
 
 #include <algorithm>
@@ -29,10 +28,11 @@ inline std::string lower_case(beast::string_view text) {
   return result;
 }
 
-// The body is bounded here: a chunk that says its size counts before it comes.
+// The error for a body above the limit. A chunk counts with its declared size before its bytes
+// come.
 inline constexpr auto kTooLarge = beast::http::error::body_limit;
 
-// Puts what Beast's parser finds into a request. Trailers are checked and dropped.
+// Fills a request from Beast's parser. Trailers are checked and dropped.
 class FillingParser final : public beast::http::basic_parser<true> {
  public:
   Request request;

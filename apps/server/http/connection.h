@@ -25,27 +25,27 @@ namespace quire::server {
 class Exchange;
 class Connection;
 
-// Holds what the connections of a server share. It outlives them.
+// State that the connections of a server share. It outlives them.
 struct ConnectionHost {
   Loop& loop;
   // Configuration of the requests that begin from now on.
   std::shared_ptr<const Config> config;
   // Called when a request has ended.
   std::function<void(const AccessRecord&)> done;
-  // Called with what a handler has thrown.
+  // Called with the text of an exception that a handler has thrown.
   std::function<void(const char* what)> fault;
   // Called when the connection has closed; its last call.
   std::function<void(Connection&)> closed;
-  // True: connections are closed behind their answers.
+  // True: each connection is closed after its answer.
   bool closing = false;
   TransportStats stats = {};
-  // All read into it, one after the other.
+  // Buffer into which all connections read, one after the other.
   std::vector<char> scratch = std::vector<char>(std::size_t{64} << 10);
   std::string date = {};
   std::int64_t date_second = 0;
 };
 
-// One connection. Owned by shared pointers: of the server's list, and of answers under way.
+// One connection. The server's list and answers under way own it by shared pointers.
 // Threads: the loop's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -57,16 +57,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Begins to read.
   void start();
-  // Closes it at once. A request that is being answered is told that it is gone.
+  // Closes it at once. Tells a request that is being answered that the connection is gone.
   void shut(Gone why);
-  // Closes it if it rests.
+  // Closes it unless a request is under way.
   void close_if_idle();
   // Returns true while a request is being answered, or its last bytes are being sent.
   [[nodiscard]] bool is_busy() const {
     return state_ == State::kAnswering || state_ == State::kFlushing;
   }
 
-  // Exchange calls these for the answer under way. Calls for an answer that has ended do not come.
+  // Exchange calls these for the answer under way, and never after it has ended.
   void send(Response response, AnswerFacts facts);
   void begin_stream(StreamHead head);
   void write_stream(std::string_view bytes);
@@ -75,11 +75,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   [[nodiscard]] bool writable() const;
 
  private:
+  // State of a connection.
   // * kIdle: between requests.
   // * kHead, kBody: a request is being read.
   // * kAnswering: its answer is under way.
   // * kFlushing: the answer has ended, its last bytes have not gone out.
-  // * kLingering: nothing is written any more; what comes is dropped.
+  // * kLingering: nothing is written any more; incoming bytes are dropped.
   enum class State : std::uint8_t {
     kIdle,
     kHead,
@@ -91,7 +92,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   using TimePoint = Loop::Clock::time_point;
 
-  // connection.cc: reading.
+  // Reading, in connection.cc.
   void enter(State state);
   void watch();
   void on_readable();
@@ -106,7 +107,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void answer_from_gate(GateAnswer answer);
   void name_request();
 
-  // answering.cc: writing, deadlines.
+  // Writing and deadlines, in answering.cc.
   void put_head(Response& response, std::optional<std::size_t> length, bool chunked);
   void put_stream_head();
   void put(std::string_view bytes);
@@ -134,9 +135,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   State state_ = State::kIdle;
   bool counted_idle_ = true;
-  bool watching_ = false;    // a call of when_readable is to come
+  bool watching_ = false;    // a call of when_readable is due
   bool processing_ = false;  // process() runs
-  bool ended_ = false;       // the client has said that nothing more comes
+  bool ended_ = false;       // the client will send nothing more
   bool broken_ = false;      // writing has failed
   bool flush_posted_ = false;
   bool waits_writable_ = false;

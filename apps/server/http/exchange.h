@@ -1,4 +1,4 @@
-// Exchange: the answer that a handler holds. It hands on to its connection until it has ended.
+// Exchange: the answer that a handler holds. Forwards to its connection until the answer has ended.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,12 @@ namespace quire::server {
 
 class Connection;
 
+// An answer of a connection.
 // Threads: the loop's thread, but for the destructor: a worker may hold the last reference.
 class Exchange final : public Answer {
  public:
   Exchange(Loop& loop, std::shared_ptr<Connection> connection);
-  // An answer that was dropped before it ended fails.
+  // Fails the answer if it has not ended.
   ~Exchange() override;
 
   void send(Response response) override;
@@ -30,13 +31,13 @@ class Exchange final : public Answer {
   void on_gone(std::function<void(Gone)> call) override;
   [[nodiscard]] AnswerFacts& facts() override { return facts_; }
 
-  // Ends the answer: the connection says that nobody reads any more.
+  // Ends the answer, because nobody reads it any more. The connection calls it.
   void gone(Gone why);
-  // Hears from the connection that writable() is true again.
+  // Notes that writable() is true again. The connection calls it.
   void became_writable();
 
  private:
-  // Returns the connection, and ends the answer.
+  // Takes the connection out, and so ends the answer.
   [[nodiscard]] std::shared_ptr<Connection> take();
 
   Loop& loop_;

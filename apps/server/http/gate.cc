@@ -29,7 +29,7 @@ constexpr std::string_view kExposedFields =
     "x-request-id, request-id, x-quire-grade, x-quire-cached-tokens, x-quire-ignored, retry-after, "
     "retry-after-ms";
 
-// Paths that need no key (rule P8).
+// Paths that need no key.
 constexpr std::string_view kOpenPaths[] = {"/live", "/health", "/ready", "/ping"};
 
 bool is_loopback_name(std::string_view name) {

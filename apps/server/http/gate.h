@@ -1,4 +1,4 @@
-// Gate: what stands in front of routing: Host (rule H11), Origin and CORS (H12), keys (A1).
+// Gate: checks that come before routing: Host, Origin and CORS, keys.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace quire::server {
 
-// Describes a listener. Plain data.
+// A listener's address and kind. Plain data.
 struct ListenerFacts {
   enum class Kind : std::uint8_t { kTcp, kUnix, kMetrics };
   Kind kind = Kind::kTcp;
@@ -23,7 +23,7 @@ struct ListenerFacts {
   bool tls = false;
 };
 
-// Holds the gate's answer in place of the API: a refusal, or a preflight's response. Plain data.
+// The gate's answer in place of the API's: a refusal, or a response to a preflight. Plain data.
 struct GateAnswer {
   Response response = {};
   // Code of the error, or "".
@@ -31,16 +31,16 @@ struct GateAnswer {
 };
 [[nodiscard]] GateAnswer gate_refusal(int status, const char* code, std::string message);
 
-// Checks a request whose head was read, and names its caller. `host` is the authority of an
-// absolute target, or "".
+// Checks a request whose head was read, and sets its caller. `host` is the authority of an absolute
+// target, or "". Returns an answer if the gate gives it itself.
 [[nodiscard]] std::optional<GateAnswer> check_gate(const Config& config,
                                                    const ListenerFacts& listener, bool http11,
                                                    std::string_view host, Request& request);
 
-// Adds what CORS wants on a response to `request`.
+// Adds the headers of CORS for a response to `request`.
 void add_cors(const Config& config, const Request& request, std::vector<HeaderField>& headers);
 
-// Splits "localhost:8000", "[::1]:80" into name and port; the port is "" where there is none.
+// Name and port of "localhost:8000" or "[::1]:80"; the port is "" where there is none.
 struct HostPort {
   std::string_view name;
   std::string_view port;

@@ -1,5 +1,5 @@
-// HeadScanner: finds the end of a request's head, and refuses what two servers could read in two
-// ways (rule H4) or what is too large (rule H2).
+// HeadScanner: finds the end of a request's head. Refuses a head that is too large, or that two
+// servers could read in two ways.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace quire::server {
 
-// Why bytes are no request. Plain data.
+// A refusal of bytes that are not a request. Plain data.
 struct Refusal {
   int status = 400;
   // Static memory.
@@ -26,13 +26,13 @@ struct HeadLimits {
   std::size_t target_bytes = 8 << 10;
 };
 
-// Scans the bytes of one head as they come. Each byte is looked at once.
+// Scans the bytes of one head as they come. Looks at each byte once.
 class HeadScanner {
  public:
   explicit HeadScanner(HeadLimits limits = {}) : limits_(limits) {}
 
-  // Takes all bytes that have come so far, those of the last call included.
-  // Returns the size of the head with its empty line, or 0 while more is needed, or why it is none.
+  // Takes all bytes that have come so far, including those of earlier calls. Returns the size of
+  // the head with its empty line, 0 while more is needed, or a refusal.
   struct Outcome {
     std::size_t size = 0;
     std::optional<Refusal> refusal = {};
@@ -50,25 +50,26 @@ class HeadScanner {
   std::size_t num_fields_ = 0;
 };
 
-// Says how the body of a request comes. Plain data.
+// The framing of a request's body. Plain data.
 struct Framing {
   bool chunked = false;
   std::uint64_t content_length = 0;
   [[nodiscard]] bool has_body() const { return chunked || content_length > 0; }
 };
 
-// Returns how the body comes, or why the fields contradict each other. `http11` false: HTTP/1.0.
+// Reads how the body comes. Returns a refusal if the fields contradict each other. `http11` false:
+// HTTP/1.0.
 [[nodiscard]] std::optional<Refusal> read_framing(const Request& request, bool http11,
                                                   Framing& framing);
 
-// Splits a target into path and query, and takes a host that it names to `host`.
+// Splits a target into path and query. Sets `host` to the host in the target, if it names one.
 [[nodiscard]] std::optional<Refusal> split_target(std::string_view target, Request& request,
                                                   std::string& host);
 
-// Returns true where a field that is a list has the word, in any case.
+// Returns whether a field that is a list has the word, in any case.
 [[nodiscard]] bool has_word(const Request& request, std::string_view field, std::string_view word);
 
-// Returns true where both are the same but for the case of ASCII letters.
+// Returns whether both are equal but for the case of ASCII letters.
 [[nodiscard]] bool same_word(std::string_view a, std::string_view b);
 
 // Returns the text without spaces and tabs at both ends.

@@ -1,4 +1,4 @@
-// HttpServer: the connections of a process, whichever listener they came by.
+// HttpServer: the connections of a process, from all its listeners.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@
 
 namespace quire::server {
 
-// Threads: the loop's thread.
+// Owns the connections. Threads: the loop's thread.
 class HttpServer {
  public:
-  // `loop` outlives the server. `done` is called for each request that has ended,
-  // `fault` with what a handler throws.
+  // Makes a server without connections. `loop` outlives it. Calls `done` for each request that has
+  // ended, and `fault` with the text of an exception of a handler.
   HttpServer(
       Loop& loop, std::shared_ptr<const Config> config,
       std::function<void(const AccessRecord&)> done,
@@ -30,15 +30,15 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Takes a connection; closes it where there are too many.
+  // Takes a connection; closes it if there are too many.
   void accept(const ListenerFacts& listener, const Handler& handler,
               std::unique_ptr<Channel> channel, std::string remote);
   // Takes a configuration for the requests that begin from now on.
   void reload(std::shared_ptr<const Config> config);
-  // Closes connections behind their answers from now on, and those that rest once no request runs.
-  // `rested` is called when no connection is left that answers.
+  // Closes each connection after its answer from now on, and idle ones once no request runs. Calls
+  // `rested` when no connection is answering any more.
   void close_when_rested(std::function<void()> rested);
-  // Closes every connection. Exchanges under way are told that the connection is gone.
+  // Closes every connection. Tells answers under way that the connection is gone.
   void shut_all(Gone why);
   [[nodiscard]] std::size_t answering() const;
   [[nodiscard]] TransportStats stats() const { return host_.stats; }

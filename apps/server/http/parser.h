@@ -1,4 +1,4 @@
-// RequestParser: Beast's parser, which fills a Request. The head went through HeadScanner before.
+// RequestParser: fills a Request by Beast's parser. HeadScanner checks the head before.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@ namespace quire::server {
 // Parses one request. Threads: one at a time.
 class RequestParser {
  public:
-  // `max_body`: a longer body is refused.
+  // Makes a parser that refuses a body of more than `max_body` bytes.
   explicit RequestParser(std::int64_t max_body);
   ~RequestParser();
   RequestParser(const RequestParser&) = delete;
   RequestParser& operator=(const RequestParser&) = delete;
 
-  // Takes a whole head. Returns why it is none.
+  // Takes a whole head. Returns a refusal if it is malformed.
   [[nodiscard]] std::optional<Refusal> take_head(std::string_view head);
-  // Takes bytes of the body, and those that a call before has left.
-  // `taken` is set to how many it took: those left come again with more behind them.
+  // Takes bytes of the body. Sets `taken` to how many it took; the caller passes the rest again
+  // with more bytes behind them. Returns a refusal of a malformed body.
   [[nodiscard]] std::optional<Refusal> take_body(std::string_view bytes, std::size_t& taken);
-  // Returns true when the body is whole.
+  // Returns whether the body is complete.
   [[nodiscard]] bool done() const;
 
   // The request that was read; `target` is the one of the request line.

@@ -15,10 +15,10 @@
 
 namespace quire::server {
 
-// Certificate and key of a listener, as OpenSSL holds them.
+// Certificate and key of a listener, in OpenSSL's form.
 class TlsContext;
 
-// Where a listener is reached. Plain data.
+// Address of a listener. Plain data.
 struct Listening {
   // "127.0.0.1:41233", "[::1]:80", or the path of a unix socket.
   std::string address;
@@ -30,11 +30,12 @@ struct Listening {
 // Takes a connection and the address of its client.
 using AcceptCall = std::function<void(std::unique_ptr<Channel>, std::string remote)>;
 
-// Threads: the thread that calls run(), but for stop() and what loop() says.
+// Owns the loop and its listeners.
+// Threads: the thread that calls run(), but for stop() and the calls that Loop allows.
 class Reactor {
  public:
   explicit Reactor(int workers);
-  // Waits for the workers. Closes the listeners.
+  // Waits for the workers, then closes the listeners.
   ~Reactor();
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
@@ -42,8 +43,8 @@ class Reactor {
   [[nodiscard]] Loop& loop();
   // Runs the loop until stop().
   void run();
-  // Says what to call with what a task throws, instead of the end of the process. Any thread calls.
-  // Before run().
+  // Calls `call` with the text of each exception of a task, instead of ending the process. Any
+  // thread calls it. Set it before run().
   void on_fault(std::function<void(const char* what)> call);
   // Ends run() soon. Any thread.
   void stop();
@@ -51,18 +52,18 @@ class Reactor {
   // Reads a certificate chain and its key, both PEM. kIo, kInvalidArgument.
   [[nodiscard]] static Result<std::shared_ptr<TlsContext>> read_tls(const std::string& cert,
                                                                     const std::string& key);
-  // Says which certificate connections of TLS listeners show from now on.
+  // Sets the certificate that TLS listeners show from now on.
   void set_tls(std::shared_ptr<TlsContext> tls, std::chrono::milliseconds handshake_timeout);
 
-  // Opens a listener. Port 0 takes a free one. kIo.
+  // Opens a listener. Port 0 takes a free port. kIo.
   [[nodiscard]] Result<Listening> listen_tcp(const std::string& host, std::uint16_t port, bool tls,
                                              AcceptCall accept);
-  // Opens a unix socket with the permissions `mode`; its file goes with the reactor. kIo.
+  // Opens a unix socket with the permissions `mode`. Its file is removed with the reactor. kIo.
   [[nodiscard]] Result<Listening> listen_unix(const std::string& path, unsigned mode,
                                               AcceptCall accept);
-  // Closes the listeners, and removes the files of unix sockets. Not while run() runs.
+  // Closes the listeners, and removes the files of unix sockets. Not during run().
   void close_listeners();
-  // Calls with each signal of `signals` from now on.
+  // Calls `call` with each signal of `signals` from now on.
   void on_signal(std::initializer_list<int> signals, std::function<void(int)> call);
 
  private:

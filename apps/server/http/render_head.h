@@ -10,7 +10,7 @@
 
 namespace quire::server {
 
-// Says what stands in a head beside the response itself. Plain data.
+// Facts for a head beside the response itself. Plain data.
 struct HeadFacts {
   std::string_view request_id = {};
   std::string_view date = {};
@@ -20,14 +20,14 @@ struct HeadFacts {
   bool close = false;
 };
 
-// Returns the head of a response up to its empty line. Bytes that would end a line are left out of
-// names and values.
+// Returns the head of a response up to its empty line. Drops bytes in names and values that would
+// end a line.
 [[nodiscard]] std::string render_head(const Response& response, const HeadFacts& facts);
 
 // Appends `bytes` as one chunk of a chunked body.
 void append_chunk(std::string& to, std::string_view bytes);
 
-// Returns true for statuses that have no body.
+// Returns whether responses of this status have no body.
 [[nodiscard]] bool has_no_body(int status);
 
 }  // namespace quire::server

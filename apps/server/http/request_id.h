@@ -1,4 +1,4 @@
-// Ids of requests (rule H7).
+// Ids of requests.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace quire::server {
 
-// Returns true for an id of a client that is taken over.
+// Returns whether an id of a client may be used.
 [[nodiscard]] bool is_request_id(std::string_view text);
 
 // Returns "req_" and 26 digits of Crockford's base 32: the time, then random bits.

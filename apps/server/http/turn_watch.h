@@ -1,4 +1,4 @@
-// TurnWatch: counts the tasks that hold the loop's thread for too long (rule B2).
+// TurnWatch: counts the tasks that hold the loop's thread for too long.
 #pragma once
 
 #include <chrono>
@@ -7,20 +7,20 @@
 
 namespace quire::server {
 
-// Threads: the loop's thread.
+// Measures tasks. Threads: the loop's thread.
 class TurnWatch {
  public:
-  // No task should hold the thread for longer.
+  // Time that no task should exceed.
   static constexpr std::chrono::milliseconds kLimit{1};
 
-  // Runs `task`, and counts it where it takes longer than kLimit, also where it throws. A task
-  // inside of another is a part of that one.
+  // Runs `task`, and counts it if it takes longer than kLimit, also if it throws. A task inside of
+  // another counts as a part of that one.
   template <class Task>
   void run(Task&& task) {
     const Turn turn(*this);
     task();
   }
-  // Counts a task that has taken so long.
+  // Counts a task of that length.
   void note(Loop::Clock::duration spent) {
     if (spent > kLimit) {
       ++turns_.blocked;

@@ -1,4 +1,4 @@
-// Chats in which chunks are named (rule O8): exactly ChunkedLLM::generate_from_chunks.
+// Chats in which chunks are named: exactly ChunkedLLM::generate_from_chunks.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// ChunkQuotas: how many chunks and bytes of KV a tenant may have (rule A5).
+// ChunkQuotas: bounds how many chunks and bytes of KV a tenant may have.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@
 
 namespace quire::server {
 
-// Counts what registrations are about to add, so that calls at once do not exceed a limit together.
+// Counts chunks that are about to be registered, so that simultaneous calls do not exceed a limit
+// together.
 // Threads: any thread.
 class ChunkQuotas {
  public:
-  // Room that a registration has. Destroying it ends the claim: what was registered counts itself.
+  // Room of a registration. Destroying it ends the claim: registered chunks count themselves.
   using Claim = std::shared_ptr<void>;
 
-  // Claims room for the chunks among `contents` that the tenant does not have yet. Null where the
-  // tenant has no limit. Blocks; cost of a tenant with limits: O(text of the tenant's chunks).
+  // Claims room for those of `contents` that the tenant does not have yet. Returns null if the
+  // tenant has no limit. Blocks; costs O(text of the tenant's chunks) if the tenant has limits.
   // Errors: 429 `quota_exceeded`.
   [[nodiscard]] Checked<Claim> claim(ChunkedLLM& llm, const Caller& caller, const std::string& salt,
                                      std::span<const ChunkContent> contents,

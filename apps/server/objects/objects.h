@@ -15,7 +15,7 @@ struct Gauges;
 struct RunReport;
 struct Services;
 
-// State behind the endpoints of this folder: sequences and their times, and so on.
+// State behind the endpoints of this folder, such as sequences and their lifetimes.
 // Threads: the loop's thread.
 class Objects {
  public:
@@ -24,18 +24,18 @@ class Objects {
   Objects& operator=(const Objects&) = delete;
   virtual ~Objects() = default;
 
-  // Notes that the generations of a request are over. `report` is null for one that failed or whose
-  // client went; `error` is its code then, "client_gone" or the like.
+  // Notes that the generations of a request are over. `report` is null if it failed or its client
+  // left; `error` is then its code, such as "client_gone".
   virtual void run_ended(const GenerationRun& /*run*/, const RunReport* /*report*/,
                          std::string_view /*error*/) {}
-  // Drops what nobody has used for longest, where a request does not fit. Returns false where
-  // nothing can go.
+  // Drops the state unused for longest, where a request does not fit. Returns false if nothing can
+  // be dropped.
   [[nodiscard]] virtual bool make_room() { return false; }
   // Sets the number of sequences.
   virtual void fill(Gauges& gauges) const { (void)gauges; }
 };
 
-// Makes the state, once the engine is there.
+// Makes the state. Precondition: the engine is there.
 [[nodiscard]] std::shared_ptr<Objects> make_objects(Services& services);
 // Returns the endpoints of this folder.
 [[nodiscard]] std::span<const Endpoint> object_endpoints();

@@ -1,4 +1,4 @@
-// For the operator: the store, the prefix cache and the counters (rule N8).
+// For the operator: the store, the prefix cache and the counters.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// RequestLog: the last requests that have ended, for /v1/requests (rule N7).
+// RequestLog: the last requests that have ended, for /v1/requests.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,13 @@ struct RequestRow {
   double queue_ms = 0;
   double first_token_ms = 0;
   double total_ms = 0;
-  // "stop" or "length"; or else `error` is a code.
+  // "stop" or "length"; "" if `error` has a code.
   std::string finish_reason;
   std::string error;
   std::vector<ReusePart> parts;
 };
 
-// Returns a row of a run, which may still be under way.
+// Returns a row for a run, which may still be under way.
 [[nodiscard]] RequestRow row_of(const GenerationRun& run, const RunReport* report,
                                 std::string_view error);
 // Returns a row as JSON; `whole`: with its parts.
@@ -49,7 +49,7 @@ struct RequestRow {
 class RequestLog {
  public:
   void add(const GenerationRun& run, const RunReport* report, std::string_view error);
-  // Newest first.
+  // Returns the rows, newest first.
   [[nodiscard]] const std::deque<RequestRow>& rows() const { return rows_; }
   [[nodiscard]] const RequestRow* find(std::string_view id) const;
 

@@ -1,4 +1,4 @@
-// Requests as objects: what runs, what has run, and ending it (rule N7).
+// Requests as objects: what runs, what has run, and ending it.
 #include <algorithm>
 #include <functional>
 #include <memory>

@@ -1,4 +1,4 @@
-// Sequences as objects: changing them, and looking into them (rule N5).
+// Sequences as objects: changing them, and looking into them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

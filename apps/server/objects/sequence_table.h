@@ -1,5 +1,4 @@
-// SequenceTable: sequences by tenant and id, with their lifetimes, and which of them are in use
-// (rule N5).
+// SequenceTable: sequences by tenant and id, with their lifetimes, and a note of which are in use.
 #pragma once
 
 #include <chrono>
@@ -18,8 +17,8 @@
 
 namespace quire::server {
 
-// A sequence of a tenant. Its `sequence` and `marks` belong to whoever holds a Use of it; the rest
-// belongs to the loop's thread.
+// A sequence of a tenant. The holder of a Use owns `sequence` and `marks`; the loop's thread owns
+// the rest.
 struct SequenceEntry {
   SequenceEntry(std::string name, std::string whose, Sequence made)
       : id(std::move(name)), tenant(std::move(whose)), sequence(std::move(made)) {}
@@ -34,7 +33,7 @@ struct SequenceEntry {
   const std::string id;
   const std::string tenant;
   Sequence sequence;
-  // In the order in which they were made.
+  // Checkpoints in the order in which they were made.
   std::vector<NamedMark> marks;
   // Salt of its requests.
   std::string salt;
@@ -47,7 +46,8 @@ struct SequenceEntry {
 };
 using SequencePtr = std::shared_ptr<SequenceEntry>;
 
-// Threads: the loop's thread, but for the last copy of a Use, which any thread may destroy.
+// Finds sequences by tenant and id.
+// Threads: the loop's thread, but any thread may destroy the last copy of a Use.
 class SequenceTable {
  public:
   // Keeps others from using a sequence. Its end renews the sequence's lifetime.
@@ -66,26 +66,26 @@ class SequenceTable {
   };
   using Claim = std::shared_ptr<Place>;
 
-  // Claims a place, until the claim is destroyed or add() takes the place.
+  // Claims a place, until the claim is destroyed or add() takes it.
   // Errors: 429 `quota_exceeded` beyond `limit` sequences of the tenant.
   [[nodiscard]] Checked<Claim> claim(const std::string& tenant, std::optional<std::int64_t> limit);
-  // Takes a sequence, which nobody uses, into its place.
+  // Puts a sequence, which nobody uses, into its place.
   SequencePtr add(const Claim& place, Sequence sequence, std::string salt, double ttl_seconds,
                   std::vector<SequenceEntry::NamedMark> marks = {});
   // Returns the sequence of a tenant.
-  // Errors: 404 `sequence_not_found`, the same for another tenant's.
+  // Errors: 404 `sequence_not_found`, also for another tenant's sequence.
   [[nodiscard]] Checked<SequencePtr> find(std::string_view tenant, std::string_view id) const;
   // Begins to use a sequence.
   // Errors: those of find(); 409 `sequence_busy`.
   [[nodiscard]] Checked<Use> use(std::string_view tenant, std::string_view id);
-  // Forgets a sequence that nobody uses; the use that is the last one frees its KV.
+  // Forgets a sequence that nobody uses. Its KV is freed with the last reference.
   void remove(const SequencePtr& entry);
   // Returns the sequences of a tenant in the order of their ids.
   [[nodiscard]] std::vector<SequencePtr> list(std::string_view tenant) const;
   [[nodiscard]] std::int64_t count(std::string_view tenant) const;
   [[nodiscard]] std::int64_t size() const;
-  // Forgets sequences that are beyond half of their lifetime and that nobody uses, for want of
-  // blocks (rule Q6). Returns how many.
+  // Forgets sequences past half of their lifetime that nobody uses, for want of blocks. Returns how
+  // many.
   std::int64_t drop_idle();
 
  private:
@@ -96,7 +96,7 @@ class SequenceTable {
   void end_use(const SequencePtr& entry);
 
   Loop& loop_;
-  // Says to uses that end later whether the table is still there. Loop's thread.
+  // Tells uses that end later whether the table still exists. Loop's thread.
   std::shared_ptr<SequenceTable*> alive_;
   std::map<std::string, ById, std::less<>> by_tenant_;
   std::map<std::string, std::int64_t, std::less<>> claimed_;  // by tenant

@@ -1,4 +1,4 @@
-// Sequences as objects: making, listing, forking, saving and generating (rule N5).
+// Sequences as objects: making, listing, forking, saving and generating.
 #include "objects/sequences.h"
 
 #include <algorithm>

@@ -18,21 +18,21 @@
 
 namespace quire::server {
 
-// Returns a sequence whose lifetime was renewed just now.
+// Returns a sequence as JSON; its lifetime was renewed just now.
 [[nodiscard]] json::object sequence_json(const SequenceEntry& entry);
 
-// A sequence that a call uses, on a worker.
+// A sequence and the engine, for work on a worker.
 struct SequenceWork {
   ChunkedLLM& llm;
   SequenceEntry& entry;
   const Interrupt& interrupted;
 };
-// Runs `work` on a worker with the sequence that the path names, and sends what it returns.
-// `computes`: it counts as a generation in admission.
+// Runs `work` on a worker with the sequence that the path names, and sends its reply. `computes`:
+// admission counts it as a generation.
 void with_sequence(Services& services, const CallPtr& call, bool computes,
                    std::function<Checked<Reply>(const SequenceWork& work)> work);
 
-// Makes a sequence on a worker and answers 201 with it.
+// A new sequence and its facts.
 struct MadeSequence {
   Sequence sequence;
   std::string salt;

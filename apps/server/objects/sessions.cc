@@ -1,4 +1,4 @@
-// Sessions by name: how long and how well their KV is kept (rule N6).
+// Sessions by name: how long and how well their KV is kept.
 #include <cstdint>
 #include <optional>
 #include <span>

@@ -1,4 +1,4 @@
-// ObjectState: what the endpoints of this folder remember beside the engine.
+// ObjectState: state of the endpoints of this folder, beside the engine's.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace quire::server {
 
-// Threads: the loop's thread, but for `quotas`.
+// State of chunks, sequences and requests. Threads: the loop's thread, but for `quotas`.
 class ObjectState final : public Objects {
  public:
   explicit ObjectState(Services& services) : sequences(services.loop) {}
@@ -44,17 +44,17 @@ struct Reply {
   json::value body;
   int status = 200;
 };
-// Runs `work` on a worker, and sends what it returns.
+// Runs `work` on a worker, and sends its reply.
 void reply_from_worker(Services& services, CallPtr call,
                        std::function<Checked<Reply>(ChunkedLLM& llm)> work);
 
-// Returns a place of one generation among the requests that run, for work that computes. Any thread
-// may destroy the last copy.
+// Takes a place of one generation in admission, for work that computes. Any thread may destroy the
+// last copy.
 // Errors: 429.
 [[nodiscard]] Checked<std::shared_ptr<Ticket>> enter_admission(Services& services,
                                                                const Call& call);
 
-// Endpoints of the files of this folder.
+// Return the endpoints of each file of this folder.
 [[nodiscard]] std::span<const Endpoint> chunk_endpoints();
 [[nodiscard]] std::span<const Endpoint> chunk_item_endpoints();
 [[nodiscard]] std::span<const Endpoint> sequence_endpoints();
@@ -63,16 +63,16 @@ void reply_from_worker(Services& services, CallPtr call,
 [[nodiscard]] std::span<const Endpoint> request_endpoints();
 [[nodiscard]] std::span<const Endpoint> operator_endpoints();
 
-// Returns a list as all endpoints give it.
+// Returns a list in the form that all endpoints use.
 [[nodiscard]] json::object list_json(json::array data);
-// Returns a refusal of a quota that waiting does not mend (rule A5).
+// Returns the refusal for a quota that waiting does not mend.
 [[nodiscard]] ApiError over_quota(const char* name, std::int64_t used, std::int64_t wanted,
                                   std::int64_t allowed);
-// Returns the truth of a parameter of a query: "true", "1" and "" are true.
-// Errors: 400 for another word than those, "false" and "0".
+// Reads a flag of the query: "true", "1" and "" are true.
+// Errors: 400 for a word other than those, "false" and "0".
 [[nodiscard]] Checked<bool> query_flag(const Call& call, const char* name);
-// Returns an integer of a query, or `otherwise`.
-// Errors: 400 for another text, and outside of [min, max].
+// Reads an integer of the query, or returns `otherwise`.
+// Errors: 400 for other text, and outside of [min, max].
 [[nodiscard]] Checked<std::int64_t> query_integer(const Call& call, const char* name,
                                                   std::int64_t otherwise, std::int64_t min,
                                                   std::int64_t max);

@@ -1,4 +1,4 @@
-// Logs: the events of a process and its access log, a line of JSON each (section 14).
+// Logs: the events of a process and its access log, one line of JSON each.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace quire::server {
 
-// Returns the level of a name of --log-level: info, warning, error. kInvalidArgument.
+// Parses a name of --log-level: info, warning, error. kInvalidArgument.
 [[nodiscard]] Result<LogLevel> parse_log_level(const std::string& name);
 
 // A value of an event.
 using LogValue = std::variant<std::string, std::int64_t, double>;
 using LogField = std::pair<const char*, LogValue>;
 
-// Writes behind the callers: no call waits for the reader of the log. Where the reader is too slow,
-// the oldest lines are dropped.
+// Writes in the background: no call waits for the reader of the log. If the reader is too slow, the
+// oldest lines are dropped.
 // Threads: any.
 class Logs {
  public:
@@ -38,10 +38,9 @@ class Logs {
   void event(LogLevel level, std::string_view name, std::initializer_list<LogField> fields = {});
   // Writes the line of a request.
   void access(const AccessRecord& record);
-  // Opens a file anew, after a rotation, and takes another level. kIo changes nothing.
+  // Opens the file again, after a rotation, and takes another level. kIo changes nothing.
   [[nodiscard]] Status reopen(const std::string& access_log, LogLevel level);
-  // Waits until all is written, but no longer than a second.
-  // Lines that come afterwards are lost.
+  // Waits until all is written, but no longer than a second. Later lines are lost.
   void close();
 
  private:

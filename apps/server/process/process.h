@@ -1,4 +1,4 @@
-// Runs `quire serve`: listeners, signals, the model's loading, the end.
+// Runs `quire serve`: its listeners, its signals, the loading of the model, and its end.
 #pragma once
 
 #include <functional>
@@ -12,22 +12,22 @@
 
 namespace quire::server {
 
-// Holds what `quire serve` was given, and how to read it again. Plain data.
+// Configuration of `quire serve`, and a way to read it again. Plain data.
 struct ProcessOptions {
   std::shared_ptr<const Config> config;
   // Reads --config, keys and the like anew, for SIGHUP.
   std::function<Result<std::shared_ptr<const Config>>()> reread;
-  // Makes what answers; benchmarks make one without a model.
+  // Makes the service; benchmarks make one without a model.
   std::function<std::unique_ptr<Service>(std::shared_ptr<const Config>, Loop&)> make = make_service;
 };
 
-// Checks what can be checked before anything is opened: ranges, options that exclude each other,
-// rule P4. kInvalidArgument names the flag.
+// Checks the configuration before anything is opened: ranges, exclusive options, and keys for
+// listeners that others reach. kInvalidArgument names the flag.
 [[nodiscard]] Status check_config(const Config& config);
 
-// Opens the listeners, says so in one line of stdout, loads the model and serves until a signal.
-// Returns where that cannot begin or the model does not load; otherwise ends the process with the
-// exit codes of rule P5. kInvalidArgument is wrong usage.
+// Opens the listeners, prints them in one line of stdout, loads the model and serves until a
+// signal. Returns only if that cannot begin or the model does not load. Otherwise ends the process
+// with its exit code. kInvalidArgument is wrong usage.
 [[nodiscard]] Error run_server(ProcessOptions options);
 
 }  // namespace quire::server

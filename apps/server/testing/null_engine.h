@@ -19,7 +19,8 @@
 namespace quire::server {
 
 // Answers with the ids 10, 11, 12, ... and the texts " 0", " 1", ... Nothing is cached, and the
-// prompt takes no time. Threads: the loop's.
+// prompt takes no time.
+// Threads: the loop's.
 class NullEngine final : public Engine {
  public:
   explicit NullEngine(Loop& loop, std::optional<Tokenizer> tokenizer = {})
