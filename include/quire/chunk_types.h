@@ -83,7 +83,7 @@ struct ChunkFormat {
 // belong to one tenant. Another tenant's chunk is kNotFound, word for word like a chunk that never
 // was.
 struct ChunkCacheOptions {
-  // Most chunks of each tenant, at least 1.
+  // Maximum number of chunks of each tenant, at least 1.
   std::int32_t max_chunks = 1000;
   // Share of the KV blocks that the chunks of all tenants may hold together, in (0, 1].
   // Beyond it the tenant that holds most gives way. A tenant that holds no more than an equal share
@@ -97,8 +97,9 @@ struct ChunkCacheOptions {
   // reads their KV instead of computing it. Empty: no store.
   // In a directory that may not be written to, new chunks stay in memory: see LLM::remarks.
   std::string store = {};
-  // Most bytes of the store; 0: no limit. Beyond it registering evicts the chunks from the store
-  // that were used least recently, by the rule for several tenants of StoreOptions::max_bytes.
+  // Maximum number of bytes in the store; 0: no limit. Beyond it registering evicts the chunks from
+  // the store that were used least recently, by the rule for several tenants of
+  // StoreOptions::max_bytes.
   std::int64_t max_store_bytes = 0;
   // True: the store compresses KV, which is smaller and slower (docs/store-format.md).
   bool compress_store = false;

@@ -41,9 +41,9 @@ class QUIRE_API Stream {
   // With RequestOptions::notify the call may block until the engine has taken or refused the
   // request.
   [[nodiscard]] RequestId request_id() const;
-  // Returns how many tokens of the request have KV by now, cached ones included; of the tokens that
-  // a step computes, the share of its layers that are done. Returns 0 while the request waits, and
-  // in a forked child. Never blocks.
+  // Returns how many tokens of the request have KV by now, cached ones included. Tokens of the
+  // running step count by the share of its layers that are done. Returns 0 while the request waits,
+  // and in a forked child. Never blocks.
   [[nodiscard]] std::int64_t computed_tokens() const;
   // Blocks until next() has something to give, but at most `timeout_ms` milliseconds. A negative
   // timeout waits for ever.
@@ -76,9 +76,9 @@ class QUIRE_API Stream {
   std::unique_ptr<Impl> impl_;
 };
 
-// Function that hears how far the prompts of a call are: how many of their tokens have KV, by the
-// share of its layers that are done for those of the running step. The thread that waits calls it,
-// every kInterruptPollMs and once at the end.
+// Function that hears how many tokens of a call's prompts have KV. Tokens of the running step count
+// by the share of its layers that are done. The thread that waits calls it, every kInterruptPollMs
+// and once at the end.
 using PromptProgress = std::function<void(std::int64_t tokens, std::int64_t wanted_tokens)>;
 
 class BlockList;
@@ -189,8 +189,8 @@ class QUIRE_API LLM {
   // Errors: kInvalidArgument for a text where the model has no tokenizer.
   [[nodiscard]] Result<std::vector<ReusePart>> explain(const Prompt& prompt,
                                                        const RequestOptions& options = {}) const;
-  // Returns what the prefix cache holds of the prompt whatever the salt: parts in order, and for
-  // each the number of salts that hold it. Names no salt. Changes nothing; waits for the running
+  // Returns the parts of the prompt that the prefix cache holds, whatever the salt, in order, each
+  // with the number of salts that hold it. Names no salt. Changes nothing; waits for the running
   // step. For the operator of a service. Never let a tenant call it: it tells what others have
   // asked. Errors: kInvalidArgument for a text where the model has no tokenizer.
   [[nodiscard]] Result<std::vector<CachedPart>> explain_across_salts(const Prompt& prompt) const;
@@ -282,8 +282,9 @@ class QUIRE_API LLM {
   // Returns what opening was asked for and did not do, and why. Examples: packed weights that could
   // not be kept, a store that is only read. Usually none. Does not wait.
   [[nodiscard]] Result<std::vector<std::string>> remarks() const;
-  // Returns how many tokens went through the model, those of the running step by the share of its
-  // layers that are done. Does not wait: for those who watch a long prompt. Errors: kClosed.
+  // Returns how many tokens went through the model. Tokens of the running step count by the share
+  // of its layers that are done. Does not wait, so it shows the progress of a long prompt. Errors:
+  // kClosed.
   [[nodiscard]] Result<std::int64_t> tokens_computed() const;
   // Returns the counters after the last finished step. Waits for the running step only where work
   // that nobody waits for is queued, such as freeing the blocks of a closed sequence.

@@ -43,7 +43,8 @@ struct LLMOptions {
   // Bytes of all KV blocks together, or kAutoBudget. The blocks never exceed it. LLM::open returns
   // kInvalidArgument for a budget below one block, and for one that is not positive.
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
-  // Most rows (tokens) of one step, 1 to 1,048,576. A longer prompt is computed in pieces.
+  // Maximum number of rows (tokens) of one step, 1 to 1,048,576. A longer prompt is computed in
+  // pieces.
   std::int32_t max_batch_tokens = 2048;
   // Threads that compute, up to 1,024. 0: one per core.
   std::int32_t threads = 0;

@@ -35,7 +35,7 @@ struct SamplingParams {
   double presence_penalty = 0.0;
   // Subtracted from a token's logit for each of its occurrences in the output.
   double frequency_penalty = 0.0;
-  // Most tokens to generate. 0 computes the prompt and returns no token.
+  // Maximum number of tokens to generate. 0 computes the prompt and returns no token.
   std::int32_t max_tokens = 256;
   // Number of tokens before which no EOS, stop id or stop string ends the output; at most
   // max_tokens.

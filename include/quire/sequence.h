@@ -117,7 +117,7 @@ class QUIRE_API Sequence {
   // Generates behind the last token and appends the ids of the output. Blocks until the last token,
   // and returns the output, which the caller owns.
   // A generation that LLM::abort has ended returns its output so far, with
-  // FinishReason::kCancelled, and leaves the sequence.
+  // FinishReason::kCancelled, and leaves the sequence as it was.
   // Errors: those of a request. kInvalidArgument for an empty sequence, and for another salt than
   // the sequence's.
   [[nodiscard]] Result<GenerationOutput> generate(const SamplingParams& params = {},
@@ -126,8 +126,8 @@ class QUIRE_API Sequence {
   // Starts to generate and returns the stream, which the caller owns. The errors are those of
   // generate(). Waits for the running step, also with options.notify.
   // The sequence has grown when the last delta comes. A stream that is closed before its end leaves
-  // the sequence. With options.notify, closing does not wait: the sequence may stay busy until the
-  // running step ends.
+  // the sequence as it was. With options.notify, closing does not wait: the sequence may stay busy
+  // until the running step ends.
   [[nodiscard]] Result<Stream> stream(const SamplingParams& params = {},
                                       const RequestOptions& options = {});
   // Returns the logits of the next token: fp32 [vocab_size]. The caller owns them.

@@ -27,8 +27,8 @@ namespace quire {
 
 using Ids = std::vector<TokenId>;
 
-// Where the tests compute: on the CPU, or on the device that QUIRE_TEST_DEVICE names, as in the
-// programs for a GPU.
+// Returns the device on which the tests compute: the CPU, or the one that QUIRE_TEST_DEVICE names,
+// as in the programs for a GPU.
 inline std::string test_device() {
   const char* const device = std::getenv("QUIRE_TEST_DEVICE");
   return device == nullptr ? "cpu" : device;
@@ -39,8 +39,8 @@ inline LLMOptions here(LLMOptions options = {}) {
   return options;
 }
 
-// The most exact arithmetic of that device, and by what share of the largest logit two ways to the
-// same result may differ in it.
+// Return the most exact arithmetic of that device, and its tolerance as a share of the largest
+// logit: two ways to one result may differ by it.
 inline std::string exact_dtype() { return on_gpu() ? "bfloat16" : "float32"; }
 inline double rounding() { return on_gpu() ? 0.03 : 1e-5; }
 
@@ -51,7 +51,7 @@ inline std::string source_path(const std::string& path) {
 
 inline const std::string kModel = source_path("models/cardfile/model");
 
-// Seeded ids of the demo model, without the special ones.
+// Returns seeded ids of the demo model, without the special ones.
 inline Ids some_ids(std::size_t count, std::uint32_t seed) {
   Ids ids;
   for (std::size_t i = 0; i < count; ++i) {
@@ -79,7 +79,7 @@ inline double stat(const LLM& llm, const std::string& name) {
 
 inline double stat(ChunkedLLM& llm, const std::string& name) { return stat(llm.llm(), name); }
 
-// The largest difference, relative to the largest logit of `a`.
+// Returns the largest difference, relative to the largest logit of `a`.
 inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double largest = 0, difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -89,7 +89,7 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return difference / largest;
 }
 
-// Once more, and the file is as it was.
+// Flips a bit of a file. A second call restores the file.
 inline void flip_bit(const std::filesystem::path& file, std::uintmax_t at) {
   std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
   bytes.seekg(static_cast<std::streamoff>(at));

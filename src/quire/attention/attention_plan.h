@@ -32,7 +32,7 @@ struct WorkItem {
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
-// Counters for tests, stats and explain: what one layer reads.
+// Counts of the reads of one layer, for tests, stats and explain.
 struct PlanCounters {
   std::int64_t entries = 0;
   std::int64_t rows = 0;         // entry rows
@@ -42,8 +42,8 @@ struct PlanCounters {
 };
 
 struct AttentionPlan {
-  // Items [first_item, first_item + num_items) of the same rows and heads over one entry after the
-  // other: one thread works them off in order, with the state at hand.
+  // Items [first_item, first_item + num_items), of the same rows and heads over one entry after the
+  // other. One thread computes them in order, and keeps their state at hand.
   struct Chain {
     std::int32_t first_item = 0;
     std::int32_t num_items = 0;
@@ -51,9 +51,10 @@ struct AttentionPlan {
                               // it; -1: none
     friend bool operator==(const Chain&, const Chain&) = default;
   };
-  // Chains of a wave begin in order and run side by side. Not split: they update the running state,
-  // of disjoint rows but for a chain and the one that it comes after. Split: each is one item that
-  // reduces one piece into result slots of its own, which are merged in item order after the wave.
+  // Chains of a wave begin in order and run side by side. Not split: chains update the running
+  // state of disjoint rows, but for a chain and the one that it comes after. Split: each chain is
+  // one item, which reduces one piece into result slots of its own. The slots are merged in item
+  // order after the wave.
   struct Wave {
     std::int32_t first_chain = 0;
     std::int32_t num_chains = 0;

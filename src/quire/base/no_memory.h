@@ -1,4 +1,4 @@
-// Makes the error of a call that the machine refused memory. Nothing here throws.
+// Makes the error of a call to which the machine refused memory. Nothing here throws.
 #pragma once
 
 #include <new>
@@ -14,8 +14,8 @@ namespace quire::base {
 // Returns a copy of `error`, or an error of no_memory() when there is no memory for a copy.
 [[nodiscard]] Error copy_of(const Error& error) noexcept;
 
-// Does `work`, which returns a Status, for a caller who may not fail. Where memory is refused, does
-// it again, at most three times in all.
+// Does `work`, which returns a Status, for a caller that may not fail. Repeats it if memory is
+// refused, at most three times in all.
 template <class Work>
 void do_surely(Work work) noexcept {
   constexpr int kTries = 3;

@@ -15,7 +15,7 @@
 
 namespace quire::base {
 
-// How much work a call may do.
+// Limits of the work of one call.
 struct WorkLimits {
   std::int64_t steps = 0;  // a node, a merge, or 64 bytes touched is one step
   std::int64_t bytes = 0;  // written in total, in texts and ids

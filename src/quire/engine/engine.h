@@ -49,7 +49,8 @@ class Engine final : private EngineThread::Worker {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Sets who is asked, and under what name handles find the engine. Before start(), once.
+  // Sets the hooks, and the reference by which handles find the engine. Call it once, before
+  // start().
   void attach(std::weak_ptr<Engine> self, Hooks hooks);
   // Starts the thread. kIo when the system grants none.
   [[nodiscard]] Status start() { return thread_.start(); }
@@ -65,15 +66,15 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] Result<std::shared_ptr<Submission>> submit_later(NewRequest request);
   // Ends the request; its blocks are free on return. False when it is not running.
   [[nodiscard]] Result<bool> abort(RequestId id);
-  // Ends the request for a caller who may not fail, and waits until its blocks are free. Tries
-  // again where memory is refused; without any the request goes on to its own end.
+  // Ends the request for a caller that may not fail, and waits until its blocks are free. Tries
+  // again if memory is refused; if that fails too, the request runs to its own end.
   void abort_surely(RequestId id) noexcept;
-  // Ends the request of a caller who leaves, without waiting for the step that runs, which may
-  // itself wait for files. Calls made afterwards, stats() too, find the request ended. Tries again
-  // where memory is refused; without any the request goes on to its own end.
+  // Ends the request of a caller that leaves. Does not wait for the running step, which may itself
+  // wait for files. Later calls, stats() too, find the request ended. Tries again if memory is
+  // refused; if that fails too, the request runs to its own end.
   void abandon(RequestId id) noexcept;
-  // kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for more than the
-  // model's context.
+  // Checks a prompt: kInvalidArgument for no tokens or ids outside of the vocabulary, kOverflow for
+  // more than the model's context.
   [[nodiscard]] Status check_prompt(std::span<const TokenId> tokens) const;
   [[nodiscard]] Result<std::int64_t> clear_prefix_cache();
   // Returns the parts of a prompt as the prefix cache has them (LLM::explain).
@@ -88,9 +89,9 @@ class Engine final : private EngineThread::Worker {
   // Returns the length of the cached prefix of each salt that has one, the longest first. For the
   // operator.
   [[nodiscard]] Result<std::vector<std::int32_t>> cached_prefixes(std::span<const TokenId> tokens);
-  // Returns the salt of a call that asks for this one: an empty one is everybody's here.
+  // Returns the salt of a call that asks for `asked`: an empty one stands for the engine's own.
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
-  // Returns the counters, with all that was posted before the call.
+  // Returns the counters, after all work that was posted before the call.
   [[nodiscard]] Result<EngineStats> stats();
   // Returns how many rows went through the model, those of the running step in part. Waits for
   // nothing. Any thread.
@@ -105,25 +106,25 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] EngineThread& thread() { return thread_; }
   [[nodiscard]] const EngineOptions& options() const { return options_; }
   [[nodiscard]] const Log& log() const { return options_.log; }
-  // Tells the log that the model is open, and what opening did not do.
+  // Tells the log that the model is open, and the remarks of opening.
   void tell_opened(const std::string& model) const;
   [[nodiscard]] device::ThreadPool& pool() { return pool_; }
   // Returns the error of parameters that this model does not take: kInvalidArgument.
   [[nodiscard]] Status check(const SamplingParams& params) const;
 
-  // The following are for the engine thread alone.
+  // Only the engine thread calls the next functions.
   [[nodiscard]] EngineCore& core() { return *core_; }
   [[nodiscard]] RequestTable& requests() { return *requests_; }
   // Makes the copies that the ledger has ordered, for a call that got its blocks between two steps.
-  // Clears the prefix cache when one fails.
+  // Clears the prefix cache if a copy fails.
   [[nodiscard]] Status copy_blocks_now();
   // Makes the counters visible to stats().
   void refresh_stats() override { stats_.refresh(*core_, requests_->waiting_since()); }
 
-  // The sessions that requests name. Any thread, but for SessionService::named.
+  // Returns the sessions that requests name. Any thread, but for SessionService::named.
   [[nodiscard]] SessionService& sessions() { return *sessions_; }
-  // Returns what decides the KV of a token besides the tokens before it and the kernels: weights,
-  // RoPE, KV format and tokenizer. The first call reads all weights. Any thread.
+  // Returns a digest of weights, RoPE, KV format and tokenizer. Beside the tokens before it and the
+  // kernels, these decide the KV of a token. The first call reads all weights. Any thread.
   [[nodiscard]] const std::string& model_digest() const;
 
   [[nodiscard]] const std::shared_ptr<const TextBundle>& text() const { return core_->bundle.text; }
@@ -133,7 +134,7 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const kernels::KernelContext& context() const { return context_; }
   // Returns the device that computes; null on the CPU.
   [[nodiscard]] device::Accelerator* accelerator() const { return accelerator_.get(); }
-  // Returns whether a request's bits do not depend on its batch, see graded().
+  // Returns true if a request's bits do not depend on its batch (see graded()).
   [[nodiscard]] bool same_bits() const { return accelerator_ == nullptr || options_.deterministic; }
 
  private:
@@ -153,7 +154,7 @@ class Engine final : private EngineThread::Worker {
   void end() override;
 
   [[nodiscard]] Status check(const NewRequest& request) const;
-  // Checks what Engine::submit takes, and cuts max_tokens to what the model's context holds.
+  // Checks a request of Engine::submit, and cuts max_tokens to the room in the model's context.
   [[nodiscard]] Status prepare(NewRequest& request) const;
 
   const HomeProcess home_;

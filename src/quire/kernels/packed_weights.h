@@ -75,7 +75,8 @@ class PackedWeights {
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
   ~PackedWeights() = default;
-  // Zero weights of shape [columns, depth]. When the system has no memory for them, data() is null.
+  // Makes zero weights of shape [columns, depth]. When the system has no memory for them, data() is
+  // null.
   PackedWeights(WeightFormat format, std::int64_t columns, std::int64_t depth);
 
   // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats

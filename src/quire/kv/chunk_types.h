@@ -32,8 +32,8 @@ struct RegistryConfig {
   std::function<std::string(std::string_view id, std::string_view salt)> known_elsewhere;
 };
 
-// Names the KV of a chunk: the thing that stood before it when it was computed, and the positions
-// between the end of that thing and the chunk's first token.
+// Names the KV of a chunk by the chunk or token before it when it was computed. `gap` counts the
+// positions between the end of that and the chunk's first token.
 struct VariantKey {
   std::string before;  // "" nothing, "bos" a BOS token, else the id of a system chunk
   std::int32_t gap = 0;
@@ -82,7 +82,7 @@ struct Chunk : NewChunk {
   std::uint64_t rank = 0;                      // of its id: MergeRank::chunk
 };
 
-// Why a chunk is no longer there.
+// Reasons why a chunk is no longer there.
 enum class Removal : std::uint8_t {
   kDeleted,
   kCleared,
@@ -100,7 +100,7 @@ struct RegistryCounts {  // of one tenant
 // Ids of chunks that must stay.
 using SparedChunks = std::span<const std::string_view>;
 
-// States how much room a tenant wants, and which chunks must stay.
+// Room that a tenant wants, and the chunks that must stay.
 struct WantedRoom {
   std::string_view salt;
   std::int32_t chunks = 0;

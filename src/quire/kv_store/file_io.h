@@ -38,8 +38,8 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// `path` as an absolute one without a slash behind it, a leading "~" expanded: what it names stays
-// the same when the working directory changes. kIo where there is none.
+// Returns `path` as an absolute path without a slash at its end, with a leading "~" expanded. It
+// stays valid when the working directory changes. kIo if there is no working directory.
 [[nodiscard]] Result<std::filesystem::path> resolved(const std::filesystem::path& path);
 
 // An open folder; `path` is absolute.
@@ -47,15 +47,17 @@ struct Folder {
   Descriptor descriptor;
   std::filesystem::path path;
 
-  // kNotFound when there is none, kIo otherwise; a link in place of the folder itself is followed,
-  // since the caller named it. A leading "~" is the user's home folder, here and below.
+  // Opens a folder. A link in place of the folder itself is followed, since the caller named it. A
+  // leading "~" is the user's home folder, here and below. kNotFound when there is none, kIo
+  // otherwise.
   [[nodiscard]] static Result<Folder> open(const std::filesystem::path& path);
-  // The folder `name` inside this one; a link is kIo. `create`: makes it (mode 0700) when missing.
+  // Opens the folder `name` inside this one; a link is kIo. `create`: makes it (mode 0700) when
+  // missing.
   [[nodiscard]] Result<Folder> open_in(const std::string& name, bool create) const;
 };
 
-// Holds the lock of a folder, which nobody else has meanwhile. A store is set up under the lock of
-// its folder, and wiped under that of its objects. `folder`'s descriptor must outlive the lock.
+// Holds the lock of a folder, which nobody else has meanwhile. A store is set up under its folder's
+// lock, and wiped under the lock of its objects. `folder`'s descriptor must outlive the lock.
 class FolderLock {
  public:
   explicit FolderLock(const Folder& folder);
@@ -69,35 +71,36 @@ class FolderLock {
   int fd_;
 };
 
-// kIo: "cannot <doing> <path>: <reason of errno>"; kNotFound for a file that is not there.
+// Makes the error "cannot <doing> <path>: <reason of errno>": kNotFound for a file that does not
+// exist, else kIo.
 [[nodiscard]] Error io_error(const std::filesystem::path& path, std::string_view doing, int reason);
 
 using base::for_each_name;
 
-// A regular file of `folder` for reading; a link, folder, pipe or device in its place is kIo.
+// Opens a regular file of `folder` for reading; a link, folder, pipe or device in its place is kIo.
 [[nodiscard]] Result<Descriptor> open_file(const Folder& folder, const std::string& name);
 // Opens a path of the caller's choice, whose links are followed.
 [[nodiscard]] Result<Descriptor> open_file(const std::filesystem::path& path);
 
-// A second descriptor of an open file.
+// Returns a second descriptor of an open file.
 [[nodiscard]] Result<Descriptor> duplicate(const Descriptor& file,
                                            const std::filesystem::path& path);
 
-// Where a file of the caller's choice will be; links are followed.
+// Folder and name of a file of the caller's choice; links are followed.
 struct FilePlace {
   Folder folder;
   std::string name;
 };
-// kInvalidArgument for a path that names no file, kIo for what a file must not replace: a folder, a
-// device, a pipe.
+// Finds the place of a new file. kInvalidArgument for a path that names no file; kIo for a folder,
+// device or pipe, which a file must not replace.
 [[nodiscard]] Result<FilePlace> place_of(const std::filesystem::path& path);
 
-// Bytes of an open file.
+// Returns the size of an open file in bytes.
 [[nodiscard]] Result<std::int64_t> file_size(const Descriptor& file,
                                              const std::filesystem::path& path);
 
-// Fills all of `buffers` from `offset` on; they are used up. At most 1024 buffers. kCorrupt when
-// the file ends before, kIo for what the system refuses.
+// Read or write all of `buffers` from `offset` on; the call changes them. At most 1024 buffers.
+// kCorrupt when the file ends before, kIo when the system refuses.
 [[nodiscard]] Status read_at(const Descriptor& file, std::span<iovec> buffers, std::int64_t offset,
                              const std::filesystem::path& path);
 [[nodiscard]] Status read_at(const Descriptor& file, std::span<std::byte> bytes,
@@ -110,13 +113,13 @@ struct FilePlace {
 // Appends `bytes` to `buffers`, growing the last buffer where they follow it in memory.
 void append_buffer(std::span<const std::byte> bytes, std::span<iovec> buffers, std::size_t& used);
 
-// A file (mode 0600) that is written without a name where the file system can, so that a process
-// that dies leaves nothing, and gets its own by commit(). Elsewhere it has a temporary name
-// (kTemporaryPrefix and what `name` says), which the next one of the same name takes over from a
-// process that died. Not committed, it is removed.
+// A new file (mode 0600). Where the file system can, it has no name until commit(), so that a
+// process that dies leaves nothing. Elsewhere it has a temporary name, made of kTemporaryPrefix and
+// a hash of `name`. After a process that died, the next file of that name takes it over. A file
+// that is not committed is removed.
 class NewFile {
  public:
-  // `folder` must outlive the object.
+  // Makes a file that commit() will call `name`. `folder` must outlive the object.
   [[nodiscard]] static Result<NewFile> create(const Folder& folder, std::string name);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
@@ -125,19 +128,20 @@ class NewFile {
   ~NewFile();
 
   [[nodiscard]] const Descriptor& descriptor() const { return file_; }
-  // Past the page cache (O_DIRECT) from now on, where the file system can. Without effect
-  // otherwise.
+  // Writes past the page cache (O_DIRECT) from now on, where the file system can. Has no effect
+  // elsewhere.
   void set_direct(bool direct) const;
   // Writes like write_at. Bytes that cannot go past the page cache (not whole pages of file and
   // memory) go through it, and so does all that follows.
   [[nodiscard]] Status write(std::span<iovec> buffers, std::int64_t offset) const;
-  // A second descriptor of what was written so far, for reading it back.
+  // Returns a second descriptor, for reading back what was written so far.
   [[nodiscard]] Result<Descriptor> reopen() const;
-  // Where it will be, for messages.
+  // Returns the path that it will have, for messages.
   [[nodiscard]] std::filesystem::path path() const { return folder_->path / name_; }
   // Starts to bring what was written so far to the disk, without waiting.
   void start_writeback() const;
-  // Replaces whatever has the name. `sync`: file, then folder are on the disk when this returns.
+  // Gives the file its name, and replaces a file of that name. `sync`: file and folder are on the
+  // disk when this returns.
   [[nodiscard]] Status commit(bool sync);
 
  private:

@@ -3,15 +3,15 @@
 // layout of the paged pool, so reading is copying.
 //
 // Invariants:
-// 1. A file is under its name whole or not at all: temporary name, fsync, rename, fsync of the
-// folder.
-// 2. Equal input gives equal bytes: a file has no times, nothing random, and no bytes of slots
-// without
-//    a token.
-// 3. Nothing of a file is believed before its checksum was compared, and no length before it was
-//    compared with the size of the file; memory is at most a small multiple of the header's bytes.
-// 4. Files are read by pread, never mapped: one that is truncated meanwhile is an error, not
-// SIGBUS.
+//   1. A file is under its name whole or not at all: temporary name, fsync, rename, fsync of the
+//      folder.
+//   2. Equal input gives equal bytes: a file has no times, nothing random, and no bytes of slots
+//      without a token.
+//   3. Nothing of a file is believed before its checksum was compared, and no length before it was
+//      compared with the size of the file. Memory is at most a small multiple of the header's
+//      bytes.
+//   4. Files are read by pread, never mapped: a file that is truncated meanwhile is an error, not
+//      SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@
 
 namespace quire::kv_store {
 
-// How a file is written.
+// Options of writing a file.
 struct WriteOptions {
   bool sync = true;       // on the disk before the call returns; else when the system writes it
   bool compress = false;  // byte planes + zstd, head block by head block, where that is smaller
@@ -123,8 +123,8 @@ class KVFile {
   [[nodiscard]] Status read_head_blocks(const HeadBlockRef& from,
                                         std::span<const std::span<std::byte>> to,
                                         Buffers& buffers) const;
-  // `count` blocks from `from` on, each to where `target(index)` says. A batch is compared before
-  // the next one is read, which may go to the same memory.
+  // Reads `count` blocks from `from` on, each into the memory of `target(index)`. Compares a batch
+  // before the next one is read, which may go to the same memory.
   template <class Target>
   [[nodiscard]] Status read_head(HeadBlockRef from, std::size_t count, const Target& target,
                                  Buffers& buffers) const;

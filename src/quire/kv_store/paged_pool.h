@@ -37,16 +37,17 @@ class PagedPool {
   // Makes a pool of the same geometry in host memory, for KV on its way from or to this one. Errors
   // of create().
   [[nodiscard]] Result<PagedPool> create_beside(std::int32_t num_blocks) const;
-  // Host memory for read_blocks and write_blocks of this pool; size() == 0 when the system refuses.
+  // Returns host memory for read_blocks and write_blocks of this pool; size() == 0 when the system
+  // refuses.
   [[nodiscard]] device::HostBuffer host_buffer(std::size_t bytes) const;
 
-  // The bytes of one layer. Valid while the pool lives.
+  // Returns a view of the bytes of one layer. Valid while the pool lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
 
-  // Copies the first `tokens` slots of a block in all layers and heads; an odd count may copy one
-  // slot of V more, because bf16 stores V in token pairs. Preconditions (QUIRE_CHECK): both blocks
-  // exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens.
-  // Fails, with kDevice or kOutOfBlocks, on an accelerator only.
+  // Copies the first `tokens` slots of a block in all layers and heads. An odd count may copy one
+  // more slot of V, because bf16 stores V in pairs of tokens. Preconditions (QUIRE_CHECK): both
+  // blocks exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens /
+  // block_tokens. Fails only on an accelerator, with kDevice or kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
   // Copies `count` slots of the run in `from`, beginning with slot `first`, to the first slots of
@@ -55,36 +56,36 @@ class PagedPool {
   [[nodiscard]] Status copy_run(std::span<const BlockId> from, std::int32_t first,
                                 std::int32_t count, std::span<const BlockId> to);
 
-  // All head blocks [layer][head][block] of `blocks`, as host memory has them. Preconditions
-  // (QUIRE_CHECK): the blocks exist, the span is block_bytes() for each. Fails on an accelerator
-  // only.
+  // Copy all head blocks [layer][head][block] of `blocks` to or from host memory, in its layout.
+  // Preconditions (QUIRE_CHECK): the blocks exist, the span is block_bytes() for each. Fail only on
+  // an accelerator.
   [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const;
   [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,
                                     std::span<const std::byte> from);
-  // One layer of that: [head][block].
+  // Copies one layer so: [head][block].
   [[nodiscard]] Status write_layer(int layer, std::span<const BlockId> blocks,
                                    std::span<const std::byte> from);
 
-  // A pool of one layer in host memory whose blocks 0, 1, ... are copies of `blocks`.
+  // Returns a pool of one layer in host memory, whose blocks 0, 1, ... are copies of `blocks`.
   // Preconditions (QUIRE_CHECK): the layer and the blocks exist, at least one. kOutOfBlocks when
-  // the system has no memory; kDevice on an accelerator only.
+  // the system has no memory; kDevice only on an accelerator.
   [[nodiscard]] Result<PagedPool> copy_of_layer(int layer, std::span<const BlockId> blocks) const;
 
-  // K and V of `count` blocks with neighbouring ids of one head: consecutive bytes. Preconditions
-  // (QUIRE_CHECK): the pool is in host memory; the layer, head and blocks exist. Valid while the
-  // pool lives.
+  // Returns K and V of `count` blocks with neighbouring ids of one head: consecutive bytes.
+  // Preconditions (QUIRE_CHECK): the pool is in host memory; the layer, head and blocks exist.
+  // Valid while the pool lives.
   [[nodiscard]] std::span<std::byte> head_blocks(int layer, int head, BlockId first,
                                                  std::int32_t count = 1);
   [[nodiscard]] std::span<const std::byte> head_blocks(int layer, int head, BlockId first,
                                                        std::int32_t count = 1) const;
 
-  // Everything, in host memory: what read_blocks gives for all blocks in order.
+  // Returns the bytes of all blocks in host memory, in the order of read_blocks.
   [[nodiscard]] std::span<std::byte> all_bytes() {
     return bytes_.span().first(static_cast<std::size_t>(geometry_.block_bytes() * num_blocks_));
   }
 
-  // The first `tokens` slots of one head block in place; every other byte of `to`, which is as
-  // large as a head block, becomes zero, so that nothing else's KV leaves the pool.
+  // Copies the first `tokens` slots of one head block to their places in `to`, which is as large as
+  // a head block. All other bytes of `to` become zero, so that no other KV leaves the pool.
   // Preconditions (QUIRE_CHECK): as for head_blocks, tokens in 0..block_tokens.
   void read_slots(int layer, int head, BlockId block, int tokens, std::span<std::byte> to) const;
 
@@ -93,7 +94,7 @@ class PagedPool {
   [[nodiscard]] bool on_device() const { return device_ != nullptr; }
 
  private:
-  // In host memory that moves fast to and from `beside`.
+  // Makes a pool in host memory that moves fast to and from `beside`.
   [[nodiscard]] static Result<PagedPool> create_in(const tensor::KVGeometry& geometry,
                                                    std::int32_t num_blocks,
                                                    const PagedPool& beside);
@@ -106,10 +107,12 @@ class PagedPool {
   std::unique_ptr<DevicePagedPool> device_;
 };
 
-// The ranges that create() demands: kInvalidArgument naming the field, kUnsupported for a dtype.
+// Checks the ranges that create() demands: kInvalidArgument naming the field, kUnsupported for a
+// dtype.
 [[nodiscard]] Status check_geometry(const tensor::KVGeometry& geometry);
 
-// Blocks that fit into `budget_bytes`, at least 0. A geometry that create() would refuse gives 0.
+// Returns how many blocks fit into `budget_bytes`, at least 0. A geometry that create() would
+// refuse gives 0.
 [[nodiscard]] std::int32_t blocks_in_budget(const tensor::KVGeometry& geometry,
                                             std::int64_t budget_bytes);
 

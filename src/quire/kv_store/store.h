@@ -37,7 +37,7 @@
 
 namespace quire::kv_store {
 
-// Owns what the parts work on, and the parts, each of which does one thing with a store. Move only.
+// Owns an open folder and its parts, each of which does one thing with a store. Move only.
 class Store {
  public:
   // Opens the store, or makes one (0700, its files 0600) where the folder is absent or empty. Opens
@@ -61,7 +61,7 @@ class Store {
   [[nodiscard]] const StoreEntries& entries() const { return parts_->entries; }
   // Removes and wipes entries.
   [[nodiscard]] EntryRemover& remover() { return parts_->remover; }
-  // Removes what is no longer needed.
+  // Removes objects and entries that are no longer needed.
   [[nodiscard]] StoreCollector& collector() { return parts_->collector; }
   // Verifies files.
   [[nodiscard]] const StoreInspector& inspector() const { return parts_->inspector; }

@@ -27,7 +27,7 @@ struct EncodeOptions {
   base::WorkMeter* meter = nullptr;  // counts the work; null: one of its own
 };
 
-// A piece of a prompt and who wrote it, which decides whether special tokens in it count.
+// A piece of a prompt and its author, who decides whether special tokens in it count.
 struct TextSpan {
   std::string_view text;
   Author author = Author::kTemplate;
@@ -37,38 +37,40 @@ struct TokenizerPipeline;
 
 class Tokenizer {
  public:
-  // From tokenizer.json text; the others are tokenizer_config.json and special_tokens_map.json, or
-  // empty. Special tokens that only those name are added.
+  // Makes a tokenizer from the text of tokenizer.json. The other texts are tokenizer_config.json
+  // and special_tokens_map.json, or empty. Special tokens that only these name are added.
   [[nodiscard]] static Result<Tokenizer> from_json(std::string_view tokenizer_json,
                                                    std::string_view config_json,
                                                    std::string_view special_tokens_map_json = {});
-  // From the metadata of a GGUF file; the ids of llama.cpp are the reference.
+  // Makes a tokenizer from the metadata of a GGUF file; the ids of llama.cpp are the reference.
   [[nodiscard]] static Result<Tokenizer> from_vocab(VocabSpec spec);
-  // From a sentencepiece tokenizer.model file (through libsentencepiece), with what transformers
-  // keeps beside it: tokenizer_config.json, special_tokens_map.json, added_tokens.json, or empty.
+  // Makes a tokenizer from a sentencepiece tokenizer.model file (through libsentencepiece). The
+  // texts are the files beside it, or empty: tokenizer_config.json, special_tokens_map.json,
+  // added_tokens.json.
   [[nodiscard]] static Result<Tokenizer> from_sentencepiece(
       const std::string& path, std::string_view config_json,
       std::string_view special_tokens_map_json = {}, std::string_view added_tokens_json = {});
-  // A model folder: tokenizer.json, else tokenizer.model; with the files beside it.
+  // Makes a tokenizer from a model folder: from tokenizer.json, else tokenizer.model, with the
+  // files beside it.
   [[nodiscard]] static Result<Tokenizer> from_folder(const std::string& folder);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Any bytes are accepted; ill-formed UTF-8 is read as the reference library reads it after
-  // replacing it by U+FFFD. kInvalidArgument naming what ran out when the work is beyond the limits
-  // of work_limits.h, kCancelled when the meter's caller interrupts.
+  // Encodes any bytes; ill-formed UTF-8 is replaced by U+FFFD, and then read as by the reference
+  // library. kInvalidArgument names the limit of work_limits.h that the work exceeds. kCancelled
+  // when the meter's caller interrupts.
   [[nodiscard]] Result<std::vector<TokenId>> encode(std::string_view text,
                                                     const EncodeOptions& options = {}) const;
-  // Spans of one text, encoded as one text: normalizers, pieces and merges cross span borders, as
-  // in the original. No special tokens are added. A special token counts where no byte of it is a
-  // user's, some byte is the template's, and each name that it touches lies inside as a whole.
+  // Encodes the spans of one text as one text: normalizers, pieces and merges cross span borders,
+  // as in the original. Adds no special tokens. A special token counts where no byte of it is a
+  // user's, some byte is the template's, and each name that it touches lies inside.
   [[nodiscard]] Result<std::vector<TokenId>> encode_spans(std::span<const TextSpan> spans,
                                                           base::WorkMeter* meter = nullptr) const;
 
-  // Ids of no token give no text. kInvalidArgument naming the first id outside the vocabulary and
-  // its padding, and as encode.
+  // Decodes ids; an id without a token gives no text. kInvalidArgument naming the first id outside
+  // of the vocabulary and its padding. Other errors: those of encode().
   [[nodiscard]] Result<std::string> decode(std::span<const TokenId> ids,
                                            bool skip_special_tokens = true,
                                            base::WorkMeter* meter = nullptr) const;
@@ -77,7 +79,7 @@ class Tokenizer {
   void set_padded_size(std::int32_t num_ids) { padded_size_ = num_ids; }
 
   [[nodiscard]] std::int32_t vocab_size() const;  // highest id + 1
-  // The vocabulary's own spelling of an id ("Ġthe"); kInvalidArgument when there is none.
+  // Returns the vocabulary's own spelling of an id ("Ġthe"); kInvalidArgument when there is none.
   [[nodiscard]] Result<std::string> id_to_token(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
   [[nodiscard]] bool is_special(TokenId id) const;
@@ -95,7 +97,8 @@ class Tokenizer {
   [[nodiscard]] bool stands_apart(TokenId id) const;
   // Returns whether encoding the text of `ids` gives them again. Cost: decoding and encoding.
   [[nodiscard]] bool retokenizes_alike(std::span<const TokenId> ids) const;
-  // Digest of everything that decides encode; equal for equal tokenizers in every process.
+  // Returns a digest of everything that decides encode(); equal for equal tokenizers in every
+  // process.
   [[nodiscard]] std::string fingerprint() const;
 
   // Returns the steps that the tokenizer consists of.

@@ -12,8 +12,8 @@ namespace quire::text {
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";             // U+2581, for a blank
 
-// Bytes of the character that starts with `lead`. Precondition: `lead` starts a character of
-// well-formed text.
+// Returns the bytes of the character that starts with `lead`. Precondition: `lead` starts a
+// character of well-formed text.
 [[nodiscard]] inline std::size_t utf8_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
@@ -23,10 +23,10 @@ inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";             // U+
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
-// The code point at `position` of well-formed `text`; moves `position` behind it.
+// Returns the code point at `position` of well-formed `text`, and moves `position` behind it.
 [[nodiscard]] char32_t next_code_point(std::string_view text, std::size_t& position);
 
-// The code point that ends at `end` (> 0) of well-formed `text`.
+// Returns the code point that ends at `end` (> 0) of well-formed `text`.
 [[nodiscard]] char32_t previous_code_point(std::string_view text, std::size_t end);
 
 struct Decoded {
@@ -39,15 +39,15 @@ struct Decoded {
 // Returns the code point that ends before `offset` (> 0) of well-formed `text`.
 [[nodiscard]] Decoded decode_before(std::string_view text, std::size_t offset);
 
-// Precondition: `code_point` is a Unicode scalar value.
+// Appends the UTF-8 of `code_point`. Precondition: it is a Unicode scalar value.
 void append_code_point(std::string& out, char32_t code_point);
 
 [[nodiscard]] std::size_t count_code_points(std::string_view well_formed);
 
-// Length of the longest well-formed prefix. O(bytes).
+// Returns the length of the longest well-formed prefix. O(bytes).
 [[nodiscard]] std::size_t valid_utf8_prefix(std::string_view bytes);
 
-// `bytes` with every maximal ill-formed subpart replaced by U+FFFD.
+// Returns `bytes` with every maximal ill-formed subpart replaced by U+FFFD.
 [[nodiscard]] std::string repair_utf8(std::string_view bytes);
 
 // Appends the repaired form of `bytes` to `out`, except for a trailing part that more bytes could

@@ -1,5 +1,5 @@
-// ThreadPool: threads that share the indices of a loop, with hand-offs of microseconds.
-// A decode step has some hundred such loops.
+// ThreadPool: threads that share the indices of a loop. A hand-off takes microseconds, because a
+// decode step has some hundred such loops.
 //
 // Thread rule: one caller of run() at a time.
 //
@@ -22,10 +22,10 @@
 
 namespace quire::device {
 
-// A cache line per shared word is the point of the padding.
+// The padding gives each shared word a cache line of its own.
 class ThreadPool {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
-  // Starts threads - 1 threads; the caller of run() is the other one. The pool is smaller where the
+  // Starts `threads` - 1 threads; the caller of run() is the last one. The pool is smaller if the
   // system grants fewer.
   explicit ThreadPool(int threads);
   ~ThreadPool();

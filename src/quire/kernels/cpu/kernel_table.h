@@ -35,7 +35,7 @@ inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of
 // A panel as bytes, with fp32 scales and minimums.
 inline constexpr int kScratchBytesPerStep = 1024 + 256;
 
-// Packs the rows of one block from fp32, normed on the way if there is a weight for that: value k
+// Packs the rows of one block from fp32, and normalises them if there is a weight for that. Value k
 // of row r is then x[r][k] * norm_factors[r] * norm_weight[k], rounded twice as by rms_norm.
 struct PackTask {
   const float* x = nullptr;  // of the block's first row
@@ -94,7 +94,7 @@ struct PeakLoop {
   std::int64_t flops_per_iteration = 0;  // a multiply and an add count as two
 };
 
-// How activations are packed for a product; packed_rows.h says more.
+// Format of the activations in a product; packed_rows.h says more.
 enum class RowFormat : std::uint8_t { kF32, kBf16, kInt8 };
 
 // A row's bits depend on that row (and the weights) only, in every function.
@@ -104,7 +104,7 @@ struct KernelTable {
   RowFormat row_formats[5] = {};               // what matmul multiplies them with
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
-  // 1 / sqrt(mean(x^2) + epsilon): what rms_norm multiplies a row of `width` values with.
+  // Returns the factor of rms_norm for a row of `width` values: 1 / sqrt(mean(x^2) + epsilon).
   float (*rms_factor)(const float* x, std::int64_t width, double epsilon) = nullptr;
   void (*silu_mul)(const SiluMulTask&) = nullptr;
   void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
@@ -115,7 +115,7 @@ struct KernelTable {
   PeakLoop peaks[3] = {};  // fp32, bf16, int8
 };
 
-// Precondition: device::isa_supported(isa).
+// Returns the kernels of `isa`. Precondition: device::isa_supported(isa).
 [[nodiscard]] const KernelTable& kernels_for(device::Isa isa);
 
 const KernelTable& portable_kernels();
