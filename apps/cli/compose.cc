@@ -40,8 +40,8 @@ void require(bool holds, const char* option, const std::string& otherwise) {
   }
 }
 
-// Options of a composition by what they need; values are set in the order in which the options are
-// added, so that each finds what it depends on.
+// Options of a composition, in the order of their needs. Values are set in the order in which
+// options are added, so each finds those that it depends on.
 class Composing {
  public:
   Composing(CLI::App& command, CompositionSpec& spec) : command_(command), spec_(spec) {}

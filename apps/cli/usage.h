@@ -25,8 +25,8 @@ inline constexpr const char* kChatName = "/";
 // Returns the help of `command` itself, whatever the command line named.
 [[nodiscard]] std::string help_text(const CLI::App& command);
 
-// Returns the message for `word` in place of a command below `app`: the nearest right one, Quire's
-// word for that of another tool, and all commands.
+// Returns the message for `word` in place of a command below `app`. It has the nearest right one,
+// Quire's word for that of another tool, and all commands.
 [[nodiscard]] std::string unknown_command(const CLI::App& app, const std::string& word);
 
 // Returns unknown_command() of a word that nothing took and that should be a command, or "".

@@ -1,5 +1,5 @@
-// The main job in one program: a long context, several questions about it, each asked cold (nothing
-// in the cache) and warm (the context's KV is reused), with answers, tokens and times.
+// The main job in one program: a long context, and several questions about it. Each is asked cold
+// (nothing in the cache) and warm (the context's KV is reused). Shows answers, tokens and times.
 //
 //   quire_demo MODEL CONTEXT.jsonl     the first line of the file is the context
 #include <boost/json.hpp>

@@ -118,9 +118,9 @@ struct RequestOptions {
   std::function<void()> notify = {};
   // For streams. False: the stream has no deltas, only its output.
   bool deltas = true;
-  // True: the output has GenerationOutput::parts, as LLM::explain or ChunkedLLM::explain would
-  // have returned them at admission: when the cached prefix of a prompt is fixed, or when the
-  // chunks of a composition are looked up. For generate, stream, chat and compositions.
+  // True: the output has GenerationOutput::parts, as LLM::explain or ChunkedLLM::explain would have
+  // returned them at admission. Admission fixes the cached prefix of a prompt, or looks up the
+  // chunks of a composition. For generate, stream, chat and compositions.
   bool explain = false;
 };
 

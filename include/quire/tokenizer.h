@@ -97,8 +97,8 @@ class QUIRE_API Tokenizer {
   // template.
   // `with_tools` asks for the template that is used when there are tools.
   [[nodiscard]] std::vector<std::string> template_variables(bool with_tools = false) const;
-  // Returns the names and strings that stand in tags of the chat template, in alphabetical order:
-  // those of message keys and roles that it reads are among them. Empty without a template.
+  // Returns the names and strings in tags of the chat template, in alphabetical order. The message
+  // keys and roles that it reads are among them. Empty without a template.
   [[nodiscard]] std::vector<std::string> template_words(bool with_tools = false) const;
 
   // Returns the highest id of the vocabulary plus 1. A model may have more rows. O(1).

@@ -16,7 +16,7 @@ inline constexpr std::size_t kMaxJsonDepth = 64;
 
 // Parses a text. O(text).
 // Errors: 400 `invalid_json` for text that is not JSON or not UTF-8, for more than kMaxJsonDepth
-// levels, for numbers beyond double or int64, and for a duplicate key: `param` is its path.
+// levels, and for numbers beyond double or int64. Also for a duplicate key, whose path is `param`.
 [[nodiscard]] Checked<json::value> read_json(std::string_view text);
 
 // Returns the path of a member: "a" and "b" give "a.b". An empty `path` is the body.

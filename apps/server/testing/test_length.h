@@ -1,5 +1,5 @@
-// How long tests that walk at random run: short in every check, at their full length with
-// QUIRE_TEST_LENGTH=full, which CTest sets for tests with the label `long`.
+// Length of tests that walk at random. They are short in every check, and run at full length with
+// QUIRE_TEST_LENGTH=full. CTest sets that for tests with the label `long`.
 #pragma once
 
 #include <cstdlib>

@@ -50,7 +50,7 @@ class SamplingParams:
         """Subtracted from a token's logit for each of its occurrences in the output."""
     @property
     def max_tokens(self) -> int:
-        """Most tokens to generate. 0 computes the prompt and returns no token."""
+        """Maximum number of tokens to generate. 0 computes the prompt and returns no token."""
     @property
     def min_tokens(self) -> int:
         """Number of tokens before which no EOS, stop id or stop string ends the output; at most max_tokens."""

@@ -1,6 +1,6 @@
-// Conversions of texts, lists and the like between Python and C++, in place of nanobind's own
-// headers <nanobind/stl/...>: those end the process when memory for a list or a text is refused.
-// Here std::bad_alloc leaves from_python() and becomes an exception of Python.
+// Converts texts, lists and the like between Python and C++, in place of nanobind's own headers
+// <nanobind/stl/...>. Those end the process when memory for a list or a text is refused. Here
+// std::bad_alloc leaves from_python() and becomes an exception of Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

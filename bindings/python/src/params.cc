@@ -168,8 +168,8 @@ nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
   throw nb::value_error(nb::cast<std::string>(message).c_str());
 }
 
-// Refuses a value that a field cannot hold: TypeError for another kind of thing, ValueError for a
-// number or a list whose content is the trouble.
+// Refuses a value that a field cannot hold. TypeError for a value of another type, ValueError for a
+// number or list with wrong content.
 [[noreturn]] void refuse(const std::string& name, nb::handle value) {
   const std::string message =
       "sampling parameter '" + name + "' cannot be " + nb::cast<std::string>(nb::repr(value));

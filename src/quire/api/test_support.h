@@ -40,7 +40,7 @@ inline LLMOptions here(LLMOptions options = {}) {
 }
 
 // Return the most exact arithmetic of that device, and its tolerance as a share of the largest
-// logit: two ways to one result may differ by it.
+// logit. Two ways to one result may differ by it.
 inline std::string exact_dtype() { return on_gpu() ? "bfloat16" : "float32"; }
 inline double rounding() { return on_gpu() ? 0.03 : 1e-5; }
 

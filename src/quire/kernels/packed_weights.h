@@ -61,7 +61,7 @@ using RowSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
 
 // Fills `out` with quantised rows of W, in codes of the packed format: w + 128, w + 8, or plain
-// codes where the format has a minimum. Called from several threads at once.
+// codes if the format has a minimum. Called from several threads at once.
 using CodeSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
 
@@ -81,7 +81,7 @@ class PackedWeights {
 
   // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats
   // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
-  // -8), so blocks of such files move over losslessly. Without memory `source` is not called and
+  // -8). So blocks of such files move over losslessly. Without memory `source` is not called and
   // data() is null. With an arena they lie there, beside others.
   [[nodiscard]] static PackedWeights pack(const KernelContext& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,

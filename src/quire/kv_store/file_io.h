@@ -1,6 +1,6 @@
-// Files and folders by descriptor: positioned reads and writes that never come back short, and new
-// files that appear under their name whole or not at all. Names are resolved inside an open folder
-// and the last component is never followed, so that no link leads out of it.
+// Files and folders by descriptor. Positioned reads and writes never come back short. A new file
+// appears under its name whole or not at all. Names are resolved inside an open folder and the last
+// component is never followed, so that no link leads out of it.
 #pragma once
 
 #include <sys/uio.h>

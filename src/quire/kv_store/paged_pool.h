@@ -25,8 +25,8 @@ namespace quire::kv_store {
 class PagedPool {
  public:
   // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first
-  // write). kInvalidArgument naming the field for a geometry outside its ranges or num_blocks < 1;
-  // kOutOfBlocks with both numbers when the blocks exceed the machine's memory or it refuses.
+  // write). kInvalidArgument names the field for a geometry outside its ranges or num_blocks < 1.
+  // kOutOfBlocks with both numbers when the blocks exceed the machine's memory, or it refuses.
   [[nodiscard]] static Result<PagedPool> create(const tensor::KVGeometry& geometry,
                                                 std::int32_t num_blocks);
   // Makes the pool on `accelerator`, which outlives it; errors of make_device_paged_pool.
@@ -50,8 +50,8 @@ class PagedPool {
   // block_tokens. Fails only on an accelerator, with kDevice or kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
-  // Copies `count` slots of the run in `from`, beginning with slot `first`, to the first slots of
-  // the run in `to`, in all layers and heads. Preconditions (QUIRE_CHECK): the blocks exist and
+  // Copies `count` slots of the run in `from`, from slot `first` on, to the first slots of the run
+  // in `to`. Does so in all layers and heads. Preconditions (QUIRE_CHECK): the blocks exist and
   // have the slots, and no block is in both.
   [[nodiscard]] Status copy_run(std::span<const BlockId> from, std::int32_t first,
                                 std::int32_t count, std::span<const BlockId> to);

@@ -42,7 +42,7 @@ class Store {
  public:
   // Opens the store, or makes one (0700, its files 0600) where the folder is absent or empty. Opens
   // a folder read-only that the process may not write to. Fails with kInvalidArgument for a folder
-  // that is no store, kUnsupported for a later format, kCorrupt for a damaged index, and kNotFound
+  // that is no store, kUnsupported for a later format, and kCorrupt for a damaged index. kNotFound
   // if there is nothing to open read-only. Reads no KV file.
   [[nodiscard]] static Result<Store> open(const std::filesystem::path& path,
                                           StoreOptions options = {});

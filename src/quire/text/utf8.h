@@ -51,7 +51,7 @@ void append_code_point(std::string& out, char32_t code_point);
 [[nodiscard]] std::string repair_utf8(std::string_view bytes);
 
 // Appends the repaired form of `bytes` to `out`, except for a trailing part that more bytes could
-// complete; returns how many trailing bytes (0 to 3) were left out.
+// complete. Returns how many trailing bytes (0 to 3) were left out.
 [[nodiscard]] std::size_t append_complete_utf8(std::string_view bytes, std::string& out);
 
 }  // namespace quire::text

@@ -37,7 +37,7 @@ struct Processor {
 };
 
 // Returns the set to use on a processor that runs all sets up to `last`. That is `last`, except for
-// kAvx512 on Intel's processors other than Cooper Lake: they take kAvx512Vnni, because products of
+// kAvx512 on Intel's processors other than Cooper Lake. They take kAvx512Vnni, because products of
 // bf16 pairs are slower than fp32 products there (ADR 0011).
 [[nodiscard]] Isa fastest_isa(Isa last, const Processor& processor);
 

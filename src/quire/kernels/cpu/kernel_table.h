@@ -1,9 +1,9 @@
 // The seam between drivers (compiled once, baseline) and kernels (compiled per instruction set).
 //
-// Only plain structs and function pointers cross it: no inline function with code may be shared by
-// an isa_*.cc file and the rest, because the linker would keep one copy, perhaps the one with
-// instructions that this machine lacks. So kernel files call no standard library function, and
-// everything in them sits in unnamed namespaces.
+// Only plain structs and function pointers cross it. An isa_*.cc file and the rest may share no
+// inline function with code: the linker would keep one copy, perhaps with instructions that this
+// machine lacks. So kernel files call no standard library function, and everything in them sits in
+// unnamed namespaces.
 #pragma once
 
 #include <cstddef>
