@@ -1,4 +1,4 @@
-// A forked child has the memory of its parent and none of its threads: there every call is refused
+// A forked child has the memory of its parent and none of its threads. There every call is refused
 // at once, and what the parent had opened goes without waiting for anybody.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Packed weights beside the store: a second start maps what the first one packed, and computes the
+// Packed weights beside the store. A second start maps what the first one packed, and computes the
 // same bits; whatever is wrong with them is a miss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

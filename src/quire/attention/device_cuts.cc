@@ -15,8 +15,8 @@
 namespace quire::attention {
 namespace {
 
-// Tokens that take as long as all that an item of few costs beside them, where others are of many:
-// the next item is on its way meanwhile.
+// Tokens that take as long as all that an item of few costs beside them, where others are of many.
+// The next item is on its way meanwhile.
 constexpr std::int64_t kFewItemTokens = 64;
 // Microseconds of a multiprocessor for kTokenTile tokens of an item, where one kernel computes
 // both families: products for many columns, memory for few (H200, head size 128; their ratio

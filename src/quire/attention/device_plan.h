@@ -1,12 +1,12 @@
 // DevicePlan: the work of a GPU for the entries of one step. make_device_plan makes it. Two
 // families of kernels share it: items of few query columns, where reading KV is the cost (decode),
 // and items of many, where the arithmetic is (prefill, chunks that many requests use). Each item
-// gives every one of its rows a partial, (max, sum, values) over a range of the run's tokens; the
+// gives every one of its rows a partial, (max, sum, values) over a range of the run's tokens. The
 // partials of a row are merged in the order of its entries and their tokens. A partial that is the
 // only one of its row takes no room: the item writes the row.
 //
 // Where the ranges begin decides the last bits of a result. With a fixed `range_tokens` they depend
-// on the run alone, so that a row's bits do not depend on its batch; by default they depend on how
+// on the run alone, so that a row's bits do not depend on its batch. By default they depend on how
 // much there is to do, which balances the load.
 #pragma once
 

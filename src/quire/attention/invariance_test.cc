@@ -70,7 +70,7 @@ class SameBits : public ::testing::TestWithParam<Param> {
 };
 
 // Query rows [first, first + count) at their own positions of a causal run, as a chunk of a prefill
-// sees it: the run ends with the chunk.
+// sees it. The run ends with the chunk.
 Use chunk_of(const StoredRun& run, int first, int count) {
   Use use{.run = &run, .rows = {}, .num_tokens = first + count};
   for (int i = 0; i < count; ++i) {

@@ -1,7 +1,7 @@
 // Blend: computing a part of a composition's context tokens again, this time with everything before
 // them in sight.
 //
-// The tokens' blocks become copies of the request's own; their rows run through the model with keys
+// The tokens' blocks become copies of the request's own. Their rows run through the model with keys
 // and values stored over the old ones, at the same places in their segments. Rows see by position:
 // a row sees earlier segments whole, and its own segment up to itself. So it never sees the future,
 // whichever tokens were chosen. With all tokens chosen the blend equals a full causal prefill.

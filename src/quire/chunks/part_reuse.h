@@ -1,5 +1,5 @@
 // Part parts: how many tokens of each part of a composition have KV that was there, and how many
-// were computed for the call. The reuse report of a composed request follows from them: its sources
+// were computed for the call. The reuse report of a composed request follows from them. Its sources
 // add up to its cached tokens and, with the query, to the tokens computed.
 #pragma once
 

@@ -1,7 +1,7 @@
 // CheckpointService: states of sequences into the checkpoints of a store and back
 // (quire/checkpoints.h).
 //
-// Blocks are named, reserved and taken over on the engine thread; bytes are copied in the caller's,
+// Blocks are named, reserved and taken over on the engine thread. Bytes are copied in the caller's,
 // while the state that has them cannot change and nobody else sees those that are filled.
 //
 // Thread rule: one thread at a time, not the engine's.

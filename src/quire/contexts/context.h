@@ -3,7 +3,7 @@
 //
 // In mode kAnchored an item is a held segment of its own, computed behind its parents; what is
 // asked is composed of the segments of the active items. In mode kExact items are ids alone, and
-// one sequence, the tip, follows the active ones: it is cut where they differ and goes on from
+// one sequence, the tip, follows the active ones. It is cut where they differ and goes on from
 // there.
 //
 // Thread rule: one thread at a time, not the engine's.

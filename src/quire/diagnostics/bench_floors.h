@@ -14,7 +14,7 @@
 namespace quire::diagnostics {
 
 // Work of one step: `rows` tokens over `kv_tokens` tokens of KV in all (read once), of which each
-// row attends to `attended_tokens` on average; `logit_rows` rows go through the head.
+// row attends to `attended_tokens` on average. `logit_rows` rows go through the head.
 struct StepWork {
   double rows = 0;
   double attended_tokens = 0;

@@ -21,7 +21,7 @@ struct LogitRange {
 };
 
 // Every sealed run (a segment in use) is one entry with the rows of all sequences that see it, and
-// so is every stretch of whole canonical pieces that open runs have in common: the step reads it
+// so is every stretch of whole canonical pieces that open runs have in common. The step reads it
 // once whoever shares it with whom (cascade attention of any number of levels). Entries stand in an
 // order that only depends on the runs, so a row's result does not depend on who else is in the
 // batch.

@@ -54,7 +54,7 @@ SlotAddress<T> address_of(const tensor::PagedKVView& view, int kv_head, tensor::
   }
 }
 
-// Asks for the lines that a head's element type T will be written to: K is one word in each of
+// Asks for the lines that a head's element type T will be written to. K is one word in each of
 // them, and a store that misses would hold up those behind it.
 template <class T>
 void ask_for(const SlotAddress<T>& address, int head_dim) {

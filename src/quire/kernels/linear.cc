@@ -19,7 +19,7 @@ namespace quire::kernels {
 namespace {
 
 // Panels per task: a multiple of 4 (the widest single-row tile), enough tasks to balance. With many
-// rows a task reads them all once more, so that fewer are better; with few rows the weights' stream
+// rows a task reads them all once more, so that fewer are better. With few rows the weights' stream
 // is all the work, and the last task's length is what the other threads wait for.
 constexpr std::int64_t kPanelQuantum = 4;
 constexpr std::int64_t kTasksPerThread = 6;

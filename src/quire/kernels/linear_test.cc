@@ -245,7 +245,7 @@ TEST_P(LinearTest, RowsDoNotDependOnTheBatch) {
 }
 
 // Bias and residual are exact additions on top of the plain product, so their bits follow from its
-// bits; this is also what keeps them row-invariant.
+// bits. This is also what keeps them row-invariant.
 TEST_P(LinearTest, EpilogueAddsBiasThenResidual) {
   for (const auto& [format, s] : cases_of({{96, 1056}, {75, 100}, {20, 40}, {1100, 32}})) {
     const PackedWeights w = random_weights(context(), format, s, 7);

@@ -108,7 +108,7 @@ TEST_F(PackedWeightsTest, QuantisedErrorIsWithinHalfAStep) {
       for (std::size_t k = 0; k < 32; ++k) {
         amax = std::max(amax, std::fabs(w[g + k]));
       }
-      // fp16 scales add 127 / 2048 and 8 / 2048 of a step; q4 has no +8, so the far end may be a
+      // fp16 scales add 127 / 2048 and 8 / 2048 of a step. q4 has no +8, so the far end may be a
       // whole step away. q4m32's steps are 1 / 15 of the range, at most twice amax.
       const float bound = amax / levels * (format == WeightFormat::kQ8g32 ? 0.57f : 1.01f);
       for (std::size_t k = 0; k < 32; ++k) {

@@ -1,4 +1,4 @@
-// A binary heap of block ids that finds its members: any of them can be taken out or, when its rank
+// A binary heap of block ids that finds its members. Any of them can be taken out or, when its rank
 // has changed, put into its place again in O(log n). Allocates nothing after construction.
 #pragma once
 

@@ -29,7 +29,7 @@ class BlockPool {
   // Takes `count` blocks with one reference each. Consecutive ids are consecutive bytes in the
   // paged pool, which are read faster. So the blocks continue after `after` (-1: nothing to
   // continue) where they can, and the others lie in the largest free extents. Inside a larger
-  // extent a few blocks stay free for the neighbour before it, which may grow; more would spread
+  // extent a few blocks stay free for the neighbour before it, which may grow. More would spread
   // few tokens over the whole pool. Precondition: count <= num_free(). The result is valid until
   // the next call. Cost: O(count), plus O(num_blocks / 64 + extents * log extents) unless `after`
   // is continued.

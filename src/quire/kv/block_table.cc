@@ -14,7 +14,7 @@
 namespace quire::kv {
 namespace {
 
-// Handle of a block that never was here. Not the default handle: that one is the root of the prefix
+// Handle of a block that never was here. Not the default handle. That one is the root of the prefix
 // index, and what stands behind this one must never be found as the beginning of a prompt.
 constexpr BlockRef kNoRef{.id = {}, .generation = 1};
 

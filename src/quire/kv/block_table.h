@@ -13,7 +13,7 @@
 namespace quire::kv {
 
 // Owns one reference per live block and gives them back when it dies. Blocks may be given up from
-// the front (a window moved on); such a block has id -1, and its handle stays known, if there ever
+// the front (a window moved on). Such a block has id -1, and its handle stays known, if there ever
 // was one. Move only.
 class BlockTable {
  public:

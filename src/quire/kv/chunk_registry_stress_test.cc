@@ -1,4 +1,4 @@
-// Random operations against a model that copies everything: for every chunk it keeps what the
+// Random operations against a model that copies everything. For every chunk it keeps what the
 // header says it has, counts by adding up, and finds the chunk to evict by looking at each one.
 // After each operation the counts must agree and every invariant of registry and ledger must hold.
 #include <gtest/gtest.h>

@@ -326,7 +326,7 @@ std::int32_t EvictionOrder::candidate() const {
                                                                   : oldest_.first();
 }
 
-// Ranks are renewed when they come to the top: a stale one never says that a block is worth more
+// Ranks are renewed when they come to the top. A stale one never says that a block is worth more
 // than it is, but for claims that have ended, and those come first.
 EvictionOrder::Choice EvictionOrder::next() {
   std::int32_t id = candidate();

@@ -1,4 +1,4 @@
-// Random operations against a model that copies everything: it keeps, for every token with KV, a
+// Random operations against a model that copies everything. It keeps, for every token with KV, a
 // value that depends on the salt and all tokens before it, and a pool that holds such a value per
 // slot. After each step every slot that a sequence shows must hold that sequence's value, and every
 // invariant of the ledger must hold.

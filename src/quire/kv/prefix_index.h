@@ -77,7 +77,7 @@ class PrefixIndex {
   void set_used(BlockRef block);
   void set_unused(BlockRef block);
 
-  // The KV of `from` lies in block `to` from now on: all that is known of the one is known of the
+  // The KV of `from` lies in block `to` from now on. All that is known of the one is known of the
   // other, its place in the order of eviction too. Preconditions: is_unused(from); `to` is not
   // known.
   void move(BlockRef from, BlockRef to);

@@ -13,7 +13,7 @@
 namespace quire::kv {
 
 // Token i is stored in slot i % block_tokens of block i / block_tokens, its key rotated to position
-// stored_from + i; the last block may be filled partly. The segment holds its blocks; sequences
+// stored_from + i. The last block may be filled partly. The segment holds its blocks; sequences
 // that use it hold them too, so it may go while they stay. Nobody writes into the slots that it
 // covers.
 class Segment {

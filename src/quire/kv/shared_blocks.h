@@ -43,7 +43,7 @@ class SharedBlocks {
 
   // Takes `count` blocks, evicting cached ones in their order where too few are free. Behind
   // `after` where they can be, else in one extent, from 2 * extent_blocks on also in several of at
-  // least extent_blocks; cached blocks that are in the way are moved to where else it is free,
+  // least extent_blocks. Cached blocks that are in the way are moved to where else it is free,
   // which orders copies. A single block never makes another one move. Valid until the next call.
   // Precondition: count <= num_available(). Cost: as BlockPool::acquire; where no extent is large
   // enough O(num_blocks) for each that is made, plus as acquire for each block moved.

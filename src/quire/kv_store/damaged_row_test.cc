@@ -1,4 +1,4 @@
-// A damaged row of the index: it costs no other entry anything, is named by verify, keeps its
+// A damaged row of the index. It costs no other entry anything, is named by verify, keeps its
 // objects, and gives way when it is put again. And rows that are never written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
 // Indexes that a repair has set aside: index.sqlite.damaged, index.sqlite.damaged.2 and so on. One
-// that repair could not read whole has an empty file <name>-unread beside it: it may name objects
+// that repair could not read whole has an empty file <name>-unread beside it. It may name objects
 // that no entry names any more, so none is collected and no later repair replaces it, until
 // somebody deletes it.
 //
-// A repair that dies at any point leaves a store that the next repair makes as much of: the new
+// A repair that dies at any point leaves a store that the next repair makes as much of. The new
 // index gets its name when it is whole, and the old one has its own or that of one set aside.
 #pragma once
 

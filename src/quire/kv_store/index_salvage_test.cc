@@ -140,7 +140,7 @@ class DamagedIndex : public StoreTest {
            }
          });
     // Where a row of a table without ids may stand above the leaves, or more of one elsewhere, all
-    // those pages count as its own: damage there may cost it, and need not.
+    // those pages count as its own. Damage there may cost it, and need not.
     std::set<std::size_t> shared = overflow;
     if (table == "parts") {
       each(connection, "SELECT pageno FROM dbstat WHERE name = 'parts' AND pagetype = 'internal'",

@@ -141,7 +141,7 @@ Status parse_head_blocks(ByteReader& reader, KVFileHeader& header) {
   return {};
 }
 
-// Offsets follow from the rest: they are written so that a reader needs no arithmetic, and here
+// Offsets follow from the rest. They are written so that a reader needs no arithmetic, and here
 // compared, so that no payload overlaps another or lies outside the file.
 Status check_places(const KVFileHeader& header, std::int64_t file_bytes) {
   const PayloadPlaces places = place_payload(header);

@@ -1,5 +1,5 @@
-// Files of every format version, made from the document by tests/golden/kv_store/make_goldens.py:
-// they can be read for ever, and what is written today is the same, byte for byte.
+// Files of every format version, made from the document by tests/golden/kv_store/make_goldens.py.
+// They can be read for ever, and what is written today is the same, byte for byte.
 #include <gtest/gtest.h>
 
 #include <cstddef>

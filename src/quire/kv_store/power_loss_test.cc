@@ -191,7 +191,7 @@ class Disk {
 };
 
 // Runs `work` and calls `check(folder, step, call)` for states that a loss of power may leave at
-// each of its calls; `step` is what was acknowledged last. `root` is the folder that is followed.
+// each of its calls. `step` is what was acknowledged last. `root` is the folder that is followed.
 template <class Work, class Check>
 void lose_power_everywhere(const std::filesystem::path& root, const std::filesystem::path& left,
                            Work work, Check check) {

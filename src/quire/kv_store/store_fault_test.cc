@@ -1,4 +1,4 @@
-// Ten thousand faults in the files of a store: each is a miss or a typed error, none gives KV that
+// Ten thousand faults in the files of a store. Each is a miss or a typed error, none gives KV that
 // was not saved, none costs an earlier checkpoint. The kinds are counted. Writers that die and full
 // disks: store_crash_test.cc.
 #include <gtest/gtest.h>

@@ -27,7 +27,7 @@
 
 namespace quire::kv_store {
 
-// A folder of its own, removed with all its content. In memory where there is such a place: no test
+// A folder of its own, removed with all its content. In memory where there is such a place. No test
 // pulls the plug, so what the system says it has written it has, and fsync need not cost anything.
 class TemporaryFolder : public base::TemporaryFolder {
  public:

@@ -64,7 +64,7 @@ class WeightSink {
 };
 
 // How a matrix is packed when the user asks for `format`. Quantised formats are for the layers and
-// an untied head: the embedding table stays bf16 (it is read a row at a time, so its size costs no
+// an untied head. The embedding table stays bf16 (it is read a row at a time, so its size costs no
 // time), and a tied head, being that table too, is never below q8g32.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);

@@ -18,7 +18,7 @@ struct Preset {
 };
 
 // The two first and llama-160m (multi-head attention, JackFram/llama-160m) are the shapes of the
-// benchmarks; their positions are many, so that a bench can start at any depth.
+// benchmarks. Their positions are many, so that a bench can start at any depth.
 constexpr std::array<Preset, 10> kPresets = {{
     {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,

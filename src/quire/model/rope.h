@@ -42,7 +42,7 @@ struct Rope {
 // Returns the frequencies and how many positions they are for. kUnsupported for types whose
 // frequencies change with the length (dynamic NTK) and unknown ones, kInvalidArgument for missing
 // or senseless numbers; each named. Longrope has two sets of factors and switches all positions to
-// the long ones once a sequence exceeds the original length, which no stored key could follow; so
+// the long ones once a sequence exceeds the original length, which no stored key could follow. So
 // unless both sets are the same it is served up to that length only.
 [[nodiscard]] Result<Rope> make_rope(const RopeSpec& spec);
 

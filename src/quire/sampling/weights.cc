@@ -11,13 +11,13 @@
 namespace quire::sampling {
 namespace {
 
-// A fixed count, so that the compiler uses vectors; every operation is elementwise, so that the
+// A fixed count, so that the compiler uses vectors. Every operation is elementwise, so that the
 // result does not depend on whether it does, nor on which (expressions are not contracted).
 constexpr std::size_t kLanes = 64;
 constexpr float kLowest = -86.0F;  // below it weights are 0
 
 // All ones where x is below `limit`, else 0; both negative, or x zero. The bits of negative numbers
-// grow as the numbers fall: compared as integers of their size they need no branch, which keeps
+// grow as the numbers fall. Compared as integers of their size they need no branch, which keeps
 // compilers from using vectors.
 template <class Bits, class Float>
 [[gnu::always_inline]] inline Bits ones_below(Float x, Float limit) {

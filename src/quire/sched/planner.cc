@@ -184,7 +184,7 @@ class Planner {
     return ledger_.cache().probe(known_tokens(waiting), salt);
   }
 
-  // All known tokens must fit, not only those of this step: a prompt takes all rows until it is
+  // All known tokens must fit, not only those of this step. A prompt takes all rows until it is
   // done, so nobody else is admitted meanwhile and only decoding can take its blocks away. Cached
   // blocks that it attaches are no longer evictable, so they count as taken. Two that attach the
   // same ones pay twice here; at worst the second waits for the next step.

@@ -173,7 +173,7 @@ void add(Meaning other, Meaning& meaning) {
   }
 }
 
-// Follows block ids as far as known runs explain them: a run explains the blocks that it consists
+// Follows block ids as far as known runs explain them. A run explains the blocks that it consists
 // of, the last one may be used in part, and nothing is anybody's guess. Many runs may have the same
 // blocks: what follows is looked at once, however many ways lead there.
 class RunFinder {

@@ -34,9 +34,9 @@ struct SavedState {
                                                    std::string_view what);
 
 // KV that is not what this machine would compute must not get into the prefix cache, where plain
-// prompts find it: it becomes a run before the sequence's own one, and the grade says so. One with
-// lost blocks stays the own run, which alone may have them (TierService::make_room).
-// `kernels`: those that would compute it here.
+// prompts find it. It becomes a run before the sequence's own one, and the grade says so. One with
+// lost blocks stays the own run, which alone may have them (TierService::make_room). `kernels`:
+// those that would compute it here.
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
                   std::string_view kernels);
 

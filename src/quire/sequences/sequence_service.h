@@ -1,4 +1,4 @@
-// SequenceService: sequences as state. A caller holds a SequenceState, which never changes; every
+// SequenceService: sequences as state. A caller holds a SequenceState, which never changes. Every
 // operation makes the next one and leaves the old one as it is, so forks and marks are references,
 // and an operation that fails has changed nothing.
 //

@@ -45,7 +45,7 @@ struct BpeMerge {
 
 class BpeModel final : public Model {
  public:
-  // kInvalidArgument naming a merge whose parts or result are not tokens, unless `lenient`: then
+  // kInvalidArgument naming a merge whose parts or result are not tokens, unless `lenient`. Then
   // such parts become symbols that are written as bytes when they remain. The vocabulary is copied.
   [[nodiscard]] static Result<std::unique_ptr<BpeModel>> create(const Vocabulary& vocabulary,
                                                                 const BpeOptions& options,

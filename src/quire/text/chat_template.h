@@ -71,7 +71,7 @@ class ChatTemplate {
 
   // `variables` is a JSON object: messages, add_generation_prompt, bos_token, eos_token, tools,
   // documents, ... Strings and keys inside `messages` keep the index of their message as
-  // provenance, through every operation that moves, cuts or changes text; numbers keep it when they
+  // provenance, through every operation that moves, cuts or changes text. Numbers keep it when they
   // are printed as they are. Text that operations add (quotes of |tojson, separators of |join) has
   // the provenance of where it was written. kInvalidArgument with the line and the text of
   // raise_exception, for ill-formed UTF-8, and beyond the bounds of `options`.

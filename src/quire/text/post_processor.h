@@ -1,6 +1,6 @@
 // Post-processing: special tokens around the ids of a text. Semantics are those of Hugging Face
 // `tokenizers` 0.23 for one text. The sections "truncation" and "padding", which training scripts
-// leave in files, are not read: transformers sets them aside, too, and a prompt is never cut
+// leave in files, are not read. transformers sets them aside, too, and a prompt is never cut
 // silently.
 //
 // Thread rule: immutable.

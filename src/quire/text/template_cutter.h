@@ -22,14 +22,14 @@ namespace quire::text {
 //   3. contexts at the start of the one user message, each followed by a blank line; then the
 //      system text there, too, for templates without a system role.
 //
-// The result is tested here on texts short and long, equal, blank at their ends, of
-// several lines, and spelling special tokens, for 0 to 3 contexts: affixes and texts joined equal
-// the rendering with generation prompt byte for byte. It is not claimed for texts that are nothing
-// but white space, nor where a template looks for words in a text ("/no_think").
+// The result is tested here on texts short and long, equal, blank at their ends, of several lines,
+// and spelling special tokens, for 0 to 3 contexts. Affixes and texts joined equal the rendering
+// with generation prompt byte for byte. It is not claimed for texts that are nothing but white
+// space, nor where a template looks for words in a text ("/no_think").
 //
 // `bos_token` and `eos_token` are what the template sees under these names, "" for what the
-// tokenizer names so, if anything; they count as its own text. `now` is the time that the template
-// sees, the local time when not given: a date in a system prefix stays that of the day of cutting.
+// tokenizer names so, if anything. They count as its own text. `now` is the time that the template
+// sees, the local time when not given. A date in a system prefix stays that of the day of cutting.
 // kUnsupported with the reason of each try. Cost: some hundred renderings of a few kilobytes.
 [[nodiscard]] Result<ChunkFormat> cut_chat_template(
     const ChatTemplate& chat, const Tokenizer& tokenizer, std::string_view bos_token,

@@ -25,7 +25,7 @@
 namespace quire::text {
 namespace {
 
-// Pieces of one encode call and where their ids lie in its output: words repeat, so most of a long
+// Pieces of one encode call and where their ids lie in its output. Words repeat, so most of a long
 // text is copied from an earlier place. Direct mapped, bounded, private to the call.
 class PieceMemo {
  public:

@@ -15,7 +15,7 @@
 
 namespace quire::weights {
 
-// A file whose tensors are read into memory, not through a mapping: one that another process cuts
+// A file whose tensors are read into memory, not through a mapping. One that another process cuts
 // meanwhile gives zeros and is remembered as cut, where a mapping would end the process by SIGBUS.
 class TensorFile {
  public:

@@ -51,7 +51,7 @@ struct AmxProducts {
   }
 
   // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
-  // by one: tiles multiply a unit while vectors work on its neighbour. One by one, each would wait
+  // by one. Tiles multiply a unit while vectors work on its neighbour. One by one, each would wait
   // for what the one before has just stored: a fifth of the time.
   static void interleaved(const AttentionTask& t, const PieceView& view, Buffers& b) {
     t.rows > 16 ? interleave<true>(t, view, b) : interleave<false>(t, view, b);

@@ -2,7 +2,7 @@
 // products P (which fixes the element format).
 //
 // For one strip of up to 32 stacked rows and one piece: scores, softmax numerators, values, one
-// merge into the running state. A row's piece never depends on the other rows of the strip: tokens
+// merge into the running state. A row's piece never depends on the other rows of the strip. Tokens
 // that it does not see contribute exact zeros, and a piece that it does not see is not merged.
 #pragma once
 
@@ -12,8 +12,8 @@
 namespace quire::attention {
 namespace {
 
-// Values of a piece. Where a hidden value is not finite, its zero probability would not silence it:
-// then rows that see the same are computed at a time, with everything else zeroed.
+// Values of a piece. Where a hidden value is not finite, its zero probability would not silence it.
+// Then rows that see the same are computed at a time, with everything else zeroed.
 template <class V, class P>
 void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {

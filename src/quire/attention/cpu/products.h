@@ -29,7 +29,7 @@ struct VectorProducts {
   static constexpr int kFewRows = 4;  // of a tile
   static constexpr int kFewRegisters = 4;
   static constexpr int kFewColumns = kFewRegisters * V::kLanes;
-  // Where registers are few and words are widened: the first tile of rows keeps the columns that it
+  // Where registers are few and words are widened. The first tile of rows keeps the columns that it
   // has widened, side by side, and the others take them from there.
   static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
   static_assert(!kKeepsColumns || kColumns <= kKeptColumns);
@@ -56,7 +56,7 @@ struct VectorProducts {
 
   // Rows of kColumns words, some distance apart. While a unit of K is multiplied, one of V is asked
   // for row by row, and with a unit of V one of K of the next piece, so that memory is busy all the
-  // time: a unit is 4 KiB somewhere in memory, too short for the hardware to see a stream, and
+  // time. A unit is 4 KiB somewhere in memory, too short for the hardware to see a stream, and
   // asked for at once it would hold up the loads behind it.
   struct WordRows {
     const Word* words;
@@ -228,7 +228,7 @@ struct VectorProducts {
 
   // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
   // by one. While the first columns of a unit's values are multiplied, the probabilities of the
-  // next unit are taken: half of their work is on pipes that dots leave idle.
+  // next unit are taken. Half of their work is on pipes that dots leave idle.
   static void interleaved(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
     RowLanes<V> lanes;
     for (int r = 0; r < t.rows; ++r) {

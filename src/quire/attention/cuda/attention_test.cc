@@ -412,7 +412,7 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
   }
 }
 
-// 64 rows of four heads to a KV head are two tiles that see the same: pairs of multiprocessors read
+// 64 rows of four heads to a KV head are two tiles that see the same. Pairs of multiprocessors read
 // it together, in lists or, with fixed ranges, in rounds. Blocks of one and of many boxes of the
 // copy engine.
 TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {

@@ -1,4 +1,4 @@
-// Items of few columns by one warpgroup, for items_hopper.cuh: each warp takes 32 of a tile's 128
+// Items of few columns by one warpgroup, for items_hopper.cuh. Each warp takes 32 of a tile's 128
 // tokens with the small products of fragments.cuh, S^T = K Q^T and O^T = V^T P^T, since the 64 rows
 // of a warpgroup's product would be empty for the most part and its steps long. Warps meet at the
 // end of an item alone, where they add up what they have. Last bits differ from those that the same

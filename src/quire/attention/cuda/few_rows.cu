@@ -1,9 +1,9 @@
-// Items of few query columns: every warp reads its own range of keys and values straight into the
+// Items of few query columns. Every warp reads its own range of keys and values straight into the
 // registers in which the tensor core wants them, so nothing waits for anybody.
 //
-// Products are transposed, S^T = K Q^T and O^T = V^T P^T: tokens and dimensions lie on the 16-wide
+// Products are transposed, S^T = K Q^T and O^T = V^T P^T. Tokens and dimensions lie on the 16-wide
 // side of the instruction, query columns on the 8-wide one. The dimensions inside a dot product may
-// come in any order if both operands agree, so a lane takes 16 neighbouring bytes of a key; values
+// come in any order if both operands agree, so a lane takes 16 neighbouring bytes of a key. Values
 // are paired by token with byte permutations .
 #include <cuda_runtime.h>
 

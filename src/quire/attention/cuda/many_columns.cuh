@@ -1,7 +1,7 @@
 // 64 columns of an item by one warpgroup, for items_hopper.cuh, with the products of wgmma.cuh: one
 // of the two warpgroups of an item of many columns; or an item of few to the bits that its rows
 // have among many, which takes one by itself. A warpgroup issues the scores of tile i before the
-// values of tile i - 1 and computes its softmax beside the second one; those with the same tiles
+// values of tile i - 1 and computes its softmax beside the second one. Those with the same tiles
 // take turns at issuing, so that the products of one run while the other computes
 // (FlashAttention-3, Shah et al., arXiv 2407.08608). Work between a turn and its first product
 // idles the tensor core: so slots, and with them descriptors, are known to be uniform.
@@ -246,7 +246,7 @@ class Columns {
   }
 
   // Scores become probabilities relative to the largest one so far, or to one that it exceeds by
-  // kMostExponent at most: so few tiles make what was summed before shrink (FlashAttention-4).
+  // kMostExponent at most. So few tiles make what was summed before shrink (FlashAttention-4).
   __device__ void soften(float (&score)[kTokens / 8][4], int first, float (&shrink)[2]) {
     if (first < all_begin_ || first + kTokens > all_end_) {
       hide(score, first);

@@ -8,7 +8,7 @@
 namespace quire::device {
 
 // While it lives, the calling thread computes with zero in the place of a subnormal number, as
-// operand and as result: on Intel attention with many of them took seven times as long. The
+// operand and as result. On Intel attention with many of them took seven times as long. The
 // thread's own setting returns with its end. On x86 alone. A compiler may move arithmetic across
 // its ends, but not calls through a pointer.
 class FlushSubnormals {

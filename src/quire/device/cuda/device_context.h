@@ -27,7 +27,7 @@ struct DriverMemory {
 };
 
 // Owned by whoever runs forward steps and used by that thread, the pools apart. Must outlive its
-// buffers. Blocks of the pools are reused in the order of compute_stream; whoever uses one on
+// buffers. Blocks of the pools are reused in the order of compute_stream. Whoever uses one on
 // copy_stream makes compute_stream wait for that (CudaStream::wait) before giving it back.
 class DeviceContext {
  public:
@@ -36,7 +36,7 @@ class DeviceContext {
   [[nodiscard]] static Result<std::unique_ptr<DeviceContext>> create(
       int ordinal, const DeviceContextOptions& options = {});
 
-  // Streams and events are made on, and kernels run on, the current device of a thread; a thread
+  // Streams and events are made on, and kernels run on, the current device of a thread. A thread
   // that did not create the context calls this first.
   [[nodiscard]] Status make_current() const;
 

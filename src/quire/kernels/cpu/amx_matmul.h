@@ -130,7 +130,7 @@ inline const std::byte* next_block(const MatmulTask& t, int panel, int step, int
   return t.next_weights;
 }
 
-// More rows than two blocks. They and one panel of a depth block stay in the second cache; while
+// More rows than two blocks. They and one panel of a depth block stay in the second cache. While
 // one panel is used, the next is fetched, a share per 32 rows, and so are the sums that come next.
 void bf16_many_rows(const MatmulTask& t) {
   constexpr int kBlockSteps = 64;
@@ -280,7 +280,7 @@ template <class Q>
   add_group<Q>(sums[i], header + (i) * kHeaderFloats<Q>, block, s + (i), acc)
 
 // 16 rows x 16 columns (tile `half` of the panel). Tiles reach vector registers only through
-// memory, so three groups are under way at a time: a store right behind its product would wait for
+// memory, so three groups are under way at a time. A store right behind its product would wait for
 // it and hold up what follows (measured: ADR 0021).
 template <class Q>
 void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block, float* out,

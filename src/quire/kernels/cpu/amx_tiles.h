@@ -23,7 +23,7 @@ struct alignas(64) AmxTileShapes {
   }
 };
 
-// Shapes stay in force until the guard dies; then the tiles are released, so that the operating
+// Shapes stay in force until the guard dies. Then the tiles are released, so that the operating
 // system need not save 8 KiB at the next context switch.
 class AmxTileGuard {
  public:
@@ -41,7 +41,7 @@ class AmxTileGuard {
   }
 };
 
-// Loads of AMX tiles do not tell gcc 12 that they read memory: this stands between them and the
+// Loads of AMX tiles do not tell gcc 12 that they read memory. This stands between them and the
 // stores of what they read, and between them and stores that overwrite it.
 inline void fence_amx_tile_loads() { __asm__ volatile("" ::: "memory"); }
 

@@ -13,7 +13,7 @@ namespace quire::kernels {
 namespace {
 
 constexpr int kPrefetchBytes = 2048;
-// Rows of weights that are multiplied between two looks at what to ask memory for: where registers
+// Rows of weights that are multiplied between two looks at what to ask memory for. Where registers
 // are few, a look costs more instructions than there is room for beside the multiply-adds.
 template <class V>
 constexpr int kRowsPerAsk = V::kFewRegisters ? 16 : 2;

@@ -1,7 +1,7 @@
 // The seam between drivers (compiled once, baseline) and kernels (compiled per instruction set).
 //
 // Only plain structs and function pointers cross it. An isa_*.cc file and the rest may share no
-// inline function with code: the linker would keep one copy, perhaps with instructions that this
+// inline function with code. The linker would keep one copy, perhaps with instructions that this
 // machine lacks. So kernel files call no standard library function, and everything in them sits in
 // unnamed namespaces.
 #pragma once

@@ -1,4 +1,4 @@
-// Small helpers. Own code, because kernel files must not instantiate std functions: those would be
+// Small helpers. Own code, because kernel files must not instantiate std functions. Those would be
 // compiled with this file's instruction set and might be linked into everything else.
 #pragma once
 
@@ -31,7 +31,7 @@ T unknown(T value) {
   return value;
 }
 
-// Where V has few registers, what is written before and after this stays so: left to itself the
+// Where V has few registers, what is written before and after this stays so. Left to itself the
 // compiler makes products of several rows ahead of their sums, more than registers hold.
 template <class V, class T>
 T in_order(T value) {
@@ -49,7 +49,7 @@ constexpr int tiles_of_panel(int rows) {
 }
 
 // How many of `rows` the next register tile takes, so that they are covered by as few tiles of at
-// most Max rows as can be, all about as high: a low one would wait for each sum.
+// most Max rows as can be, all about as high. A low one would wait for each sum.
 template <int Max>
 constexpr int even_rows(int rows) {
   const int tiles = (rows + Max - 1) / Max;

@@ -1,7 +1,7 @@
 // q8g32, q4g32 and q4m32 matrix kernels as templates over a vector trait (vec_*.h) and a format Q.
 //
 // Row invariance: the integer sum of a group of 32 is exact, then acc = fma(float(sum), weight
-// scale * row scale, acc) with the groups ascending; q4m32 adds acc = fma(minimum, sum of the row's
+// scale * row scale, acc) with the groups ascending. q4m32 adds acc = fma(minimum, sum of the row's
 // inputs, acc) after each. Sets with fused multiply-add agree bit for bit.
 //
 // Few rows read the panel as it lies, line by line: that is as fast as memory. Many rows pass some
@@ -480,7 +480,7 @@ Ahead ask_for_next(const MatmulTask& t, const PanelSteps& p) {
                      passes * p.count);
 }
 
-// By multiples of the scales. The last tile makes those of the next steps: so they take little but
+// By multiples of the scales. The last tile makes those of the next steps. So they take little but
 // what the pipes that multiply have to do, where alone they would wait for their stores.
 template <class V, class Q>
 void multiply_by_multiples(const MatmulTask& t) {

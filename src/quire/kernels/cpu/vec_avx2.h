@@ -40,7 +40,7 @@ struct VecAvx2 {
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-  // acc + a * b, in the register of acc and in the order in which it is written: left to itself the
+  // acc + a * b, in the register of acc and in the order in which it is written. Left to itself the
   // compiler loads too much ahead for 16 registers, and copies sums around.
   static F add_product(F acc, F a, F b) {
     __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));

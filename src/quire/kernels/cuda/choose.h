@@ -14,9 +14,9 @@ namespace quire::kernels::cuda {
 inline constexpr std::int32_t kNotChosen = -1;
 
 // chosen[r] = the token of row r by choices[r], or kNotChosen: not wanted, or a logit is NaN or
-// +inf, or all are -inf. Weights are counted in units of 2^-44 of the most likely token's; sums of
-// integers have one value in any order, so a row's token depends on its logits and choice alone.
-// A block to a row, which reads it once for the most likely token, up to 12 times to sample.
+// +inf, or all are -inf. Weights are counted in units of 2^-44 of the most likely token's. Sums of
+// integers have one value in any order, so a row's token depends on its logits and choice alone. A
+// block to a row, which reads it once for the most likely token, up to 12 times to sample.
 struct ChooseParams {
   const float* logits = nullptr;    // [rows, vocab]
   const Choice* choices = nullptr;  // [rows]

@@ -1,8 +1,8 @@
 // Matrix products on the device: of one row by gemv.h, of more by cuBLASLt, which is loaded when it
-// is first needed: a program starts without it. No CUDA header.
+// is first needed. A program starts without it. No CUDA header.
 //
 // By default an algorithm is chosen for each number of rows. With `row_invariant` one algorithm
-// serves every number of rows, so that a row's bits depend on that row alone; where rows are few,
+// serves every number of rows, so that a row's bits depend on that row alone. Where rows are few,
 // the fastest of those that give its bits takes its place.
 #pragma once
 
@@ -41,7 +41,7 @@ class MatMul {
 
   // Queues it on the compute stream. The first product of a shape asks cuBLASLt which algorithm to
   // use (tens of microseconds; with `row_invariant` and up to 256 rows it tries some, for
-  // milliseconds, and waits); the answers for a bounded number of shapes are kept.
+  // milliseconds, and waits). The answers for a bounded number of shapes are kept.
   [[nodiscard]] Status run(const Product& product);
 
  private:

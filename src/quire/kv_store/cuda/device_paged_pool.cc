@@ -139,7 +139,7 @@ class CudaPagedPool final : public DevicePagedPool {
     return made;
   }
 
-  // Queues `move_part` for the heads of `blocks`, in turns on two streams: one part is on its way
+  // Queues `move_part` for the heads of `blocks`, in turns on two streams. One part is on its way
   // while the layout of the other is changed.
   template <class MovePart>
   Status queue_parts(HeadRange range, std::span<const BlockId> blocks, const Staging& staging,

@@ -172,7 +172,7 @@ Status DeviceStep::prepare(const ForwardBatch& batch, const tensor::PagedKVView&
     add_arrays(window);
     shape_.windows.push_back(window.shape);
   }
-  // Last, so that no other array moves when it grows, which it does with each block that fills: its
+  // Last, so that no other array moves when it grows, which it does with each block that fills. Its
   // length is not part of the shape. Every window's plan has the same blocks.
   const std::span<const std::int32_t> blocks = windows_.front().plan.blocks;
   blocks_ = upload_.add(blocks, blocks.size(), std::int32_t{0});

@@ -110,7 +110,7 @@ class DeviceStep {
              std::int32_t range_tokens);
 
   // Plans the batch and queues the copy of its arrays on the compute stream. With `rounded` the
-  // numbers of its shape are rounded up, so that few shapes serve many batches; the elements that
+  // numbers of its shape are rounded up, so that few shapes serve many batches. The elements that
   // this adds do nothing, or compute rows that nobody reads.
   [[nodiscard]] Status prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
                                bool rounded);

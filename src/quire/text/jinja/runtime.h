@@ -54,8 +54,8 @@ class Runtime {
   [[nodiscard]] Meter& meter() { return meter_; }
   [[nodiscard]] const std::tm& now() const { return now_; }
 
-  // Every circle of references goes through a namespace or through a scope that a macro captured;
-  // the runtime empties the scopes that it keeps when it ends.
+  // Every circle of references goes through a namespace or through a scope that a macro captured.
+  // The runtime empties the scopes that it keeps when it ends.
   void keep(ScopePtr scope);
 
  private:
