@@ -42,6 +42,8 @@ endif()
 
 # Modules whose tests compute much themselves (oracles in loops).
 set(QUIRE_COMPUTING_TESTS kv sched engine kernels attention sampling model)
+# Those of them whose tests start threads for small products only.
+set(QUIRE_PINNED_TESTS kernels attention model)
 # Modules whose tests take longest, and in how many parts they run.
 set(QUIRE_SHARDS_api 4)
 set(QUIRE_SHARDS_kv 2)
@@ -93,7 +95,11 @@ function(quire_module_test name)
   else()
     quire_plain_test(${name}_test)
   endif()
-  quire_add_gtest(${name} ${name}_test SHARDS ${QUIRE_SHARDS_${name}} FILTER ${QUIRE_FILTER_${name}})
+  set(pinned)
+  if(name IN_LIST QUIRE_PINNED_TESTS)
+    set(pinned PINNED)
+  endif()
+  quire_add_gtest(${name} ${name}_test ${pinned} SHARDS ${QUIRE_SHARDS_${name}} FILTER ${QUIRE_FILTER_${name}})
 endfunction()
 
 function(quire_module name)

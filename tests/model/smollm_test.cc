@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "golden.h"
+#include "quire/base/test_length.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/kernel_context.h"
@@ -67,7 +68,9 @@ class SmolLM2 : public ::testing::Test {
 TEST_F(SmolLM2, GreedyAnswersTo20PromptsEqualTransformers) {
   const base::JsonView prompts = golden_.view().find("prompts");
   ASSERT_EQ(prompts.size(), 20U);
-  for (const base::JsonView prompt : prompts.elements()) {
+  const std::size_t stride = base::test_length<std::size_t>(1, 4);
+  for (std::size_t i = 0; i < prompts.size(); i += stride) {
+    const base::JsonView prompt = prompts[i];
     Runner runner(*decoder_, tensor::DType::kFloat32, 32, 20);
     const auto answer = numbers<TokenId>(prompt.find("greedy"));
     EXPECT_EQ(greedy(runner, numbers<TokenId>(prompt.find("ids")), answer.size(), kEndOfTurn),

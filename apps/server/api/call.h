@@ -65,7 +65,7 @@ struct Services {
   std::unique_ptr<Metrics> metrics;
   std::unique_ptr<StallWatch> stall;
   std::unique_ptr<Holds> holds;
-  // Of streams that give tokens.
+  // Looks after streams that give tokens.
   std::unique_ptr<Rounds> rounds;
   // Null for a model without a tokenizer.
   std::unique_ptr<TokenPieces> pieces;

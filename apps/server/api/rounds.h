@@ -9,10 +9,10 @@
 
 namespace quire::server {
 
-// Collects tasks and runs them together, at most once an interval. As network drivers do, the
-// server asks for what keeps coming instead of being woken for each piece (Mogul and Ramakrishnan,
-// "Eliminating receive livelock", 1997): one turn of the loop serves the tokens of several steps of
-// all streams. Threads: the loop's thread.
+// Collects tasks and runs them together, at most once an interval. One turn of the loop serves the
+// tokens of several steps of all streams, and the engine's thread wakes the loop for none of them.
+// Network drivers poll their cards likewise: Mogul and Ramakrishnan, "Eliminating receive livelock
+// in an interrupt-driven kernel", 1997. Threads: the loop's thread.
 class Rounds {
  public:
   // `interval` of zero: nothing may join. The loop and the rounds end together.
