@@ -56,14 +56,14 @@ set_source_files_properties(src/quire/attention/invariance_test.cc src/quire/ker
 function(quire_computing_test target)
   target_compile_options(${target} PRIVATE -O1)
   quire_precompiled(${target} computing_tests)
-  quire_batched(${target})
+  quire_batched(${target} TESTS)
 endfunction()
 
 # A test that computes little is compiled without optimisation, in 0.5 to 0.6 of the time.
 function(quire_plain_test target)
   target_compile_options(${target} PRIVATE -O0 -U_FORTIFY_SOURCE)
   quire_precompiled(${target} plain_tests)
-  quire_batched(${target})
+  quire_batched(${target} TESTS)
 endfunction()
 
 # A program of the GPU machine, where only glibc and a driver can be expected.

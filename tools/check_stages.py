@@ -130,7 +130,7 @@ def pytest(log, name, *arguments, env=None, python=sys.executable):
 
 
 def test_python(log):
-    return pytest(log, "package", *PYTHON_TESTS, env={"PYTHONPATH": str(BUILD / "release" / "python")})
+    return pytest(log, "package", "-n", JOBS, "--dist", "loadfile", *PYTHON_TESTS, env={"PYTHONPATH": str(BUILD / "release" / "python")})
 
 
 def build_clients(log):

@@ -29,7 +29,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kDiskPage = 4096;
 constexpr int kNoFile = -4242;  // a descriptor that no process has
 
 // Tells the process that traces this one that `step` was acknowledged.
@@ -169,9 +169,9 @@ class Disk {
       return bytes;
     }
     const std::size_t size = random() % 2 == 0 ? old.size() : bytes.size();
-    for (std::size_t page = 0; page < bytes.size(); page += kPage) {
+    for (std::size_t page = 0; page < bytes.size(); page += kDiskPage) {
       if (random() % 2 == 0) {
-        const std::size_t end = std::min(page + kPage, bytes.size());
+        const std::size_t end = std::min(page + kDiskPage, bytes.size());
         for (std::size_t i = page; i < end; ++i) {
           bytes[i] = i < old.size() ? old[i] : '\0';
         }
