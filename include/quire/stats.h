@@ -35,8 +35,8 @@ struct EngineStats {
   std::int64_t preemptions = 0;
   // Requests that have ended, that run, and that wait. A chunk that is computed is a request, too.
   std::int64_t requests_finished = 0, requests_running = 0, requests_waiting = 0;
-  // Work of attention in all layers: runs of KV with rows that attend to them, rows of these runs,
-  // and visits of one KV head to a block.
+  // Work of attention in all layers. An entry is a run of KV with the rows that attend to it. Rows
+  // are those of all entries. A read block is a visit of one KV head to a block.
   std::int64_t attention_entries = 0, attention_rows = 0, attention_blocks_read = 0;
   // Seconds in steps, and those among them in the model and choosing tokens.
   double step_seconds = 0, forward_seconds = 0, sample_seconds = 0;

@@ -309,8 +309,8 @@ TEST(LLM, StopsAtIdsStringsAndLengthAsAsked) {
   EXPECT_EQ(before.text, whole.text.substr(0, whole.text.find(by_text.stop[0])));
 }
 
-// Each stop text of a few bytes, with each number of tokens: the text ends before the first place
-// where it ends behind the text of those tokens.
+// Tries each stop text of a few bytes with each number of tokens. The output ends before the first
+// place where the stop text ends behind the text of those tokens.
 TEST(LLM, StopTextsWithinTheFirstTokensDoNotEndTheOutput) {
   LLM llm = open_demo();
   const Tokenizer tokenizer = llm.tokenizer().value();

@@ -24,8 +24,8 @@ struct Metric {
 // Returns all numbers, in the order of EngineStats.
 [[nodiscard]] std::span<const Metric> metrics();
 
-// Returns the numbers in Prometheus' text format, version 0.0.4, with what changes while nothing is
-// computed (queue age, memory of the process) and the histograms of `times`.
+// Returns the numbers in Prometheus' text format, version 0.0.4, with the histograms of `times`.
+// Reads queue age and memory of the process itself, which change while nothing is computed.
 [[nodiscard]] std::string metrics_text(const EngineStats& stats, const engine::EngineStats& times);
 
 }  // namespace quire::api

@@ -1,6 +1,5 @@
-// Salts of the public LLM on the demo model: what one tenant has computed is found by nobody else,
-// in the pool, on the host or on disk, and is found by himself; what is computed never depends on
-// it.
+// Tests salts of the public LLM on the demo model. A tenant finds what it has computed, and nobody
+// else does, in the pool, on the host or on disk. Results never depend on the salt.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

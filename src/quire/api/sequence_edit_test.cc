@@ -1,4 +1,4 @@
-// Approximate edits. The oracle is a composition of chunks that have the same KV: what stands
+// Tests approximate edits. The oracle is a composition of chunks that have the same KV. The part
 // behind the edit was computed behind the prefix alone and is used further on, as an anchored chunk
 // is.
 #include <gmock/gmock.h>

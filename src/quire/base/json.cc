@@ -75,8 +75,8 @@ const json::value& checked(JsonView view, JsonKind kind) {
   return JsonAccess::of(view);
 }
 
-// Builds the value that is parsed, as Boost.JSON's own handler does, whose doubles may be off by
-// their last bit: here each is the nearest to its text.
+// Builds the value that is parsed, as Boost.JSON's own handler does. That handler's doubles may be
+// off by their last bit; here each is the nearest to its text.
 class Builder {
  public:
   using Failure = boost::system::error_code;

@@ -10,8 +10,8 @@
 namespace quire::base {
 namespace {
 
-// Bytes of the character that `text` (not empty) begins with, if it may be shown as it is; 0 for
-// controls, quotes, backslashes and what is not UTF-8.
+// Returns the bytes of the character that `text` (not empty) begins with, if it may be shown as it
+// is. Returns 0 for controls, quotes, backslashes and what is not UTF-8.
 std::size_t printable_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(0);

@@ -1,5 +1,5 @@
-// How long tests that walk at random or inject faults run: short in every check, at their full
-// length with QUIRE_TEST_LENGTH=full, which CTest sets for tests with the label `long`.
+// Says how long tests run that walk at random or inject faults: short in every check, at their full
+// length with QUIRE_TEST_LENGTH=full. CTest sets that for tests with the label `long`.
 #pragma once
 
 #include <cstdlib>

@@ -1,9 +1,9 @@
 // ChunkService: the verbs of chunks. Callers' threads turn text into tokens and wait; the registry,
 // and everything that changes it, lives on the engine thread.
 //
-// The parts: drafts are checked and tokenized (chunk_drafts.h), registered (chunk_registrar.h) and
-// prefilled (chunk_prefills.h); a composition is previewed (composition_preview.h), planned
-// (composition_planner.h) and started (composer.h); the store is chunk_library.h.
+// Its parts check and tokenize drafts (chunk_drafts.h), register them (chunk_registrar.h) and
+// prefill them (chunk_prefills.h). Others preview a composition (composition_preview.h), plan it
+// (composition_planner.h) and start it (composer.h). chunk_library.h is the store.
 //
 // A salt that is asked for is the tenant's; an empty one is ChunkCacheOptions::salt. The chunks of
 // one tenant do not exist for another.

@@ -44,8 +44,8 @@ namespace quire::chunks {
 
 namespace {
 
-// A BOS token first, then the chunks' missing variants, then what is read for blending, then the
-// runs; twice more if KV turns out to be damaged or a chunk was deleted and registered again.
+// Attempts compute a BOS token, then the chunks' missing variants, then read what blending needs,
+// then the runs. Two more serve damaged KV, and a chunk that was deleted and registered again.
 constexpr int kAttempts = 6;
 
 }  // namespace

@@ -1,10 +1,9 @@
 // Context: the items that a conversation stands on (quire/context.h), on top of sequences, tiers
 // and the store.
 //
-// In mode kAnchored an item is a held segment of its own, computed behind its parents; what is
-// asked is composed of the segments of the active items. In mode kExact items are ids alone, and
-// one sequence, the tip, follows the active ones. It is cut where they differ and goes on from
-// there.
+// In mode kAnchored an item is a held segment of its own, computed behind its parents. A request is
+// composed of the segments of the active items. In mode kExact items are ids alone, and one
+// sequence, the tip, follows the active ones. It is cut where they differ and goes on from there.
 //
 // Thread rule: one thread at a time, not the engine's.
 #pragma once
@@ -134,8 +133,9 @@ class Context {
     std::string text;  // as asked
     std::vector<TokenId> user, opening;
   };
-  // How it is asked, and how far the answer is. Where room has to be made in the midst of it, it is
-  // generated again with the same seed, so it is the same, and no text is handed out twice.
+  // Says how the question is asked, and how far the answer is. If room has to be made in its midst,
+  // the answer is generated again with the same seed. It is then the same, and no text is handed
+  // out twice.
   struct Asking {
     SamplingParams params;
     const Interrupt& interrupted;

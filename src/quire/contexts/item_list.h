@@ -1,5 +1,5 @@
-// ItemList: the items of a context in the order in which they were added, found by id, by name, or
-// by the beginning of an id.
+// ItemList: the items of a context in the order in which they were added. Finds them by id, by
+// name, or by the beginning of an id.
 //
 // Thread rule: as its context.
 #pragma once

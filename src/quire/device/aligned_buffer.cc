@@ -18,8 +18,8 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-// A mapping that begins at the border of a huge page: else up to one of them at either end would be
-// of small pages, which is all of a buffer of 3 MiB.
+// Returns a mapping that begins at the border of a huge page, or nullptr. Elsewhere it would lack
+// up to a huge page at either end, which is all of a buffer of 3 MiB.
 void* map_aligned(std::size_t bytes) {
   const std::size_t kept = whole_pages(bytes);
   void* const data = ::mmap(nullptr, kept + kHugePage, PROT_READ | PROT_WRITE,

@@ -1,7 +1,7 @@
 // Arena: storage side by side. Buffers that are made one after the other and freed together share
-// huge pages, which a buffer of less than 2 MiB and the end of every other do not get by
-// themselves. A product of few rows with weights in small pages waits for their addresses: 8 % of
-// all products of a 160 M model.
+// huge pages. A buffer of less than 2 MiB, and the end of every other, get none by themselves. A
+// product of few rows with weights in small pages waits for their addresses: 8 % of all products of
+// a 160 M model.
 #pragma once
 
 #include <cstddef>

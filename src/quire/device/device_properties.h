@@ -23,8 +23,8 @@ struct DeviceProperties {
 // kDevice, with the name of the GPU, for compute capability below 8.0: no bf16 arithmetic there.
 [[nodiscard]] Status check_supported(const DeviceProperties& properties);
 
-// The kernels of a GPU as the identity of KV names them: "cuda-9.0-3", where 3 is the version of
-// their arithmetic; "cuda-9.0-3-fast" for those whose bits depend on the batch.
+// Returns the name that the identity of KV gives to the kernels of a GPU: "cuda-9.0-3", where 3 is
+// the version of their arithmetic. "cuda-9.0-3-fast" names those whose bits depend on the batch.
 [[nodiscard]] std::string kernels_name(const DeviceProperties& properties, bool deterministic);
 
 }  // namespace quire::device

@@ -54,8 +54,8 @@ class PoolBlock {
   std::int64_t reserved_bytes_ = 0;
 };
 
-// Any thread may call. Memory is reused in the order of the calls, so the users of one pool work on
-// one stream, or wait for their work before they give a block back.
+// Any thread may call. The pool reuses memory in the order of the calls. So the users of one pool
+// work on one stream, or wait for their work before they give a block back.
 class MemoryPool {
  public:
   static constexpr std::int64_t kAlignment = 256;

@@ -22,8 +22,9 @@ inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's q
 // system's folder for temporary files and goes when it is done.
 [[nodiscard]] Result<double> time_restore(runtime::Runtime& runtime,
                                           const std::vector<TokenId>& ids);
-// Setting up a request behind 8 chunks of `tokens` tokens in all and a query, whose KV is there:
-// from the call to the sequence that waits to be computed. The chunks are deleted afterwards.
+// Returns the seconds to set up a request behind 8 chunks of `tokens` tokens in all and a query,
+// whose KV is there. They end when the sequence waits to be computed. The chunks are deleted
+// afterwards.
 [[nodiscard]] Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens,
                                           const TakeIds& take);
 

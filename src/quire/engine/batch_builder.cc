@@ -125,8 +125,8 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
   open_rows_.push_back(rows);
 }
 
-// The first block of a run's canonical piece if all of the piece was computed before this step;
-// none if not, or if nothing is to be shared.
+// Returns the first block of a run's canonical piece if all of the piece was computed before this
+// step. Returns none if not, or if nothing is to be shared.
 BlockId BatchBuilder::shared_block(std::size_t run, std::int32_t piece,
                                    std::int32_t block_tokens) const {
   if (!share_ || shared_tokens_ % block_tokens != 0 ||
@@ -169,8 +169,8 @@ BatchBuilder::OpenRange BatchBuilder::take_group(std::size_t lead, OpenRange ran
   return {begin, open_order_.size()};
 }
 
-// Entries of open runs (ascending) that share everything before `piece`: what more of them share is
-// one entry with the rows of all, the rest one for each.
+// Adds entries of open runs (ascending) that share everything before `piece`. The pieces that
+// several share become one entry with the rows of all, the rest one for each.
 void BatchBuilder::add_open(OpenRange range, std::int32_t piece, std::int32_t block_tokens) {
   for (std::size_t i = range.begin; i < range.end; ++i) {
     open_order_[i].block = shared_block(open_order_[i].run, piece, block_tokens);

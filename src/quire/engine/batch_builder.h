@@ -20,11 +20,11 @@ struct LogitRange {
   std::int32_t count = 0;
 };
 
-// Every sealed run (a segment in use) is one entry with the rows of all sequences that see it, and
-// so is every stretch of whole canonical pieces that open runs have in common. The step reads it
-// once whoever shares it with whom (cascade attention of any number of levels). Entries stand in an
-// order that only depends on the runs, so a row's result does not depend on who else is in the
-// batch.
+// Makes every sealed run (a segment in use) one entry with the rows of all sequences that see it.
+// Does the same with every stretch of whole canonical pieces that open runs have in common. The
+// step reads it once whoever shares it with whom (cascade attention of any number of levels).
+// Entries stand in an order that only depends on the runs, so a row's result does not depend on who
+// else is in the batch.
 //
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {

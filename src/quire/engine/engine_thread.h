@@ -2,9 +2,9 @@
 // threads send to it.
 //
 // Invariants
-//   1. The worker's functions are called by one thread at a time: this one or, while this one
-//      sleeps, a caller who runs a task of its own (docs/adr/0026). "Engine thread" means whichever
-//      of them it is.
+//   1. One thread at a time calls the worker's functions. It is this one or, while this one sleeps,
+//      a caller who runs a task of its own (docs/adr/0026). "Engine thread" means whichever of them
+//      it is.
 //   2. After close() no task runs, and every call returns kClosed.
 //   3. In a forked child nothing waits: every call returns kClosed.
 #pragma once

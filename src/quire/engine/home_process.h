@@ -1,6 +1,6 @@
 // HomeProcess: the process in which something was made. A forked child has its memory, but none of
-// its threads: what waits for one of them, or for a mutex that one of them held, waits for ever.
-// So whoever enters asks here first, and in a child what owns threads is leaked, not destroyed.
+// its threads. A wait for one of them, or for a mutex that one of them held, never ends. So whoever
+// enters asks here first, and in a child what owns threads is leaked, not destroyed.
 #pragma once
 
 #include <sys/types.h>

@@ -74,8 +74,8 @@ std::int32_t logit_rows(Step& step, const sched::ScheduledRun& run, const NewReq
   return run.samples ? 1 : 0;
 }
 
-// Tells the batch how each row's token is chosen and what changes in its logits before, so that a
-// device can do it where the logits are.
+// Tells the batch how each row's token is chosen and what changes in its logits before. So a device
+// can do it where the logits are.
 void offer_choices(Step& step, RunningStep& running, model::ForwardBatch& batch) {
   step.choices.assign(batch.logit_rows.size(), {});
   step.changes.clear();

@@ -1,6 +1,6 @@
-// WeightsCache: the packed weights of one model in a store (docs/adr/0020): mapped when a start has
-// left them there, left there for the next one when not. Whatever keeps it from doing so is a
-// remark; the start goes on.
+// WeightsCache: the packed weights of one model in a store (docs/adr/0020). Maps them when a start
+// has left them there, else leaves them there for the next one. Whatever keeps it from doing so is
+// a remark; the start goes on.
 #pragma once
 
 #include <optional>
@@ -31,8 +31,8 @@ class WeightsCache {
   // of the files says which model it is.
   [[nodiscard]] static Result<WeightsCache> open(const std::string& store, const Model& model);
 
-  // A decoder of the file that an earlier start has left, every checksum compared; nothing when
-  // there is none that can be used.
+  // Returns a decoder of the file that an earlier start has left, after comparing every checksum.
+  // Returns nothing when there is none that can be used.
   [[nodiscard]] std::optional<model::Decoder> find(const kernels::KernelContext& context,
                                                    const model::ModelConfig& config);
   // Leaves the weights of the decoder there, unless another process has done so meanwhile or the

@@ -1,5 +1,5 @@
-// The contiguous KV cache without a GPU: sizes, refusals, positions, the tracker, the reference of
-// the kernel, and that a missing device is an error with a type. cuda/*_test.cc needs a GPU.
+// Tests the contiguous KV cache without a GPU: sizes, refusals, positions, the tracker and the
+// reference of the kernel. A missing device is an error with a type. cuda/*_test.cc needs a GPU.
 #include "quire/kv_cache.h"
 
 #include <gtest/gtest.h>

@@ -54,9 +54,9 @@ constexpr std::array<std::string_view, 23> kReadKeys = {"attention.causal",
                                                         "rope.scaling.yarn_beta_slow",
                                                         "tensor_data_layout"};
 
-// Keys that change nothing: of norms that these models do not have, of experts where there are
-// none, of training, of other models' decoders; and the size of the vocabulary, which the embedding
-// has anyway.
+// These keys change nothing. They are of norms that these models do not have, of experts where
+// there are none, of training, of other models' decoders. One is the size of the vocabulary, which
+// the embedding has anyway.
 constexpr std::array<std::string_view, 11> kHarmlessKeys = {"attention.layer_norm_epsilon",
                                                             "decoder_start_token_id",
                                                             "expert_feed_forward_length",

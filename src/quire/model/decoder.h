@@ -95,9 +95,9 @@ class Decoder {
   // The logits of a row exist only for -1, and only if no step was launched behind. Empty if the
   // backend chooses no tokens, as the CPU's.
   [[nodiscard]] std::span<const TokenId> last_chosen() const;
-  // Returns log probabilities of a row with a chosen token whose Choice asks for them: the token's,
-  // then those of the most likely ones in order. Elements behind the number asked for, or behind
-  // the size of the vocabulary, mean nothing.
+  // Returns log probabilities of a row with a chosen token whose Choice asks for them. The token's
+  // comes first, then those of the most likely ones in order. Elements behind the number asked for,
+  // or behind the size of the vocabulary, mean nothing.
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
   [[nodiscard]] const ModelConfig& config() const;

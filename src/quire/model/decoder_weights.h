@@ -63,9 +63,9 @@ class WeightSink {
   [[nodiscard]] virtual Status take(const WeightId& id, const std::vector<float>& values) = 0;
 };
 
-// How a matrix is packed when the user asks for `format`. Quantised formats are for the layers and
-// an untied head. The embedding table stays bf16 (it is read a row at a time, so its size costs no
-// time), and a tied head, being that table too, is never below q8g32.
+// Returns the format in which a matrix is packed when the user asks for `format`. Quantised formats
+// are for the layers and an untied head. The embedding table stays bf16: it is read a row at a
+// time, so its size costs no time. A tied head, being that table too, is never below q8g32.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 

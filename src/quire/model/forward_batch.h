@@ -17,8 +17,8 @@ namespace quire::model {
 // T rows of tokens, S of which have logits.
 struct ForwardBatch {
   std::span<const TokenId> token_ids;  // [T] rows of all sequences, one after the other
-  // [T] or empty, for backends that choose tokens: the row of logits of the step launched before
-  // whose chosen token is this row's token; -1: token_ids has it.
+  // [T] or empty, for backends that choose tokens. Names the row of logits of the step launched
+  // before whose chosen token is this row's token. -1: token_ids has it.
   std::span<const std::int32_t> ids_from;
   std::span<const std::int32_t> positions;    // [T] rotary position of the key: segment-local
   std::span<const tensor::KVSlot> slots;      // [T] where the token's K and V are stored

@@ -171,16 +171,16 @@ constexpr std::array<std::string_view, 130> kHarmlessFields = {"architecture_ver
                                                                "xformers",
                                                                "zero_stage"};
 
-// Fields of the same kinds that come under many names: attributes that transformers keeps for
-// itself, and switches of training and of faster kernels for the same sums.
+// Fields of the same kinds that come under many names. They are attributes that transformers keeps
+// for itself, and switches of training and of faster kernels for the same sums.
 constexpr std::array<std::string_view, 6> kHarmlessBeginnings = {
     "_",          "gradient_checkpointing",    "summary_", "unsloth_",
     "use_flash_", "use_gradient_checkpointing"};
 constexpr std::array<std::string_view, 4> kHarmlessEndings = {"_dropout", "_loss_coef", "_pdrop",
                                                               "_token_id"};
 
-// Fields that would change the result in any family: parts of transformers' base class, and other
-// models' multipliers and switches with a neutral value other than zero.
+// Fields that would change the result in any family. They are parts of transformers' base class,
+// and other models' multipliers and switches with a neutral value other than zero.
 constexpr std::array<FixedField, 14> kFixedFields = {{{"add_cross_attention", "false"},
                                                       {"causal", "true"},
                                                       {"chunk_size_feed_forward", "0"},

@@ -34,14 +34,14 @@ struct RopeSpec {
 
 struct Rope {
   kernels::RotaryConfig rotary;
-  // Above the spec's where linear, yarn or llama3 stretch the original length further than a file
-  // says whose length was not edited; below it where longrope would change its frequencies.
+  // Is above the spec's where linear, yarn or llama3 stretch the original length further than a
+  // file with an unedited length says. Is below it where longrope would change its frequencies.
   std::int32_t context_length = 0;
 };
 
 // Returns the frequencies and how many positions they are for. kUnsupported for types whose
 // frequencies change with the length (dynamic NTK) and unknown ones, kInvalidArgument for missing
-// or senseless numbers; each named. Longrope has two sets of factors and switches all positions to
+// or senseless numbers; each named. Longrope has two sets of factors. It switches all positions to
 // the long ones once a sequence exceeds the original length, which no stored key could follow. So
 // unless both sets are the same it is served up to that length only.
 [[nodiscard]] Result<Rope> make_rope(const RopeSpec& spec);

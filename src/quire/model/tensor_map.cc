@@ -34,8 +34,8 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
   return row - place + place % half * 2 + place / half;
 }
 
-// Calls read(tensor, its first row, number of rows, how many rows are out already) for rows [first,
-// first + count) of the parts' rows laid one after the other.
+// Calls read(tensor, its first row, number of rows, how many rows are out already). Covers rows
+// [first, first + count) of the parts' rows laid one after the other.
 template <class Read>
 void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_t count,
               Read read) {

@@ -104,9 +104,10 @@ struct OwnFormat {
   WeightFormat format = WeightFormat::kQ8g32;
 };
 
-// Tensors of one matrix that differ, and encodings whose codes no format has (Q5_1, Q5_K, Q6_K),
-// are quantised again, to 8 bits: half a step and the rounding of its scale to fp16, 1/254 + 1/2048
-// of a group's largest weight, at most.
+// Returns the format in which a matrix is computed without being expanded. Tensors of one matrix
+// that differ, and encodings whose codes no format has (Q5_1, Q5_K, Q6_K), are quantised again, to
+// 8 bits. That adds at most half a step and the rounding of its scale to fp16, 1/254 + 1/2048 of a
+// group's largest weight.
 OwnFormat own_format(std::span<const TensorPart> parts) {
   using weights::CodeKind;
   OwnFormat own = {.quantised = true, .has_codes = true};

@@ -17,7 +17,7 @@
 
 namespace quire::model {
 
-// Compares every name and shape with the config before anything is packed; then packs straight from
+// Compares every name and shape with the config before anything is packed. Then packs straight from
 // the mapped rows and gives their pages back, so that memory holds one packed copy. `report` gets
 // the bytes; the caller times. Errors:
 //   kCorrupt      a tensor is missing or has another shape than the config wants (both are named),

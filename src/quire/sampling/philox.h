@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"):
-// a counter-based generator, so that a number depends on its key and counter alone.
+// Philox4x32-10 is a counter-based generator: a number depends on its key and counter alone.
+// Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
 #pragma once
 
 #include <array>

@@ -53,9 +53,9 @@ class Sampler {
   // O(n log n) in the n tokens that top-k leaves or that stand at the border of top-p.
   //
   // Passes over the row: one finds the largest and what is refused, which is all that greedy choice
-  // takes. Bias, penalties and min_tokens take another; top-k one; without it weighing takes one
-  // and picking up to one over the weights, with top-p four more; logprobs one, and one for those
-  // of the most likely.
+  // takes. Bias, penalties and min_tokens take another, and top-k takes one. Without top-k weighing
+  // takes one, and picking up to one over the weights, with top-p four more. Logprobs take one, and
+  // one for those of the most likely.
   [[nodiscard]] Result<SampledToken> sample(std::span<float> logits, const SampleContext& context);
 
   // Returns the changes that bias, penalties and min_tokens make to a row of `vocab` logits, an id

@@ -12,8 +12,8 @@ namespace quire::sampling {
 
 // Passes text through up to the first place where a stop string begins, however the text is cut
 // into deltas. A match is reported once no stop string that began before it can be completed.
-// Invariants: what was passed on holds no stop string that counts and no beginning of one that what
-// follows could still complete; after a stop nothing is passed on.
+// Invariants: text that was passed on holds no stop string that counts, and no beginning of one
+// that later text could complete. After a stop nothing is passed on.
 class StopChecker {
  public:
   struct TextDelta {

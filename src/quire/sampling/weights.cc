@@ -31,8 +31,8 @@ template <class Bits, class Float>
                               (std::bit_cast<Bits>(limit) & below));
 }
 
-// exp of [kLowest, 0] by range reduction to [-ln 2 / 2, ln 2 / 2] in two parts of ln 2 and the
-// polynomial of Cephes' expf (Moshier).
+// Returns exp(x) for x in [kLowest, 0]. Reduces the range to [-ln 2 / 2, ln 2 / 2] in two parts of
+// ln 2. Uses the polynomial of Cephes' expf (Moshier).
 [[gnu::always_inline]] inline float exp_reduced(float x) {
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
   const float shifted = (x * 1.44269504088896341F) + kRound;

@@ -6,8 +6,8 @@
 
 namespace quire::sampling {
 
-// weights[i] = exp((logits[i] - peak) / temperature), with the exponent rounded to fp32 and to a
-// few units in the last place; 0 where it is below exp(-86), exactly 1 where the logit is the peak.
+// Sets weights[i] = exp((logits[i] - peak) / temperature), with the exponent rounded to fp32, to a
+// few units in the last place. Is 0 below exp(-86), and exactly 1 where the logit is the peak.
 // Element i depends on logits[i] alone. `logits` and `weights` have the same size and may not
 // overlap. Precondition: peak is finite and no logit is above it; temperature > 0.
 void softmax_weights(std::span<const float> logits, float peak, double temperature,

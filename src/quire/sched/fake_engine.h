@@ -1,5 +1,5 @@
 // A model without tensors for scheduler tests. The KV of a token is a number that depends on the
-// token and on every KV slot that it sees, and the next token is a function of the last KV. So one
+// token and on every KV slot that it sees. The next token is a function of the last KV. So one
 // wrong, missing or foreign slot changes all outputs from there on.
 #pragma once
 

@@ -82,8 +82,8 @@ class Planner {
     return false;
   }
 
-  // Runs of the first `keep` with rows for those that want one token, of which there are never more
-  // than rows, then for the others, oldest first. A run may get none.
+  // Makes runs of the first `keep`. Gives rows to those that want one token, of which there are
+  // never more than rows, then to the others, oldest first. A run may get none.
   void share_rows(std::int32_t keep, std::vector<PlannedRun>& runs) {
     runs.clear();
     rows_left_ = state_.config.max_batch_tokens;

@@ -56,8 +56,9 @@ class Scheduler {
   // Commits the step behind `runs`, the last committed runs, before they are completed (ADR 0022).
   // The step has the same runs one token further, as plan() would give them if no request ends. A
   // run computes the token that is still to be sampled. Returns false and changes nothing if a run
-  // is not of one sampling token, needs no KV of another token, or leaves a running request out, or
-  // if blocks are short. The caller completes `runs` first, then `next`. Cost: O(runs).
+  // is not of one sampling token, or needs no KV of another token. Does so, too, if `runs` leaves a
+  // running request out, or if blocks are short. The caller completes `runs` first, then `next`.
+  // Cost: O(runs).
   [[nodiscard]] bool repeat(std::span<const ScheduledRun> runs, std::vector<ScheduledRun>& next);
 
   // Books a run after the forward pass: its KV is stored, and `sampled` is appended if run.samples.

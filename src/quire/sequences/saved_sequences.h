@@ -51,12 +51,12 @@ class SavedSequences {
   };
   // Blocks until the KV of the state is there.
   [[nodiscard]] Result<Described> describe(const StateRef& state);
-  // Makes a state of saved runs. `open` returns the files that have a range of a run, or, to verify
-  // it, those of them that the caller does not know to be whole. Uses what the prefix cache has of
-  // the runs. With options.wait all KV is read and verified when it returns. Without it, missing KV
-  // is read in the background where the pool allows that, and a damaged block is the error of the
-  // requests that read it. kOverflow outside of the model's context, kCorrupt for lost blocks that
-  // the window still sees, kOutOfBlocks.
+  // Makes a state of saved runs. `open` returns the files that have a range of a run. To verify it,
+  // `open` returns those of them that the caller does not know to be whole. Uses what the prefix
+  // cache has of the runs. With options.wait all KV is read and verified when it returns. Without
+  // it, missing KV is read in the background where the pool allows that. A damaged block is then
+  // the error of the requests that read it. kOverflow outside of the model's context, kCorrupt for
+  // lost blocks that the window still sees, kOutOfBlocks.
   enum class Purpose : std::uint8_t { kRead, kVerify };
   using OpenBlocks = std::function<Result<std::vector<kv_store::KVFileRange>>(
       const kv_store::BlockRange& range, Purpose purpose)>;

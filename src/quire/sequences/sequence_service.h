@@ -1,9 +1,9 @@
 // SequenceService: sequences as state. A caller holds a SequenceState, which never changes. Every
-// operation makes the next one and leaves the old one as it is, so forks and marks are references,
+// operation makes the next one and leaves the old one as it is. So forks and marks are references,
 // and an operation that fails has changed nothing.
 //
-// An operation that needs KV forks the state's sequence in the ledger (full blocks are shared, a
-// partly filled one is copied when it is written) and runs it as a request of the common batch.
+// An operation that needs KV forks the state's sequence in the ledger and runs it as a request of
+// the common batch. A fork shares full blocks, and copies a partly filled one when it is written.
 //
 // Thread rule: every public method may be called from any thread but the engine's.
 #pragma once
@@ -89,8 +89,8 @@ class SequenceService {
                                               const Interrupt& interrupted,
                                               const RequestOptions& options = {});
 
-  // Gets the next state, or nullptr when there is none because the request failed or was aborted;
-  // on the engine thread, before the request's caller sees its end.
+  // Gets the next state, or nullptr when there is none because the request failed or was aborted.
+  // Runs on the engine thread, before the request's caller sees its end.
   using Done = std::function<void(StateRef)>;
   struct Generate {
     const SamplingParams* params = nullptr;

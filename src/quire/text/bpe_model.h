@@ -1,5 +1,5 @@
-// Byte-pair encoding: characters (or bytes) are joined pair by pair, the pair of the lowest rank
-// first and of equal ranks the leftmost, until no merge applies (Sennrich et al., 2016). Also runs
+// Byte-pair encoding joins characters (or bytes) pair by pair until no merge applies (Sennrich et
+// al., 2016). The pair of the lowest rank comes first, and of equal ranks the leftmost. Also runs
 // sentencepiece's BPE, whose merges and ranks follow from the scores of its tokens.
 //
 // Thread rule: see model.h; the memo of whole tokens is made of relaxed atomics.

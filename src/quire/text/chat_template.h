@@ -1,5 +1,5 @@
-// Chat templates: what they use of jinja2 (README.md), with an output that knows where every span
-// came from, so that user text can never become a special token and prompts can be cut into chunks.
+// Chat templates: what they use of jinja2 (README.md). Their output knows where every span came
+// from. So user text can never become a special token, and prompts can be cut into chunks.
 //
 // Thread rule: immutable after parsing; any number of threads may call render.
 #pragma once
@@ -26,8 +26,8 @@ struct Provenance {
   static constexpr std::int32_t kTemplate = -1;  // literal text or values of the template itself
   static constexpr std::int32_t kArgument = -2;  // a template variable other than messages
   std::int32_t source = kTemplate;               // else: index into `messages`
-  // A word that the caller gives to the template, not a text: a message's role, the type of a part
-  // of its content, a variable that is a string or a number.
+  // Says that it is a word that the caller gives to the template, not a text. Such are a message's
+  // role, the type of a part of its content, a variable that is a string or a number.
   bool is_name = false;
   friend bool operator==(Provenance, Provenance) = default;
 };

@@ -1,5 +1,5 @@
-// Chunk formats: the affixes around the text of a system, a context and a query chunk, so that
-// chunks are token segments that join to a prompt.
+// Chunk formats: the affixes around the text of a system, a context and a query chunk. They make
+// chunks token segments that join to a prompt.
 //
 //   prompt = system chunk, context chunks in any order and number, query chunk
 //
@@ -40,8 +40,8 @@ struct ChunkFormat {
 // Returns `text` without the white space that `around` says the template drops.
 [[nodiscard]] std::string_view trimmed(std::string_view text, const Affixes& around);
 
-// Returns the format of models without a template: BOS if the tokenizer puts one before a text, the
-// system text and a blank line; each context and a blank line; the query.
+// Returns the format of models without a template. BOS comes first if the tokenizer puts one before
+// a text. A blank line follows the system text and each context, and the query comes last.
 [[nodiscard]] ChunkFormat plain_format(const Tokenizer& tokenizer);
 
 // Returns the token ids of a chunk. The content can never become a special token. No BOS or EOS is

@@ -25,9 +25,10 @@ class DecodeStream {
   DecodeStream& operator=(DecodeStream&&) noexcept;
 
   // Appends the text that became certain with `token`: whole characters only. Steps hold back what
-  // a later token could still change: a character that is not whole, the end of a word before a Bpe
-  // step, trailing characters that a Strip step may cut, the start of what a Replace step behind a
-  // Fuse looks for, and everything before another whole-text step that follows a Fuse.
+  // a later token could still change. That is a part of a character, the end of a word before a Bpe
+  // step, or trailing characters that a Strip step may cut. It is also the start of what a Replace
+  // step behind a Fuse looks for. Everything is held back before another whole-text step that
+  // follows a Fuse.
   void push(std::string_view token, std::string& out);
   // Appends what was held back and starts afresh.
   void flush(std::string& out);

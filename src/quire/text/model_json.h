@@ -1,5 +1,5 @@
-// The "model" section of tokenizer.json, in two steps: its tokens first, because added tokens get
-// their ids after them; the model when all special tokens are known.
+// Reads the "model" section of tokenizer.json in two steps. Its tokens come first, because added
+// tokens get their ids after them. The model follows when all special tokens are known.
 #pragma once
 
 #include <memory>

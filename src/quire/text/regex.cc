@@ -25,9 +25,10 @@
 namespace quire::text {
 namespace {
 
-// A search takes a window of starts at a time, first with compiled code that gives up soon: behind
-// a few backtracking steps, or at the end of what it is shown. So it never works for long without
-// looking at the meter. Where it gives up, PCRE2's interpreter counts every item of the pattern.
+// A search takes a window of starts at a time, first with compiled code. That gives up soon, behind
+// a few backtracking steps or at the end of what it is shown. So a search never works for long
+// without looking at the meter. Where it gives up, PCRE2's interpreter counts every item of the
+// pattern.
 constexpr std::size_t kWindowBytes = 64;   // of starts
 constexpr std::size_t kShownBytes = 256;   // to the compiled code, from the first start on
 constexpr std::uint32_t kQuickLimit = 32;  // backtracking steps for each start

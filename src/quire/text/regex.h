@@ -16,9 +16,10 @@
 
 namespace quire::text {
 
-// Rewrites an Oniguruma (Ruby) pattern so that PCRE2 means the same: \s, \w, \b, \h by Unicode
-// properties, ^ and $ at lines, (?m) as dot-all, x{n,m}+ as a repeated repetition, nested classes.
-// kUnsupported naming what has no counterpart (class intersections, \W inside a class, ...).
+// Rewrites an Oniguruma (Ruby) pattern so that PCRE2 means the same. \s, \w, \b, \h follow Unicode
+// properties, and ^ and $ match at lines. (?m) is dot-all, x{n,m}+ a repeated repetition, and
+// classes nest. kUnsupported naming what has no counterpart (class intersections, \W inside a
+// class, ...).
 [[nodiscard]] Result<std::string> translate_pattern(std::string_view pattern);
 
 class Regex {

@@ -19,13 +19,13 @@ namespace quire::text {
 //   1. the template's own way for documents: a role that it treats unlike any unknown one
 //      ("context", "document", "documents"), then the argument `documents` ({"text": ...});
 //   2. contexts as user turns before the user's question;
-//   3. contexts at the start of the one user message, each followed by a blank line; then the
-//      system text there, too, for templates without a system role.
+//   3. contexts at the start of the one user message, each followed by a blank line. The system
+//      text then stands there, too, for templates without a system role.
 //
-// The result is tested here on texts short and long, equal, blank at their ends, of several lines,
-// and spelling special tokens, for 0 to 3 contexts. Affixes and texts joined equal the rendering
-// with generation prompt byte for byte. It is not claimed for texts that are nothing but white
-// space, nor where a template looks for words in a text ("/no_think").
+// The cutter tests the result for 0 to 3 contexts. The texts are short and long, equal, blank at
+// their ends, of several lines, and spell special tokens. Affixes and texts joined equal the
+// rendering with generation prompt byte for byte. It is not claimed for texts that are nothing but
+// white space, nor where a template looks for words in a text ("/no_think").
 //
 // `bos_token` and `eos_token` are what the template sees under these names, "" for what the
 // tokenizer names so, if anything. They count as its own text. `now` is the time that the template

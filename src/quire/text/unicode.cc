@@ -268,7 +268,7 @@ std::string to_normal_form(std::string_view text, NormalForm form) {
   const int flags = flags_of(form);
   std::string out;
   out.reserve(text.size());
-  // ASCII is its own normal form and only composes as the first of a pair, so only stretches of
+  // ASCII is its own normal form and only composes as the first of a pair. So only stretches of
   // other characters, each with the one before it, go through utf8proc.
   std::size_t copied = 0;
   std::size_t position = 0;

@@ -34,8 +34,8 @@ void append_lower(std::string& out, char32_t c);
 // Append the full upper-case and title-case mappings of one character.
 void append_upper(std::string& out, char32_t c);
 void append_title(std::string& out, char32_t c);
-// Appends the full lower-case mapping of the character at `offset` of well-formed `text`, where a
-// sigma that ends a word has a form of its own.
+// Appends the full lower-case mapping of the character at `offset` of well-formed `text`. A sigma
+// that ends a word has a form of its own.
 void append_lower_at(std::string& out, std::string_view text, std::size_t offset);
 
 enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };

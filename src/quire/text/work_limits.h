@@ -1,6 +1,7 @@
-// How much work one call on text may take: normalizers, regexes, models, post-processors, decoders
-// and chat templates count in one base::WorkMeter. The limits are far above what real files need
-// and grow with the input, so that only files that make little text into endless work meet them.
+// Says how much work one call on text may take. Normalizers, regexes, models, post-processors,
+// decoders and chat templates count in one base::WorkMeter. The limits are far above what real
+// files need and grow with the input. So only files that make little text into endless work meet
+// them.
 #pragma once
 
 #include <cstddef>

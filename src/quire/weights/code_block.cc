@@ -11,7 +11,7 @@
 namespace quire::weights {
 namespace {
 
-// Blocks are copied before they are turned: constant trip counts and no possible aliasing, so that
+// Decoders copy a block before they turn it. With constant trip counts and no possible aliasing,
 // compilers vectorise the loops for the baseline instruction set even at -O2.
 constexpr int kGroup = 32;
 constexpr int kSuperGroups = 8;  // of a K block
@@ -110,8 +110,8 @@ void decode_q5_1(const std::byte* block, float* out) {
   spread(half_at(block), half_at(block + 2), split_fives(block + 4, block + 8), out);
 }
 
-// The 6-bit scales and minimums of the 8 groups of block_q4_K and block_q5_K, packed into 12 bytes
-// behind the two fp16 that they are multiplied by.
+// The 6-bit scales and minimums of the 8 groups of block_q4_K and block_q5_K. They are packed into
+// 12 bytes behind the two fp16 that they are multiplied by.
 struct SuperScales {
   std::array<float, kSuperGroups> scale;
   std::array<float, kSuperGroups> minimum;
@@ -176,8 +176,8 @@ void decode_q5_k(const std::byte* block, float* out) {
   }
 }
 
-// block_q6_K: 128 bytes of nibbles, 64 of bit pairs, 16 int8 scales, one fp16; w + 32. Each half of
-// the block has 64 and 32 bytes: a nibble row of 32 and a pair of bits for each of its four groups.
+// Decodes block_q6_K: 128 bytes of nibbles, 64 of bit pairs, 16 int8 scales, one fp16; w + 32. Each
+// half of the block has 64 bytes of nibbles and 32 of bit pairs for its four groups.
 void decode_q6_k(const std::byte* block, float* out) {
   const float super = half_at(block + 208);
   const auto scales = load<std::array<std::int8_t, 16>>(block + 192);

@@ -33,9 +33,9 @@ T load(const std::byte* bytes) {
   return value;
 }
 
-// Equals tensor::fp16_to_float, but is free of branches and calls, so that it vectorises.
-// Subnormals: 0.5 + fraction * 2^-24 is built from bits and 0.5 taken off, which is exact and,
-// unlike scaling a subnormal float, right in threads that flush those to zero.
+// Equals tensor::fp16_to_float, but is free of branches and calls, so that it vectorises. For
+// subnormals it builds 0.5 + fraction * 2^-24 from bits and takes 0.5 off, which is exact. Scaling
+// a subnormal float would be wrong in threads that flush those to zero.
 inline float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;

@@ -20,9 +20,9 @@ namespace quire::weights {
 // Immutable after parsing; any thread may read it.
 class GgufFile {
  public:
-  // Parses `bytes` (borrowed; must outlive the object). `name` is used in errors: kCorrupt for
-  // what does not add up, kUnsupported for another version or byte order, and element types that
-  // ggml does not define.
+  // Parses `bytes` (borrowed; must outlive the object). `name` is used in errors. kCorrupt for what
+  // does not add up, kUnsupported for another version or byte order, and element types that ggml
+  // does not define.
   [[nodiscard]] static Result<GgufFile> parse(std::span<const std::byte> bytes,
                                               std::string_view name);
 

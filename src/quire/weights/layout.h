@@ -32,9 +32,9 @@ struct SectionRules {
   bool open_end = false;        // bytes behind the last tensor may belong to none
 };
 
-// kCorrupt, naming file and tensors, when two byte ranges share a byte, one leaves the section, a
-// name occurs twice, or bytes before, between or behind them belong to none and must not. O(n log
-// n).
+// Compares byte ranges with each other and with their section, in O(n log n). kCorrupt names file
+// and tensors when two ranges share a byte, one leaves the section, or a name occurs twice. It does
+// so when bytes before, between or behind them belong to none and must not.
 [[nodiscard]] Status check_byte_ranges(std::vector<ByteRange> ranges, const SectionRules& section,
                                        std::string_view file);
 

@@ -29,11 +29,11 @@ struct ModelFile {
 // Immutable after open; any thread may read it. Move only.
 class ModelFiles {
  public:
-  // A folder with model.safetensors, or model.safetensors.index.json, or one GGUF file (looked for
-  // in this order), or a .safetensors or GGUF file itself. Every offset, shape, overlap and header
-  // bound is checked before it returns; no tensor data is read. Errors name file and tensor: kIo
-  // when something is missing, kCorrupt when it contradicts itself, kUnsupported for folders with
-  // only pickled weights and for split GGUF files.
+  // Opens a folder with model.safetensors, or model.safetensors.index.json, or one GGUF file
+  // (looked for in this order). Opens a .safetensors or GGUF file itself, too. Every offset, shape,
+  // overlap and header bound is checked before it returns; no tensor data is read. Errors name file
+  // and tensor. kIo when something is missing, kCorrupt when it contradicts itself, kUnsupported
+  // for folders with only pickled weights and for split GGUF files.
   [[nodiscard]] static Result<ModelFiles> open(const std::string& path);
 
   ModelFiles(ModelFiles&&) noexcept;

@@ -20,8 +20,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
-// The decoders of floats below turn kGroup values at a time from a local copy: constant trip counts
-// and no possible aliasing, so that compilers vectorise them for the baseline instruction set even
+// The decoders of floats below turn kGroup values at a time from a local copy. With constant trip
+// counts and no possible aliasing, compilers vectorise them for the baseline instruction set even
 // at -O2.
 constexpr int kGroup = 32;
 

@@ -31,10 +31,10 @@ class TensorFile {
   mutable std::atomic<bool> was_cut_ = false;
 };
 
-// One tensor; `bytes` borrows from the mapping and may be unaligned. Row-major; shape
-// [rows, columns] for matrices (GGUF's reversed order is already turned round). The readers
-// guarantee: no dimension is negative, their product fits in int64, columns are whole code blocks,
-// and `bytes` has exactly the size that shape and encoding imply.
+// One tensor; `bytes` borrows from the mapping and may be unaligned. Row-major; shape [rows,
+// columns] for matrices (GGUF's reversed order is already turned round). The readers guarantee that
+// no dimension is negative, their product fits in int64, and columns are whole code blocks. `bytes`
+// has exactly the size that shape and encoding imply.
 struct TensorInfo {
   std::string name;
   Encoding encoding = Encoding::kF32;
@@ -61,17 +61,17 @@ struct TensorTable {
   std::vector<UnsupportedTensor> unsupported;
 };
 
-// Decodes rows [first_row, first_row + num_rows) to fp32 as ggml does: exactly, but for one
-// rounding of each product and sum where a block has a minimum or scales of scales. out: [num_rows,
-// columns]. Precondition: the rows exist and `out` has exactly their size. Any number of threads
-// may call it at once; runs at memory speed.
+// Decodes rows [first_row, first_row + num_rows) to fp32 exactly, as ggml does. Each product and
+// sum is rounded once where a block has a minimum or scales of scales. out: [num_rows, columns].
+// Precondition: the rows exist and `out` has exactly their size. Any number of threads may call it
+// at once; runs at memory speed.
 void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                std::span<float> out);
 // Returns whether two tensors have the same encoding, shape and bytes.
 [[nodiscard]] bool is_same(const TensorInfo& a, const TensorInfo& b);
 
-// The codes of rows [first_row, first_row + num_rows), unchanged. Scales and minimums are the
-// file's own, but for Q4_K, whose products of two scales are rounded to fp16 (2^-11 of each, or
+// Copies the codes of rows [first_row, first_row + num_rows), unchanged. Scales and minimums are
+// the file's own, but for Q4_K. There products of two scales are rounded to fp16 (2^-11 of each, or
 // 2^-25 where that is more). Preconditions: code_kind is not kNone, the rows exist, `out` has their
 // size.
 void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,

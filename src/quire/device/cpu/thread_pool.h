@@ -7,7 +7,7 @@
 //   1. `ticket_` holds (epoch, count, next) in one word, so claiming an index and knowing that it
 //      belongs to a live loop is one atomic operation. A thread that wakes late finds next >= count
 //      and touches nothing else.
-//   2. `job_` is written before the ticket is shown, and read only by holders of a claimed index;
+//   2. `job_` is written before the ticket is shown, and read only by holders of a claimed index.
 //      run() returns only when all claimed indices are done.
 //   3. Idle threads spin for a while, then sleep in the kernel; run() never waits for a sleeper, it
 //      does the work itself.

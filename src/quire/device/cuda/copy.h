@@ -10,9 +10,8 @@ struct CUstream_st;
 namespace quire::device::cuda {
 
 // Copies between any two of device, pinned host and pageable host memory; the addresses say which.
-// Returns before the copy is done, except that bytes of a pageable source have been read, and a
-// copy to pageable memory may wait for the work before it. Ranges must not overlap. kDevice on
-// failure.
+// Returns before the copy is done, but after it has read the bytes of a pageable source. A copy to
+// pageable memory may wait for the work before it. Ranges must not overlap. kDevice on failure.
 [[nodiscard]] Status copy_async(void* to, const void* from, std::size_t bytes, CUstream_st* stream);
 
 // From the memory of one GPU to that of another (or the same); `stream` may be of either.

@@ -1,5 +1,5 @@
-// One GPU as Quire uses it: what it is, one stream that computes and one that copies, and the pools
-// of its memory and of pinned host memory. No CUDA header.
+// DeviceContext: one GPU as Quire uses it. Owns one stream that computes and one that copies, and
+// the pools of its memory and of pinned host memory. No CUDA header.
 #pragma once
 
 #include <cstdint>

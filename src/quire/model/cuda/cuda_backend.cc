@@ -1,5 +1,5 @@
-// The decoder's passes on a GPU. A step's arrays go up in one copy, its kernels are queued one
-// after the other, and the host waits once, for the tokens or the logits. Before it does, the next
+// Runs the decoder's passes on a GPU. A step's arrays go up in one copy, and its kernels are queued
+// one after the other. The host waits once, for the tokens or the logits. Before it does, the next
 // step may be queued behind. The kernels of small steps, which decode, are recorded as graphs, one
 // for each shape of a step.
 #include "quire/model/cuda/cuda_backend.h"

@@ -1,6 +1,6 @@
-// DeviceStep: what one pass of the decoder is given, on the device: its plans and small arrays,
-// which go up in one copy, and its shape, which decides what is launched. Steps of equal shape
-// launch the same kernels with the same arguments; only what the arrays hold differs.
+// DeviceStep: what one pass of the decoder is given, on the device. Its plans and small arrays go
+// up in one copy, and its shape decides what is launched. Steps of equal shape launch the same
+// kernels with the same arguments; only what the arrays hold differs.
 #pragma once
 
 #include <algorithm>

@@ -19,8 +19,9 @@ class RecordedSteps {
  public:
   explicit RecordedSteps(device::cuda::DeviceContext& device) : device_(&device) {}
 
-  // Queues a step of this shape: by calling `queue` the first time that the shape is seen, recorded
-  // the second time, as a graph from then on. A shape that cannot be recorded stays with `queue`.
+  // Queues a step of this shape. Calls `queue` the first time that it sees the shape, records it
+  // the second time, and launches a graph from then on. A shape that cannot be recorded stays with
+  // `queue`.
   [[nodiscard]] Status run(const StepShape& shape, const std::function<Status()>& queue);
 
   // Room for `size` elements in a buffer whose address the graphs know: they go when it moves.

@@ -1,5 +1,5 @@
-// StepResult: what a step gives: logits on the device, and of them on the host what its caller
-// needs, which is tokens and their log probabilities where they could be chosen on the device.
+// StepResult: what a step gives. Holds logits on the device, and on the host what its caller needs
+// of them. That is tokens and their log probabilities where they could be chosen on the device.
 // Logits of a second step that is queued before the first was fetched take the place of the first
 // one's; tokens do not.
 #pragma once
@@ -39,9 +39,9 @@ class StepResult {
   // Ends a step of which the first `rows` rows of logits are wanted: queues the copy of their
   // tokens, where it chooses any. Precondition: at most one other is not fetched yet.
   [[nodiscard]] Status send(std::size_t rows, const StepShape& shape);
-  // Waits for the step that was sent first, and copies the logits of rows without a token, all
-  // where it chooses none; not if another was sent behind it. [rows, vocab] on the host, valid
-  // until the next call.
+  // Waits for the step that was sent first. Copies the logits of rows without a token, of all rows
+  // where it chooses none, unless another step was sent behind it. Returns [rows, vocab] on the
+  // host, valid until the next call.
   [[nodiscard]] Result<std::span<float>> fetch();
   // Steps that were sent and not fetched.
   [[nodiscard]] std::size_t num_sent() const { return num_sent_; }

@@ -1,5 +1,5 @@
-// Filters, tests, methods and functions: rows of tables with names of their parameters, to which
-// the arguments of a call are bound as Python binds them.
+// Filters, tests, methods and functions are rows of tables with names of their parameters. The
+// arguments of a call are bound to these as Python binds them.
 #pragma once
 
 #include <array>

@@ -29,8 +29,9 @@ enum class Operator : std::uint8_t {
   kNotIn
 };
 
-// kInvalidArgument for types that have no such operator, results beyond 64 bits and division by
-// zero; kUnsupported for arithmetic of floats, lists times numbers, and % of a string but for %s.
+// Computes an operator. kInvalidArgument for types that have no such operator, results beyond 64
+// bits and division by zero. kUnsupported for arithmetic of floats, lists times numbers, and % of a
+// string but for %s.
 Result<Value> apply(Meter& meter, Operator op, const Value& left, const Value& right);
 Result<Value> negate(const Value& value);
 

@@ -113,8 +113,8 @@ class Parser {
   }
 
  private:
-  // Statements up to a tag with one of `ends`, whose name becomes the current token; up to the end
-  // of the template when there are none.
+  // Parses statements up to a tag with one of `ends`, whose name becomes the current token. Parses
+  // up to the end of the template when there are none.
   Result<Body> statements(EndNames ends) {
     QUIRE_TRY_STATUS(tokens_.enter());
     Body out;

@@ -16,9 +16,9 @@
 
 namespace quire::text::jinja {
 
-// The variable `loop` of a for statement, and the taking of its items. Takes them one by one, as
-// late as Python's generators do: the filter of `for x in y if z` sees what earlier iterations did,
-// unless loop.last, nextitem or length asked for items ahead.
+// Holds the variable `loop` of a for statement, and takes its items one by one, as late as Python's
+// generators do. The filter of `for x in y if z` sees what earlier iterations did, unless
+// loop.last, nextitem or length asked for items ahead.
 class Loop {
  public:
   using Filter = std::function<Result<bool>(const Value&)>;
