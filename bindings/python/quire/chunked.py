@@ -77,11 +77,12 @@ class ChunkedLLM(LLM):
     Calls that compose take the ids of one system chunk, any number of contexts and one query, or one
     `composition=` from compose(), and these keywords:
 
-    mode: "anchored" (contexts have seen the system chunk and themselves), "independent" (only themselves),
-        "exact" (everything before them), "blend" (anchored, and a share of their tokens computed again)
+    mode: what contexts have seen. "anchored": the system chunk and themselves; "independent": only themselves; "exact":
+        everything before them. "blend": as anchored, and a share of their tokens is computed again
     positions: "concat", "parallel" (all contexts start where the system chunk ends), or the start of each segment
-    recompute, selector, selector_seed, base: of mode "blend": a share of the context tokens, chosen by "query_attn",
-        "value_dev", "first_k", "random", "all" or "none", or a list of indices into token_ids; base mode of the rest
+    recompute, selector, selector_seed, base: of mode "blend". `recompute` is a share of the context tokens, or a list
+        of indices into token_ids. `selector` is "query_attn", "value_dev", "first_k", "random", "all" or "none". `base`
+        is the mode of the rest
     sink: "bos": contexts of mode "independent" have seen a BOS token too
     computed_in_place: contexts of mode "anchored" are computed at the distance at which they are used
     without_system: allows a composition without a system chunk
@@ -122,15 +123,14 @@ class ChunkedLLM(LLM):
         log: Log = None,
         model_path: Model | None = None,
     ) -> None:
-        """`model`: as for LLM, or an open LLM, whose own registry this is then: closing it leaves the LLM open, and all
-        options are those that the LLM was opened with. `chunk_format`: {"system": (prefix, suffix), "context": ...,
-        "query": ...} instead of the model's chat template; `salt`: the tenant of calls that name none; `store`:
-        a directory where registered chunks are written and those of earlier processes are found (one that cannot be
-        written to is read: new chunks stay in memory); `max_store_bytes`:
-        beyond it (bytes or "10GiB", 0 or None: no limit) registering evicts what was used least recently from there;
-        `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk, False:
-        before that, see flush_store (the machine has the same work: the call is shorter, a whole run is not); the rest as
-        for LLM."""
+        """`model`: as for LLM, or an open LLM, whose own registry this is then. Closing it leaves the LLM open, and all
+        options are those of the LLM. `chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead
+        of the model's chat template. `salt`: the tenant of calls that name none. `store`: a directory where registered
+        chunks are written and those of earlier processes are found. One that cannot be written to is read, and new
+        chunks stay in memory. `max_store_bytes`: bytes or "10GiB", 0 or None: no limit. Beyond it registering evicts
+        what was used least recently from there. `compress_store`: smaller, slower. `write_through`: registering returns
+        when the chunk is on the disk. False: before that, see flush_store; the call is shorter, a whole run is not. The
+        rest is as for LLM."""
         given = dict(locals())
         self._over: LLM | None = None
         if isinstance(model, LLM):
@@ -331,10 +331,10 @@ class ChunkedLLM(LLM):
         return _pass("max_age_seconds", max_age_seconds, lambda age: self._chunks.evict_unused_chunks(age, whose))
 
     def flush_store(self) -> None:
-        """Waits until all that was registered, or computed for a composition, is in the store, and raises the first
-        failure to write behind a call's back since the last flush, or that the store is read-only and something since
-        was not saved. A chunk that could not be written is one of this
-        process alone until it is registered again. Closing waits too, and raises nothing."""
+        """Waits until all that was registered, or computed for a composition, is in the store. Raises the first failure
+        to write behind a call's back since the last flush. Raises, too, if the store is read-only and something since
+        was not saved. A chunk that could not be written is one of this process alone until it is registered again.
+        Closing waits too, and raises nothing."""
         self._chunks.flush_store()
 
     def get_chunk_stats(self, *, salt: str | None = None) -> Fields:

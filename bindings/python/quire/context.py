@@ -77,12 +77,12 @@ class ContextManager:
     Items are named by id, by the beginning of an id (at least 4 digits, unambiguous), or by name; an unknown one is a
     ChunkNotFoundError. Calls may come from any thread and wait for each other, without the GIL.
 
-    mode: "anchored" (an item's KV is computed once, behind the system item, and switching items computes nothing; turns
-        keep the KV with which they were generated), "exact" (every answer equals that of a plain prompt of the active
-        items; what stands behind a switched item is computed again)
+    mode: "anchored": an item's KV is computed once, behind the system item, and switching items computes nothing. Turns
+        keep the KV with which they were generated. "exact": every answer equals that of a plain prompt of the active
+        items. KV behind a switched item is computed again
     store: a directory; None: the one given to the LLM
     salt: tenant; contexts of two salts share no item, in the store neither
-    max_host_bytes: of KV in host memory, a number or "10GiB", 0 or None: no limit; what is beyond it goes on to the store, or
+    max_host_bytes: of KV in host memory, a number or "10GiB", 0 or None: no limit. KV beyond it goes on to the store, or
         without one nowhere
     max_store_bytes: of the store, likewise; saving evicts what was used least recently
     compress: what goes into the store; smaller, slower
@@ -147,7 +147,7 @@ class ContextManager:
         self, item: str, *, pinned: bool = False, priority: int = 0, ttl_seconds: float | None = None
     ) -> None:
         """Sets how early the item's KV is evicted. Inactive items whose time is over go first, then the lowest
-        priority, then the least recently used; a pinned one never goes, from the store neither.
+        priority, then the least recently used. A pinned one never goes, from the store neither.
 
         ttl_seconds: since its last use; then an inactive item gives up its KV in memory, and the store may forget it.
         """
@@ -180,8 +180,9 @@ class ContextManager:
         return [ContextItem(item) for item in self._handle.items()]
 
     def explain(self) -> list[Fields]:
-        """For each active item whether asking now would use its KV as it is (`hit`, from wherever it is), and why not
-        (`reason`): not computed yet, or on disk where computing is faster, with both figures. Changes nothing."""
+        """Says of each active item whether asking now would use its KV as it is (`hit`, from wherever it is), and why
+        not (`reason`). Reasons are that it is not computed yet, or on disk where computing is faster, with both
+        figures. Changes nothing."""
         return [Fields(part) for part in self._handle.explain()]
 
     def __len__(self) -> int:
@@ -219,8 +220,8 @@ class ContextManager:
         """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
 
         Turn and answer become active items: `user_id` (None without text) and `output_id` of the output. `on_text` gets
-        each piece of text as it comes and must not call the context: when it returns True the answer ends there and is
-        kept as far as it is; when it raises, nothing has changed. `session`: whose request it is (see
+        each piece of text as it comes and must not call the context. When it returns True the answer ends there and is
+        kept as far as it is. When it raises, nothing has changed. `session`: whose request it is (see
         LLM.pause_session); items themselves go by their own retention.
         """
         question = None if text is None else to_text(text)

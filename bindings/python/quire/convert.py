@@ -110,7 +110,7 @@ def to_model(model: str | os.PathLike[str]) -> bytes:
 
 
 def _refuse_bool(name: str, value: Any) -> None:
-    """Raises the TypeError for a bool in place of a number or a text: to Python it is an integer, to a caller it is none."""
+    """Raises the TypeError for a bool in place of a number or a text. To Python it is an integer, to a caller it is none."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} cannot be {bool(value)}")
 

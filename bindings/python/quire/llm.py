@@ -148,15 +148,15 @@ class LLM:
         log: Log = None,
         model_path: Model | None = None,
     ) -> None:
-        """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights: a second
-        start maps them, without reading and packing the model; what keeps that from working is in `remarks()`.
-        `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`: False lets
-        a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what requests
-        share for each of them, to measure what sharing gains. `chat_template`: the text of a template, or the path of its file, in
-        place of the model's own. `log`: a logging.Logger, or a function of a level (logging.INFO, WARNING, ERROR) and a text, which
-        hears what no call returns: the model opened, requests refused for lack of blocks or preempted, failures in the
-        background. A thread of its own calls it; close() waits for it. `progress`: True shows a bar while loading, on a terminal and
-        in notebooks; a function gets the share that is loaded. `model_path`: another name of `model`."""
+        """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights. A second start
+        maps them, without reading and packing the model. `remarks()` has what keeps that from working. `kv_budget`: bytes, "4GiB",
+        or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`: False lets a GPU be faster, with last bits
+        that depend on what is computed together. `share_reads`: False reads what requests share for each of them, to measure what
+        sharing gains. `chat_template`: the text of a template, or the path of its file, in place of the model's own. `log`: a
+        logging.Logger, or a function of a level (logging.INFO, WARNING, ERROR) and a text. It hears what no call returns: the model
+        opened, requests refused for lack of blocks or preempted, failures in the background. A thread of its own calls it; close()
+        waits for it. `progress`: True shows a bar while loading, on a terminal and in notebooks; a function gets the share that is
+        loaded. `model_path`: another name of `model`."""
         given = dict(locals())
         chosen = model_of(model, model_path)
         to_path(chosen, "model")
@@ -248,7 +248,7 @@ class LLM:
             one (ChunkedLLM), else none; for a list of prompts perhaps a list
         explain: the output has `parts`: for each part of the prompt whether its KV was there at admission (`hit`), and why
             not (`reason`)
-        progress: True shows a bar while the prompts are computed, on a terminal and in notebooks; a function gets the
+        progress: True shows a bar while the prompts are computed, on a terminal and in notebooks. A function gets the
             share of their tokens that is computed
         """
         batch = _is_batch(prompt)
@@ -490,10 +490,10 @@ class LLM:
     ) -> None:
         """The session is away, and back in `expected_return` seconds (None: nobody knows); its next request ends this.
 
-        When memory runs short the KV of closed sessions goes first, then what outlived its TTL, then the lowest priority,
-        and among equals what is expected back last. Results never depend on it. LookupError for a session that is not
-        open: one is from the first request or set_retention that names it until it is closed, or until 16,384 others
-        were named since. Each `salt` (see generate) has sessions of its own.
+        When memory runs short the KV of closed sessions goes first, then what outlived its TTL, then the lowest priority.
+        Among equals goes what is expected back last. Results never depend on it. The first request or set_retention that
+        names a session opens it. It stays open until it is closed, or until 16,384 others were named since. Any other is
+        a LookupError. Each `salt` (see generate) has sessions of its own.
         """
         name, tenant = session_name(session), to_salt(salt)
         _pass("expected_return", expected_return, lambda seconds: self._handle.pause_session(name, seconds, tenant))
@@ -535,10 +535,10 @@ class LLM:
         """Loads the file of a Sequence.save, in any process with this model and KV format: the same KV, the same next
         tokens.
 
-        Computes nothing. `wait=False` returns at once and reads in the background what is not cached: a request waits for
+        Computes nothing. `wait=False` returns at once and reads in the background what is not cached. A request waits for
         each layer when it comes to it, and one that meets a damaged block fails with OSError. OSError for a damaged file,
-        IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire.
-        `salt`: whose it is now (see generate); the file does not say.
+        IncompatibleChunksError naming what differs, UnsupportedError for a format version of another Quire. `salt`: whose
+        it is now (see generate); the file does not say.
         """
         return sequence.Sequence(self._handle.load_sequence(to_path(path), to_flag(wait, "wait"), whose(salt=salt)))
 
@@ -556,7 +556,7 @@ class LLM:
         """Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
 
         existing_blocks: a Blocks, a list of Blocks or of (Blocks, used tokens), or plain block ids where they can mean
-            one thing only; they are shared, not copied, and stay as they are
+            one thing only. They are shared, not copied, and stay as they are
         existing_token_count: how many of their tokens count; None: all
         """
         params = sampling("infer_from_blocks", sampling_params, keywords)

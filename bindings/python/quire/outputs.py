@@ -105,8 +105,8 @@ class Reuse(Record):
     """How exact the reuse was (`grade`), where it came from (`sources`: (what, tokens)), and the share of
     context tokens that was computed again.
 
-    Sources add up to `usage.cached_tokens`, but for those that begin with "computed": these are what was
-    computed beside the query, once for the first part or request of a call that uses it.
+    Sources add up to `usage.cached_tokens`, but for those that begin with "computed". These were computed beside the
+    query, once for the first part or request of a call that uses them.
     """
 
     grade: str
@@ -125,9 +125,9 @@ class Timing(Record):
 class GenerationOutput(Record):
     """One finished request; str(output) is its text. `logprobs` holds, per generated token, a dict id -> natural log probability.
     `stopped_by`: what ended the text: the stop string, the stop id, "eos" or "length"; None of an aborted request. `parts`, with
-    explain=True: for each part of the prompt whether its KV was there. `outputs`: all choices, of which this is the first.
-    Where the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}; where turn and answer
-    became items of a context, `user_id` (None without a turn) and `output_id` do."""
+    explain=True: for each part of the prompt whether its KV was there. `outputs`: all choices, of which this is the first. Where
+    the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}. Where turn and answer became items
+    of a context, `user_id` (None without a turn) and `output_id` do."""
 
     request_id: int
     text: str

@@ -132,14 +132,15 @@ class Store:
         """With what only it held.
 
         `wipe`: its bytes become zeros, and nothing of it is left in the folder. OSError where something is, since the
-        disk refuses or another process reads: it goes with the next wipe, which may be this one again (of what is not
+        disk refuses or another process reads. It goes with the next wipe, which may be this one again (of what is not
         there by then).
         """
         self._call("remove", to_text(entry, "entry"), to_flag(wipe, "wipe"))
 
     def gc(self) -> StoreCleaning:
-        """Removes what has expired, what nobody names, packed weights that no start would use, and the least recently
-        used entries above max_bytes, which does not count weights. Objects that a damaged index may name stay."""
+        """Removes what has expired, what nobody names, and packed weights that no start would use. Removes the least
+        recently used entries above max_bytes, which does not count weights. Objects that a damaged index may name
+        stay."""
         return StoreCleaning(self._call("gc"))
 
     def verify(self) -> list[StoreObject]:

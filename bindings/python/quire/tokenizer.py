@@ -91,7 +91,7 @@ class Tokenizer:
         """Ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token.
 
         messages: dicts with "role" and "content": a text, or a list of {"type": "text", "text": ...}
-        variables: of the template, such as documents= (dicts with "text") and tools=; ValueError for one that the template
+        variables: of the template, such as documents= (dicts with "text") and tools=. ValueError for one that the template
             does not read, and for a document or tool that it does not show
         """
         as_ids = to_flag(tokenize, "tokenize")

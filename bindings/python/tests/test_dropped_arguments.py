@@ -1,7 +1,7 @@
 """Arguments are used as they are given, or refused by name: none is converted or dropped without a word.
 
 Cases are generated from signatures. Each parameter of each public call gets values of kinds that its annotation does not
-have, numbers that nothing can hold, and words that no list of choices has; everything else of the call is right.
+have. It gets numbers that nothing can hold, and words that no list of choices has. Everything else of the call is right.
 """
 
 import asyncio
