@@ -31,7 +31,7 @@ auto find_named(All& all, std::string_view name) {
   return std::ranges::find_if(all, [name](const auto& one) { return one.name == name; });
 }
 
-// `prefix` and the first number from `number` on that no name has.
+// Returns `prefix` and the first number from `number` on that no name has.
 template <class All>
 std::string free_name(const All& all, const std::string& prefix, std::size_t number) {
   std::string name;

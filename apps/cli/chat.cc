@@ -87,7 +87,7 @@ ReuseMode mode_of(const ChatCommand& options) {
   return options.mode.value_or(saves ? ReuseMode::kAnchored : ReuseMode::kExact);
 }
 
-// The model's name, the tokens that its context may have, and how answers are computed.
+// Returns the model's name, the tokens that its context may have, and how answers are computed.
 std::string banner(const std::string& model, ReuseMode mode) {
   const std::filesystem::path path(model);
   std::string text = path.has_filename() ? path.filename().string() : model;

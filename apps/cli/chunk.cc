@@ -105,7 +105,7 @@ CLI::App* add_command(const CommandParent& parent, const char* name, const char*
   return command;
 }
 
-// Options of a command.
+// Declares options of a command.
 template <class Options>
 std::shared_ptr<Options> options_of(CLI::App& command, const CommandParent& parent) {
   auto options = std::make_shared<Options>();
@@ -124,7 +124,7 @@ struct AddOptions {
   ChunkContent chunk;
 };
 
-// Text, what stands in a file, or token ids.
+// Returns text, what stands in a file, or token ids.
 Result<Prompt> content_of(const AddOptions& options) {
   const int given = static_cast<int>(options.text.has_value()) +
                     static_cast<int>(options.file.has_value()) +
@@ -142,7 +142,7 @@ Result<Prompt> content_of(const AddOptions& options) {
   return Prompt(options.text.value_or(""));
 }
 
-// Id of the system chunk that --anchor names, "" for --no-anchor.
+// Returns the id of the system chunk that --anchor names, "" for --no-anchor.
 Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
                                              const AddOptions& options) {
   if (!options.anchor && !options.no_anchor) {
@@ -287,7 +287,7 @@ Status delete_chunk(ScriptSession& session, const OneOptions& options) {
   return confirm({{"chunk_id", chunk.chunk_id}, {"deleted", deleted}}, options.format);
 }
 
-// A command on one chunk.
+// Declares a command on one chunk.
 void declare_one(const CommandParent& parent, const char* name, const char* help,
                  Status (*work)(ScriptSession&, const OneOptions&)) {
   CLI::App* command = add_command(parent, name, help);

@@ -42,7 +42,7 @@ std::string long_name(const CLI::Option& option) {
   return option.get_lnames().empty() ? "" : "--" + option.get_lnames().front();
 }
 
-// The values that an option takes, where they are a list of words: "text|json".
+// Returns the values that an option takes, where they are a list of words: "text|json".
 std::vector<std::string> choices(const CLI::Option& option) {
   std::vector<std::string> words;
   const std::string& text = option.get_option_text();
@@ -78,12 +78,12 @@ std::vector<std::string> words_of(const Completed& command) {
   return words;
 }
 
-// A branch of a `case` of bash and zsh.
+// Returns a branch of a `case` of bash and zsh.
 std::string branch(const std::string& pattern, const std::string& offer) {
   return "    \"" + pattern + "\") offer=\"" + offer + "\" ;;\n";
 }
 
-// Values, by the command and the option before.
+// Returns values, by the command and the option before.
 std::string values_by_option(const std::vector<Completed>& all) {
   std::string text;
   for (const Completed& command : all) {
@@ -111,7 +111,8 @@ std::string words_by_path(const std::vector<Completed>& all) {
   return text;
 }
 
-// The part that bash and zsh share: which command stands on the line, and what may follow it.
+// Returns the part that bash and zsh share: which command stands on the line, and what may follow
+// it.
 std::string shell_function(const std::vector<Completed>& all) {
   return "_quire_offer() {  # the word before, then the words of the line; sets offer\n"
          "  local before=$1 command= next word\n"
@@ -156,7 +157,7 @@ std::string zsh_script(const std::vector<Completed>& all) {
          "[ \"$funcstack[1]\" = _quire ] && _quire \"$@\" || compdef _quire quire\n";
 }
 
-// In single quotes of fish.
+// Returns the text in single quotes of fish.
 std::string in_quotes(std::string text) {
   for (std::size_t at = 0; (at = text.find_first_of("'\\", at)) != std::string::npos; at += 2) {
     text.insert(at, "\\");
@@ -164,7 +165,7 @@ std::string in_quotes(std::string text) {
   return "'" + text + "'";
 }
 
-// The condition under which fish offers what follows `path`.
+// Returns the condition under which fish offers what follows `path`.
 std::string condition(const Completed& command) {
   if (command.path.empty()) {
     return " -n __fish_use_subcommand";

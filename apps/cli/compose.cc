@@ -25,7 +25,7 @@ namespace {
 
 constexpr double kBlendShare = 0.15;  // of mode blend where none is given, as in Python
 
-// All of `text`, a share; nullopt for anything else.
+// Returns all of `text` as a share; nullopt for anything else.
 std::optional<double> parse_share(const std::string& text) {
   double share = 0;
   const char* const end = text.data() + text.size();

@@ -25,7 +25,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Where huggingface_hub keeps what it has downloaded.
+// Returns the folder where huggingface_hub keeps what it has downloaded.
 fs::path cache_folder() {
   for (const char* const name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (const std::string folder = variable(name); !folder.empty()) {

@@ -27,13 +27,14 @@ namespace json = boost::json;
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// The members of an object of the report; none of one that a model which does not load lacks.
+// Returns the members of an object of the report; none of one that a model which does not load
+// lacks.
 json::object members(const json::value& report, std::string_view name) {
   const json::value* const found = report.as_object().if_contains(name);
   return found != nullptr && found->is_object() ? found->as_object() : json::object();
 }
 
-// The report as people read it: bytes in units, and how many tokens of KV fit in a GiB.
+// Returns the report as people read it: bytes in units, and how many tokens of KV fit in a GiB.
 json::value for_people(json::value report) {
   json::object& top = report.as_object();
   json::object weights = members(report, "weight_bytes");

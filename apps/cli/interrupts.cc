@@ -10,7 +10,7 @@
 namespace quire::cli {
 namespace {
 
-// SIGINT, and SIGUSR1 by which the destructor wakes the watcher.
+// Returns SIGINT, and SIGUSR1 by which the destructor wakes the watcher.
 sigset_t watched_signals() {  // NOLINT(misc-include-cleaner): the type comes with <signal.h>
   sigset_t signals;
   sigemptyset(&signals);

@@ -56,8 +56,8 @@ Lines up_to(int count) {
   return lines;
 }
 
-// Opened to write at its end: a file that only the user reads, made when it is not there. Negative
-// if it cannot be.
+// Opens a file that only the user reads, to write at its end. Makes it when it is not there.
+// Returns a negative number if it cannot.
 int open_private(const std::string& path) {
   const int file =
       open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
@@ -84,7 +84,7 @@ bool append(const Lines& lines, const std::string& path) {
   return std::fclose(file) == 0 && written;
 }
 
-// Where history stays; "" if it cannot stay.
+// Returns the file where history stays; "" if it cannot stay.
 std::string history_file() {
   namespace fs = std::filesystem;
   const char* state = std::getenv("XDG_STATE_HOME");
@@ -199,7 +199,7 @@ struct LineReader::Editor {
     return CC_REFRESH;
   }
 
-  // libedit's source of characters: 1 with a character, 0 at the end of input or a Ctrl-C.
+  // Reads a character for libedit: 1 with a character, 0 at the end of input or a Ctrl-C.
   static int read_character(EditLine* editor, wchar_t* out) {
     const Editor& self = of(editor);
     std::mbstate_t state{};
@@ -229,8 +229,8 @@ struct LineReader::Editor {
     }
   }
 
-  // Also in the file, where it is as soon as it was entered: a session may be killed, and several
-  // may write.
+  // Remembers the line, also in the file, as soon as it was entered: a session may be killed, and
+  // several may write.
   void remember(const std::string& line) const {
     HistEvent event;
     const bool is_new = history(lines.get(), &event, H_ENTER, line.c_str()) > 0;
@@ -241,7 +241,7 @@ struct LineReader::Editor {
     }
   }
 
-  // Anew, with the lines that were loaded of it.
+  // Begins the file anew, with the lines that were loaded of it.
   void begin_file() const {
     const std::string begun = file + ".new";
     std::remove(begun.c_str());

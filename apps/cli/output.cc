@@ -58,7 +58,7 @@ bool is_flat(const json::array& items) {
 
 void append_listing(const json::value& value, std::size_t indent, std::string& out);
 
-// The part of a member or item behind its name: on the same line when it fits there.
+// Appends the part of a member or item behind its name: on the same line when it fits there.
 void append_nested(const json::value& value, std::size_t indent, std::string& out) {
   const json::array* items = value.if_array();
   if (is_scalar(value) || (items != nullptr && is_flat(*items))) {

@@ -32,15 +32,15 @@
 namespace quire::cli {
 namespace {
 
-// Words that leave without a slash, as people type them.
+// Returns whether `line` is a word that leaves without a slash, as people type them.
 bool means_exit(std::string_view line) {
   return line == "q" || line == "quit" || line == "exit" || line == "bye";
 }
 
 constexpr std::string_view kQuotes = "\"\"\"";
 
-// Where a text in """ begins in `line`: at its beginning or behind a blank of a command. npos
-// without one.
+// Returns where a text in """ begins in `line`: at its beginning or behind a blank of a command.
+// npos without one.
 std::size_t opening_quotes(std::string_view line) {
   const std::size_t start = line.find_first_not_of(kBlanks);
   const std::size_t quotes = line.find(kQuotes);
@@ -60,7 +60,7 @@ bool close_quotes(std::string& line) {
   return closes;
 }
 
-// Tokens of the items that will have to be computed.
+// Counts tokens of the items that will have to be computed.
 std::int64_t missing_tokens(const std::vector<ReusePart>& parts) {
   std::int64_t tokens = 0;
   for (const ReusePart& part : parts) {

@@ -240,7 +240,7 @@ Status clear_conversation(Repl& repl, bool disk) {
   return print("cleared " + counted(cleared, "item") + "\n");
 }
 
-// The item again, with what was said of its retention.
+// Adds the item again, with what was said of its retention.
 Status add_again(Repl& repl, const ContextItem& item) {
   const Prompt content = item.text.empty() ? Prompt(item.token_ids) : Prompt(item.text);
   QUIRE_TRY(const std::string id,

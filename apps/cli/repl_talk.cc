@@ -64,7 +64,7 @@ Status outputs(Repl& repl, const Arguments& /*arguments*/) {
   return print(item_table(items, repl.colours()));
 }
 
-// The id of the output that `name` means.
+// Returns the id of the output that `name` means.
 Result<std::string> find_output(Repl& repl, const std::string& name) {
   QUIRE_TRY(const ContextItem item, repl.context().show(name));
   if (item.kind != ItemKind::kOutput) {

@@ -106,7 +106,7 @@ Result<std::string> piped_text() {
   return read_prompt("-");
 }
 
-// The text of the prompt; what is piped in stands behind one that is given.
+// Returns the text of the prompt; what is piped in stands behind one that is given.
 Result<std::string> prompt_text(const RunOptions& options) {
   const std::string file = options.prompt_file.value_or("-");
   if (!options.prompt && file == "-") {
@@ -292,7 +292,7 @@ int run_prompt(const RunOptions& options) {
   return generation.ok() ? finish(options, *generation) : fail(generation.error());
 }
 
-// Chunks of a store in place of a prompt, with how they are composed.
+// Declares the options of chunks of a store in place of a prompt.
 void declare_chunks(CLI::App& command, RunOptions& options) {
   CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
   CLI::Option* store = command.get_option("--store")->description("directory where chunks live");

@@ -85,7 +85,7 @@ Status print_table(const std::vector<std::vector<std::string>>& rows) {
   return print(text);
 }
 
-// "0.77"; "-" where there is none.
+// Returns "0.77", or "-" where there is none.
 std::string shown_ratio(double ratio) {
   std::array<char, 8> text{};
   const auto end = std::to_chars(text.begin(), text.end(), ratio, std::chars_format::fixed, 2).ptr;

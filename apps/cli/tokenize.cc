@@ -42,8 +42,8 @@ std::string_view without_incomplete(std::string_view text) {
   return text;
 }
 
-// The text that each token adds to those before it. A character of several tokens stands at its
-// last one, the others have "".
+// Returns the text that each token adds to those before it. A character of several tokens stands at
+// its last one, the others have "".
 Result<std::vector<std::string>> texts_of(const Tokenizer& tokenizer,
                                           const std::vector<TokenId>& ids) {
   constexpr std::size_t kBefore = 8;  // tokens that can matter for the text of the next

@@ -31,7 +31,7 @@ bool is_of_chat(const CLI::App& command) {
   return parent != nullptr && parent->get_name() == kChatName;
 }
 
-// "quire chunk add", "/add"
+// Returns a path such as "quire chunk add" or "/add".
 std::string path_of(const CLI::App& command) {
   const CLI::App* const parent = command.get_parent();
   const std::string before = parent == nullptr ? "" : path_of(*parent);
@@ -39,7 +39,7 @@ std::string path_of(const CLI::App& command) {
   return before + (apart ? " " : "") + command.get_name();
 }
 
-// "ID...", "--off"; an option with a value as a chat takes it too: "name=NAME"
+// Returns "ID..." or "--off"; an option with a value as a chat takes it too: "name=NAME"
 std::string word_of(const CLI::Option& option) {
   if (option.get_positional()) {
     return option.get_name(true) + (option.get_items_expected_max() > 1 ? "..." : "");

@@ -75,7 +75,7 @@ Result<GenerationOutput> ask(LLM& llm, const Context& context, const Question& q
                   context.variables_json());
 }
 
-// The KV of the context alone, as the first question would leave it.
+// Computes the KV of the context alone, as the first question would leave it.
 Status read_context(LLM& llm, const Context& context, Measured& measured) {
   QUIRE_TRY(const quire::Tokenizer tokenizer, llm.tokenizer());
   QUIRE_TRY(

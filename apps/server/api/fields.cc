@@ -172,7 +172,7 @@ Check check_value(const FieldRule& rule, json::value& value, const std::string& 
   return passed();
 }
 
-// True when the value of a field that is refused is the one that changes nothing.
+// Returns true when the value of a field that is refused is the one that changes nothing.
 bool is_only(const FieldRule& rule, const json::value& value) {
   return rule.only[0] != '\0' && value == json::parse(rule.only);
 }

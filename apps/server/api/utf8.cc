@@ -7,7 +7,7 @@
 namespace quire::server {
 namespace {
 
-// Length of the well-formed character at the beginning, or 0.
+// Returns the length of the well-formed character at the beginning, or 0.
 std::size_t character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const std::size_t length = first < 0x80   ? 1

@@ -51,7 +51,7 @@ Status check_ranges(const Config& config) {
   return {};
 }
 
-// "http://app.example:8080", without a path.
+// Returns whether `text` is such as "http://app.example:8080", without a path.
 bool is_origin(std::string_view text) {
   const std::size_t scheme = text.find("://");
   if (text == "*") {

@@ -48,7 +48,7 @@ const char* name_of_level(LogLevel level) {
   return kNames[static_cast<std::uint8_t>(level)];
 }
 
-// "2026-11-29T13:05:01.250Z"
+// Returns the time such as "2026-11-29T13:05:01.250Z".
 std::string timestamp() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);

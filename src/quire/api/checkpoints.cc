@@ -35,7 +35,7 @@ struct CheckpointManager::Impl {
     }
   }
 
-  // One call at a time, and none once the LLM is closed.
+  // Makes one call at a time, and none once the LLM is closed.
   template <class Call>
   auto run(Call call) -> decltype(call(std::declval<runtime::Runtime&>())) {
     QUIRE_TRY(const auto runtime, llm->open());

@@ -104,7 +104,8 @@ std::vector<ChunkContent> contents_of(const ChunkedPrompt& prompt, const Composi
   return chunks;
 }
 
-// ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails later.
+// Does ChunkedLLM::generate; `taken` gets what was registered and computed, also when it fails
+// later.
 Result<RegisteredGeneration> generate_registered(
     const Service& service, const ChunkedPrompt& prompt, const CompositionSpec& how,
     chunks::ComposedRun run, chunks::TakenChunks& taken, const Interrupt& interrupted) {
@@ -162,7 +163,7 @@ Result<RegisteredGeneration> generate_registered(
                               .context_ids = spec.context_chunk_ids};
 }
 
-// ChunkedLLM::explain of a composition some of whose chunks have gone.
+// Does ChunkedLLM::explain of a composition some of whose chunks have gone.
 std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpec& spec) {
   std::vector<std::string> ids = spec.context_chunk_ids;
   ids.insert(ids.begin(), spec.system_chunk_id);

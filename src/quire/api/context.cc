@@ -63,7 +63,7 @@ struct ContextManager::Impl {
                : Status();
   }
 
-  // One call at a time, and none once the LLM is closed.
+  // Makes one call at a time, and none once the LLM is closed.
   template <class Call>
   auto run(Call call) -> decltype(call(std::declval<contexts::Context&>())) {
     QUIRE_TRY([[maybe_unused]] const auto runtime, llm->open());
@@ -71,7 +71,7 @@ struct ContextManager::Impl {
     const std::lock_guard lock(mutex);
     return call(*context);
   }
-  // Also once the LLM is closed, and while the context is answering here.
+  // Makes a call also once the LLM is closed, and while the context is answering here.
   template <class Call>
   auto look(Call call) const -> Result<decltype(call(std::declval<const contexts::Context&>()))> {
     QUIRE_TRY_STATUS(llm->home.check());

@@ -110,7 +110,8 @@ Result<std::map<std::uint64_t, StateRef>::iterator> find_mark(Sequence::Impl& se
   return found;
 }
 
-// Tokens of the runs whose KV is used as it is: where nothing follows, the last one is computed.
+// Counts tokens of the runs whose KV is used as it is. Where nothing follows, the last one is
+// computed.
 std::int64_t reused_tokens(const BlockList& existing, std::span<const TokenId> new_tokens) {
   return std::max<std::int64_t>(0, existing.num_tokens() - (new_tokens.empty() ? 1 : 0));
 }

@@ -126,7 +126,7 @@ struct Store::Impl {
     }
   }
 
-  // kClosed in a forked child, for which SQLite has no connection. Every call asks first.
+  // Returns kClosed in a forked child, for which SQLite has no connection. Every call asks first.
   [[nodiscard]] Status check_home() const {
     return home.check("the store", "must not use its index: open the store again there");
   }

@@ -52,7 +52,7 @@ Result<text::RenderedPrompt> render(const engine::TextBundle& text, std::string_
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// The byte that a spelling such as "<0x0A>" stands for.
+// Returns the byte that a spelling such as "<0x0A>" stands for.
 std::optional<std::string> bytes_of_fallback(std::string_view spelling) {
   unsigned char byte = 0;
   if (spelling.size() != 6 || !spelling.starts_with("<0x") || !spelling.ends_with('>')) {

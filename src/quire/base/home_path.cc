@@ -11,7 +11,7 @@
 namespace quire::base {
 namespace {
 
-// "" for a user whom the system does not know.
+// Returns "" for a user whom the system does not know.
 std::string home_folder() {
   if (const char* const home = std::getenv("HOME"); home != nullptr && *home != '\0') {
     return home;

@@ -176,7 +176,7 @@ std::vector<std::int32_t> explicit_tokens(const Blend& how, const Contexts& cont
   return {chosen.begin(), chosen.end()};
 }
 
-// The first tokens of every context, one after the other in turn.
+// Scores the first tokens of every context highest, one after the other in turn.
 std::vector<double> first_scores(const Contexts& contexts) {
   std::vector<double> scores;
   scores.reserve(contexts.tokens.size());
@@ -289,7 +289,8 @@ class Blender {
     return status;
   }
 
-  // How far V of the first mixed layer is from what is stored, when everything before is in sight.
+  // Measures how far V of the first mixed layer is from what is stored, when everything before is
+  // in sight.
   [[nodiscard]] Result<std::vector<double>> value_deviations() {
     if (context_.decoder.config().layers <= kFirstMixedLayer || contexts_.empty()) {
       return std::vector<double>(contexts_.size());
@@ -366,7 +367,7 @@ class Blender {
     return scores;
   }
 
-  // Where each run's tokens stand in `scores`; runs that are no contexts have none.
+  // Returns the part of `scores` of each run's tokens; runs that are no contexts have none.
   [[nodiscard]] std::vector<std::span<double>> mass_of(std::span<const kv::RunView> runs,
                                                        std::vector<double>& scores) const {
     std::vector<std::span<double>> mass(runs.size());
@@ -381,7 +382,7 @@ class Blender {
     return mass;
   }
 
-  // Segments in which the chosen tokens may be written.
+  // Derives segments in which the chosen tokens may be written.
   [[nodiscard]] Result<BlendResult> derive(std::span<const std::int32_t> chosen) {
     BlendResult result{.uses = composition_.uses()};
     auto next = chosen.begin();
@@ -414,7 +415,7 @@ class Blender {
     return contexts_[static_cast<std::size_t>(index)];
   }
 
-  // Earlier rows first, so that later ones find their KV.
+  // Computes earlier rows first, so that later ones find their KV.
   [[nodiscard]] Status compute(std::span<const kv::SegmentUse> uses,
                                std::span<const std::int32_t> chosen) {
     QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(uses));

@@ -31,7 +31,7 @@ namespace quire::chunks {
 
 namespace {
 
-// 128 bits of chance.
+// Returns 128 bits of chance.
 std::string make_nonce() {
   std::random_device chance;
   return base::str_cat(chance(), ".", chance(), ".", chance(), ".", chance());

@@ -175,7 +175,7 @@ Status ChunkPrefills::wait(std::span<const PendingPrefill> pending, const Interr
   return first_failure;
 }
 
-// KV of a BOS token that no KV of the tenant's chunks stands behind.
+// Drops KV of a BOS token that no KV of the tenant's chunks stands behind.
 void ChunkPrefills::drop_unused_bos(const std::string& salt) {
   const auto bos = bos_.find(salt);
   if (bos != bos_.end() && !core_.registry.variants().stands_behind(kv::kBosVariant, salt)) {

@@ -287,7 +287,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   return complete;
 }
 
-// Prefills for which room was set aside.
+// Starts prefills for which room was set aside.
 Status Composer::start_variants(std::span<const kv::VariantName> variants,
                                 CompositionAttempt& attempt) {
   Status failure;
@@ -310,7 +310,7 @@ Status Composer::start_variants(std::span<const kv::VariantName> variants,
   return failure;
 }
 
-// The KV that stands before contexts computed under a BOS token.
+// Starts computing the KV that stands before contexts computed under a BOS token.
 Status Composer::start_bos(const std::string& salt, CompositionAttempt& attempt) {
   const auto bos = core_.bos_token();
   if (!bos) {
@@ -357,7 +357,7 @@ Composer::ReuseByPart Composer::reuse_by_part(const kv::ResolvedComposition& com
   return parts;
 }
 
-// The request's sequence. Blending computes a part of the contexts again, here and now.
+// Makes the request's sequence. Blending computes a part of the contexts again, here and now.
 Result<SeqId> Composer::compose(const CompositionSpec& spec,
                                 const kv::ResolvedComposition& composition, ReuseByPart& parts,
                                 ReuseReport& reuse) {

@@ -182,7 +182,7 @@ class CompositionPreview::Foresight {
   std::set<kv::VariantName> read_, not_read_;  // KV that is; of the latter computing is faster
 };
 
-// A plain prompt, of which the prefix cache may have a part.
+// Describes a plain prompt, of which the prefix cache may have a part.
 void CompositionPreview::describe_exact(const kv::ResolvedComposition& composition,
                                         CompositionInfo& info) const {
   const kv::Ledger& ledger = core_.ledger();
@@ -205,8 +205,8 @@ void CompositionPreview::describe_exact(const kv::ResolvedComposition& compositi
   info.new_blocks = info.num_blocks - match.blocks;
 }
 
-// Chunks with KV of their own. Missing KV is computed once, at its first place, all of it before
-// blend computes some again.
+// Describes chunks with KV of their own. Missing KV is computed once, at its first place, all of it
+// before blend computes some again.
 void CompositionPreview::describe_composed(const kv::ResolvedComposition& composition,
                                            const Foresight& foresight,
                                            CompositionInfo& info) const {

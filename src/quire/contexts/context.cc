@@ -107,7 +107,7 @@ Status check(const ContextOptions& options) {
   return engine::SessionService::check_salt("salt", options.salt);
 }
 
-// One that cannot be written is read, unless everything is to be saved.
+// Opens the store. One that cannot be written is read, unless everything is to be saved.
 Result<kv_store::Store> open_store(const ContextOptions& options) {
   auto store = kv_store::Store::open(options.store, {.max_bytes = options.max_store_bytes,
                                                      .write = {.compress = options.compress}});

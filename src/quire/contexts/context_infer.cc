@@ -106,7 +106,7 @@ Result<Context::Turn> Context::make_turn(runtime::Runtime& runtime,
   return turn;
 }
 
-// An item that has seen `before`.
+// Makes an item that has seen `before`.
 Item Context::make_item(runtime::Runtime& runtime, ItemKind kind, std::vector<TokenId> tokens,
                         std::span<Item* const> before) const {
   Item item;
@@ -157,7 +157,7 @@ Result<Context::Generated> Context::generate(runtime::Runtime& runtime,
   return Generated{.output = std::move(output), .state = std::move(*next)};
 }
 
-// Until the request has ended; hands out text that was not handed out before.
+// Waits until the request has ended. Hands out text that was not handed out before.
 Status Context::attend(runtime::Runtime& runtime, engine::Channel& channel, Asking& asking) {
   const ContextFollow& follow = asking.follow;
   const bool polls = asking.interrupted || follow.stop;
@@ -216,7 +216,7 @@ Result<ContextAnswer> Context::keep_turn(std::optional<Item> user, Item output,
   return answer;
 }
 
-// The user's turn, with its KV behind `runs`.
+// Prefills the user's turn, whose KV stands behind `runs`.
 Result<Item> Context::prefill_turn(runtime::Runtime& runtime, const Turn& turn,
                                    std::span<Item* const> before,
                                    std::span<const sequences::BlockRun> runs,

@@ -47,7 +47,7 @@ std::string to_json(const Item& item) {
                                               {"borrows", item.borrows}}));
 }
 
-// The list under `key`; kCorrupt when it is anything else.
+// Returns the list under `key`; kCorrupt when it is anything else.
 template <class T>
 Result<std::vector<T>> list_of(base::JsonView object, std::string_view key) {
   const base::JsonView list = object.find(key);
@@ -234,7 +234,7 @@ Result<bool> Context::end_reading(const Arriving& arriving, const Interrupt& int
   return all_right;
 }
 
-// An item that an earlier process has saved, by id, the beginning of it, or name.
+// Adds an item that an earlier process has saved, found by id, the beginning of it, or name.
 Result<Item*> Context::add_saved(runtime::Runtime& runtime, const std::string& name) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(

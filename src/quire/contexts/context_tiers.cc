@@ -104,7 +104,7 @@ Status Context::with_room(runtime::Runtime& runtime, const std::function<Status(
   return done;
 }
 
-// False when there is nothing that may go.
+// Returns false when there is nothing that may go.
 Result<bool> Context::make_room(runtime::Runtime& runtime) {
   Item* const first = first_to_go([&](const Item& item) {
     const bool needed = item.info.active || item.used > work_began_;

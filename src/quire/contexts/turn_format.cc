@@ -30,7 +30,7 @@ std::string rendered(const engine::TextBundle& text, base::Json messages, bool g
   return prompt.ok() ? prompt->text() : "";
 }
 
-// Text of the template's own.
+// Encodes text of the template's own.
 std::vector<TokenId> encode(const engine::TextBundle& text, std::string written) {
   if (written.empty()) {
     return {};
@@ -40,7 +40,7 @@ std::vector<TokenId> encode(const engine::TextBundle& text, std::string written)
   return ids.ok() ? std::move(ids).value() : std::vector<TokenId>();
 }
 
-// Before any text: as the template begins, without one as the tokenizer does.
+// Finds the BOS token before any text: as the template begins, without one as the tokenizer does.
 std::optional<TokenId> find_bos(const engine::TextBundle& text, const std::string& asked) {
   const std::optional<TokenId> bos = text.tokenizer.bos_token_id();
   const auto plain = text.tokenizer.encode("");

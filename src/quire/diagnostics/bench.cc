@@ -137,7 +137,7 @@ Result<std::vector<GenerationOutput>> Bench::generate(std::vector<std::vector<To
   return outputs;
 }
 
-// `depth` ids whose KV is in the cache, whole blocks; those of another index are others.
+// Returns `depth` ids whose KV is in the cache, whole blocks; those of another index are others.
 Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth, std::int32_t index) {
   const std::int32_t block = options_.llm.block_tokens;
   const std::int32_t whole = depth / block * block;

@@ -36,7 +36,7 @@ struct Matrix {
   double columns, depth;
 };
 
-// The four matrices of a layer, as the decoder multiplies them.
+// Returns the four matrices of a layer, as the decoder multiplies them.
 std::array<Matrix, 4> layer_matrices(const model::ModelConfig& config) {
   const double hidden = config.hidden_size;
   const double queries = static_cast<double>(config.heads) * config.head_dim;

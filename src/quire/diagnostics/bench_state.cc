@@ -34,7 +34,7 @@ Status outcome(const Result<T>& result) {
   return result.ok() ? Status() : result.error();
 }
 
-// Seconds of `call` and of dropping the Result that it returns, or its error.
+// Returns the seconds of `call` and of dropping the Result that it returns, or its error.
 template <class Call>
 Result<double> seconds_of(Call call) {
   const auto start = engine::Clock::now();
@@ -42,7 +42,7 @@ Result<double> seconds_of(Call call) {
   return base::seconds_since(start);
 }
 
-// The median of what `round` returns, seconds; its first error.
+// Returns the median of what `round` returns, seconds; its first error.
 template <class Round>
 Result<double> median_of_rounds(Round round) {
   std::vector<double> seconds;

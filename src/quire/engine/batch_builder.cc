@@ -26,8 +26,9 @@ bool same_run(const kv::RunView& a, const kv::RunView& b) {
   return a.num_tokens == b.num_tokens && a.rank == b.rank && std::ranges::equal(a.blocks, b.blocks);
 }
 
-// The order in which a row's sealed runs are merged. No two of one row have the same rank, tokens
-// and occurrence, so where blocks lie decides only which rows of several requests stand together.
+// Returns the key by which a row's sealed runs are merged. No two of one row have the same rank,
+// tokens and occurrence, so where blocks lie decides only which rows of several requests stand
+// together.
 auto merge_key(const kv::RunView& view, std::int32_t occurrence) {
   return std::tuple(view.rank, view.num_tokens, occurrence, view.blocks.front());
 }
@@ -49,7 +50,7 @@ void BatchBuilder::clear() {
   logit_ranges_.clear();
 }
 
-// An entry over `view`; its rows are added next.
+// Adds an entry over `view`; its rows are added next.
 void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
   spans_.push_back({.first_block = blocks_.size(),
                     .num_blocks = view.blocks.size(),
@@ -59,8 +60,8 @@ void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
   std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
 }
 
-// Rows of the last entry. They see all of the run, or, as tokens of the run, what is not behind
-// them.
+// Adds rows of the last entry. They see all of the run, or, as tokens of the run, what is not
+// behind them.
 void BatchBuilder::add_rows(const kv::RunView& view, Rows rows, bool causal) {
   spans_.back().num_rows += static_cast<std::size_t>(rows.count);
   for (std::int32_t i = 0; i < rows.count; ++i) {
@@ -84,7 +85,7 @@ void BatchBuilder::add_sealed(std::span<const kv::RunView> views, Rows rows) {
   }
 }
 
-// One entry for each run in use, whoever uses it.
+// Makes one entry for each run in use, whoever uses it.
 void BatchBuilder::share_sealed() {
   std::ranges::sort(sealed_, {}, [](const SealedUse& use) {
     return std::pair(merge_key(use.view, use.occurrence), use.rows.first);
@@ -151,8 +152,8 @@ bool BatchBuilder::share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                             open_[b].blocks.subspan(begin, count));
 }
 
-// Those of `range` from the place `lead` on that share the piece with the run there: a range of
-// their own, behind all others.
+// Takes those of `range` from the place `lead` on that share the piece with the run there. They
+// become a range of their own, behind all others.
 BatchBuilder::OpenRange BatchBuilder::take_group(std::size_t lead, OpenRange range,
                                                  std::int32_t piece, std::int32_t block_tokens) {
   const OpenPlace first = open_order_[lead];

@@ -38,7 +38,7 @@ Status check_name(std::string_view option, const std::string& value,
           base::str_cat(option, " must be one of ", list, ", not ", base::quoted(value))};
 }
 
-// "cuda" or "cuda:N".
+// Returns whether `device` is "cuda" or "cuda:N".
 bool names_cuda(std::string_view device) {
   constexpr std::string_view kName = "cuda";
   if (!device.starts_with(kName)) {

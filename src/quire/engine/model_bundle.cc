@@ -51,7 +51,7 @@ bool is_gguf(const std::string& located) {
   return !fs::is_directory(located, failure);
 }
 
-// The file's text, or "" when there is no such file.
+// Returns the file's text, or "" when there is no such file.
 Result<std::string> read_optional(const fs::path& path) {
   std::error_code failure;
   if (!fs::exists(path, failure)) {
@@ -112,7 +112,7 @@ std::string spelling(const text::Tokenizer& tokenizer, std::optional<TokenId> id
   return token.ok() ? std::move(token).value() : std::string();
 }
 
-// Why there is a template that cannot be read; "" if it can, or is not there.
+// Says why there is a template that cannot be read; "" if it can, or is not there.
 std::string parse_template(const std::string& source, std::optional<text::ChatTemplate>& parsed) {
   if (source.empty()) {
     return "";
@@ -125,7 +125,7 @@ std::string parse_template(const std::string& source, std::optional<text::ChatTe
   return "";
 }
 
-// Why there is no main template.
+// Says why there is no main template.
 std::string without_template(const TemplateSources& sources) {
   if (sources.named.empty()) {
     return "the model has no chat template";
@@ -165,12 +165,12 @@ Result<std::shared_ptr<TextBundle>> text_of_gguf(const weights::GgufFile& file) 
   return make_text(std::move(tokenizer), sources);
 }
 
-// A message that begins with the name of a file, with the folder before it.
+// Returns a message that begins with the name of a file, with the folder before it.
 std::string in_folder(const fs::path& folder, std::string_view message) {
   return base::str_cat((folder / "").string(), message);
 }
 
-// The file of a folder for which its tokenizer could not be read.
+// Returns the file of a folder for which its tokenizer could not be read.
 Result<const char*> broken_file(const fs::path& folder) {
   constexpr const char* kConfig = "tokenizer_config.json";
   constexpr const char* kMap = "special_tokens_map.json";
@@ -186,7 +186,7 @@ Result<const char*> broken_file(const fs::path& folder) {
   return fs::exists(folder / "tokenizer.json", failure) ? "tokenizer.json" : "tokenizer.model";
 }
 
-// `error` with the path of the file that it is about before it, unless it says one.
+// Returns `error` with the path of the file that it is about before it, unless it says one.
 Error naming(const fs::path& folder, Error error) {
   if (error.message.find(folder.string()) != std::string::npos) {
     return error;
@@ -392,7 +392,8 @@ Result<Source> open_source(const std::string& model) {
   return Source{std::move(model_files), std::move(config)};
 }
 
-// The tokens that end an answer: all that a source calls the end of a text, a turn or a message.
+// Returns the tokens that end an answer: all that a source calls the end of a text, a turn or a
+// message.
 std::vector<TokenId> ends_of_text(const model::ModelConfig& config, const TextBundle* text) {
   std::vector<TokenId> ids = config.eos_token_ids;
   const auto add = [&](std::optional<TokenId> id) {

@@ -62,7 +62,8 @@ std::string key_of(const WeightsCache::Model& model) {
   return base::to_hex(hasher.finish());
 }
 
-// A folder that cannot be made, read or written to: everything else is the user's mistake.
+// Returns whether a folder cannot be made, read or written to. Everything else is the user's
+// mistake.
 bool is_refused_by_system(const Error& error) {
   return error.code == ErrorCode::kIo || error.code == ErrorCode::kNotFound;
 }

@@ -109,7 +109,7 @@ std::optional<double> as_number(const weights::GgufValue& value) {
   return number == nullptr ? std::nullopt : std::optional(*number);
 }
 
-// " = 0.5" for a number, a flag or a text; "" for a list.
+// Returns " = 0.5" for a number, a flag or a text; "" for a list.
 std::string shown(const weights::GgufValue& value) {
   if (const auto number = as_number(value)) {
     return base::str_cat(" = ", *number);
@@ -129,7 +129,7 @@ struct Metadata {
   [[nodiscard]] std::string key(std::string_view name) const { return base::str_cat(prefix, name); }
   [[nodiscard]] bool has(std::string_view name) const { return file.find(key(name)) != nullptr; }
 
-  // A 32-bit count; an error when it is absent and the fallback negative.
+  // Returns a 32-bit count; an error when it is absent and the fallback negative.
   [[nodiscard]] Result<std::int32_t> count(std::string_view name, std::int64_t fallback) const {
     QUIRE_TRY(const std::int64_t value, file.get_int(key(name), fallback));
     if (value < 0 && !has(name)) {
@@ -174,7 +174,7 @@ Error without_embedding(const GgufFile& file, std::string_view name) {
   return {.code = ErrorCode::kCorrupt, .message = base::str_cat("tensor ", name, " is missing")};
 }
 
-// Keys that are implemented for one value. The layout of that name is the interleaved one.
+// Checks keys that are implemented for one value. The layout of that name is the interleaved one.
 Status check_fixed_keys(const Metadata& metadata, const Family& family) {
   constexpr std::string_view kInterleaved = "Meta AI original pth";
   const std::string causal = metadata.key("attention.causal");
@@ -234,7 +234,7 @@ Status check_attention_scale(const Metadata& metadata, const ModelConfig& config
   return {};
 }
 
-// The keys of the file. The size of a head that is not given comes from two of them.
+// Returns the keys of the file. The size of a head that is not given comes from two of them.
 FieldNames field_names(const Metadata& metadata) {
   const auto named = [&](std::string_view name) {
     return base::str_cat("GGUF key ", metadata.key(name));
@@ -300,7 +300,7 @@ void read_switches(const GgufFile& file, const Family& family, ModelConfig& conf
   }
 }
 
-// Values of a one-dimensional tensor of `expected` values; empty when there is none.
+// Reads values of a one-dimensional tensor of `expected` values; empty when there is none.
 Result<std::vector<double>> read_values(const GgufFile& file, std::string_view name,
                                         std::int32_t expected) {
   const TensorInfo* tensor = find_tensor(file, name);
@@ -387,7 +387,7 @@ Status add_end(std::string_view key, std::int64_t id, ModelConfig& config) {
   return {};
 }
 
-// The ends of a text, a turn and a message; the list is Ollama's.
+// Reads the ends of a text, a turn and a message; the list is Ollama's.
 Status read_ends(const GgufFile& file, ModelConfig& config) {
   for (const std::string_view key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                      "tokenizer.ggml.eom_token_id"}) {

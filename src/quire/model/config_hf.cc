@@ -52,7 +52,7 @@ void check_class(JsonView json, const Family& family, Refused& refused) {
   }
 }
 
-// A 32-bit integer; `fallback` for an absent field, an error when that is negative.
+// Returns a 32-bit integer; `fallback` for an absent field, an error when that is negative.
 Result<std::int32_t> get_count(JsonView json, std::string_view key, std::int64_t fallback) {
   QUIRE_TRY(const std::int64_t count, base::get_int(json, key, fallback));
   if (json.find(key).is_null() && fallback < 0) {
@@ -65,7 +65,7 @@ Result<std::int32_t> get_count(JsonView json, std::string_view key, std::int64_t
   return static_cast<std::int32_t>(count);
 }
 
-// The keys of the file. The size of a head that is not given comes from two of them.
+// Returns the keys of the file. The size of a head that is not given comes from two of them.
 FieldNames field_names(JsonView json) {
   const bool has_head_dim = !json.find("head_dim").is_null();
   return {.vocab_size = "\"vocab_size\"",
@@ -161,7 +161,7 @@ Result<std::vector<double>> get_doubles(JsonView json, std::string_view key) {
   return numbers;
 }
 
-// The block of rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
+// Returns the block of rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
 Result<JsonView> rope_block(JsonView json, Refused& refused) {
   for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
     const JsonView block = json.find(name);
@@ -194,7 +194,7 @@ Status read_scaling(JsonView block, RopeSpec& spec) {
   return {};
 }
 
-// The part of a head that rope turns: 1, or less where the family honours it.
+// Returns the part of a head that rope turns: 1, or less where the family honours it.
 Result<double> partial_factor(JsonView json, JsonView block, const Family& family,
                               Refused& refused) {
   QUIRE_TRY(double factor, base::get_double(json, "partial_rotary_factor", 1.0));

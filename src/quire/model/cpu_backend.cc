@@ -51,7 +51,7 @@ struct WindowPlan {
   kernels::RotaryTable query_rotary;  // rows as plan.query_positions
 };
 
-// Rows of fp32 that grow to the largest step and stay.
+// Returns rows of fp32 that grow to the largest step and stay.
 std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
   const auto size = static_cast<std::size_t>(rows * width);
   buffer.require(size);
@@ -230,7 +230,7 @@ const WindowPlan& CpuBackend::plan_for(std::size_t layer) const {
   });
 }
 
-// x [rows, inputs], normed where it must be, -> packed for the matrix
+// Packs x [rows, inputs], normed where it must be, for the matrix.
 void CpuBackend::pack(const kernels::PackedWeights& matrix, const Input& input) {
   const kernels::InputRows x{input.x, matrix.depth(), input.rows, matrix.depth()};
   if (input.norm.empty()) {
@@ -240,7 +240,7 @@ void CpuBackend::pack(const kernels::PackedWeights& matrix, const Input& input) 
   kernels::pack_normed_rows(context, matrix.format(), x, {input.norm, config.norm_epsilon}, packed);
 }
 
-// out [rows, outputs] = x [rows, inputs] times the matrix.
+// Computes out [rows, outputs] = x [rows, inputs] times the matrix.
 void CpuBackend::linear(const kernels::PackedWeights& matrix, const Input& input,
                         std::span<float> out, const kernels::Epilogue& epilogue, Stopwatch& watch) {
   watch.lap(timing.other);
@@ -249,7 +249,7 @@ void CpuBackend::linear(const kernels::PackedWeights& matrix, const Input& input
   watch.lap(timing.linear);
 }
 
-// x [T, H] -> qkv [T, Q + 2 K], the heads of q and k normed where the family does that.
+// Computes x [T, H] -> qkv [T, Q + 2 K], the heads of q and k normed where the family does that.
 void CpuBackend::project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
                          const QKV& to, Stopwatch& watch) {
   linear(layer.qkv.weights, {x, rows, layer.attention_norm}, to.q, {.bias = layer.qkv.bias}, watch);
@@ -261,7 +261,7 @@ void CpuBackend::project(const LayerWeights& layer, std::span<const float> x, st
   }
 }
 
-// q and the cache -> out [T, Q]
+// Computes q and the cache -> out [T, Q].
 void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float> out) {
   const WindowPlan& window = plan_for(call.index);
   const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
@@ -293,9 +293,9 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
   }
 }
 
-// x [T, H] += attention of one layer; the layer's keys and values of all rows are stored. In the
-// last layer x becomes [S, H]: from there on only rows of logits matter. False when the probe ends
-// the pass.
+// Computes x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
+// In the last layer x becomes [S, H]: from there on only rows of logits matter. False when the
+// probe ends the pass.
 bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[call.index];
   auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
@@ -351,7 +351,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
   return true;
 }
 
-// x [rows, H] += down(silu(gate(norm(x))) * up(norm(x)))
+// Computes x [rows, H] += down(silu(gate(norm(x))) * up(norm(x)))
 void CpuBackend::mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
                            Stopwatch& watch) {
   const Input input{x, rows, layer.mlp_norm};

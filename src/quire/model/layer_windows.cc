@@ -24,7 +24,7 @@ Result<std::int32_t> window_tokens(base::JsonView json, std::string_view key) {
   return static_cast<std::int32_t>(window);
 }
 
-// True for the layers that have the window.
+// Returns true for the layers that have the window.
 Result<std::vector<bool>> windowed_layers(base::JsonView json, bool use_window,
                                           std::int32_t layers) {
   std::vector<bool> windowed(static_cast<std::size_t>(layers));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
-// theta^(-2i / rotary_dim): the frequencies before any scaling.
+// Returns theta^(-2i / rotary_dim): the frequencies before any scaling.
 std::vector<double> plain_frequencies(const RopeSpec& spec) {
   std::vector<double> frequencies(static_cast<std::size_t>(spec.rotary_dim / 2));
   for (std::size_t i = 0; i < frequencies.size(); ++i) {

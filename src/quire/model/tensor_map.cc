@@ -27,7 +27,7 @@ namespace {
 
 using weights::TensorInfo;
 
-// Where an interleaved file keeps row `row` of a projection.
+// Returns the row at which an interleaved file keeps row `row` of a projection.
 std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
   const std::int64_t place = row % head_dim;
   const std::int64_t half = head_dim / 2;
@@ -58,7 +58,7 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
   }
 }
 
-// `count` rows of a matrix that lies in `all`, from row `first` on.
+// Returns `count` rows of a matrix that lies in `all`, from row `first` on.
 template <class T>
 std::span<T> rows_of(std::span<T> all, std::int64_t first, std::int64_t count, std::int64_t width) {
   return all.subspan(static_cast<std::size_t>(first * width),
@@ -84,7 +84,7 @@ Status check_shape(const TensorInfo& tensor, std::int64_t rows, std::int64_t dep
                         shape_text(tensor.shape), ", the config wants ", shape_text(wanted))};
 }
 
-// How the rows of a fused weight are shared among `count` tensors.
+// Returns the rows of each of `count` tensors that share a fused weight.
 std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role, std::int64_t rows,
                                      std::size_t count) {
   if (count == 1) {

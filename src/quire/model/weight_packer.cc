@@ -47,8 +47,8 @@ Status check_memory(const PackedWeights& weights) {
                .needed_bytes = static_cast<std::int64_t>(weights.size_bytes())};
 }
 
-// Where packed matrices lie: side by side, or one by one where a sink takes them and each is let
-// go.
+// Returns the storage of packed matrices: side by side, or one by one where a sink takes them and
+// each is let go.
 device::Arena storage_for(const WeightSink* sink) {
   constexpr std::size_t kChunkBytes = std::size_t{256} << 20;
   return device::Arena(sink == nullptr ? kChunkBytes : 0);
@@ -76,7 +76,7 @@ class Tally {
     return hand_on(id, values);
   }
 
-  // All are there: the layers' main format.
+  // Notes the layers' main format, once all are there.
   void finish() {
     report_.main_format =
         static_cast<WeightFormat>(std::ranges::max_element(layer_bytes_) - layer_bytes_.begin());

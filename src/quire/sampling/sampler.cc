@@ -25,7 +25,7 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// More likely first; the lower id first among equals.
+// Orders more likely ones first; the lower id first among equals.
 bool before(const std::pair<float, TokenId>& a, const std::pair<float, TokenId>& b) {
   return a.first > b.first || (a.first == b.first && a.second < b.second);
 }
@@ -127,7 +127,7 @@ constexpr std::size_t kBins = (std::bit_cast<std::uint32_t>(1.0F) >> kBinShift) 
 
 std::size_t bin_of(float weight) { return std::bit_cast<std::uint32_t>(weight) >> kBinShift; }
 
-// `sum` and the weights that are at least `min_weight`, one after the other.
+// Adds to `sum` the weights that are at least `min_weight`, one after the other.
 double add_weights(double sum, std::span<const float> weights, double min_weight) {
   for (const float weight : weights) {
     sum += weight >= min_weight ? weight : 0.0F;
@@ -135,8 +135,8 @@ double add_weights(double sum, std::span<const float> weights, double min_weight
   return sum;
 }
 
-// Where the running sum of the weights that are at least `min_weight` first exceeds `target`.
-// Precondition: the largest weight is 1 and min_weight is at most 1.
+// Returns where the running sum of the weights that are at least `min_weight` first exceeds
+// `target`. Precondition: the largest weight is 1 and min_weight is at most 1.
 std::size_t pick(std::span<const float> weights, double min_weight, double target) {
   double reached = 0;
   std::size_t last = 0;

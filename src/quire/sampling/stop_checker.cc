@@ -33,7 +33,7 @@ void StopChecker::advance(Pattern& pattern, char next) {
   pattern.matched += pattern.text[pattern.matched] == next ? 1 : 0;
 }
 
-// Where the earliest stop string that may still be completed begins in held_.
+// Returns where the earliest stop string that may still be completed begins in held_.
 std::size_t StopChecker::live_begin() const {
   std::size_t longest = 0;
   for (const auto& pattern : patterns_) {

@@ -16,9 +16,9 @@ namespace {
 constexpr std::size_t kLanes = 64;
 constexpr float kLowest = -86.0F;  // below it weights are 0
 
-// All ones where x is below `limit`, else 0; both negative, or x zero. The bits of negative numbers
-// grow as the numbers fall. Compared as integers of their size they need no branch, which keeps
-// compilers from using vectors.
+// Returns all ones where x is below `limit`, else 0; both negative, or x zero. The bits of negative
+// numbers grow as the numbers fall. Compared as integers of their size they need no branch, which
+// keeps compilers from using vectors.
 template <class Bits, class Float>
 [[gnu::always_inline]] inline Bits ones_below(Float x, Float limit) {
   return Bits{0} - Bits{std::bit_cast<Bits>(x) > std::bit_cast<Bits>(limit)};

@@ -50,7 +50,7 @@ class Planner {
                            : std::span<const TokenId>(queued.request.prompt);
   }
 
-  // Tokens whose KV is wanted, computed or not.
+  // Counts tokens whose KV is wanted, computed or not.
   [[nodiscard]] std::int32_t wanted_tokens(const QueuedRequest& queued) const {
     return std::min(static_cast<std::int32_t>(known_tokens(queued).size()), queued.total_tokens);
   }
@@ -101,8 +101,8 @@ class Planner {
     }
   }
 
-  // Blocks for the first `keep` if the KV of `dropped` were gone; false when one that got rows
-  // cannot have a single one of them.
+  // Fits blocks to the first `keep` if the KV of `dropped` were gone. Returns false when one that
+  // got rows cannot have a single one of them.
   bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
                   std::vector<PlannedRun>& runs) {
     share_rows(keep, runs);
@@ -173,7 +173,8 @@ class Planner {
     }
   }
 
-  // The cached prefix that it would find. A composition holds its segments already.
+  // Returns the cached prefix that the request would find. A composition holds its segments
+  // already.
   [[nodiscard]] kv::PrefixMatch known_kv(const QueuedRequest& waiting) const {
     const bool plain = !waiting.sequence || sequences_.is_plain(*waiting.sequence);
     if (!plain || !waiting.request.reuse) {
@@ -207,7 +208,7 @@ class Planner {
     return true;
   }
 
-  // A sequence that comes with KV of its own, whose last block may have to be copied.
+  // Admits a sequence that comes with KV of its own, whose last block may have to be copied.
   bool admit_fork(const QueuedRequest& waiting, SeqId id, StepPlan& plan) {
     const std::int32_t pending = pending_tokens(waiting);
     const std::int64_t missing =

@@ -58,7 +58,8 @@ Result<std::vector<TokenId>> BlockRuns::tokens_of(const BlockRun& run) const {
                           : Result<std::vector<TokenId>>(first(*chunk->tokens));
 }
 
-// Where the run's KV is. States are named as segments for it, which go to `named`.
+// Returns the segments that have the run's KV. States are named as segments for it, which go to
+// `named`.
 Result<SegmentUses> BlockRuns::segments_of(const BlockRun& run, SegmentUses& named) const {
   if (!run.chunk_id.empty()) {
     const kv::Chunk* chunk = chunks_.registry().find(run.chunk_id);
@@ -139,7 +140,7 @@ Result<BlockRun> BlockRuns::chunk_run(const std::string& chunk_id, const std::st
   });
 }
 
-// Everything of a tenant that has blocks of its own.
+// Returns everything of a tenant that has blocks of its own.
 std::vector<BlockRun> BlockRuns::known_runs(const std::string& salt) const {
   std::vector<BlockRun> runs;
   for (const kv::Chunk* chunk : chunks_.registry().list(salt)) {

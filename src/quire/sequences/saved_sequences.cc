@@ -114,7 +114,7 @@ Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t p
                         ", the model's context ends at ", engine_.model_config().context_text())};
 }
 
-// Room for the runs that the sequence was composed of.
+// Reserves room for the runs that the sequence was composed of.
 Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored) {
   for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
@@ -154,8 +154,9 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
   return made.ok() ? Result<Restored>(std::move(restored)) : made.error();
 }
 
-// Engine thread: the sequence, with room for its KV. KV that the prefix cache has of its own tokens
-// is there already, if it is the same. KV of another grade is composed, if only of its own run.
+// Makes the sequence, with room for its KV, on the engine thread. KV that the prefix cache has of
+// its own tokens is there already, if it is the same. KV of another grade is composed, if only of
+// its own run.
 Status SavedSequences::make_room(Restored& restored) {
   restored.ranges.clear();  // of a visit that was refused
   restored.there = {};

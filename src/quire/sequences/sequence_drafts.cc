@@ -119,8 +119,8 @@ SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
   return draft;
 }
 
-// The state's tokens and `tokens`, of which there is at least one. KV that the prefix cache knows
-// of them beyond the state's own is taken from there.
+// Returns the state's tokens and `tokens`, of which there is at least one. KV that the prefix cache
+// knows of them beyond the state's own is taken from there.
 SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const TokenId> tokens,
                                    const RequestOptions& options) {
   kv::Ledger& ledger = engine_.core().ledger;
@@ -142,7 +142,7 @@ SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const T
   return draft;
 }
 
-// The state's first `length` tokens, of which there is at least one.
+// Returns the state's first `length` tokens, of which there is at least one.
 Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t length) {
   kv::Sequences& sequences = engine_.core().ledger.sequences();
   const SequenceState& state = *from;

@@ -6,7 +6,7 @@
 
 namespace quire::sequences {
 
-// Any thread, the engine's too; does not wait.
+// Runs on any thread, the engine's too, and does not wait.
 SequenceState::~SequenceState() {
   if (const auto owner = engine.lock()) {
     task.front() = [raw = owner.get(), id = sequence] { raw->core().ledger.sequences().close(id); };

@@ -225,7 +225,7 @@ std::int32_t BpeModel::character_symbol(std::string_view piece, std::size_t begi
   return symbols_.find(spelling);
 }
 
-// A character without a symbol. Order and fusing of unknown tokens are those of the reference.
+// Adds a character without a symbol. Order and fusing of unknown tokens are those of the reference.
 void BpeModel::add_character(std::string_view spelling, std::vector<std::int32_t>& units,
                              std::optional<std::int32_t>& pending_unk) const {
   if (options_.byte_fallback) {
@@ -250,7 +250,7 @@ void BpeModel::add_character(std::string_view spelling, std::vector<std::int32_t
   }
 }
 
-// O(n^2) with tiny constants: ranks[i] is that of units i and i + 1.
+// Takes O(n^2) with tiny constants: ranks[i] is that of units i and i + 1.
 void BpeModel::merge_short(ModelScratch& scratch) const {
   auto& units = scratch.units;
   auto& ranks = scratch.ranks;
@@ -291,8 +291,8 @@ bool BpeModel::rank_symbol(ModelScratch& scratch, std::int32_t at) const {
   return pair != nullptr;
 }
 
-// O(n log n) over a linked list. The first merges to try are sorted once, those that arise lie in a
-// heap. An entry whose rank is no longer that of its place is stale and skipped.
+// Takes O(n log n) over a linked list. The first merges to try are sorted once, those that arise
+// lie in a heap. An entry whose rank is no longer that of its place is stale and skipped.
 void BpeModel::merge_long(ModelScratch& scratch) const {
   auto& symbols = scratch.symbols;
   auto& first = scratch.first_merges;

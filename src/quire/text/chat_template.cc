@@ -74,7 +74,7 @@ class Converter {
     return dict(value, level);
   }
 
-  // An array whose items come from the message of their index.
+  // Returns an array whose items come from the message of their index.
   static Result<jinja::Value> messages(Meter& meter, base::JsonView array) {
     jinja::SequenceBuilder out(meter);
     for (std::size_t i = 0; i < array.size(); ++i) {

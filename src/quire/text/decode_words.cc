@@ -21,7 +21,7 @@ std::string replaced(std::string_view text, std::string_view what, std::string_v
 
 namespace {
 
-// wordpiece.rs, cleanup: the English clean-up of BERT.
+// Does the English clean-up of BERT: cleanup of wordpiece.rs.
 std::string cleaned(std::string text, base::WorkMeter& meter) {
   // Most words are free of the rules: each needs a space with one of these behind it.
   const auto may_match = [](char a, char b) {

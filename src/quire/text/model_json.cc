@@ -27,7 +27,7 @@ namespace {
 constexpr std::int64_t kFreeIds = 65536;
 constexpr std::int64_t kIdsPerToken = 4;
 
-// The vocabulary as a JSON object of token to id.
+// Reads the vocabulary as a JSON object of token to id.
 Status read_vocab(base::JsonView model, Vocabulary& vocabulary) {
   const base::JsonView tokens = model.find("vocab");
   if (!tokens.is_object()) {
@@ -56,7 +56,7 @@ Status read_vocab(base::JsonView model, Vocabulary& vocabulary) {
   return {};
 }
 
-// "left right", or ["left", "right"].
+// Reads "left right", or ["left", "right"].
 Result<BpeMerge> read_merge(base::JsonView value, std::size_t rank) {
   BpeMerge merge = {.rank = static_cast<std::uint32_t>(rank)};
   if (value.is_string()) {
@@ -163,7 +163,7 @@ Result<ModelSource> read_word_level(base::JsonView model, Vocabulary& vocabulary
   return ModelSource{.what = ModelSource::WordLevel{.unk = unk}};
 }
 
-// Files from before the type was written down.
+// Guesses the type in files from before it was written down.
 std::string guess_type(base::JsonView model) {
   if (model.find("vocab").is_array()) {
     return "Unigram";

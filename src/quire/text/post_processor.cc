@@ -26,7 +26,7 @@ Result<TokenId> checked_id(base::JsonView value, const Vocabulary& vocabulary) {
   return static_cast<TokenId>(value.as_int());
 }
 
-// The "ids" of one entry of "special_tokens".
+// Appends the "ids" of one entry of "special_tokens".
 Status append_special(base::JsonView section, const std::string& name, const Vocabulary& vocabulary,
                       PostTemplate& out) {
   const base::JsonView entry = section.find("special_tokens").find(name);
@@ -42,7 +42,7 @@ Status append_special(base::JsonView section, const std::string& name, const Voc
   return {};
 }
 
-// One piece of "single": {"SpecialToken": {"id": ...}} or {"Sequence": {"id": "A"}}.
+// Appends one piece of "single": {"SpecialToken": {"id": ...}} or {"Sequence": {"id": "A"}}.
 Status append_piece(base::JsonView section, base::JsonView piece, const Vocabulary& vocabulary,
                     PostTemplate& out) {
   const base::JsonView special = piece.find("SpecialToken");

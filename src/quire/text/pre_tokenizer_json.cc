@@ -81,7 +81,7 @@ Status add_char_split(const TypedSection& section, PreTokenizers& steps) {
   return {};
 }
 
-// All types but ByteLevel and Sequence.
+// Adds all types but ByteLevel and Sequence.
 Status add_step(const TypedSection& section, PreTokenizers& steps) {
   const std::string& type = section.type;
   if (type == "Split") {

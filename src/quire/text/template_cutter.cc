@@ -165,7 +165,7 @@ class Cutter {
     return chat_.render(all, options_);
   }
 
-  // Texts that no template holds, none of them part of another.
+  // Returns texts that no template holds, none of them part of another.
   [[nodiscard]] static Texts marked(std::size_t num_contexts) {
     Texts texts{.system = "Quartz qzs.", .contexts = {}, .query = "Marble qzm?"};
     for (std::size_t i = 0; i < num_contexts; ++i) {
@@ -193,8 +193,8 @@ class Cutter {
     return split_at(prompt, texts.in_order());
   }
 
-  // Where in separators.context_context a context's turn ends, if it ends as the last one of a
-  // conversation does.
+  // Returns where in separators.context_context a context's turn ends, if it ends as the last one
+  // of a conversation does.
   [[nodiscard]] std::size_t turn_end(const Way& way, const Separators& separators) const {
     if (way.contexts == Way::Contexts::kInQuestion) {
       return separators.context_context.size();
@@ -265,7 +265,7 @@ class Cutter {
     return {};
   }
 
-  // The model's own special tokens, as a user could write them.
+  // Returns the model's own special tokens, as a user could write them.
   [[nodiscard]] std::string samples_of_tokens() const {
     std::string out;
     for (const std::string_view name : options_.trusted_variables) {

@@ -43,7 +43,8 @@ Result<AddedToken> special_token(base::JsonView value, std::string_view key, boo
   return added_token_from_json(token);
 }
 
-// The seven names, then the model's own: other keys of this form, then those of a JSON object.
+// Returns the seven names, then the model's own: other keys of this form, then those of a JSON
+// object.
 std::vector<base::JsonMember> named_values(base::JsonView object) {
   std::vector<base::JsonMember> values;
   for (const std::string_view name : kSpecialNames) {

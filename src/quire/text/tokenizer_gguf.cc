@@ -108,7 +108,7 @@ Status check(const VocabSpec& spec) {
   return {};
 }
 
-// Ids that the file leaves open, as llama.cpp fills them in for each model.
+// Sets ids that the file leaves open, as llama.cpp fills them in for each model.
 void set_default_ids(VocabSpec& spec) {
   const auto end = static_cast<TokenId>(spec.tokens.size());
   const auto set = [&](TokenId& id, TokenId fallback) {
@@ -199,7 +199,8 @@ std::unique_ptr<const Normalizer> escape_spaces() {
   return make_replace(Pattern::literal(" "), std::string(kMetaspace));
 }
 
-// Text of models that write spaces as U+2581; a space that encoding put in front is dropped.
+// Returns the decoder of models that write spaces as U+2581. Drops a space that encoding put in
+// front, if asked.
 SpellingDecoder metaspace_decoder(bool drops_leading_space) {
   SpellingDecoder decoder;
   decoder.emplace_back(

@@ -70,8 +70,8 @@ class AddedTokenList {
     return {};
   }
 
-  // A token that states no id: one that is added already stays as it is, but that a name makes it
-  // special. Says whether anything changed.
+  // Adds a token that states no id: one that is added already stays as it is, but that a name makes
+  // it special. Says whether anything changed.
   Result<bool> add_special(AddedToken token, bool is_named) {
     if (const auto place = index_.find(token.content); place != index_.end()) {
       const bool promoted = is_named && !std::exchange(tokens_[place->second].special, true);

@@ -67,9 +67,9 @@ decode::LeadingSpace leading_space(const SentencePieceProcessor& processor,
   return {};
 }
 
-// The model's pieces; control and unknown pieces are returned as special added tokens. The library
-// decodes control pieces to nothing but shows unknown ones, so those are skipped only if the
-// tokenizer_config.json calls them special.
+// Adds the model's pieces; control and unknown pieces are returned as special added tokens. The
+// library decodes control pieces to nothing but shows unknown ones, so those are skipped only if
+// the tokenizer_config.json calls them special.
 Result<std::vector<AddedToken>> add_pieces(const SentencePieceProcessor& processor,
                                            Vocabulary& vocabulary) {
   std::vector<AddedToken> added;
@@ -90,7 +90,7 @@ Result<std::vector<AddedToken>> add_pieces(const SentencePieceProcessor& process
   return added;
 }
 
-// A special token that states no id: it has one, or takes the next.
+// Adds a special token that states no id: it has one, or takes the next.
 void add_special(AddedToken token, Vocabulary& vocabulary, std::vector<AddedToken>& added) {
   if (token.content.empty()) {
     return;

@@ -24,7 +24,8 @@ bool is_ascii_punctuation(char32_t c) {
          (c >= 0x7B && c <= 0x7E);
 }
 
-// Other_Alphabetic outside M and Nl: circled and squared letters, the only ones (PropList.txt).
+// Returns whether `c` is Other_Alphabetic outside M and Nl: circled and squared letters, the only
+// ones (PropList.txt).
 bool is_other_alphabetic(char32_t c) {
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
          (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);

@@ -15,7 +15,7 @@ struct Step {
   bool truncated;  // ill-formed only because the text ends
 };
 
-// Allowed range of the second byte (Unicode table 3-7); the others are always 80..BF.
+// Checks the allowed range of the second byte (Unicode table 3-7); the others are always 80..BF.
 Step classify(std::string_view bytes) {
   const auto lead = static_cast<unsigned char>(bytes[0]);
   if (lead < 0x80) {

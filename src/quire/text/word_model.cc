@@ -17,7 +17,7 @@
 namespace quire::text {
 namespace {
 
-// Ordinary tokens that start with `prefix`, without it.
+// Returns a trie of ordinary tokens that start with `prefix`, without it.
 ByteTrie trie_of(const Vocabulary& vocabulary, std::string_view prefix) {
   std::vector<std::pair<std::string, std::int32_t>> entries;
   for (TokenId id = 0; id < vocabulary.end_id(); ++id) {

@@ -38,7 +38,7 @@
 namespace quire::tiers {
 namespace {
 
-// By way of host memory.
+// Reads by way of host memory.
 Status read_to_device(const kv_store::KVFileRange& from, int layer, kv_store::PagedPool& pool,
                       device::HostBuffer& staging) {
   const kv_store::BlockRange& range = from.blocks;
@@ -89,7 +89,7 @@ class BackgroundLoads::Readers {
     threads_.clear();
   }
 
-  // Until the layer has been read, as far as it can be.
+  // Waits until the layer has been read, as far as it can be.
   void wait(int layer) {
     if (threads_.empty()) {
       load_.read_layer(layer, pool_, staging_);
@@ -271,7 +271,7 @@ void BackgroundLoads::start(std::vector<Order> orders) {
   work_arrived_.notify_one();
 }
 
-// The loading thread.
+// Runs the loading thread.
 void BackgroundLoads::run() {
   while (true) {
     LoadRef load;

@@ -6,7 +6,7 @@
 
 namespace quire::tiers {
 
-// Any thread, the engine's too; does not wait.
+// Runs on any thread, the engine's too, and does not wait.
 HeldSegment::~HeldSegment() {
   if (const auto owner = engine.lock()) {
     task.front() = [raw = owner.get(), segment = id] {

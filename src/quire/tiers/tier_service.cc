@@ -49,8 +49,8 @@ std::vector<BlockId> first_blocks(std::int64_t count) {
   return blocks;
 }
 
-// `read` for each layer. The readers take one after the other; one of them is the caller, who is
-// alone when the system gives no thread.
+// Calls `read` for each layer. The readers take one after the other; one of them is the caller, who
+// is alone when the system gives no thread.
 Status for_each_layer(int layers, const std::function<Status(int layer)>& read_layer, int readers) {
   std::atomic<int> next = 0;
   const auto read = [&] {

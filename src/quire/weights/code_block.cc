@@ -21,7 +21,7 @@ using Codes = std::array<std::uint8_t, kGroup>;
 
 float half_at(const std::byte* bytes) { return half_to_float(load<std::uint16_t>(bytes)); }
 
-// Codes of 32 values: low nibbles are values 0..15, high ones 16..31.
+// Returns the codes of 32 values: low nibbles are values 0..15, high ones 16..31.
 Codes split_nibbles(const std::byte* bytes) {
   const auto pairs = load<Nibbles>(bytes);
   Codes codes;
@@ -54,7 +54,7 @@ void spread(float scale, float minimum, const Codes& codes, float* out) {
   }
 }
 
-// block_q8_0: fp16 scale, 32 int8.
+// Reads codes of block_q8_0: fp16 scale, 32 int8.
 void codes_q8_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
                 std::uint16_t* /*minimum*/) {
   *scale = load<std::uint16_t>(block);
@@ -71,7 +71,7 @@ void decode_q8_0(const std::byte* block, float* out) {
   }
 }
 
-// block_q4_0: fp16 scale, nibbles of w + 8.
+// Reads codes of block_q4_0: fp16 scale, nibbles of w + 8.
 void codes_q4_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
                 std::uint16_t* /*minimum*/) {
   *scale = load<std::uint16_t>(block);
@@ -81,7 +81,7 @@ void decode_q4_0(const std::byte* block, float* out) {
   spread(half_at(block), split_nibbles(block + 2), 8, out);
 }
 
-// block_q4_1: fp16 scale, fp16 minimum, nibbles.
+// Reads codes of block_q4_1: fp16 scale, fp16 minimum, nibbles.
 void codes_q4_1(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
                 std::uint16_t* minimum) {
   *scale = load<std::uint16_t>(block);
@@ -92,7 +92,7 @@ void decode_q4_1(const std::byte* block, float* out) {
   spread(half_at(block), half_at(block + 2), split_nibbles(block + 4), out);
 }
 
-// block_q5_0: fp16 scale, 32 fifth bits, nibbles; w + 16.
+// Reads codes of block_q5_0: fp16 scale, 32 fifth bits, nibbles; w + 16.
 void codes_q5_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
                 std::uint16_t* /*minimum*/) {
   *scale = load<std::uint16_t>(block);
@@ -105,7 +105,7 @@ void decode_q5_0(const std::byte* block, float* out) {
   spread(half_at(block), split_fives(block + 2, block + 6), 16, out);
 }
 
-// block_q5_1: fp16 scale, fp16 minimum, 32 fifth bits, nibbles.
+// Decodes block_q5_1: fp16 scale, fp16 minimum, 32 fifth bits, nibbles.
 void decode_q5_1(const std::byte* block, float* out) {
   spread(half_at(block), half_at(block + 2), split_fives(block + 4, block + 8), out);
 }
@@ -135,7 +135,7 @@ SuperScales super_scales(const std::byte* block) {
   return scales;
 }
 
-// Group `group` of a K block: 32 low nibbles, then the 32 high ones of the same bytes.
+// Returns group `group` of a K block: 32 low nibbles, then the 32 high ones of the same bytes.
 Codes k_nibbles(const std::byte* bytes, std::size_t group) {
   Codes codes = load<Codes>(bytes + group / 2 * kGroup);
   for (std::uint8_t& code : codes) {
@@ -144,7 +144,7 @@ Codes k_nibbles(const std::byte* bytes, std::size_t group) {
   return codes;
 }
 
-// block_q4_K: two fp16, 12 bytes of scales, 8 groups of nibbles.
+// Reads codes of block_q4_K: two fp16, 12 bytes of scales, 8 groups of nibbles.
 void codes_q4_k(const std::byte* block, std::uint8_t* codes, std::uint16_t* scales,
                 std::uint16_t* minimums) {
   const SuperScales super = super_scales(block);
@@ -162,8 +162,8 @@ void decode_q4_k(const std::byte* block, float* out) {
   }
 }
 
-// block_q5_K: as block_q4_K with 32 bytes of fifth bits, one bit of each for a group, before the
-// nibbles.
+// Decodes block_q5_K: as block_q4_K with 32 bytes of fifth bits, one bit of each for a group,
+// before the nibbles.
 void decode_q5_k(const std::byte* block, float* out) {
   const SuperScales super = super_scales(block);
   const auto high = load<Codes>(block + 16);

@@ -93,7 +93,7 @@ Result<std::vector<std::int64_t>> read_shape(ByteReader& reader, std::string_vie
   return shape;
 }
 
-// Bytes of `shape` in `type`.
+// Returns the bytes of `shape` in `type`.
 Result<std::uint64_t> data_bytes(std::span<const std::int64_t> shape, const GgmlType& type,
                                  std::string_view where) {
   const auto values = checked_product(shape);
@@ -143,7 +143,7 @@ Result<std::vector<Entry>> read_directory(ByteReader& reader, std::uint64_t coun
   return entries;
 }
 
-// Alignment of the data section and of every tensor in it.
+// Returns the alignment of the data section and of every tensor in it.
 Result<std::uint64_t> alignment_of(const GgufValue* value, std::string_view file) {
   if (value == nullptr) {
     return std::uint64_t{kDefaultAlignment};

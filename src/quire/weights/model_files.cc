@@ -89,7 +89,7 @@ Status check_shard(const TensorTable& table, std::vector<std::string> listed,
                   missing ? " places it here" : "")};
 }
 
-// The GGUF files of a folder, sorted: by name or, for blobs and other names, by content.
+// Returns the GGUF files of a folder, sorted: by name or, for blobs and other names, by content.
 Result<std::vector<fs::path>> gguf_files(const fs::path& folder) {
   std::vector<fs::path> files;
   QUIRE_TRY_STATUS(base::for_each_name(folder, [&](const std::string& name) {

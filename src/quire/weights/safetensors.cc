@@ -87,7 +87,7 @@ Status add_entry(SafetensorsEntry entry, std::span<const std::byte> data, std::s
   return {};
 }
 
-// The header's bytes, bounded by the format and the file.
+// Returns the header's bytes, bounded by the format and the file.
 Result<std::string_view> header_text(std::span<const std::byte> bytes, std::string_view file) {
   if (bytes.size() < sizeof(std::uint64_t)) {
     return {ErrorCode::kCorrupt, str_cat(file, ": has ", bytes.size(),

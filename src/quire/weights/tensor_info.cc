@@ -39,7 +39,7 @@ void decode_group_f16(const std::byte* in, float* out) {
   }
 }
 
-// Whole groups straight into `out`; a last partial one through a zero-filled copy.
+// Decodes whole groups straight into `out`, a last partial one through a zero-filled copy.
 template <class DecodeGroup>
 void decode(std::span<const std::byte> in, std::span<float> out, std::size_t group_bytes,
             DecodeGroup decode_group) {

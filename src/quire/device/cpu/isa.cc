@@ -32,7 +32,7 @@ CpuidWords cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
 
 bool has_bit(std::uint32_t word, int bit) { return ((word >> bit) & 1u) != 0; }
 
-// State components that the operating system has enabled (XCR0).
+// Returns the state components that the operating system has enabled (XCR0).
 std::uint64_t enabled_state() {
   if (!has_bit(cpuid(1, 0).ecx, 27)) {  // OSXSAVE
     return 0;

@@ -192,7 +192,7 @@ Status CudaBackend::fill_rotary(Uploaded<std::int32_t> positions, std::int64_t c
       "fill_rotary");
 }
 
-// Room for a step of this shape.
+// Makes room for a step of this shape.
 Status CudaBackend::reserve_all(const PagedKVView& view) {
   const auto rows = static_cast<std::size_t>(step_.shape().rows);
   const auto logit_rows = static_cast<std::size_t>(step_.shape().logit_rows);
@@ -236,7 +236,7 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   return result_.reserve(step_.shape(), recorded_);
 }
 
-// x [rows, H] -> normed_
+// Computes x [rows, H] -> normed_.
 Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows) {
   return to_status(kernels::cuda::rms_norm({.dtype = weights_.dtype,
                                             .x = x,
@@ -266,7 +266,7 @@ Status CudaBackend::linear(const DeviceMatrix& matrix, const Half* x, std::int64
                    "add_bias");
 }
 
-// residual_ [T, H] -> qkv_ [T, Q + 2 K]
+// Computes residual_ [T, H] -> qkv_ [T, Q + 2 K].
 Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(residual_.data(), layer.attention_norm, rows));
   QUIRE_TRY_STATUS(linear(layer.qkv, normed_.data(), rows, qkv_.data(), false));
@@ -340,7 +340,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
           .lse = with_lse ? lse_.data() : nullptr};
 }
 
-// qkv_ and the cache -> attended_
+// Computes qkv_ and the cache -> attended_.
 Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
   const WindowStep& window = call.window;
   QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries({.qkv = qkv_.data(),
@@ -360,7 +360,7 @@ Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
   return to_status(attention::cuda::launch_attention(args, stream()), "attention");
 }
 
-// x [rows, H] += down(silu(gate(normed)) * up(normed))
+// Computes x [rows, H] += down(silu(gate(normed)) * up(normed))
 Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
   QUIRE_TRY_STATUS(linear(layer.gate_up, normed_.data(), rows, gate_up_.data(), false));
@@ -374,7 +374,7 @@ Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   return linear(layer.down, gated_.data(), rows, x, true);
 }
 
-// The values of qkv_, as the probe wants them.
+// Reads the values of qkv_, as the probe wants them.
 Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
   std::vector<float> all(static_cast<std::size_t>(rows * qkv_width()));
   QUIRE_TRY_STATUS(
@@ -389,7 +389,7 @@ Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
   return {};
 }
 
-// kept_ [S, H] -> result_
+// Queues kept_ [S, H] -> result_.
 Status CudaBackend::queue_logits() {
   const std::int64_t rows = step_.shape().logit_rows;
   if (rows == 0) {
@@ -400,8 +400,8 @@ Status CudaBackend::queue_logits() {
   return step_.shape().chooses ? result_.choose(step_) : Status();
 }
 
-// residual_ through one layer; of the last one only its attention. False when the probe ends the
-// pass.
+// Passes residual_ through one layer; of the last one only its attention. False when the probe ends
+// the pass.
 Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t index,
                                      const PagedKVView& view, ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows;
@@ -430,7 +430,7 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
   return true;
 }
 
-// All kernels of a step whose arrays are on their way. False when the probe ends the pass.
+// Queues all kernels of a step whose arrays are on their way. False when the probe ends the pass.
 Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                 ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows, kept = step_.shape().logit_rows;

@@ -42,7 +42,7 @@ constexpr std::size_t kLeastLogprobs = 32;
 constexpr tensor::KVSlot kNoSlot = {.block = -1, .offset = 0};
 constexpr kernels::LogitChange kNoChange = {.row = -1};
 
-// 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
+// Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...
 std::size_t rounded_up(std::size_t count) {
   std::size_t power = 1;
   while (power < count) {

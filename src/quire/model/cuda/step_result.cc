@@ -35,7 +35,7 @@ Status make_room(DeviceContext& device, PinnedBuffer<T>& buffer, std::size_t siz
   return {};
 }
 
-// The first `size` elements, to where room is made.
+// Copies the first `size` elements, to where room is made.
 template <class T>
 Status queue_copy(DeviceContext& device, const DeviceBuffer<T>& from, std::size_t size,
                   PinnedBuffer<T>& to) {

@@ -180,7 +180,7 @@ Result<ExprPtr> ExpressionParser::binary(int level) {
                              : Result<ExprPtr>(std::move(left));
 }
 
-// `not` and `-` with their operand.
+// Parses `not` and `-` with their operand.
 Result<ExprPtr> ExpressionParser::prefixed(ExprKind kind, int level) {
   Expr out = node(kind);
   tokens_.take();
@@ -225,7 +225,7 @@ Result<ExprPtr> ExpressionParser::name() {
   return finish(std::move(out));
 }
 
-// Strings, side by side, or a number.
+// Parses strings, side by side, or a number.
 Result<ExprPtr> ExpressionParser::literal() {
   Expr out = node(ExprKind::kConstant);
   std::string text = tokens_.current().text;
@@ -275,7 +275,7 @@ Result<ExprPtr> ExpressionParser::list_or_dict() {
   return finish(std::move(out));
 }
 
-// Attributes, subscripts and calls; then, if wanted, filters, tests and calls.
+// Parses attributes, subscripts and calls; then, if wanted, filters, tests and calls.
 Result<ExprPtr> ExpressionParser::postfix(ExprPtr operand, bool with_filters) {
   for (bool filtered = false;;) {
     if (!filtered && tokens_.is_op(".")) {
@@ -310,7 +310,7 @@ Result<ExprPtr> ExpressionParser::attribute(ExprPtr operand) {
   return finish(std::move(out));
 }
 
-// The key, or the three parts of a slice.
+// Parses the key, or the three parts of a slice.
 Result<ExprPtr> ExpressionParser::subscript(ExprPtr operand) {
   Expr out = node(ExprKind::kItem, std::move(operand));
   tokens_.take();

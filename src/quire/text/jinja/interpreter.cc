@@ -73,7 +73,7 @@ class Evaluator {
     return invalid("'", type_name(callee), "' object is not callable");
   }
 
-  // The filters of a filter block, on what the block wrote.
+  // Runs the filters of a filter block, on what the block wrote.
   Result<Value> filter(const Expr& expr, const ScopePtr& scope, const Value& input) {
     const Value* outer = std::exchange(block_output_, &input);
     auto filtered = evaluate(expr, scope);
@@ -123,7 +123,8 @@ class Evaluator {
     return Value::undefined(meter_, base::str_cat("'", name, "' is undefined"));
   }
 
-  // The conditional expression, `and` and `or`, which do not evaluate all of their operands.
+  // Evaluates the conditional expression, `and` and `or`, which do not evaluate all of their
+  // operands.
   Result<Value> evaluate_lazy(const Expr& expr, const ScopePtr& scope) {
     if (expr.kind == ExprKind::kConditional) {
       QUIRE_TRY(const auto condition, evaluate(*expr.operands[1], scope));
@@ -273,7 +274,7 @@ class Interpreter {
     }
   }
 
-  // Statements that cannot leave a loop.
+  // Runs statements that cannot leave a loop.
   Status run_simple(const Stmt& stmt, const ScopePtr& scope, TextBuilder& out) {
     switch (stmt.kind) {
       case StmtKind::kText:
@@ -364,7 +365,7 @@ class Interpreter {
     return {};
   }
 
-  // The output of a body.
+  // Returns the output of a body.
   Result<Value> capture(const Body& body, const ScopePtr& scope) {
     TextBuilder out(&meter_);
     QUIRE_TRY([[maybe_unused]] const auto flow, run_all(body, scope, out));
@@ -416,7 +417,7 @@ class Interpreter {
                            {.description = base::str_cat("macro '", name, "'"), .call = run});
   }
 
-  // By position, then by name, then defaults.
+  // Binds by position, then by name, then defaults.
   Status bind_parameters(const Stmt& macro, const Arguments& given, const ScopePtr& scope) {
     const std::vector<Parameter>& parameters = macro.parameters;
     const std::size_t positional = given.positional.size();

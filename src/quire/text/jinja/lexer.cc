@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
     "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
 
-// All line breaks as \n, and one at the end dropped.
+// Makes all line breaks \n, and drops one at the end.
 std::string normalize_line_breaks(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -103,7 +103,7 @@ class Lexer {
     return brace;
   }
 
-  // One piece of literal text and the tag after it.
+  // Reads one piece of literal text and the tag after it.
   Status next_tag() {
     const std::size_t tag = find_tag();
     if (tag == kNowhere) {
@@ -146,12 +146,12 @@ class Lexer {
     return {};
   }
 
-  // The offset after a closing tag that ends at `end`, and after what it swallows.
+  // Returns the offset after a closing tag that ends at `end`, and after what it swallows.
   [[nodiscard]] std::size_t after_close(std::size_t end, bool strips) const {
     return strips ? skip_space(view_, end) : starts(end, "\n") ? end + 1 : end;
   }
 
-  // Tokens up to `close`, which may only come outside of brackets.
+  // Reads tokens up to `close`, which may only come outside of brackets.
   Status code(std::string_view close) {
     int brackets = 0;  // open
     while (brackets != 0 || !take_close(close)) {
@@ -220,7 +220,7 @@ class Lexer {
     return {};
   }
 
-  // Digits, and unless they follow a dot (x.0), perhaps a fraction and an exponent.
+  // Takes digits, and unless they follow a dot (x.0), perhaps a fraction and an exponent.
   Status take_number() {
     const auto skip_digits = [this](std::size_t at) {
       return std::min(view_.find_first_not_of("0123456789", at), view_.size());
@@ -261,7 +261,7 @@ class Lexer {
     return {};
   }
 
-  // One escape sequence of a Python string literal; moves `at` behind it.
+  // Reads one escape sequence of a Python string literal; moves `at` behind it.
   Status unescape(std::size_t& at, std::string& value) const {
     constexpr std::string_view kPlain = "\\'\"bfnrt";
     constexpr std::string_view kMeaning = "\\'\"\b\f\n\r\t";

@@ -76,7 +76,7 @@ Result<Value> filter_int(const Call& call) {
                                     : *call.bound[0];
 }
 
-// `count` blanks, if the meter allows a text so long.
+// Returns `count` blanks, if the meter allows a text so long.
 Result<std::string> blanks(Meter& meter, std::int64_t count) {
   const auto size = static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
   return meter.allow_text(size) ? Result<std::string>(std::string(size, ' ')) : meter.error();
@@ -135,7 +135,7 @@ Result<Value> filter_tojson(const Call& call) {
   return Value::string(std::move(text));
 }
 
-// The item itself, or its attribute if one is named.
+// Returns the item itself, or its attribute if one is named.
 Result<Value> attribute_of(Meter& meter, const Value& item, const Value* attribute) {
   if (attribute == nullptr || attribute->is_none()) {
     return item;
@@ -174,7 +174,7 @@ Result<Value> filter_sort(const Call& call) {
   return sorted(call.meter, std::move(keyed), call.boolean(0));
 }
 
-// The entries of a dict as pairs; undefined has none.
+// Returns the entries of a dict as pairs; undefined has none.
 Result<std::vector<Keyed>> entries_of(const Call& call) {
   std::vector<Keyed> out;
   if (call.self.dict() == nullptr && !call.self.is_undefined()) {
@@ -236,7 +236,7 @@ Result<Value> filter_length(const Call& call) {
                 : invalid("object of type ", type_name(call.self), " has no length");
 }
 
-// A generator of visit(item) for each item, but for those that give none. Nothing is empty.
+// Returns a generator of visit(item) for each item, but for those that give none. Nothing is empty.
 template <class Visit>
 Result<Value> collect(const Call& call, Visit visit) {
   SequenceBuilder out(call.meter, SequenceKind::kGenerator);
@@ -280,7 +280,7 @@ Result<Value> run_named(const Call& call, const Value& item, std::size_t at, boo
   return builtin->call(call.runtime, item, {{rest, given.positional.end()}, given.named});
 }
 
-// map('filter', ...) or map(attribute='name').
+// Does map('filter', ...) or map(attribute='name').
 Result<Value> filter_map(const Call& call) {
   const auto& [positional, named] = call.given;
   const bool by_name =
@@ -467,7 +467,7 @@ Result<Value> raise_exception(const Call& call) {
   return invalid(message->view());
 }
 
-// datetime.now().strftime(format) in the C locale, whatever locale the program has.
+// Returns datetime.now().strftime(format) in the C locale, whatever locale the program has.
 Result<Value> strftime_now(const Call& call) {
   QUIRE_TRY(const auto given, call.text(0));
   const std::string format(given.value_or(""));

@@ -56,8 +56,8 @@ Result<Value> apply_integers(Operator op, std::int64_t a, std::int64_t b) {
                   : Value::integer(result);
 }
 
-// "..{}..".format(*arguments), or with `percent`, "..%s.." % arguments. Literal parts keep the
-// sources of the format, inserted ones those of their values.
+// Computes "..{}..".format(*arguments), or with `percent`, "..%s.." % arguments. Literal parts keep
+// the sources of the format, inserted ones those of their values.
 Result<Value> format_text(Meter& meter, const String& format, std::span<const Value> arguments,
                           bool percent) {
   const std::string_view view = format.text->view();
@@ -84,7 +84,7 @@ Result<Value> format_text(Meter& meter, const String& format, std::span<const Va
   return Value::string(std::move(out).build());
 }
 
-// The entity of an HTML character, or nothing.
+// Returns the entity of an HTML character, or nothing.
 std::string html_entity(char32_t code) {
   constexpr std::array<std::string_view, 5> kEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
   const std::size_t at = std::u32string_view(U"&<>'\"").find(code);
@@ -289,7 +289,7 @@ Result<Value> own_attribute(Meter& meter, const Value& value, std::string_view n
                             *method, value);
 }
 
-// The place of index `key` among `size` items, counted from the end if negative.
+// Returns the place of index `key` among `size` items, counted from the end if negative.
 std::optional<std::size_t> place_of(const Value& key, std::size_t size) {
   const auto index = key.as_integer();
   const auto count = static_cast<std::int64_t>(size);
@@ -297,7 +297,7 @@ std::optional<std::size_t> place_of(const Value& key, std::size_t size) {
   return at < 0 || at >= count ? std::nullopt : std::optional(static_cast<std::size_t>(at));
 }
 
-// The item of an integer index or a dict's key; nullopt for TypeError and LookupError.
+// Returns the item of an integer index or a dict's key; nullopt for TypeError and LookupError.
 std::optional<Value> own_item(Meter& meter, const Value& value, const Value& key) {
   if (const auto* dict = value.dict()) {
     const auto* found = check_hashable(key).ok() ? find(meter, *dict, key) : nullptr;
@@ -321,7 +321,7 @@ std::optional<Value> own_item(Meter& meter, const Value& value, const Value& key
   return Value::string(slice_bytes(&meter, text, begin, end), value.is_markup());
 }
 
-// The items [first, last) that Python's slice of `size` items keeps.
+// Returns the items [first, last) that Python's slice of `size` items keeps.
 Result<std::pair<std::size_t, std::size_t>> resolve(const Value& start, const Value& stop,
                                                     std::size_t size) {
   for (const Value* bound : {&start, &stop}) {

@@ -140,7 +140,8 @@ class Parser {
     return out;
   }
 
-  // The body of a tag up to one of `ends`. Names that it assigns are forgotten: it may not run.
+  // Parses the body of a tag up to one of `ends`. Names that it assigns are forgotten: it may not
+  // run.
   Result<Body> body(EndNames ends) {
     const std::size_t mark = names_.mark();
     QUIRE_TRY_STATUS(tokens_.expect(TokenKind::kBlockEnd, "'%}'"));
@@ -149,7 +150,7 @@ class Parser {
     return out;
   }
 
-  // A body that a loop outside of it cannot be left from, and the name of its end.
+  // Parses a body that a loop outside of it cannot be left from, and the name of its end.
   Result<Body> closed_body(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     QUIRE_TRY(auto out, body({end}));
@@ -214,7 +215,7 @@ class Parser {
     return {};
   }
 
-  // The body behind `else`, if there is one, and the name of the end.
+  // Parses the body behind `else`, if there is one, and the name of the end.
   Result<Body> else_body(std::string_view end) {
     QUIRE_TRY(auto out, tokens_.skip_name("else") ? body({end}) : Body());
     tokens_.take();

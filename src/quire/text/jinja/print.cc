@@ -31,7 +31,7 @@ std::string hex_digits(char32_t code, int digits) {
   return out;
 }
 
-// The escape of one of the characters of `plain` by the letter below it, or nothing.
+// Returns the escape of one of the characters of `plain` by the letter below it, or nothing.
 std::string letter_escape(char32_t code, std::string_view plain, std::string_view letters) {
   const std::size_t at = code < 0x80 ? plain.find(static_cast<char>(code)) : plain.npos;
   return at == plain.npos ? std::string() : std::string{'\\', letters[at]};
@@ -84,7 +84,7 @@ Status append_dict(Meter& meter, const Dict& dict, TextBuilder& out) {
   return {};
 }
 
-// repr of a float: the shortest digits that read back as the same number.
+// Returns repr of a float: the shortest digits that read back as the same number.
 std::string float_repr(double value) {
   if (!std::isfinite(value)) {
     return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";

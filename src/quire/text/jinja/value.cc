@@ -33,7 +33,8 @@ bool admit(const Value& value, std::size_t bytes, Charge& charge, int& depth) {
   return admitted;
 }
 
-// Exact also between integers and doubles where long double holds 64 bits of mantissa.
+// Orders numbers, exactly also between integers and doubles where long double holds 64 bits of
+// mantissa.
 std::partial_ordering order_numbers(const Value& a, const Value& b) {
   const auto wide = [](const Value& value) {
     const auto integer = value.as_integer();
@@ -50,7 +51,7 @@ bool equal_dicts(Meter& meter, const Dict& a, const Dict& b) {
          });
 }
 
-// Order of two values, or nullopt when their types have none.
+// Returns the order of two values, or nullopt when their types have none.
 std::optional<std::partial_ordering> order(Meter& meter, const Value& a, const Value& b) {
   meter.step();
   if (a.as_number() && b.as_number()) {
