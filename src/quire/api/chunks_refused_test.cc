@@ -95,7 +95,8 @@ TEST(Chunks, ACompositionThatCanNeverFitComputesAndEvictsNothing) {
   EXPECT_EQ(held(llm), before);
 }
 
-// A composition of other KV than there is: a system chunk of two blocks and two contexts of three.
+// Registers a composition of other KV than there is: a system chunk of two blocks and two contexts
+// of three.
 CompositionSpec register_apart(ChunkedLLM& llm) {
   CompositionSpec spec{.mode = ReuseMode::kIndependent};
   spec.system_chunk_id =

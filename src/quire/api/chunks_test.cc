@@ -60,7 +60,7 @@ std::map<std::string, double> stats_of(ChunkedLLM& llm) {
   return {stats.begin(), stats.end()};
 }
 
-// Pieces of a golden prompt as chunks, in a composition.
+// Registers the pieces of a golden prompt as chunks, in a composition.
 CompositionSpec register_pieces(ChunkedLLM& llm, const GoldenChunks& golden) {
   std::vector<ChunkContent> chunks;
   for (const Ids& piece : golden.pieces) {
@@ -108,7 +108,7 @@ TEST(Chunks, ExactModeIsAPlainPrompt) {
   }
 }
 
-// The last rows of `whole`, as many as `part` has.
+// Returns the last rows of `whole`, as many as `part` has.
 std::vector<float> tail_of(const ForwardOutput& whole, const ForwardOutput& part) {
   return {whole.logits.end() - std::ssize(part.logits), whole.logits.end()};
 }
@@ -276,7 +276,7 @@ TEST(Chunks, AnyOrderIsComputedFromTheSameBlocksAndABatchEqualsSingleCalls) {
   EXPECT_EQ(stats_of(llm)["blocks_in_use"], in_use);
 }
 
-// These, and those that choose by the chunks' KV.
+// Returns these, and those that choose by the chunks' KV.
 std::vector<Selector> looking_and(std::vector<Selector> selectors) {
   selectors.push_back(Selector::kQueryAttention);
   selectors.push_back(Selector::kValueDeviation);

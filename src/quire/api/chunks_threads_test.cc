@@ -43,7 +43,7 @@ void expect_fair(const Result<T>& result, std::atomic<int>& served) {
   EXPECT_TRUE(may_fail(result.error().code)) << result.error().message;
 }
 
-// Three system chunks, eight contexts and two queries, shared by all threads.
+// Registers three system chunks, eight contexts and two queries, shared by all threads.
 Result<CompositionSpec> register_some(ChunkedLLM& llm, int salt) {
   std::vector<ChunkContent> chunks = {
       {.content = chunk_ids(salt % 3, 20), .type = ChunkType::kSystemPrompt}};
@@ -60,7 +60,7 @@ Result<CompositionSpec> register_some(ChunkedLLM& llm, int salt) {
                          .query_chunk_id = ids->back()};
 }
 
-// One thread's share: a mix of everything.
+// Does one thread's share: a mix of everything.
 void use_chunks(ChunkedLLM& llm, int thread, std::atomic<int>& served) {
   const SamplingParams params{.temperature = 0, .max_tokens = 4, .ignore_eos = true};
   for (int turn = 0; turn < 6; ++turn) {
@@ -167,7 +167,7 @@ TEST(ChunksThreads, ClosingWhileOthersRegisterAndComposeEndsThemWithClosed) {
   }
 }
 
-// Room for a prefill to take a while: a token a step.
+// Leaves room for a prefill to take a while: a token a step.
 ChunkedLLM open_slow() {
   return ChunkedLLM::open(kModel, here({.max_batch_tokens = 1, .threads = 1})).value();
 }

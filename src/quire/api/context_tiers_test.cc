@@ -49,7 +49,7 @@ class ContextTiers : public testing::Test {
   [[nodiscard]] std::string store(const std::string& name = "store") const {
     return folder_.path() / name;
   }
-  // Bytes of host memory that one card takes.
+  // Returns the bytes of host memory that one card takes.
   [[nodiscard]] std::int64_t card_bytes() const {
     ContextManager context = open({});
     return context.show(context.add(card(1)).value()).value().memory_bytes;
@@ -369,7 +369,7 @@ TEST_F(ContextTiers, RetentionOfWhatHasLeftTheStoreIsKeptHere) {
   EXPECT_FALSE(context.show(id).value().saved);
 }
 
-// The objects in a store by name.
+// Returns the objects in a store by name.
 std::map<std::string, std::string> objects(const std::string& store) {
   std::map<std::string, std::string> found;
   for (const auto& file : std::filesystem::recursive_directory_iterator(store)) {

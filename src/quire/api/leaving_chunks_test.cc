@@ -21,7 +21,7 @@
 namespace quire {
 namespace {
 
-// All that a call may leave behind.
+// Returns all that a call may leave behind.
 auto left(ChunkedLLM& llm) {
   const ChunkStats stats = must(llm.chunk_stats());
   std::vector<std::pair<std::string, std::int64_t>> chunks;

@@ -25,7 +25,7 @@ std::vector<TokenId> ids_for(int thread, int turn) {
   return ids;
 }
 
-// One thread's share: a mix of calls, all of which must succeed.
+// Does one thread's share: a mix of calls, all of which must succeed.
 void use_llm(LLM& llm, int thread) {
   const SamplingParams params{.temperature = 0, .max_tokens = 6, .ignore_eos = true};
   for (int turn = 0; turn < 4; ++turn) {

@@ -68,13 +68,13 @@ class ReadOnlyStore : public testing::Test {
     return id.value();
   }
 
-  // A system chunk and a pinned card.
+  // Adds a system chunk and a pinned card.
   static CompositionSpec add_saved(ChunkedLLM& llm) {
     return {
         .system_chunk_id = add(llm, some_ids(20, 1), ChunkType::kSystemPrompt),
         .context_chunk_ids = {add(llm, some_ids(45, 2), ChunkType::kContext, {.pinned = true})}};
   }
-  // Another card and the question.
+  // Adds another card and the question.
   static void add_new(ChunkedLLM& llm, CompositionSpec& spec) {
     spec.context_chunk_ids.push_back(add(llm, some_ids(33, 3), ChunkType::kContext));
     spec.query_chunk_id = add(llm, some_ids(7, 4), ChunkType::kQuery);

@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint32_t kWalks = 6;
 constexpr int kSteps = base::kSanitized ? 25 : 100;
 
-// Blocks of five tokens, so that most are shared in part.
+// Opens it with blocks of five tokens, so that most are shared in part.
 ChunkedLLM open_small_blocks() {
   return ChunkedLLM::open(kModel, here({.block_tokens = 5, .threads = 2})).value();
 }
@@ -92,7 +92,7 @@ class Walk {
   [[nodiscard]] std::int64_t place_in(const Sequence& sequence) {
     return 1 + static_cast<std::int64_t>(below(static_cast<std::size_t>(sequence.num_tokens())));
   }
-  // Few ones, so that threads meet at the same prefixes.
+  // Returns one of few pieces, so that threads meet at the same prefixes.
   [[nodiscard]] Ids piece() {
     const std::size_t which = below(6);
     return some_ids(3 + 2 * which, 10 + static_cast<std::uint32_t>(which));
@@ -150,7 +150,7 @@ class Walk {
   }
   void prompt() { note(llm_.llm().generate(joined(piece(), piece()), params())); }
   void compose() { note(llm_.generate_from_chunks(any_spec(), params())); }
-  // Chunks that others compose meanwhile stay with them.
+  // Renews chunks. Those that others compose meanwhile stay with them.
   void renew() {
     EXPECT_EQ(llm_.delete_chunk(own_).value(), !own_.empty());
     own_ =

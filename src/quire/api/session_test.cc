@@ -31,7 +31,7 @@ constexpr std::int64_t kBlockBytes = std::int64_t{8} * 4096;  // of 8 tokens of 
 
 SamplingParams one_token() { return {.temperature = 0, .max_tokens = 1}; }
 
-// 41 blocks of 8 tokens: four prompts of below and the open block of one.
+// Opens it with 41 blocks of 8 tokens: four prompts of below and the open block of one.
 LLM open_small() {
   auto llm = LLM::open(
       kModel, here({.block_tokens = 8, .kv_budget_bytes = 41 * kBlockBytes, .threads = 2}));
@@ -39,7 +39,7 @@ LLM open_small() {
   return std::move(llm).value();
 }
 
-// 80 tokens and one more: ten blocks stay in the cache.
+// Returns 80 tokens and one more: ten blocks stay in the cache.
 std::vector<TokenId> prompt_of(int who) {
   std::vector<TokenId> ids;
   ids.reserve(81);
@@ -302,7 +302,7 @@ TEST(Sessions, AClosedLlmSaysSo) {
   EXPECT_EQ(llm.set_retention("any", {}).error().code, ErrorCode::kClosed);
 }
 
-// One thread's share; another one may close a session between two calls.
+// Does one thread's share; another one may close a session between two calls.
 void hint_and_serve(LLM& llm, int thread) {
   for (int turn = 0; turn < 8; ++turn) {
     const std::string session = "s" + std::to_string((thread + turn) % 4);

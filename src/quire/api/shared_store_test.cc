@@ -44,7 +44,7 @@ class SharedStore : public testing::Test {
         .value();
   }
 
-  // The ids that a process which begins now finds.
+  // Returns the ids that a process which begins now finds.
   [[nodiscard]] std::vector<std::string> found() const {
     ChunkedLLM llm = open();
     std::vector<std::string> ids;
@@ -54,7 +54,7 @@ class SharedStore : public testing::Test {
     return ids;
   }
 
-  // Those that some file of the folder holds.
+  // Returns those that some file of the folder holds.
   [[nodiscard]] std::vector<std::string> words_on_disk(std::vector<std::string> words) const {
     std::string bytes;
     for (const auto& file : std::filesystem::recursive_directory_iterator(store_)) {

@@ -34,7 +34,7 @@ class PublicStore : public testing::Test {
       : pool_(kv_store::random_pool(kv_store::small_geometry(), 8, 7)),
         path_(folder_.path() / "store") {}
 
-  // An entry of one object, of 4 tokens.
+  // Puts an entry of one object, of 4 tokens.
   void put(const std::string& name, std::int32_t object, std::int64_t created_ms = 0,
            const std::string& tenant = "") {
     auto store = kv_store::Store::open(path_, {.write = {.sync = false}}).value();

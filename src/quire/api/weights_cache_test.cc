@@ -56,7 +56,7 @@ class WeightsCacheTest : public ::testing::Test {
             .logits = llm.forward(some_ids(40, 7))->logits};
   }
 
-  // The files of weights in the store.
+  // Returns the files of weights in the store.
   std::vector<fs::path> files() const {
     std::vector<fs::path> files;
     std::error_code none;
@@ -66,7 +66,7 @@ class WeightsCacheTest : public ::testing::Test {
     return files;
   }
 
-  // A bit of the first weight of the first tensor.
+  // Flips a bit of the first weight of the first tensor.
   void edit_model() {
     const fs::path path = fs::path(model_) / "model.safetensors";
     std::uint64_t header_bytes = 0;

@@ -37,7 +37,7 @@ class Shift : public ::testing::TestWithParam<Param> {
   }
 };
 
-// Keys of all heads rotated as if token i stood at start + i.
+// Returns the keys of all heads rotated as if token i stood at start + i.
 std::vector<float> keys_at(std::span<const float> keys, int kv_heads, std::int64_t start) {
   std::vector<float> out;
   for (std::size_t at = 0; at < keys.size(); at += kDim) {

@@ -20,7 +20,7 @@ using testing::IsEmpty;
 
 const std::string kModel = QUIRE_SOURCE_DIR "/models/cardfile/model";
 
-// The demo model's tokenizer with another template; "" for none.
+// Returns the demo model's tokenizer with another template; "" for none.
 engine::TextBundle with_template(const std::string& source) {
   engine::TextBundle text{.tokenizer = text::Tokenizer::from_folder(kModel).value(),
                           .bos_token = "<bos>",

@@ -41,8 +41,8 @@ class BatchBuilderTest : public testing::Test {
     return sealed;
   }
 
-  // A sequence of `own` tokens behind these segments, of which `computed` have KV and the others
-  // are scheduled.
+  // Returns a sequence of `own` tokens behind these segments, of which `computed` have KV and the
+  // others are scheduled.
   sched::ScheduledRun behind(const std::vector<kv::SegmentUse>& uses, std::int32_t own,
                              std::int32_t computed = 0) {
     Tokens tokens;

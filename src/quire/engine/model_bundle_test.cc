@@ -192,7 +192,7 @@ class FolderText : public ::testing::Test {
                                folder_.path() / "tokenizer.json");
   }
 
-  // With this in tokenizer_config.json, as JSON.
+  // Makes a bundle with this in tokenizer_config.json, as JSON.
   auto with_template(const std::string& chat_template) {
     folder_.write("tokenizer_config.json", R"({"chat_template": )" + chat_template + "}");
     return open_text(folder_.path().string());

@@ -30,7 +30,7 @@ constexpr std::string_view kShape =
     R"("hidden_size": 64, "intermediate_size": 96, "vocab_size": 200,
   "num_hidden_layers": 3, "num_attention_heads": 4)";
 
-// A config of `family` with these members on top of a small shape.
+// Returns a config of `family` with these members on top of a small shape.
 std::string config_text(std::string_view family, std::string_view members = "") {
   return std::string(R"({"model_type": ")") + std::string(family) + "\", " + std::string(kShape) +
          (members.empty() ? "" : ", ") + std::string(members) + "}";

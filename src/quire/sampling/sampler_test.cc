@@ -97,7 +97,8 @@ TEST(Changes, HoldEachLogitThatBiasPenaltiesAndMinTokensChangeOnce) {
   EXPECT_EQ(sampler.changes(row.context(), 9).error().code, ErrorCode::kInvalidArgument);
 }
 
-// Oracle: each rule of include/quire/sampling.h as it stands there, in double, with a full sort.
+// Is the oracle: each rule of include/quire/sampling.h as it stands there, in double, with a full
+// sort.
 std::vector<double> naive_logits(const std::vector<float>& logits, const Row& row) {
   const SamplingParams& params = row.params;
   std::vector<double> out(logits.begin(), logits.end());

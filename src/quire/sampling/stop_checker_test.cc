@@ -12,7 +12,7 @@
 namespace quire::sampling {
 namespace {
 
-// Oracle: the whole text up to the first place where any stop string begins.
+// Is the oracle: the whole text up to the first place where any stop string begins.
 std::string cut_whole(const std::string& text, const std::vector<std::string>& stops) {
   std::size_t first = text.size();
   for (const auto& stop : stops) {
@@ -21,7 +21,8 @@ std::string cut_whole(const std::string& text, const std::vector<std::string>& s
   return text.substr(0, first);
 }
 
-// Text that a checker passes on when `text` arrives in the pieces that the bits of `cuts` make.
+// Returns the text that a checker passes on when `text` arrives in the pieces that the bits of
+// `cuts` make.
 std::string cut_in_pieces(const std::string& text, const std::vector<std::string>& stops,
                           unsigned cuts) {
   StopChecker checker(stops);

@@ -18,7 +18,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// None above 0, which is among them; also some far below and some that are never chosen.
+// Returns logits, none above 0, which is among them; also some far below and some that are never
+// chosen.
 std::vector<float> some_logits(std::size_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<float> logits(count);

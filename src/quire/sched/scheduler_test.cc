@@ -28,7 +28,7 @@ Tokens prompt_of(std::int32_t size, TokenId first = 0) {
   return tokens;
 }
 
-// "preempt 3 preempt 2 admit 4 1:5+2 4:0+8!" with ! for a run that samples.
+// Returns "preempt 3 preempt 2 admit 4 1:5+2 4:0+8!" with ! for a run that samples.
 std::string show(const StepPlan& plan) {
   std::string text;
   for (const RequestId id : plan.preempt) {
@@ -57,7 +57,7 @@ std::string step(FakeEngine& engine) {
   return plan.ok() ? show(*plan) : plan.error().message;
 }
 
-// Everything that can be seen of the state.
+// Returns everything that can be seen of the state.
 std::string digest(const FakeEngine& engine) {
   const kv::LedgerCounts counts = engine.ledger.counts();
   std::string text = base::str_cat(
@@ -355,7 +355,7 @@ TEST(Scheduler, WindowedSequenceLongerThanThePoolRuns) {
   EXPECT_EQ(engine.finished.at(1), run_alone(prompt_of(30), 20, 5));
 }
 
-// A sequence of `tail` tokens behind a segment of 3.
+// Opens a sequence of `tail` tokens behind a segment of 3.
 SeqId composed(kv::Ledger& ledger, std::int32_t tail) {
   const SeqId source = ledger.sequences().open(prompt_of(3, 40), false);
   EXPECT_TRUE(ledger.sequences().extend(source, 3).ok());

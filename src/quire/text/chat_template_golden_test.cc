@@ -28,7 +28,7 @@ class TemplateGoldens : public testing::Test {
  protected:
   TemplateGoldens() : goldens_(json::parse(read(kFolder + "goldens.json")).as_object()) {}
 
-  // The text of `source`, or nullopt where it is refused.
+  // Returns the text of `source`, or nullopt where it is refused.
   Result<std::string> render(const std::string& source, const json::object& variables) const {
     QUIRE_TRY(const auto parsed, ChatTemplate::parse(source));
     RenderOptions options;

@@ -19,7 +19,7 @@ namespace {
 
 using base::str_cat;
 
-// 256 byte tokens; then words.
+// Returns a tokenizer of 256 byte tokens, then words.
 Tokenizer bytes_and_words(const std::string& decoder) {
   std::string vocab;
   for (int byte = 0; byte < 256; ++byte) {

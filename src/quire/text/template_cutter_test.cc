@@ -51,7 +51,7 @@ std::string shape(const std::string& name) {
   return read_text(kRoot + "/tests/golden/templates/shapes/" + name + ".jinja");
 }
 
-// A byte-level BPE with these special tokens.
+// Returns a byte-level BPE with these special tokens.
 Tokenizer tokenizer_with(const std::vector<std::string>& specials) {
   const auto golden = json::parse(read_text(kRoot + "/tests/golden/text/tokenizers/gpt2.json"));
   json::object file = golden.at("tokenizer").as_object();
@@ -151,7 +151,7 @@ const std::vector<std::string> kChatMlTokens = {"<|im_start|>", "<|im_end|>"};
 const std::vector<std::string> kLlama3Tokens = {"<|begin_of_text|>", "<|start_header_id|>",
                                                 "<|end_header_id|>", "<|eot_id|>"};
 
-// Affixes of the three kinds; none of them trims.
+// Expects affixes of the three kinds; none of them trims.
 void expect_format(const ChunkFormat& format, const Affixes& system, const Affixes& context,
                    const Affixes& query) {
   for (const auto& [got, expected] :
@@ -396,7 +396,8 @@ TEST(EncodeChunk, TrimsAsPythonDoesAndReadsIllFormedText) {
   EXPECT_EQ(text({"[", "]", true, true}, " \n "), "[]");
 }
 
-// A vocabulary of letters that puts a space before each text, as those of Llama 2 and Mistral do.
+// Returns a vocabulary of letters that puts a space before each text, as those of Llama 2 and
+// Mistral do.
 Tokenizer spacing_tokenizer() {
   VocabSpec spec{.model = "llama", .tokens = {"<unk>", "<s>", "</s>", "<0x0A>", "\u2581"}};
   spec.token_types = {2, 3, 3, 6, 1};
@@ -444,7 +445,7 @@ TEST(PlainFormat, SeparatesByBlankLinesBehindABosWhereTheTokenizerPutsOne) {
 
 // --- the templates that tools/fetch_vocabs.py fetches ---
 
-// Tokens as templates write them; their vocabularies are not at hand.
+// Returns tokens as templates write them; their vocabularies are not at hand.
 std::vector<std::string> special_looking(const std::string& source) {
   static const std::regex kToken(
       R"(<\|[^|<>{}'"\s]{1,40}\|>|<｜[^<>{}'"\s]{1,60}｜>|\[/?[A-Z_]{3,30}\]|</?(s|sop|start_of_turn|end_of_turn|bos|eos)>)");

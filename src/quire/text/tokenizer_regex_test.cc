@@ -16,7 +16,7 @@
 namespace quire::text {
 namespace {
 
-// Until the meter fails, if it does.
+// Returns the matches until the meter fails, if it does.
 std::vector<std::string> matches(const std::string& pattern, const std::string& text,
                                  base::WorkMeter& meter) {
   auto regex = Regex::compile(pattern);

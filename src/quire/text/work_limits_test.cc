@@ -27,7 +27,7 @@ using testing::HasSubstr;
 constexpr base::WorkLimits kSmall = {.steps = 4'000'000,
                                      .bytes = 1 << 20};  // so that tests are short
 
-// A tokenizer.json of the letters a to d with these sections.
+// Returns a tokenizer.json of the letters a to d with these sections.
 Result<Tokenizer> with(const std::string& sections) {
   return Tokenizer::from_json(
       str_cat(R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"d":3},"merges":[]},)", sections,
@@ -35,7 +35,7 @@ Result<Tokenizer> with(const std::string& sections) {
       "");
 }
 
-// `section` with `one` in a Sequence `count` times.
+// Returns `section` with `one` in a Sequence `count` times.
 std::string chain(const char* section, const char* members, const std::string& one, int count) {
   std::string list;
   for (int i = 0; i < count; ++i) {

@@ -41,7 +41,7 @@ class ArrivalsTest : public testing::Test {
     orders.push_back({.ranges = std::move(ranges), .done = std::move(done)});
     background_loads_.start(std::move(orders));
   }
-  // The file's KV into these blocks.
+  // Loads the file's KV into these blocks.
   LoadRef load(
       const std::string& file, const Blocks& to,
       BackgroundLoads::Done done = [](BackgroundLoads::Load&, double) {}) {
@@ -63,7 +63,7 @@ class ArrivalsTest : public testing::Test {
     return path;
   }
 
-  // The first block of the last layer and head.
+  // Returns the path of the file, damaged in the first block of the last layer and head.
   [[nodiscard]] std::string damaged() const {
     std::vector<char> bytes = kv_store::file_bytes_of(saved());
     bytes[bytes.size() - 3 * static_cast<std::size_t>(from_.geometry().head_block_bytes())] ^= 1;

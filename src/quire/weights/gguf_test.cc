@@ -33,7 +33,7 @@ std::string array(std::uint32_t type, std::uint64_t count, std::string_view elem
   return raw(type) + raw(count) + std::string(elements);
 }
 
-// The elements of an array that holds an array, that holds another, and so on.
+// Returns the elements of an array that holds an array, that holds another, and so on.
 std::string nested_arrays(int levels) {
   std::string value;
   for (int i = 0; i < levels; ++i) {
@@ -42,7 +42,7 @@ std::string nested_arrays(int levels) {
   return value + array(kU8, 1, "x");
 }
 
-// Two keys and two tensors, 64 bytes of data.
+// Returns two keys and two tensors, 64 bytes of data.
 GgufBuilder good() {
   GgufBuilder file;
   file.key("general.name", kString, counted("tiny"));
@@ -129,7 +129,7 @@ struct HostileGguf {
   const char* message;
 };
 
-// The good file after `change`.
+// Returns the good file after `change`.
 std::function<std::string()> changed(const std::function<void(GgufBuilder&)>& change) {
   return [change] {
     GgufBuilder file = good();
@@ -138,12 +138,12 @@ std::function<std::string()> changed(const std::function<void(GgufBuilder&)>& ch
   };
 }
 
-// The good file with one more key.
+// Returns the good file with one more key.
 std::function<std::string()> with_key(std::uint32_t type, const std::string& value) {
   return changed([=](GgufBuilder& file) { file.key("k", type, value); });
 }
 
-// A file of one tensor over 64 bytes.
+// Returns a file of one tensor over 64 bytes.
 std::function<std::string()> with_tensor(std::vector<std::uint64_t> sizes, std::uint32_t type,
                                          std::uint64_t offset) {
   return [=] {

@@ -33,7 +33,7 @@ boost::json::object expected(std::string_view file) {
   return boost::json::parse(text.value()).at(file).as_object();
 }
 
-// Every tensor with its encoding, shape and values, and no other.
+// Expects every tensor with its encoding, shape and values, and no other.
 void expect_golden(const ModelFiles& model_files, std::string_view file) {
   const boost::json::object golden = expected(file);
   EXPECT_EQ(model_files.tensors().size(), golden.size());
@@ -221,7 +221,8 @@ TEST(ModelFiles, SplitGgufIsRefusedWithTheWayOut) {
   EXPECT_THAT(error.message, HasSubstr("one of 3 parts"));
 }
 
-// A folder with two shards of one F32 tensor each, "a" and "b", and this index.
+// Returns the error of a folder with two shards of one F32 tensor each, "a" and "b", and this
+// index.
 Error sharded_error(const std::string& index) {
   const TempFolder folder;
   const auto shard = [](const std::string& name) {

@@ -66,7 +66,7 @@ struct HostileSafetensors {
   const char* message;
 };
 
-// One tensor named t with these three fields.
+// Returns one tensor named t with these three fields.
 std::string one(std::string_view dtype, std::string_view shape, std::string_view offsets) {
   return R"({"t":{"dtype":)" + std::string(dtype) + R"(,"shape":)" + std::string(shape) +
          R"(,"data_offsets":)" + std::string(offsets) + "}}";

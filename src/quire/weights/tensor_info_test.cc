@@ -116,7 +116,7 @@ TEST(TensorInfo, QuantisedBlocksDecodeAsGgmlDefinesThem) {
   }
 }
 
-// A block of random bytes whose fp16 numbers are ordinary ones.
+// Returns a block of random bytes whose fp16 numbers are ordinary ones.
 std::string random_block(Encoding encoding, std::mt19937& random) {
   std::string block(static_cast<std::size_t>(code_block_bytes(encoding)), '\0');
   std::ranges::generate(block, [&] { return static_cast<char>(random()); });

@@ -30,7 +30,7 @@ class CopyTest : public GpuTest {
  protected:
   CopyTest() : managed_(make_managed_memory(0)) {}
 
-  // Memory of one kind, kept until the test ends.
+  // Returns memory of one kind, kept until the test ends.
   void* memory(std::size_t kind, std::size_t bytes) {
     if (kind == 2) {
       pageable_.push_back(std::make_unique<Bytes>(bytes));

@@ -37,7 +37,7 @@ class KVGenerationTest : public test::KVGpuTest {
     cache.advance_position(n);
   }
 
-  // One checksum over rows [0, tokens) of all layers: what attention may read.
+  // Returns one checksum over rows [0, tokens) of all layers: what attention may read.
   static std::uint64_t context_sum(const KVCacheConfig& config, const Bytes& all, int tokens) {
     std::uint64_t sum = 0;
     const std::size_t part = static_cast<std::size_t>(config.layer_bytes());
@@ -51,7 +51,7 @@ class KVGenerationTest : public test::KVGpuTest {
     return Bytes(static_cast<std::size_t>(cache.size_bytes()));
   }
 
-  // All bytes of a cache become `byte`.
+  // Sets all bytes of a cache to `byte`.
   void fill(const KVCache& cache, unsigned char byte) {
     must(device::cuda::fill_async(cache.keys(0).data, byte,
                                   static_cast<std::size_t>(cache.size_bytes()), stream()));
