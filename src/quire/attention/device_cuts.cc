@@ -18,8 +18,8 @@ namespace {
 // Tokens that take as long as all that an item of few costs beside them, where others are of many.
 // The next item is on its way meanwhile.
 constexpr std::int64_t kFewItemTokens = 64;
-// Microseconds of a multiprocessor for kTokenTile tokens of an item, where one kernel computes
-// both families: products for many columns, memory for few (H200, head size 128; their ratio
+// Microseconds of a multiprocessor for kTokenTile tokens of an item, where one kernel computes both
+// families. Products take them for many columns, memory for few (H200, head size 128; their ratio
 // counts).
 constexpr double kManyTileUs = 1.9, kFewTileUs = 0.85;
 constexpr std::size_t kMostListedTiles = 256;  // more even out by themselves, and would cost time

@@ -1,9 +1,9 @@
 // DevicePlan: the work of a GPU for the entries of one step. make_device_plan makes it. Two
-// families of kernels share it: items of few query columns, where reading KV is the cost (decode),
-// and items of many, where the arithmetic is (prefill, chunks that many requests use). Each item
-// gives every one of its rows a partial, (max, sum, values) over a range of the run's tokens. The
-// partials of a row are merged in the order of its entries and their tokens. A partial that is the
-// only one of its row takes no room: the item writes the row.
+// families of kernels share it. Items of few query columns pay for reading KV (decode). Items of
+// many pay for the arithmetic (prefill, chunks that many requests use). Each item gives every one
+// of its rows a partial, (max, sum, values) over a range of the run's tokens. The partials of a row
+// are merged in the order of its entries and their tokens. A partial that is the only one of its
+// row takes no room: the item writes the row.
 //
 // Where the ranges begin decides the last bits of a result. With a fixed `range_tokens` they depend
 // on the run alone, so that a row's bits do not depend on its batch. By default they depend on how
@@ -17,8 +17,8 @@
 
 namespace quire::attention {
 
-// Columns of an item, which are (row, head) pairs of one KV head, at most: of few, of few where one
-// kind of kernel computes both families to equal bits, and of many.
+// Most columns of an item of few and of one of many, which are (row, head) pairs of one KV head.
+// The second is of few, too, where one kind of kernel computes both families to equal bits.
 inline constexpr int kFewColumns = 16;
 inline constexpr int kFewColumnsOfOneKernel = 32;
 inline constexpr int kManyColumns = 128;

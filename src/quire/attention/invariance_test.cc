@@ -1,5 +1,6 @@
-// Equal bits: the output of a row depends on its query and on what it sees, never on the batch, the
-// prefill split, the number of threads, the block size or the entries of other rows.
+// Tests that bits are equal. The output of a row depends on its query and on what it sees. It never
+// depends on the batch, the prefill split, the number of threads, the block size or the entries of
+// other rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -57,8 +57,8 @@ bool chains_are_faster(std::span<const Entry> entries, std::span<const Level> le
   return chains_of_busiest * threads * tokens <= tiles * (tokens + kResultSlotTokens * pieces);
 }
 
-// Returns true if levels with few tiles each are to be cut into pieces that run side by side: if
-// there is something to cut, and something gained by it.
+// Returns true if levels with few tiles each are to be cut into pieces that run side by side. There
+// must be something to cut, and something gained by it.
 bool splits(std::span<const Entry> entries, const Tiles& tiles, std::span<const Level> levels,
             int threads) {
   const bool one_chain = std::ranges::adjacent_find(levels, [&](Level a, Level b) {

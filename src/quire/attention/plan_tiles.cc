@@ -18,8 +18,8 @@ namespace {
 constexpr int kTilesPerThread = 8;  // tiles of several strips, where there are more strips than so
 
 // Returns the query rows of a tile of an entry that has `num_rows`. A tile of several strips brings
-// its KV to the near caches once for all of them, as long as the threads have tiles enough to
-// share.
+// its KV to the near caches once for all of them. It has several as long as the threads have tiles
+// enough to share.
 std::int32_t tile_rows(const TileShape& shape, std::int32_t num_rows, int threads) {
   const std::int32_t strip_rows = kStripRows / shape.heads;
   const std::int32_t strips =

@@ -1,7 +1,7 @@
-// Attention over paged KV, CPU backend: canonical pieces of 256 tokens from a run's first token,
-// each reduced to (max, sum, values) in fp32, merged left to right, entry after entry. So the bits
-// of a row's output depend on its query and on the tokens that it sees, never on the split of a
-// prefill, the batch, the block size or the number of threads.
+// Attention over paged KV, CPU backend. Each canonical piece of 256 tokens from a run's first token
+// is reduced to (max, sum, values) in fp32. Pieces are merged left to right, entry after entry. So
+// the bits of a row's output depend on its query and on the tokens that it sees. They never depend
+// on the split of a prefill, the batch, the block size or the number of threads.
 #pragma once
 
 #include <cstddef>

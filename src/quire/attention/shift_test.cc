@@ -30,8 +30,8 @@ class Shift : public ::testing::TestWithParam<Param> {
   [[nodiscard]] static Isa isa() { return std::get<0>(GetParam()); }
   [[nodiscard]] static DType dtype() { return std::get<1>(GetParam()); }
 
-  // Two stores of the same keys differ by the rounding of each rotated key and query: bf16 2^-9 per
-  // element; fp32 2^-24 per element and per cosine.
+  // Two stores of the same keys differ by the rounding of each rotated key and query. It is 2^-9
+  // per element in bf16, and 2^-24 per element and per cosine in fp32.
   [[nodiscard]] static double shift_tolerance() {
     return dtype() == DType::kFloat32 ? 4e-6 : 1.5e-2;
   }
@@ -79,9 +79,9 @@ TEST_P(Shift, ChunkAtOffsetZeroEqualsChunkInPlace) {
   }
 }
 
-// Three ways to attend to two chunks, the second used at position 330: the query rotated back
-// by the shift, the keys rotated forward, and both chunks stored in place as one run. The wrong
-// sign of the shift is far away.
+// Compares three ways to attend to two chunks, the second used at position 330. They rotate the
+// query back by the shift, rotate the keys forward, and store both chunks in place as one run. The
+// wrong sign of the shift is far away.
 TEST_P(Shift, QuerySideRotationEqualsKeySideAndConcatenation) {
   const AttentionShape shape = shape_of(4, 2, kDim);
   const std::size_t size = kTokens * 2 * kDim;

@@ -1,5 +1,5 @@
-// For the tests of this module: a paged pool with a naive writer (the oracle of the layout), a
-// naive attention in double precision, and a runner. Not part of the library.
+// For the tests of this module: a paged pool with a naive writer, a naive attention in double
+// precision, and a runner. The writer is the oracle of the layout. Not part of the library.
 #pragma once
 
 #include <gtest/gtest.h>

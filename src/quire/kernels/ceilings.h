@@ -10,8 +10,9 @@
 
 namespace quire::kernels {
 
-// Bytes per second at which all threads of the pool together read `bytes` of memory once (at least
-// 512 MiB to be beyond the caches); best of five passes. 0 if there is no memory for it.
+// Returns the bytes per second at which all threads of the pool together read `bytes` of memory
+// once, the best of five passes. At least 512 MiB are beyond the caches. 0 if there is no memory
+// for it.
 [[nodiscard]] double measure_read_bandwidth(const KernelContext& context, std::size_t bytes);
 
 // FLOP/s (2 * rows * columns * depth per call) of linear() alone, activations packed beforehand,

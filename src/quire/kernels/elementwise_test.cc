@@ -124,8 +124,8 @@ TEST_P(ElementwiseTest, SiluMulMatchesDoublePrecision) {
   }
 }
 
-// Each value for itself over the whole range of the exponential, where it has any: relative error
-// at most 1e-6; below -87 the result is smaller than 1e-35 and only that is asked for.
+// Tests each value for itself over the whole range of the exponential. The relative error is at
+// most 1e-6. Below -87 the result is smaller than 1e-35, and only that is asked for.
 TEST_P(ElementwiseTest, SiluIsAccurateEverywhere) {
   std::vector<float> x;
   x.reserve(40002);

@@ -24,8 +24,9 @@ constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kE
 // One head of one token in fp32; values beyond the model's head size stay zero.
 using Head = std::array<float, kMaxHeadDim>;
 
-// Where the token's element 0 lies and how far its elements are apart, in elements of the view:
-// element d of K at d / g * k_step + d % g (g = 2 for bf16, 1 for fp32), of V at d * v_step.
+// Says where the token's element 0 lies and how far its elements are apart, in elements of the
+// view. Element d of K is at `d / g * k_step + d % g` (g = 2 for bf16, 1 for fp32), of V at `d *
+// v_step`.
 template <class T>
 struct SlotAddress {
   T* k = nullptr;

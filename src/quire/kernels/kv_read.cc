@@ -12,8 +12,8 @@
 namespace quire::kernels {
 namespace {
 
-// Element d of a token lies at `first + d * step` words of two bytes (bf16, fp16) or four (fp32),
-// for 16-bit keys in pairs: (d / 2 * step + d % 2).
+// Element d of a token lies at `first + d * step` words of two bytes (bf16, fp16) or four (fp32).
+// 16-bit keys are in pairs: `d / 2 * step + d % 2`.
 struct Layout {
   std::ptrdiff_t first = 0;
   std::ptrdiff_t step = 1;

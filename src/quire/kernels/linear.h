@@ -1,8 +1,8 @@
 // Y = X W^T (+ bias) for packed weights: GEMV, small batches and prefill through one call.
 //
-// Row invariance: for a given instruction set, the bits of Y[row] depend on X[row] and W only,
-// never on the number of rows, the row's place or the number of threads. For q8g32 and q4g32 all
-// instruction sets with fused multiply-add give the same bits.
+// Row invariance: for a given instruction set, the bits of Y[row] depend on X[row] and W only. They
+// never depend on the number of rows, the row's place or the number of threads. For q8g32 and q4g32
+// all instruction sets with fused multiply-add give the same bits.
 #pragma once
 
 #include <cstddef>
@@ -84,10 +84,10 @@ struct GatedRows {
   WeightFormat next = WeightFormat::kF32;
 };
 
-// The first half of a gated MLP for many rows: gated = pack(silu(gate) * up), where gate and up are
-// the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or nothing.
-// The bits are those of linear, silu_mul and pack_rows in turn, but only a few panels of gate and
-// up are there at a time. Precondition: can_gate(weights). Cost as linear.
+// Computes the first half of a gated MLP for many rows: gated = pack(silu(gate) * up). There gate
+// and up are the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or
+// nothing. The bits are those of linear, silu_mul and pack_rows in turn, but only a few panels of
+// gate and up are there at a time. Precondition: can_gate(weights). Cost as linear.
 void linear_gated(const KernelContext& context, const PackedWeights& weights,
                   const PackedRows& packed, std::span<const float> bias, const GatedRows& gated,
                   LinearScratch& scratch);

@@ -379,8 +379,9 @@ TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
   }
 }
 
-// Scales that products by addition of exponents cannot have: of weights zero (all codes zero, or
-// weights too small for fp16) and infinite, of rows huge; and groups of zeros among the others.
+// Tests scales that products by addition of exponents cannot have. Scales of weights are zero (all
+// codes zero, or weights too small for fp16) and infinite, those of rows huge. Groups of zeros
+// stand among the others.
 TEST_P(LinearTest, UnusualScalesGiveTheSameBitsOnAllFusedSets) {
   if (GetParam() == Isa::kPortable) {
     GTEST_SKIP() << "the portable set has no fused multiply-add";

@@ -1,7 +1,7 @@
 // Activations X [rows, depth] prepared for the kernels: blocks of up to 16 rows, each block step by
 // step.
 //
-//   block b holds r = min(16, rows - 16 b) rows as [steps][r][32]; nothing is padded to 16 rows, so
+//   block b holds r = min(16, rows - 16 b) rows as [steps][r][32]. Nothing is padded to 16 rows, so
 //   one row is a plain vector, and 16 rows are a stack of ready AMX tiles. Inputs beyond the depth
 //   are zero.
 //

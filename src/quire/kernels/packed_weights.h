@@ -60,8 +60,8 @@ inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
 using RowSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
 
-// Fills `out` with quantised rows of W, in codes of the packed format: w + 128, w + 8, or plain
-// codes if the format has a minimum. Called from several threads at once.
+// Fills `out` with quantised rows of W, in codes of the packed format. These are w + 128, w + 8, or
+// plain codes if the format has a minimum. Called from several threads at once.
 using CodeSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
 

@@ -1,4 +1,4 @@
-// A short run of every kernel of one instruction set against double precision: finds a machine or a
+// A short run of every kernel of one instruction set against double precision. Finds a machine or a
 // build whose instructions do not do what detection promised.
 #pragma once
 

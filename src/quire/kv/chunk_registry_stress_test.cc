@@ -1,5 +1,5 @@
 // Random operations against a model that copies everything. For every chunk it keeps what the
-// header says it has, counts by adding up, and finds the chunk to evict by looking at each one.
+// header says it has. It counts by adding up, and finds the chunk to evict by looking at each one.
 // After each operation the counts must agree and every invariant of registry and ledger must hold.
 #include <gtest/gtest.h>
 

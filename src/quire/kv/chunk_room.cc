@@ -67,8 +67,8 @@ Error no_room(const RegistryState& state, const WantedRoom& wanted, bool for_chu
       .free_bytes = std::max(0, state.config.max_blocks - state.blocks) * bytes};
 }
 
-// Who gives way when the blocks of all tenants are too many: whoever holds most, what is wanted
-// included, and nobody for others who holds no more than an equal share.
+// Says who gives way when the blocks of all tenants are too many. That is whoever holds most, what
+// is wanted included. Nobody gives way for others who holds no more than an equal share.
 class Yielding {
  public:
   Yielding(std::string_view wanting, std::int32_t limit) : wanting_(wanting), limit_(limit) {}

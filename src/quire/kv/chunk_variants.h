@@ -2,7 +2,8 @@
 // ChunkRegistry::variants() lends it.
 //
 // The KV of a chunk exists in variants, one for each thing that stood before the chunk when it was
-// computed: nothing, a BOS token or a system chunk. Variants belong to the chunk and go with it.
+// computed. That is nothing, a BOS token or a system chunk. Variants belong to the chunk and go
+// with it.
 #pragma once
 
 #include <cstdint>

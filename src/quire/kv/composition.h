@@ -39,8 +39,8 @@ struct ResolvedComposition {
 };
 
 // kInvalidComposition for wrong kinds, numbers or positions, kNotFound for unknown chunks,
-// kIncompatible when the mode has no meaning (`windowed`: the model has a sliding window, so only
-// kExact has one). Mode kExact gives parts without segments: the ids are a plain prompt.
+// kIncompatible when the mode has no meaning. `windowed`: the model has a sliding window, so only
+// kExact has one. Mode kExact gives parts without segments: the ids are a plain prompt.
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 [[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
                                                   const CompositionSpec& spec, bool windowed);

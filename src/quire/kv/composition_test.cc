@@ -26,8 +26,9 @@ using testing::HasSubstr;
 
 std::string id_of(char name) { return std::string(64, name); }
 
-// A system chunk 'a' of 5 tokens, contexts 'b' of 3, 'c' of 8 and 'd' of 1, a query 'e' of 2; each
-// token is its chunk's letter. The system chunk and the contexts' own KV behind it are there.
+// Has a system chunk 'a' of 5 tokens, contexts 'b' of 3, 'c' of 8 and 'd' of 1, and a query 'e' of
+// 2. Each token is its chunk's letter. The system chunk and the contexts' own KV behind it are
+// there.
 class CompositionTest : public testing::Test {
  protected:
   CompositionTest() {

@@ -17,10 +17,10 @@
 namespace quire::kv {
 namespace {
 
-// A session that says nothing counts as gone for so long already when it ends a request: the median
-// pause of a person who chats (the conversation trace of Mooncake, FAST'25). Among such sessions it
-// changes nothing; against those that say when they return it is worth much, see the table of
-// chat_trace_bench in bench/journal/2026-11-22.md.
+// A session that says nothing counts as gone for so long already when it ends a request. It is the
+// median pause of a person who chats (the conversation trace of Mooncake, FAST'25). Among such
+// sessions it changes nothing; against those that say when they return it is worth much, see the
+// table of chat_trace_bench in bench/journal/2026-11-22.md.
 constexpr Clock::duration kHeadStart = std::chrono::seconds(120);
 
 constexpr TimePoint kClosed = TimePoint::min();

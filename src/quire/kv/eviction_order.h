@@ -6,9 +6,9 @@
 //   2. the lowest priority;
 //   3. the block that is due farthest from now. A block is due when its session is expected back
 //      (Belady's rule, by what users say). Where nobody said anything, or once the session is
-//      overdue, it counts as coming back after as long as it is away already (Lindy's rule): away
-//      since the expected return, or since two minutes before its last use. So every block has one
-//      fixed time, and the farthest from now is always the first or the last in order of time.
+//      overdue, it counts as coming back after as long as it is away already (Lindy's rule). It is
+//      away since the expected return, or since two minutes before its last use. So every block has
+//      one fixed time, and the farthest from now is always the first or the last in order of time.
 //      Without sessions this is least recently used first.
 //
 // A session has one claim: it hangs at the deepest cached block of its last request, and speaks for

@@ -1,5 +1,5 @@
-// Where the blocks of chunks lie in a pool that is full and has been churned: chunks come and go,
-// chats grow, end and come back, requests compose chunks. That walk without extents must evict,
+// Tests where the blocks of chunks lie in a pool that is full and has been churned. Chunks come and
+// go, chats grow, end and come back, requests compose chunks. That walk without extents must evict,
 // find and forget exactly the same.
 #include <gtest/gtest.h>
 

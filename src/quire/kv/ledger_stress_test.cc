@@ -1,6 +1,6 @@
 // Random operations against a model that copies everything. It keeps, for every token with KV, a
-// value that depends on the salt and all tokens before it, and a pool that holds such a value per
-// slot. After each step every slot that a sequence shows must hold that sequence's value, and every
+// value that depends on the salt and all tokens before it. Its pool holds such a value per slot.
+// After each step every slot that a sequence shows must hold that sequence's value, and every
 // invariant of the ledger must hold.
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // after exactly those before them. It also keeps the order of eviction. Every salt has a tree of
 // its own, so that what one tenant has computed is not found by another.
 //
-// A node is a block, so nodes live in arrays indexed by block id and nothing is allocated after
+// A node is a block, so nodes live in arrays indexed by block id. Nothing is allocated after
 // construction but for a salt of which nothing is known. Children are found by hash; a hash is a
 // hint, so parent and tokens are compared.
 //

@@ -160,8 +160,8 @@ void Sequence::advance(std::int32_t count) {
 }
 
 // Two sequences may compute the same block at the same time. The second then takes the first one's
-// block and frees its own. Both hold the KV of the same tokens after the same tokens, and that KV
-// is equal to the bit, because every row of a forward pass is computed alike whatever the batch
+// block and frees its own. Both hold the KV of the same tokens after the same tokens. That KV is
+// equal to the bit, because every row of a forward pass is computed alike whatever the batch
 // (attention/run.h). A sequence that was opened without reuse keeps its own block; then what
 // follows is not published, as its parent is not known.
 void Sequence::publish_from(std::int32_t block) {

@@ -5,9 +5,10 @@
 // 2. Its tokens are those of the open run; its length is those of them that have KV.
 // 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
-// 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written,
-//    behind the block before them, as long as that one is known there; the first one behind the
-//    root of the sequence's salt. So behind blocks that were never here nothing is published.
+// 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
+//    A block goes behind the one before it, as long as that one is known there. The first one goes
+//    behind the root of the sequence's salt. So behind blocks that were never here nothing is
+//    published.
 #pragma once
 
 #include <cstdint>

@@ -29,10 +29,10 @@ class Sequences {
   explicit Sequences(LedgerState& state) : state_(&state) {}
 
   // Opens a sequence over `tokens`, without new blocks. With `reuse` its KV begins with the longest
-  // cached prefix: whole blocks of equal tokens, at most tokens.size() - 1, so that the last token
-  // is computed. Without `reuse` it never uses a block that another sequence computed, not even
-  // after Preemption::reattach. It is a request of `session` until it is closed; a stale handle
-  // counts as none. Sequences of one `salt` find each other's KV, and no other's.
+  // cached prefix: whole blocks of equal tokens, at most tokens.size() - 1. So the last token is
+  // computed. Without `reuse` it never uses a block that another sequence computed, not even after
+  // Preemption::reattach. It is a request of `session` until it is closed; a stale handle counts as
+  // none. Sequences of one `salt` find each other's KV, and no other's.
   [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {},
                            std::string_view salt = {});
   // Closes the sequence. Its full blocks stay findable until they are evicted. No effect for an

@@ -80,8 +80,8 @@ class SharedBlocks {
   [[nodiscard]] BlockRef publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
                                  SessionRef session = {});
 
-  // Blocks of a path, in order, leave the index from its end on, as far as nobody uses them and
-  // nothing else is known behind them.
+  // Takes blocks of a path, in order, from the index, from its end on. Stops at one that somebody
+  // uses, or behind which something else is known.
   void forget(std::span<const BlockRef> path);
   // Evicts everything unused; returns how many blocks became free.
   std::int32_t clear_cache();

@@ -1,6 +1,6 @@
 // Checkpoints: all sequences of a program, or chosen ones, as they are now, in a store. Each
-// checkpoint is complete by itself, yet writes only the blocks that no earlier one has, so that its
-// cost follows what has changed since the last one.
+// checkpoint is complete by itself, yet writes only the blocks that no earlier one has. So its cost
+// follows what has changed since the last one.
 #pragma once
 
 #include <cstddef>

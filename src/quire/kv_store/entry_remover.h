@@ -25,7 +25,8 @@ class EntryRemover {
   // `wipe` overwrites their bytes with zeros behind it, and removes from the index's log what that
   // says of the entry. File systems that write elsewhere (copy-on-write, SSDs, backups, snapshots)
   // may keep the old bytes all the same. Fails with kIo when the entry is removed, but bytes could
-  // not be overwritten, or others read the index, so that the log stays: call again.
+  // not be overwritten. Does so, too, when others read the index, so that the log stays. Then call
+  // again.
   [[nodiscard]] Result<bool> remove(std::string_view key, std::string_view tenant,
                                     bool wipe = false);
   // Finishes wipes that failed or were cut short. Fails with kIo as remove() does.

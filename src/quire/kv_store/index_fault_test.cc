@@ -1,4 +1,4 @@
-// Faults in the index of a store: what it says is what was put, or a miss, or a typed error; the
+// Tests faults in the index of a store. It says what was put, or a miss, or a typed error. The
 // objects stay whatever happens to it. The kinds are counted, beside those of store_fault_test.cc.
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The rows of an SQLite file as they lie in its pages (sqlite.org/fileformat2.html). Neither its
-// header nor its schema nor the pages above the leaves are needed, so that damage costs no row but
-// those that it lies in. For repair: SQLite itself stops at damage. Nothing is believed but sizes
-// that were compared with the file's; what a row says, the caller checks.
+// header nor its schema nor the pages above the leaves are needed. So damage costs no row but those
+// that it lies in. For repair: SQLite itself stops at damage. Nothing is believed but sizes that
+// were compared with the file's; what a row says, the caller checks.
 #pragma once
 
 #include <cstddef>

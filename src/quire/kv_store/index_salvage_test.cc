@@ -64,8 +64,9 @@ class DamagedIndex : public StoreTest {
     find_rows();
   }
 
-  // Lays the index with some bytes changed, and checks what repair's reading gives: no entry that
-  // was not put, and each whose rows lie on other pages. `page`: the damaged one, from 1.
+  // Lays the index with some bytes changed, and checks what repair's reading gives. That is no
+  // entry that was not put, and each whose rows lie on other pages. `page`: the damaged one, from
+  // 1.
   void expect_rest(const std::vector<char>& bytes, std::size_t page) {
     std::filesystem::remove(path_ / "index.sqlite-wal");
     write_bytes(path_ / "index.sqlite", bytes);

@@ -1,5 +1,5 @@
-// Simulates a loss of power: drops writes that were not synced, each page by itself and in any
-// order, and new names, renames and removals in folders that were not synced. A store must then
+// Simulates a loss of power. Drops writes that were not synced, each page by itself and in any
+// order. Drops new names, renames and removals in folders that were not synced. A store must then
 // hold every entry that it acknowledged, and miss the rest.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// StoreCollector: removes what a store needs no more: expired entries, entries above its limit,
-// objects that no entry names, files that killed writers left, and weights files of no use.
+// StoreCollector: removes what a store needs no more. That is expired entries, entries above its
+// limit, objects that no entry names, files that killed writers left, and weights files of no use.
 //
 // Objects go under the write lock of the index, and only while no entry names them. While the
 // folder has an index that was set aside and could not be read whole, none goes.
@@ -42,10 +42,11 @@ class StoreCollector {
   StoreCollector(StoreCore& core, StoreObjects& objects, ObjectWipes& wipes)
       : core_(core), objects_(objects), wipes_(wipes) {}
 
-  // Removes expired entries, then entries beyond max_bytes (store_eviction.h; never pinned ones),
-  // objects that no entry names and that are older than grace_ms, what killed writers left, and
-  // weights files that no start would use. An object that another process is about to name may go:
-  // its put says so. Objects that no entry names stay while rows of the index are damaged.
+  // Removes expired entries, then entries beyond max_bytes (store_eviction.h; never pinned ones).
+  // Removes objects that no entry names and that are older than grace_ms. Removes what killed
+  // writers left, and weights files that no start would use. An object that another process is
+  // about to name may go: its put says so. Objects that no entry names stay while rows of the index
+  // are damaged.
   [[nodiscard]] Result<GcReport> gc();
   // Collects when there may be more than max_bytes. `written`, which was put just now, stays.
   // Leaves to the next call what fails.

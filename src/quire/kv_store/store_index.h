@@ -2,7 +2,7 @@
 //
 // Invariants:
 // 1. A change is one transaction: after a crash at any point the old or the new state is there.
-// 2. Rows are checked when they are read, against a checksum of what they say of an entry; where a
+// 2. Rows are checked when they are read, against a checksum of what they say of an entry. Where a
 //    build from before checksums wrote one, what it says must agree with itself. A row that no
 //    writer of ours can have written is passed over, and still names its objects. SQLite itself
 //    sees damage of its pages' structure only: that is kCorrupt.

@@ -1,4 +1,4 @@
-// StoreUses: tells a store which of its entries are used in memory, so that what is in use there
+// StoreUses: tells a store which of its entries are used in memory. So an entry in use there
 // neither expires nor counts as long unused. On a thread of its own, the uses of a second together:
 // whoever uses something waits for no disk and no other process.
 //

@@ -1,5 +1,5 @@
-// The two products on AMX tiles, for bf16. The paged layout is the tile layout: 32 dims of a K unit
-// are two weight tiles of 16 pairs x 16 tokens, 32 dims of a V unit two of 16 token pairs x 16
+// The two products on AMX tiles, for bf16. The paged layout is the tile layout. 32 dims of a K unit
+// are two weight tiles of 16 pairs x 16 tokens. 32 dims of a V unit are two of 16 token pairs x 16
 // dims.
 #pragma once
 

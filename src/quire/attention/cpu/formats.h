@@ -1,6 +1,6 @@
-// The element formats of KV as traits over a vector trait V: what a word of 4 bytes holds (kPack
-// values), and how it is multiplied. Queries and probabilities are Elements; kParts of their words
-// meet one KV word. Source of the idea that one layout serves all: tensor/paged_kv_view.h.
+// The element formats of KV as traits over a vector trait V. They say what a word of 4 bytes holds
+// (kPack values), and how it is multiplied. Queries and probabilities are Elements; kParts of their
+// words meet one KV word. Source of the idea that one layout serves all: tensor/paged_kv_view.h.
 #pragma once
 
 #include <cstdint>

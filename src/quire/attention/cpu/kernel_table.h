@@ -32,8 +32,8 @@ struct NextPiece {
 };
 
 // Reduces canonical pieces [first_piece, last_piece) of one entry for up to kStripRows stacked rows
-// over one KV head, and merges each into the state, in order. Blocks without a token that some row
-// sees are not touched.
+// over one KV head. Merges each into the state, in order. Blocks without a token that some row sees
+// are not touched.
 struct AttentionTask {
   // Rotated and scaled, [words of a row / kChunkWords][rows][kChunkWords].
   const std::byte* q = nullptr;
@@ -67,9 +67,9 @@ struct MergeTask {
   int padded_dim = 0;
 };
 
-// Writes the query rows of a tile as AttentionTask::q wants them, each rotated by its angles as
-// kernels::rotate_head does it and scaled, so that scores are exponents of 2; zeros behind
-// head_dim.
+// Writes the query rows of a tile as AttentionTask::q wants them. Rotates each by its angles, as
+// kernels::rotate_head does it, and scales it, so that scores are exponents of 2. Writes zeros
+// behind head_dim.
 struct QueryTask {
   const float* const* heads = nullptr;  // [rows] of [head_dim]
   const float* cos = nullptr;           // [rows / rows_per_angle][half]

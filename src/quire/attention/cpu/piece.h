@@ -1,8 +1,8 @@
-// One canonical piece of 256 tokens as the kernels see it: units of 32 tokens, each
-//   K [padded_dim / kPack][32] words (rows k_stride words apart),  V [32 / kPack][padded_dim]
-//   words.
+// One canonical piece of 256 tokens as the kernels see it: units of 32 tokens. Each has
+//   K   [padded_dim / kPack][32] words, rows k_stride words apart
+//   V   [32 / kPack][padded_dim] words
 // Blocks of 32 tokens (or a multiple) hold whole units and are read where they lie. Blocks of any
-// other size are first gathered into that order, so the arithmetic, and with it the bits, are the
+// other size are first gathered into that order. So the arithmetic, and with it the bits, are the
 // same for every block size.
 #pragma once
 
@@ -231,8 +231,8 @@ bool holds_non_finite(const Word* words, int count) {
   return found != 0;
 }
 
-// Zero times a value that is not finite is NaN: is there such a value in a word of V that is
-// multiplied, and of which some row must not see some token?
+// Returns whether a word of V that is multiplied has a value that is not finite, where some row
+// must not see some token. Zero times such a value is NaN.
 template <class E>
 bool hides_non_finite(const AttentionTask& t, const PieceRows& rows, const PieceView& view) {
   for (int i = 0; i < view.units; ++i) {

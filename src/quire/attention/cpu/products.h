@@ -19,7 +19,7 @@ struct VectorProducts {
   static constexpr bool kWholeUnits = false;  // of V are multiplied
   static constexpr int kLineWords = 16;       // of a cache line
   static_assert(kUnitTokens % kColumns == 0);
-  // Values of few rows where registers are many: x 4, so that there are chains enough to hide the
+  // Values of few rows where registers are many: x 4. So there are chains enough to hide the
   // latency of an addition, and a row of V is read four lines at a time.
   static constexpr bool kManyRegisters = V::kLanes == 16;
   static constexpr int kMostFewRows = 8;
@@ -33,8 +33,8 @@ struct VectorProducts {
   // has widened, side by side, and the others take them from there.
   static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
   static_assert(!kKeepsColumns || kColumns <= kKeptColumns);
-  // Rows of a tile where there are several, about: x 2 registers are as many chains as hide the
-  // latency of a multiply-add, and taller tiles take longer to begin and to end.
+  // Rows of a tile where there are several, about. x 2 registers are as many chains as hide the
+  // latency of a multiply-add. Taller tiles take longer to begin and to end.
   static constexpr int kKeptRows = 4;
   enum class Columns : std::uint8_t { kStored, kStoredAndKept, kKept };
 
@@ -54,10 +54,10 @@ struct VectorProducts {
     }
   }
 
-  // Rows of kColumns words, some distance apart. While a unit of K is multiplied, one of V is asked
-  // for row by row, and with a unit of V one of K of the next piece, so that memory is busy all the
-  // time. A unit is 4 KiB somewhere in memory, too short for the hardware to see a stream, and
-  // asked for at once it would hold up the loads behind it.
+  // Rows of kColumns words, some distance apart. Memory is busy all the time. While a unit of K is
+  // multiplied, one of V is asked for row by row. With a unit of V one of K of the next piece is
+  // asked for. A unit is 4 KiB somewhere in memory, too short for the hardware to see a stream.
+  // Asked for at once it would hold up the loads behind it.
   struct WordRows {
     const Word* words;
     std::ptrdiff_t stride;  // words

@@ -32,8 +32,8 @@ void load_padded_query(const QueryTask& t, int row, const float* cos, const floa
   }
 }
 
-// Lanes [i, i + kLanes) of both halves of all rows, from the registers to their places: a quarter
-// of the time that the way by memory takes.
+// Stores lanes [i, i + kLanes) of both halves of all rows, from the registers to their places.
+// Takes a quarter of the time of the way by memory.
 template <class V, class E>
 void load_query_lanes(const QueryTask& t, int i) {
   constexpr int kRowStep = kChunkWords * kWordBytes / int{sizeof(typename E::Element)};

@@ -442,8 +442,8 @@ TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
   }
 }
 
-// Scores rise by much more than what probabilities may exceed 1 by, and fall by as much, where rows
-// are many and where they are few.
+// Scores rise by much more than what probabilities may exceed 1 by, and fall by as much. Rows are
+// many, and few.
 TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
   for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16, DType::kFloat16}}) {
     Scene scene(shape, 400, 13);

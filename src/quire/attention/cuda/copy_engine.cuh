@@ -98,8 +98,8 @@ __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
 
-// A number that all lanes of a warp have, told to the compiler: what is made of it, descriptors of
-// products above all, stays in uniform registers.
+// Tells the compiler that all lanes of a warp have this number. Numbers that are made of it,
+// descriptors of products above all, stay in uniform registers.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // All threads of a cluster that have not left.

@@ -1,8 +1,8 @@
 // Items of few columns by one warpgroup, for items_hopper.cuh. Each warp takes 32 of a tile's 128
-// tokens with the small products of fragments.cuh, S^T = K Q^T and O^T = V^T P^T, since the 64 rows
-// of a warpgroup's product would be empty for the most part and its steps long. Warps meet at the
-// end of an item alone, where they add up what they have. Last bits differ from those that the same
-// rows have among many columns.
+// tokens with the small products of fragments.cuh, S^T = K Q^T and O^T = V^T P^T. The 64 rows of a
+// warpgroup's product would be empty for the most part and its steps long. Warps meet at the end of
+// an item alone, where they add up what they have. Last bits differ from those that the same rows
+// have among many columns.
 #pragma once
 
 #include <cstdint>
@@ -126,8 +126,8 @@ class FewColumns {
   [[nodiscard]] __device__ Brief::Column column(int index) const {
     return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
   }
-  // Piece `piece` of 16 bytes of a row. A lane's piece is a sum of an even number and `piece`, so
-  // that the other pieces it wants lie at exclusive ors of their numbers.
+  // Piece `piece` of 16 bytes of a row. A lane's piece is a sum of an even number and `piece`. So
+  // the other pieces it wants lie at exclusive ors of their numbers.
   [[nodiscard]] static __device__ std::uint32_t place(const std::uint16_t* rows, int row,
                                                       int piece) {
     return shared_address(rows) + row * 128 + (piece ^ row % 8) * 16;

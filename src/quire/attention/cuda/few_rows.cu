@@ -1,5 +1,5 @@
 // Items of few query columns. Every warp reads its own range of keys and values straight into the
-// registers in which the tensor core wants them, so nothing waits for anybody.
+// registers in which the tensor core wants them. So nothing waits for anybody.
 //
 // Products are transposed, S^T = K Q^T and O^T = V^T P^T. Tokens and dimensions lie on the 16-wide
 // side of the instruction, query columns on the 8-wide one. The dimensions inside a dot product may

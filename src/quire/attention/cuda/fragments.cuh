@@ -47,8 +47,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Four 8 x 8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of matrix l /
-// 8, and gets two neighbours of each, of row l / 4; or, transposed, of column l / 4.
+// Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of matrix
+// l / 8. It gets two neighbours of each, of row l / 4 or, transposed, of column l / 4.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

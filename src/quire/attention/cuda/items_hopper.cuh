@@ -1,10 +1,10 @@
 // All items on Hopper, by CTAs that stay. Those of some compute items of many columns, two
 // warpgroups of 64 columns each on the same tiles (many_columns.cuh). In the others each warpgroup
-// computes items of few by itself (few_columns.cuh, or many_columns.cuh where they are to have the
-// bits that their rows have among many). Two warps bring tiles of keys and of values by the copy
-// engine, block by block, swizzled as the tensor core wants them, and two bring queries. They run
+// computes items of few by itself (few_columns.cuh). It uses many_columns.cuh where they are to
+// have the bits that their rows have among many. Two warps bring tiles of keys and of values by the
+// copy engine, block by block, swizzled as the tensor core wants them. Two bring queries. They run
 // ahead into the next item (items_supply.cuh). CTAs of many columns may be pairs, clusters, that
-// bring each tile once for both: what copies take of the chip's power is clock of the products. For
+// bring each tile once for both. The power that copies take lowers the clock of the products. For
 // items_hopper_*.cu, one for each dtype and head size: five kernels compile for long.
 #pragma once
 

@@ -164,7 +164,7 @@ __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
   return queue.alone() ? Cursor<D>(0, kSlots<D>) : Cursor<D>(group * kOwn, kOwn);
 }
 
-// The boxes of a worker's tiles, a lane to each; where the next one lies is fetched ahead, since
+// The boxes of a worker's tiles, a lane to each. The place of the next one is fetched ahead, since
 // every load takes as long as a tile when memory is busy.
 class Boxes {
  public:

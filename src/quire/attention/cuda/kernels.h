@@ -54,10 +54,10 @@ template <class Launch>
 // Every row of `out` and `lse`, also those that see nothing.
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 
-// launch_attention() computes items of few columns and of many, or both at once on Hopper where
-// stored head size and block size suit its copy engine. Items write partials, and rows that have
-// but one partial. Then partials become rows, in order, unless the kernel of Hopper has done that
-// too.
+// launch_attention() computes items of few columns and of many. On Hopper it computes both at once
+// where stored head size and block size suit its copy engine. Items write partials, and rows that
+// have but one partial. Then partials become rows, in order, unless the kernel of Hopper has done
+// that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
 // Launch the instance for a dtype and stored head size; there are items. many_rows_*.cu and
 // items_hopper_*.cu share the instances out, since these compile for long.

@@ -1,10 +1,10 @@
-// 64 columns of an item by one warpgroup, for items_hopper.cuh, with the products of wgmma.cuh: one
-// of the two warpgroups of an item of many columns; or an item of few to the bits that its rows
-// have among many, which takes one by itself. A warpgroup issues the scores of tile i before the
-// values of tile i - 1 and computes its softmax beside the second one. Those with the same tiles
-// take turns at issuing, so that the products of one run while the other computes
-// (FlashAttention-3, Shah et al., arXiv 2407.08608). Work between a turn and its first product
-// idles the tensor core: so slots, and with them descriptors, are known to be uniform.
+// 64 columns of an item by one warpgroup, for items_hopper.cuh, with the products of wgmma.cuh. An
+// item of many columns has two such warpgroups. An item of few takes one by itself, to the bits
+// that its rows have among many. A warpgroup issues the scores of tile i before the values of tile
+// i - 1 and computes its softmax beside the second one. Those with the same tiles take turns at
+// issuing: the products of one run while the other computes (FlashAttention-3, Shah et al., arXiv
+// 2407.08608). Work between a turn and its first product idles the tensor core: so slots, and with
+// them descriptors, are known to be uniform.
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials.
@@ -35,7 +35,7 @@ struct Column {
 };
 
 // The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. With `kMany`
-// both warpgroups have the same tiles; without, a warpgroup's columns are few, and it merges the
+// both warpgroups have the same tiles. Without, a warpgroup's columns are few, and it merges the
 // rows whose last partial it brings if `merges`.
 template <DType T, int D, bool kMany>
 class Columns {

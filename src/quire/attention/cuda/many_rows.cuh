@@ -1,5 +1,5 @@
 // Items of many query columns, (row, head) pairs of one KV head stacked. Keys and values go through
-// shared memory, tile after tile, while the next one is fetched, and every warp holds 16 columns
+// shared memory, tile after tile, while the next one is fetched. Every warp holds 16 columns
 // (FlashAttention-2, Dao 2023, with paged KV and packed head groups). Hopper has a kernel of its
 // own for common shapes: items_hopper.cuh. For many_rows_*.cu alone.
 #pragma once

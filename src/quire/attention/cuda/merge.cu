@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kHeads = 4;  // of one row, in a block: a warp each
 
-// Blocks on a multiprocessor, by few enough registers. Each round costs as much as the first; but
-// blocks fill the multiprocessors that items leave first, so that more on each are slower where
-// there are no more than one round of them.
+// Blocks on a multiprocessor, by few enough registers. Each round costs as much as the first. But
+// blocks fill the multiprocessors that items leave first. So more on each are slower where there is
+// no more than one round of them.
 template <int D>
 constexpr int kBlocks = D <= 128 ? 6 : 4;
 constexpr int kBlocksOfMany = 16;

@@ -1,5 +1,5 @@
-// Where a kernel leaves what it computed for one column, a head of a row: in its partial, or, where
-// no other item sees anything of the row, in the output.
+// The place where a kernel leaves what it computed for one column, a head of a row. That is its
+// partial or, where no other item sees anything of the row, the output.
 #pragma once
 
 #include <climits>
@@ -16,8 +16,8 @@ inline constexpr int kNoRow = -1;
 // The largest score of a column that has seen nothing yet: finite, so that it can be subtracted.
 inline constexpr float kNothing = -1e30f;
 
-// Where one head of a partial lies, counted in heads; ~ of where it lies in the batch where the
-// partial, as in DevicePlan::Row, is a whole row.
+// Returns the place of one head of a partial, counted in heads. Where the partial is a whole row,
+// as in DevicePlan::Row, returns ~ of its place in the batch.
 __device__ __forceinline__ int place_of_head(int partial, int heads, int head) {
   return partial < 0 ? ~(~partial * heads + head) : partial * heads + head;
 }

@@ -16,9 +16,9 @@
 
 namespace quire::attention::cuda {
 
-// Where a right operand lies: rows of 128 bytes, pieces of 16 bytes swapped by row % 8, at an
-// address that is a multiple of 1024 up to a step inside the first row. `leading` and `stride`
-// in bytes: between columns of 128 bytes, and between groups of eight rows.
+// Describes where a right operand lies: rows of 128 bytes, pieces of 16 bytes swapped by row % 8.
+// Its address is a multiple of 1024 up to a step inside the first row. `leading` and `stride` in
+// bytes: between columns of 128 bytes, and between groups of eight rows.
 __device__ __forceinline__ std::uint64_t describe(std::uint32_t address, std::uint32_t leading,
                                                   std::uint32_t stride) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;

@@ -190,8 +190,8 @@ void bf16_stream(const MatmulTask& t) {
 
 void amx_matmul_bf16(const MatmulTask& t) { t.rows > 32 ? bf16_many_rows(t) : bf16_stream(t); }
 
-// A panel as signed bytes [steps][2 tiles][8 quads][16][4] and fp32 scales [steps][32], each
-// followed by the minimums [32] where there are some, in the task's scratch memory.
+// A panel in the task's scratch memory as signed bytes [steps][2 tiles][8 quads][16][4] and fp32
+// scales [steps][32]. The minimums [32] follow each of these where there are some.
 struct SignedPanel {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;
@@ -236,8 +236,8 @@ struct QuantBlock {
 };
 
 // acc[row] += float(sums[row]) * (weight scales * row scale) for 16 rows x 16 columns of group
-// `group`, and then what the minimums add: the operations of add_scaled and
-// add_minimums in quant_vec.h.
+// `group`. Then adds what the minimums add. The operations are those of add_scaled and add_minimums
+// in quant_vec.h.
 template <class Q>
 [[gnu::always_inline]] inline void add_group(const std::int32_t* sums, const float* header,
                                              const QuantBlock& block, int group,

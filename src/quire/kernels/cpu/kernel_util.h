@@ -48,17 +48,16 @@ constexpr int tiles_of_panel(int rows) {
   return (rows + R - 1) / R * (32 / (N * V::kLanes));
 }
 
-// How many of `rows` the next register tile takes, so that they are covered by as few tiles of at
-// most Max rows as can be, all about as high. A low one would wait for each sum.
+// Returns how many of `rows` the next register tile takes. The rows are then covered by as few
+// tiles of at most Max rows as can be, all about as high. A low one would wait for each sum.
 template <int Max>
 constexpr int even_rows(int rows) {
   const int tiles = (rows + Max - 1) / Max;
   return (rows + tiles - 1) / tiles;
 }
 
-// Memory that will be read soon, asked for into the second-level cache in the order of its
-// addresses (which is how memory is fastest), some lines at a time while something else is
-// computed.
+// Memory that will be read soon, asked for into the second-level cache. Asks for some lines at a
+// time while something else is computed, in the order of addresses, in which memory is fastest.
 class Ahead {
  public:
   // `bytes` from `from` on in about `asks` times; nothing if `from` is null.

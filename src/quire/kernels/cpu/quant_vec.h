@@ -5,12 +5,13 @@
 // inputs, acc) after each. Sets with fused multiply-add agree bit for bit.
 //
 // Few rows read the panel as it lies, line by line: that is as fast as memory. Many rows pass some
-// steps at a time, which stay in the first-level cache, and what is made of them: bytes and fp32
-// scales first, or, where V adds exponents, multiples of the scales alone, beside the steps before.
+// steps at a time. These stay in the first-level cache, and so does what is made of them. Bytes and
+// fp32 scales are made first or, where V adds exponents, multiples of the scales alone, beside the
+// steps before.
 //
 // Row scales have two bits behind their leading one (packed_rows.h). So weight scale * row scale is
-// one of four multiples of the weight scale times a power of two, and that is an addition of
-// integers: exactly the product, without a multiplication in the place of a dot.
+// one of four multiples of the weight scale times a power of two. That is an addition of integers:
+// exactly the product, without a multiplication in the place of a dot.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
@@ -54,7 +55,7 @@ struct Unpacked : Q {
 };
 
 // Multiple j of a weight scale is 1 + j / 4 of it. It lies there as its bits less those of
-// 1 + j / 4, to which the bits of a row scale that is 1 + j / 4 times a power of two are added.
+// 1 + j / 4. Added to it are the bits of a row scale that is 1 + j / 4 times a power of two.
 constexpr int kScaleMultiples = 4;
 constexpr int kMultipleBytes = 32 * 4;  // of 32 columns
 constexpr int kMultiplesBytes = kScaleMultiples * kMultipleBytes;

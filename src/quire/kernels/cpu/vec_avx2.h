@@ -25,8 +25,8 @@ struct VecAvx2 {
   static constexpr int kQuantStreamRows = 6;  // 7 and 8 are faster unpacked
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
-  // Weights of a panel between two looks at the sums: with them 16 rows of activations pass the
-  // first-level cache, or, where they are all there are, half of it.
+  // Weights of a panel between two looks at the sums. With them 16 rows of activations pass the
+  // first-level cache, or half of it, where there are no more rows.
   static constexpr int dense_block_bytes(int rows) { return rows > 16 ? 32 << 10 : 64 << 10; }
 
   static F zero() { return _mm256_setzero_ps(); }

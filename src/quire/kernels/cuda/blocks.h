@@ -1,6 +1,6 @@
-// Moves KV between blocks of the device pool, and between it and host memory, whose layout differs:
-// the CPU stores keys by pairs of dimensions and values by pairs of tokens
-// (tensor/paged_kv_view.h), the device stores both by token (attention/cuda/args.h). A head block
+// Moves KV between blocks of the device pool, and between it and host memory, whose layout differs.
+// The CPU stores keys by pairs of dimensions and values by pairs of tokens
+// (tensor/paged_kv_view.h). The device stores both by token (attention/cuda/args.h). A head block
 // has the same size in both.
 #pragma once
 

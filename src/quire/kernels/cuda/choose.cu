@@ -1,7 +1,8 @@
-// One block reads one row several times: for its peak, then, digit by digit of the logits taken as
-// integers, for the least likely token that top-k and top-p leave (radix select), and last for the
-// token at which the running sum exceeds the uniform number. The most likely tokens, whose log
-// probabilities are wanted, are found as those that top-k leaves.
+// One block reads one row several times. The first time it looks for the peak. Then it looks for
+// the least likely token that top-k and top-p leave, digit by digit of the logits taken as integers
+// (radix select). The last time it looks for the token at which the running sum exceeds the uniform
+// number. The most likely tokens, whose log probabilities are wanted, are found as those that top-k
+// leaves.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -125,8 +126,8 @@ struct Row {
     return total;
   }
 
-  // Where the sum of value(key, logit), from the greatest key downward, first reaches `goal`, which
-  // is at least 1 and at most the sum of all. value is the same for equal keys.
+  // Returns where the sum of value(key, logit), from the greatest key downward, first reaches
+  // `goal`. `goal` is at least 1 and at most the sum of all. value is the same for equal keys.
   template <class Value>
   __device__ Border find_border(Unsigned64 goal, const Value& value) {
     std::uint32_t prefix = 0, mask = 0;

@@ -45,9 +45,9 @@ Result<double> median_seconds(DeviceContext& device, const std::function<Status(
   return seconds[kRounds / 2];
 }
 
-// Near normal numbers in bf16 (the sum of four uniform bytes), as weights and activations are: at
-// its power limit a GPU multiplies numbers of fewer different bits faster, an H200 equal ones by 13
-// % and those of two exponents by 5 %.
+// Returns near normal numbers in bf16 (the sum of four uniform bytes), as weights and activations
+// are. At its power limit a GPU multiplies numbers of fewer different bits faster. An H200
+// multiplies equal ones faster by 13 %, and those of two exponents by 5 %.
 std::vector<std::uint16_t> normal_values(std::size_t count) {
   constexpr float kMean = 510.0f, kDeviation = 147.8f;
   std::vector<std::uint16_t> values(count);

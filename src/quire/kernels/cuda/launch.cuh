@@ -1,5 +1,5 @@
 // Programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and
-// Synchronization"): a kernel's blocks may start while the kernel before it in the stream still
+// Synchronization"). A kernel's blocks may start while the kernel before it in the stream still
 // runs, so that starting one costs no gap. Every kernel launched so calls await_previous() before
 // it reads or writes what another kernel touches. Before Hopper these are plain launches.
 #pragma once

@@ -191,8 +191,8 @@ Result<float> MatMul::Impl::milliseconds_of(const Product& trial, const Plan& pl
 }
 
 // The algorithm for many rows has tiles that leave most of the device idle when rows are few.
-// Others differ in their tiles alone and sum in the same order; which do shows when all of some
-// thousand sums of random numbers have the same bits. The numbers are of many magnitudes: few of
+// Others differ in their tiles alone and sum in the same order. They are those that give all of
+// some thousand sums of random numbers the same bits. The numbers are of many magnitudes: few of
 // one magnitude add up without rounding, in any order. The fastest of those is taken.
 Status MatMul::Impl::take_fastest_equal(const Product& call, Plan& plan) {
   std::mt19937 random(1);

@@ -40,8 +40,8 @@ class MatMul {
   ~MatMul();
 
   // Queues it on the compute stream. The first product of a shape asks cuBLASLt which algorithm to
-  // use (tens of microseconds; with `row_invariant` and up to 256 rows it tries some, for
-  // milliseconds, and waits). The answers for a bounded number of shapes are kept.
+  // use, for tens of microseconds. With `row_invariant` and up to 256 rows it tries some, for
+  // milliseconds, and waits. The answers for a bounded number of shapes are kept.
   [[nodiscard]] Status run(const Product& product);
 
  private:
