@@ -1,4 +1,5 @@
-"""Fail when a sentence begins as docs/voice.md says that no sentence begins, or a line of Markdown is too long.
+"""Fail when a sentence begins as docs/voice.md says that no sentence begins, or has too many words, or a line of Markdown is
+too long.
 
     python3 tools/check_voice.py [ROOT]
     python3 tools/check_voice.py --lower
@@ -6,6 +7,10 @@
 Reads Markdown below docs, every comment in C++ and CUDA, and every comment and docstring in Python. Questions may begin with
 "What"; code and headings of Markdown are no sentences. Lines of each Markdown file have at most 120 characters; tables, code and
 the targets of links do not count, and texts that programs read are no pages.
+Sentences have at most 25 words in each Markdown file but bench/journal and CHANGELOG.md. So do those of comments and docstrings
+below apps, bindings, include and src. A word is what stands between spaces and has a letter or a digit: a number is one, and so is
+a name. A code span is one word. A formula has as many as it has names and numbers between spaces. An operator and the target of a
+link are none. Tables are no sentences, and each item of a list begins one. Nothing waives this rule.
 tools/voice_waivers.txt counts the sentences of a file that begin so today, and its long lines. A count may only fall: more is an
 error, and so is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
 """
@@ -13,6 +18,7 @@ error, and so is a count that is too high. `--lower` writes the lower counts int
 import ast
 import collections
 import io
+import itertools
 import pathlib
 import re
 import sys
@@ -24,8 +30,11 @@ OPENINGS = ("What ", "Of ", "Whether ", "As ", "The same ")
 WAIVERS = "tools/voice_waivers.txt"
 WAIVER = re.compile(r"(\S+) \| ([1-9]\d*)( long lines)?")
 LINE_LIMIT = 120
+WORD_LIMIT = 25
 SKIPPED = {"build", "node_modules"}
 FOLDERS = ("apps", "bench", "bindings", "examples", "include", "models", "src", "tests", "tools")
+COUNTED = ("apps", "bindings", "include", "src")  # folders whose comments have their words counted
+UNCOUNTED = ("bench/journal/", "CHANGELOG.md")    # pages that keep what was written on a day
 DATA = ("docs/samples/", "tests/golden/", "tests/python/data/")  # texts that programs read
 
 # A sentence ends at a full stop, a question mark or an exclamation mark, behind which perhaps a bracket or a quote closes.
@@ -33,6 +42,9 @@ END = re.compile(r"(?<=[.?!])[)\]*\"']*\s+")
 ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|cf|vs|No)\.)$")
 # Bullets, numbers, quotes and emphasis before the first word of a piece of Markdown.
 DECORATION = re.compile(r"^(?:[-*+>]+\s+|\d+\.\s+|\(\w\)\s+|\*\*|[*_\[(])+")
+BULLET = re.compile(r"(?:[-*+]|\d+\.|>)\s")
+PARAMETER = re.compile(r"(?:\*{0,2}[a-z]\w*(?:, )?)+: |`\w+`: ")  # a line of a docstring that site_docstrings.py makes an item
+ROW = re.compile(r"\S {2,}\S")  # of a table of a comment
 
 
 def sentences(text):
@@ -70,7 +82,7 @@ def markdown_pieces(text):
         elif not stripped or re.match(r"#+\s", stripped):
             yield from flush()
         else:
-            if re.match(r"(?:[-*+]|\d+\.|>)\s", stripped):
+            if BULLET.match(stripped):
                 yield from flush()
             if not paragraph:
                 start = number
@@ -78,19 +90,36 @@ def markdown_pieces(text):
     yield from flush()
 
 
+def prose_pieces(text):
+    """(line, text) of each paragraph and list item of Markdown; tables and indented code are left out."""
+    lines, inside, is_code = [], False, False  # inside a list an indented line belongs to an item
+    for before, line in itertools.pairwise(["", *text.splitlines()]):
+        if not before.strip():
+            is_code = line.startswith("    ") and not inside
+        if line.strip() and not line[0].isspace():
+            inside = bool(BULLET.match(line)) or (inside and bool(before.strip()))
+        lines.append("" if is_code or line.lstrip().startswith("|") else line)
+    yield from markdown_pieces("\n".join(lines))
+
+
 def joined(comments):
     """(line, text) of each comment of {line: (column, whether no code is before it, text)}.
 
-    Lines are one comment where they begin in one column, without code before the later ones.
+    Lines are one comment where they begin in one column, without code before the later ones. Each item of a list is a comment,
+    and so is each row of a table with what stands deeper below it.
     """
-    start, column, words = 0, -1, []
+    start, column, row, words = 0, -1, None, []
     for line in sorted(comments):
         at, own, part = comments[line]
-        if words and (line - 1 not in comments or at != column or not own or not part):
+        indent, part = len(part) - len(part.lstrip()), part.strip()
+        is_row = bool(ROW.search(part))
+        apart = is_row or BULLET.match(part) or (row is not None and indent <= row)
+        if words and (line - 1 not in comments or at != column or not own or not part or apart):
             yield start, " ".join(words)
             words = []
         if part:
-            start = start if words else line
+            if not words:
+                start, row = line, indent if is_row else None
             column = at
             words.append(part)
     if words:
@@ -106,9 +135,19 @@ def comment_pieces(text):
             begin = text.rfind("\n", 0, match.start()) + 1
             own = not text[begin:match.start()].strip()
             for offset, part in enumerate(match[0].splitlines()):
-                words = re.sub(r"^\s*(?:/\*+|\*+/|\*|///?!?<?)|\*/$", "", part).strip()
+                words = re.sub(r"^\s*(?:/\*+|\*+/|\*|///?!?<?)|\*/$", "", part)
                 found[line + offset] = (match.start() - begin, own or offset > 0, words)
     yield from joined(found)
+
+
+def listed(docstring):
+    """The docstring with a bullet before each line that says something of a parameter, and before the text behind the last one."""
+    lines, inside = [], False
+    for line in docstring.splitlines():
+        item = PARAMETER.match(line)
+        lines.append(f"- {line}" if item or (inside and line and not line[0].isspace()) else line)
+        inside = bool(item) or (inside and line[:1].isspace())
+    return "\n".join(lines)
 
 
 def python_pieces(text):
@@ -122,7 +161,7 @@ def python_pieces(text):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if docstring := ast.get_docstring(node):
-                yield from ((node.body[0].lineno + line - 1, piece) for line, piece in markdown_pieces(docstring))
+                yield from ((node.body[0].lineno + line - 1, piece) for line, piece in markdown_pieces(listed(docstring)))
 
 
 def sources(root):
@@ -168,6 +207,26 @@ def long_line_findings(root):
             yield str(path.relative_to(root)), line, length
 
 
+def words(sentence):
+    """How many words a sentence has: what has a letter or a digit between spaces, where a code span is one and a link's target none."""
+    return len(re.findall(r"\S*\w\S*", re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", sentence))))
+
+
+def counted(root):
+    """(file, function that finds its pieces) of each file whose sentences have their words counted."""
+    yield from ((page, prose_pieces) for page in pages(root) if not str(page.relative_to(root)).startswith(UNCOUNTED))
+    yield from ((path, pieces) for path, pieces in sources(root) if path.relative_to(root).parts[0] in COUNTED)
+
+
+def wordy_findings(root):
+    """(place, line, words, sentence) of each sentence that has too many words."""
+    for path, pieces in counted(root):
+        for line, piece in pieces(path.read_text()):
+            for sentence in sentences(re.sub(r"`[^`]*`", "`code`", DECORATION.sub("", piece))):
+                if not ROW.search(piece) and words(sentence) > WORD_LIMIT:
+                    yield str(path.relative_to(root)), line, words(sentence), sentence
+
+
 def counts_of(begun, long):
     """{key: count} of the findings; the key of long lines ends so."""
     counts = collections.Counter(place for place, _, _ in begun)
@@ -203,6 +262,8 @@ def check(root):
         key = f"{place} long lines"
         if counts[key] > waivers.get(key, 0):
             errors.append(f"{place}:{line}: {length} characters, at most {LINE_LIMIT}")
+    for place, line, count, sentence in wordy_findings(root):
+        errors.append(f"{place}:{line}: {count} words, at most {WORD_LIMIT} to a sentence (docs/voice.md): {sentence[:60]}")
     for key, allowed in waivers.items():
         if counts[key] < allowed:
             errors.append(f"{WAIVERS}: {key} has {counts[key]}, not {allowed}; run tools/check_voice.py --lower")

@@ -30,6 +30,8 @@ CLEAN = {
     "src/quire/model/cuda/decoder.cu": '#include "quire/base/str.h"\n#include "quire/device/pool.h"\n',
     "apps/cli/main.cc": '#include "options.h"\n#include "quire/result.h"\n',
 }
+SHORT = " ".join("abcdefghijklmnopqrstuvwxy")  # 25 words
+LONG = f"{SHORT} z"
 
 
 class CheckTest(unittest.TestCase):
@@ -328,6 +330,54 @@ class Voice(CheckTest):
                 self.assert_finds(check_voice.check, path, f"a\n{long}\n", f"{path}:2: 121 characters")
         self.assert_clean(check_voice.check, {"README.md": f"| {long} |\n\n```\n{long}\n```\n\n[a]({long}) `{long}`\n",
                                               "docs/samples/a.md": long, "tests/python/data/a.md": long, "build/a.md": long})
+
+    def test_more_than_25_words_are_found_in_pages(self):
+        for path in ("README.md", "CONTRIBUTING.md", "docs/a.md", "docs/adr/0001-a.md", "src/quire/kv/README.md", "bench/README.md"):
+            for text, line in ((f"{LONG}.\n", 1), (f"Short.\n\nShort. {LONG}.\n", 3), (f"Short.\n- {LONG}\n", 2), (f"- a\n\n  {LONG}\n", 3),
+                               (f"{LONG[:60]}\n{LONG[61:]}\n", 1), (f"**{LONG}**: a\n", 1), (f"{LONG}: a.\n", 1), (f"a: {LONG}?\n", 1)):
+                with self.subTest(path=path, text=text):
+                    errors = check_voice.check(self.tree({path: text}))
+                    self.assertEqual(len(errors), 1, errors)
+                    self.assertRegex(errors[0], rf"^{path}:{line}: 2[67] words, at most 25 to a sentence")
+
+    def test_25_words_tables_code_and_records_of_a_day_pass(self):
+        for text in (f"{SHORT}.\n", f"{SHORT}. {SHORT}!\n{SHORT}? {SHORT}\n", f"- {SHORT}\n- {SHORT}\n", f"# {LONG}\n", f"| {LONG} |\n",
+                     f"```\n{LONG}\n```\n", f"a\n\n    {LONG}\n", f"{SHORT}\n\n{SHORT}\n", f"[{SHORT}](a/b.md)\n"):
+            with self.subTest(text=text):
+                self.assert_clean(check_voice.check, {"docs/a.md": text})
+        self.assert_clean(check_voice.check, dict.fromkeys(("CHANGELOG.md", "bench/journal/a.md", "docs/samples/a.md"), f"{LONG}\n"))
+
+    def test_code_spans_numbers_and_formulas_count_by_their_words(self):
+        for text, count in (("one `a + b` three", 3), ("1,000 of 2.5 KiB", 4), ("24 x 2 = 48", 4), ("a -> b - c + d", 4), ("[a b](c d e.md) f", 3),
+                            ("f(x), e.g. (so)", 3), ("-- ... * ", 0)):
+            with self.subTest(text=text):
+                self.assertEqual(check_voice.words(text), count)
+
+    def test_more_than_25_words_are_found_in_comments(self):
+        for path in ("include/quire/a.h", "src/quire/kv/a.cc", "src/quire/kernels/cuda/a.cu", "apps/cli/a.h", "bindings/python/src/a.cc"):
+            for text, line in ((f"// {LONG}.\n", 2), (f"// Short.\n// Short. {LONG}\n", 2), (f"int a;  // {LONG}\n", 2),
+                               (f"// {LONG[:60]}\n// {LONG[61:]}\n", 2), (f"// Short:\n//   * {LONG}\n", 3), (f"//   a   b\n// {LONG}\n", 3)):
+                with self.subTest(path=path, text=text):
+                    self.assert_finds(check_voice.check, path, "#pragma once\n" + text, f"{path}:{line}: 26 words, at most 25 to a sentence")
+        self.assert_clean(check_voice.check, {
+            "include/quire/a.h": f"#pragma once\n// {SHORT}.\n// {SHORT}:\n//   1. {SHORT}\n//   - {SHORT}\n// \n//   a   {LONG}\n//       {LONG}\n",
+            "tests/engine/a_test.cc": f"// {LONG}\n", "bench/a.cc": f"// {LONG}\n"})
+
+    def test_more_than_25_words_are_found_in_docstrings(self):
+        for text, line in ((f'"""{LONG}."""\n', 1), (f'def f(a):\n    """Sums.\n\n    a: {LONG}\n    """\n', 4), (f"# {LONG}\n", 1),
+                           (f'def f(a):\n    """Sums.\n\n    a: one\n    {LONG}\n    """\n', 5)):
+            with self.subTest(text=text):
+                errors = check_voice.check(self.tree({"bindings/python/quire/a.py": text}))
+                self.assertEqual(len(errors), 1, errors)
+                self.assertRegex(errors[0], rf"^bindings/python/quire/a.py:{line}: 2[67] words, at most 25 to a sentence")
+        self.assert_clean(check_voice.check, {
+            "bindings/python/quire/a.py": f'def f(a, b):\n    """{SHORT}.\n\n    a: {SHORT[2:]}\n    b: {SHORT[2:]}\n    {SHORT}\n    """\n',
+            "tools/a.py": f'"""{LONG}"""\n'})
+
+    def test_words_cannot_be_waived(self):
+        for line in ("docs/a.md | 1\n", "docs/a.md | 1 long sentences\n"):
+            errors = check_voice.check(self.tree({"docs/a.md": f"{LONG}.\n", "tools/voice_waivers.txt": line}))
+            self.assertTrue(any(error.startswith("docs/a.md:1: 26 words") for error in errors), errors)
 
     def test_count_of_long_lines_may_fall_and_not_rise(self):
         page = {"README.md": "x" * 121 + "\n"}
