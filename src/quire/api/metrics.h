@@ -25,7 +25,8 @@ struct Metric {
 [[nodiscard]] std::span<const Metric> metrics();
 
 // Returns the numbers in Prometheus' text format, version 0.0.4, with the histograms of `times`.
-// Reads queue age and memory of the process itself, which change while nothing is computed.
+// Adds queue age and memory of the process as they are now, since both change while nothing is
+// computed.
 [[nodiscard]] std::string metrics_text(const EngineStats& stats, const engine::EngineStats& times);
 
 }  // namespace quire::api
