@@ -139,7 +139,10 @@ async def stream(server, path, body, tokens=None, wake=None):
         lambda: _Events(look if tokens or wake else None), server.host, server.port)
     result = Stream(time.monotonic())
     transport.write(head("POST", path, server, body, "Connection: close\r\n"))
-    await events.ended
+    try:
+        await events.ended
+    finally:
+        transport.close()
     for moment, line in events.lines():
         if line.startswith(b"HTTP/1.1 "):
             result.status = int(line.split()[1])

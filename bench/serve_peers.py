@@ -7,6 +7,7 @@ from serve_load import Served, percentile, post, some_ids, stream, wait_until_re
 
 DOCUMENTS, DOCUMENT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 8, 512, 32, 8
 MOST_FIRST_SECONDS = 2
+LEAST_RATE, LEAST_REQUESTS, MOST_REQUESTS, RATE_SECONDS = 0.25, 8, 128, 20  # of the search for the highest rate
 USERS, TURNS, SYSTEM_TOKENS, TURN_TOKENS, TURN_ANSWER_TOKENS = 32, 4, 256, 48, 32
 
 
@@ -38,22 +39,41 @@ def need_peer(options):
 
 
 async def poisson(server, bodies, rate):
-    """Sends requests at this mean rate; returns the 99th percentile of the first token."""
+    """Sends requests at this mean rate. Returns whether the 99th percentile of the first token is in time.
+
+    Ends as soon as it cannot be.
+    """
     rng = random.Random(1)
-    running = []
+    running, late = [], 0
+
+    async def ask(path, body):
+        nonlocal late
+        late += (await stream(server, path, body)).first_seconds > MOST_FIRST_SECONDS
+
+    bodies = list(bodies)
+    allowed = len(bodies) // 100
     for path, body in bodies:
-        running.append(asyncio.ensure_future(stream(server, path, body)))
+        running.append(asyncio.ensure_future(ask(path, body)))
         await asyncio.sleep(rng.expovariate(rate))
-    return percentile([each.first_seconds for each in await asyncio.gather(*running)], 0.99)
+        if late > allowed:
+            break
+    while late <= allowed and not all(each.done() for each in running):
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    return late <= allowed
 
 
 def highest_rate(server, bodies_of):
-    """The highest rate, in steps of a quarter, at which the first token comes in time."""
-    rate, best = 0.25, 0
-    while rate < 1000:
-        if asyncio.run(poisson(server, bodies_of(rate), rate)) > MOST_FIRST_SECONDS:
+    """Returns the highest rate at which the first token comes in time: doubled from LEAST_RATE, then in steps of a quarter."""
+    best = 0
+    for factor in (2, 1.25):
+        rate = best * factor or LEAST_RATE
+        while rate < 1000 and asyncio.run(poisson(server, bodies_of(rate), rate)):
+            best, rate = rate, rate * factor
+        if not best:
             break
-        best, rate = rate, rate * 1.25
     return best
 
 
@@ -65,14 +85,16 @@ def documents(options):
     """Requests a second over documents in changing order, Quire's over llama-server's."""
     need_peer(options)
     ids = [some_ids(DOCUMENT_TOKENS, seed) for seed in range(DOCUMENTS)]
-    count = 8 if options.quick else 64
+
+    def requests_at(rate):
+        return LEAST_REQUESTS if options.quick else round(min(max(rate * RATE_SECONDS, LEAST_REQUESTS), MOST_REQUESTS))
 
     def of_quire(server):
         chunks = [post(server, "/v1/chunks", {"content": each})["chunk_id"] for each in ids]
 
         def bodies(rate):
             rng = random.Random(rate)
-            for number in range(count):
+            for number in range(requests_at(rate)):
                 parts = [{"type": "chunk", "chunk_id": each} for each in orders(rng, chunks)]
                 question = {"type": "text", "text": text_of(server, some_ids(QUESTION_TOKENS, 9000 + number))}
                 yield "/v1/chat/completions", {"messages": [{"role": "user", "content": [*parts, question]}], "temperature": 0,
@@ -84,7 +106,7 @@ def documents(options):
 
         def bodies(rate):
             rng = random.Random(rate)
-            for number in range(count):
+            for number in range(requests_at(rate)):
                 content = " ".join([*orders(rng, texts), text_of(server, some_ids(QUESTION_TOKENS, 9000 + number))])
                 yield "/v1/chat/completions", {"messages": [{"role": "user", "content": content}], "temperature": 0,
                                                "max_tokens": ANSWER_TOKENS, "ignore_eos": True}
@@ -95,7 +117,7 @@ def documents(options):
         with options.quire(options) as ours:
             own = highest_rate(ours, of_quire(ours))
         with Llama(options, 4) as theirs:
-            rounds.append(own / max(highest_rate(theirs, of_llama(theirs)), 0.2))
+            rounds.append(own / (highest_rate(theirs, of_llama(theirs)) or LEAST_RATE))
     return rounds
 
 
