@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -89,8 +90,10 @@ ReuseMode mode_of(const ChatCommand& options) {
 
 // Returns the model's name, the tokens that its context may have, and how answers are computed.
 std::string banner(const std::string& model, ReuseMode mode) {
-  const std::filesystem::path path(model);
-  std::string text = path.has_filename() ? path.filename().string() : model;
+  std::error_code failure;
+  const auto path = std::filesystem::absolute(expand_home(model), failure).lexically_normal();
+  const auto named = path.has_filename() ? path : path.parent_path();
+  std::string text = named.has_filename() ? named.filename().string() : model;
   const auto found = find_model(model);
   if (const auto report = found.ok() ? inspect_json(*found) : found.error(); report.ok()) {
     const boost::json::value inspected = boost::json::parse(*report);

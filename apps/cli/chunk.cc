@@ -124,13 +124,23 @@ struct AddOptions {
   ChunkContent chunk;
 };
 
-// Returns text, what stands in a file, or token ids.
-Result<Prompt> content_of(const AddOptions& options) {
+// Returns text, the content of a file, or token ids. Without them returns what is piped in, where
+// `reads_stdin`.
+Result<Prompt> content_of(const AddOptions& options, bool reads_stdin) {
   const int given = static_cast<int>(options.text.has_value()) +
                     static_cast<int>(options.file.has_value()) +
                     static_cast<int>(!options.token_ids.empty());
+  if (given == 0 && reads_stdin && text_is_piped()) {
+    wait_for_piped_text();
+    QUIRE_TRY(std::string text, read_text("-"));
+    return Prompt(std::move(text));
+  }
   if (given != 1) {
-    return {ErrorCode::kInvalidArgument, "give one of TEXT, --file and --token-ids"};
+    return {ErrorCode::kInvalidArgument, std::string("give one of TEXT, --file and --token-ids") +
+                                             (reads_stdin ? ", or pipe text in" : "")};
+  }
+  if (reads_stdin && options.file != "-") {
+    note_unread_text(options.text ? "TEXT" : options.file ? "--file" : "--token-ids");
   }
   if (!options.token_ids.empty()) {
     return Prompt(options.token_ids);
@@ -166,7 +176,7 @@ Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
 }
 
 Status register_text(ScriptSession& session, AddOptions& options) {
-  QUIRE_TRY(options.chunk.content, content_of(options));
+  QUIRE_TRY(options.chunk.content, content_of(options, session.adds_to_store));
   QUIRE_TRY(options.chunk.options.anchor, anchor_of(session, options));
   json::object metadata;
   for (const std::string& pair : options.metadata) {

@@ -130,6 +130,8 @@ TEST(Commands, AreRefusedInTheWordsOfTheCommandLine) {
   LineCommands commands;
   EXPECT_EQ(commands.parse("forgt").error().message,
             "unknown command \"/forgt\"; did you mean /forget? /help lists them");
+  EXPECT_EQ(commands.parse("BYE").error().message,
+            "unknown command \"/BYE\"; did you mean /bye? /help lists them");
 }
 
 TEST(Commands, ShowTheirHelpWhenALineAsksForIt) {

@@ -283,7 +283,9 @@ Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
   }
   if (!options.query && spec.query_chunk_id.empty()) {
     return {ErrorCode::kInvalidComposition,
-            "a composition has exactly one query; name a query chunk, or give its text to run"};
+            "a composition has exactly one query; name a query chunk; quire run --chunk takes its "
+            "text, "
+            "too"};
   }
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,

@@ -1,6 +1,7 @@
 #include "generate.h"
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -146,6 +147,17 @@ bool text_is_piped() {
   struct stat input{};
   return fstat(STDIN_FILENO, &input) == 0 &&
          (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode) || S_ISSOCK(input.st_mode));
+}
+
+void note_unread_text(const std::string& what) {
+  int waiting = 0;
+  struct stat input{};
+  const bool is_file = fstat(STDIN_FILENO, &input) == 0 && S_ISREG(input.st_mode);
+  const bool has_text = is_file ? lseek(STDIN_FILENO, 0, SEEK_CUR) < input.st_size
+                                : ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
+  if (text_is_piped() && has_text) {
+    note("(the text on stdin is not read: " + what + " is given)");
+  }
 }
 
 void wait_for_piped_text() {

@@ -40,6 +40,8 @@ struct Generation {
 
 // Returns whether stdin is a pipe, a socket or a file, so that somebody may have put text there.
 [[nodiscard]] bool text_is_piped();
+// Notes on stderr that text which waits on stdin is not read beside `what`.
+void note_unread_text(const std::string& what);
 // Says on stderr that the program waits for text, where none comes for a while.
 void wait_for_piped_text();
 

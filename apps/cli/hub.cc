@@ -84,6 +84,9 @@ Result<std::string> find_model(const std::string& model) {
   if (model.starts_with(kPreset) || fs::exists(expand_home(model), error)) {
     return model;
   }
+  if (fs::path(model).extension() == ".gguf" || fs::path(model).extension() == ".safetensors") {
+    return model;  // a file that is not there; no name of a model ends so
+  }
   const std::size_t at = std::min(model.find('@'), model.size());
   const std::string name = model.substr(0, at);
   const std::size_t slash = name.find('/');

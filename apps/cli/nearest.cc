@@ -1,6 +1,7 @@
 #include "nearest.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -38,6 +39,13 @@ std::string_view without_dashes(std::string_view word) {
 }
 
 }  // namespace
+
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower;
+}
 
 std::string nearest(std::string_view word, const std::vector<std::string>& names) {
   const std::string_view bare = without_dashes(word);

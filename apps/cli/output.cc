@@ -1,11 +1,14 @@
 #include "output.h"
 
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +27,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::size_t kPreviewBytes = 60;
 constexpr std::string_view kCannotPrint = "cannot write to standard output: ";
 
 void append_scalar(const json::value& value, std::string& out) {
@@ -43,6 +45,42 @@ void append_scalar(const json::value& value, std::string& out) {
 std::size_t characters(std::string_view text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0U) != 0x80U; }));
+}
+
+void append_number(double number, std::string& out) {
+  if (!std::isfinite(number)) {
+    out += json::serialize(json::value(number));
+    return;
+  }
+  char text[32];
+  const char* const end = std::to_chars(std::begin(text), std::end(text), number).ptr;
+  const std::string_view written(text, static_cast<std::size_t>(end - text));
+  out += written;
+  out += written.find_first_of(".e") == std::string_view::npos ? ".0" : "";
+}
+
+// Boost.JSON would write 0.0 as 0E0.
+void append_json(const json::value& value, std::string& out) {
+  char separator = 0;
+  const auto next = [&](char begin) { out += std::exchange(separator, ',') == 0 ? begin : ','; };
+  if (const double* const number = value.if_double()) {
+    append_number(*number, out);
+  } else if (const json::array* const items = value.if_array(); items && !items->empty()) {
+    for (const json::value& item : *items) {
+      next('[');
+      append_json(item, out);
+    }
+    out += ']';
+  } else if (const json::object* const object = value.if_object(); object && !object->empty()) {
+    for (const json::key_value_pair& member : *object) {
+      next('{');
+      out += json::serialize(json::value(member.key())) + ':';
+      append_json(member.value(), out);
+    }
+    out += '}';
+  } else {
+    out += json::serialize(value);
+  }
 }
 
 bool is_scalar(const json::value& value) { return !value.is_object() && !value.is_array(); }
@@ -131,7 +169,13 @@ Status print(std::string_view text) {
 
 bool cannot_print(const Error& error) { return error.message.starts_with(kCannotPrint); }
 
-Status print_json(const json::value& value) { return print(json::serialize(value) + "\n"); }
+std::string json_text(const json::value& value) {
+  std::string out;
+  append_json(value, out);
+  return out;
+}
+
+Status print_json(const json::value& value) { return print(json_text(value) + "\n"); }
 
 std::string format_listing(const json::value& value) {
   std::string out;
@@ -160,8 +204,14 @@ std::vector<std::string> format_table(const std::vector<std::vector<std::string>
   return lines;
 }
 
-std::string preview(std::string_view text) {
-  std::size_t end = std::min(text.size(), kPreviewBytes);
+std::size_t terminal_columns(int descriptor) {
+  winsize size{};
+  const bool is_known = isatty(descriptor) == 1 && ioctl(descriptor, TIOCGWINSZ, &size) == 0;
+  return is_known ? size.ws_col : 0;
+}
+
+std::string preview(std::string_view text, std::size_t bytes) {
+  std::size_t end = std::min(text.size(), bytes);
   while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
     --end;
   }
@@ -186,6 +236,10 @@ int fail_options(const Error& error) {
 
 void note(std::string_view line) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+}
+
+bool ended_at_once(const GenerationOutput& output) {
+  return output.text.empty() && output.stopped_by.kind == StoppedBy::Kind::kEos;
 }
 
 std::string summary(const GenerationOutput& output) {

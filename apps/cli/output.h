@@ -21,6 +21,10 @@ namespace quire::cli {
 // Prints `value` and a newline to stdout.
 [[nodiscard]] Status print_json(const boost::json::value& value);
 
+// Returns `value` as JSON without blanks. A double has the shortest form that reads as the same
+// one: 0.0, 0.25, 1e-07.
+[[nodiscard]] std::string json_text(const boost::json::value& value);
+
 // Formats JSON as an indented "key: value" listing for people.
 [[nodiscard]] std::string format_listing(const boost::json::value& value);
 
@@ -29,8 +33,12 @@ namespace quire::cli {
 [[nodiscard]] std::vector<std::string> format_table(
     const std::vector<std::vector<std::string>>& rows);
 
-// Returns the beginning of a text on one line, cut between characters.
-[[nodiscard]] std::string preview(std::string_view text);
+// Returns the beginning of a text on one line, cut between characters. It has at most `bytes`, and
+// "..." where the text goes on.
+[[nodiscard]] std::string preview(std::string_view text, std::size_t bytes = 60);
+
+// Returns the columns of the terminal `descriptor`; 0 if it is none, or does not say.
+[[nodiscard]] std::size_t terminal_columns(int descriptor);
 
 // Number of digits of an id that texts show.
 inline constexpr std::size_t kShownDigits = 12;
@@ -49,7 +57,10 @@ void note(std::string_view line);
 // Formats a size: "92.1 MiB".
 [[nodiscard]] std::string in_units(double bytes);
 
-// Formats "prompt 96 tokens (64 reused), 12 generated, first token 18 ms, total 120 ms".
+// Returns true if the model ended the output before its first word.
+[[nodiscard]] bool ended_at_once(const GenerationOutput& output);
+
+// Formats "prompt 96 tokens (64 reused), 12 generated, first token 18 ms, total 120 ms"
 [[nodiscard]] std::string summary(const GenerationOutput& output);
 
 }  // namespace quire::cli

@@ -70,6 +70,25 @@ TEST(Preview, IsOneLineCutBetweenCharacters) {
   EXPECT_EQ(preview("two\nlines"), "two lines");
   const std::string cut = preview(std::string(59, 'x') + "äy");
   EXPECT_EQ(cut, std::string(59, 'x') + "...");
+  EXPECT_EQ(preview("twelve letters and more", 12), "twelve lette...");
+  EXPECT_EQ(preview("twelve", 12), "twelve");
+}
+
+// Oracle: each text, parsed again, is the value.
+TEST(JsonText, HasNumbersAsPeopleWriteThem) {
+  const boost::json::value value = {{"share", 0.0},
+                                    {"seconds", 2.56128e-4},
+                                    {"ratio", 1.0},
+                                    {"count", 3},
+                                    {"none", nullptr},
+                                    {"list", {0.5, "x\n"}},
+                                    {"empty", boost::json::array()},
+                                    {"inner", boost::json::object()}};
+  EXPECT_EQ(json_text(value),
+            R"({"share":0.0,"seconds":0.000256128,"ratio":1.0,"count":3,"none":null,)"
+            R"("list":[0.5,"x\n"],"empty":[],"inner":{}})");
+  EXPECT_EQ(boost::json::parse(json_text(value)), value);
+  EXPECT_EQ(json_text(1e-7), "1e-07");
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "program.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "command.h"
 #include "options.h"
@@ -11,6 +14,7 @@
 #include "quire/result.h"
 #include "quire/tools.h"
 #include "usage.h"
+#include "word_order.h"
 
 namespace quire::cli {
 namespace {
@@ -43,7 +47,10 @@ int run_program(int argc, const char* const* argv) {
   add_version(app, action);
   refuse_no_numbers(app);
   try {
-    app.parse(argc, argv);
+    const std::span given = std::span(argv, static_cast<std::size_t>(argc)).subspan(1);
+    std::vector<std::string> words = in_order(app, {given.begin(), given.end()});
+    std::ranges::reverse(words);  // as CLI11 takes them
+    app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
     const std::span words(argv, static_cast<std::size_t>(argc));
     std::string wrong = unknown_help(app, words.subspan(1));

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "output.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
 
@@ -17,7 +21,23 @@ namespace {
 
 constexpr std::chrono::milliseconds kQuiet{1000};  // shorter waits show nothing
 constexpr std::chrono::milliseconds kBetween{200};
-constexpr const char* kClearLine = "\r\x1b[K";
+
+bool is_dumb() {
+  const char* const terminal = std::getenv("TERM");
+  return terminal == nullptr || std::string_view(terminal) == "dumb";
+}
+
+// Returns what takes a line of `width` characters away and goes to its beginning. A terminal that
+// knows no escape sequences gets blanks.
+std::string clear_line(std::size_t width) {
+  return is_dumb() ? "\r" + std::string(width, ' ') + "\r" : "\r\x1b[K";
+}
+
+// Returns as much of the line as the terminal shows without a second row.
+std::string fitting(const std::string& text) {
+  const std::size_t columns = terminal_columns(STDERR_FILENO);
+  return columns == 0 ? text : text.substr(0, columns - 1);
+}
 
 }  // namespace
 
@@ -30,14 +50,15 @@ bool ProgressLine::due() const { return terminal_ && Clock::now() >= next_; }
 void ProgressLine::show(const std::string& text) {
   if (due()) {
     next_ = Clock::now() + kBetween;
-    shown_ = true;
-    std::fprintf(stderr, "%s%s", kClearLine, text.c_str());
+    const std::string line = fitting(text);
+    std::fputs((clear_line(shown_) + line).c_str(), stderr);
+    shown_ = line.size();
   }
 }
 
 void ProgressLine::clear() {
-  if (std::exchange(shown_, false)) {
-    std::fputs(kClearLine, stderr);
+  if (const std::size_t width = std::exchange(shown_, 0); width > 0) {
+    std::fputs(clear_line(width).c_str(), stderr);
   }
 }
 

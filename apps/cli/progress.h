@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -31,7 +32,7 @@ class ProgressLine {
   const bool terminal_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point next_;
-  bool shown_ = false;
+  std::size_t shown_ = 0;  // characters that stand on the line
 };
 
 // Shows the tokens that `llm` computes while somebody waits for its answer.

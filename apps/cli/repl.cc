@@ -16,6 +16,7 @@
 #include "commands.h"
 #include "interrupts.h"
 #include "line_reader.h"
+#include "nearest.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
@@ -33,7 +34,7 @@ namespace quire::cli {
 namespace {
 
 // Returns whether `line` is a word that leaves without a slash, as people type them.
-bool means_exit(std::string_view line) {
+bool means_exit(const std::string& line) {
   return line == "q" || line == "quit" || line == "exit" || line == "bye";
 }
 
@@ -162,14 +163,15 @@ Status Repl::handle(const std::string& line, bool quoted) {
   if (quoted) {
     return ask(std::string(text));
   }
-  if (means_exit(text)) {
+  const std::string word = in_lower_case(text);
+  if (means_exit(word)) {
     leave();
     return {};
   }
-  if (text == "?" || text == "help") {
-    return command(text);
+  if (word == "?" || word == "help") {
+    return command(word);
   }
-  if (text == "clear") {
+  if (word == "clear") {
     return {ErrorCode::kInvalidArgument,
             "\"clear\" is /clear, which forgets items, or /new; /query clear asks the model"};
   }
@@ -220,6 +222,9 @@ Status Repl::report() {
   if (options_.format == Format::kJson) {
     QUIRE_TRY(const std::string text, to_json(answer));
     QUIRE_TRY_STATUS(print(text + "\n"));
+  }
+  if (options_.format == Format::kText && ended_at_once(answer.output)) {
+    note("(the answer is empty: the model ended it at once)");
   }
   if (answer.output.finish_reason == FinishReason::kCancelled) {
     QUIRE_TRY_STATUS(context_.tag(answer.output_id, std::string(kStoppedTag)));

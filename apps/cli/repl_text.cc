@@ -1,5 +1,7 @@
 #include "repl_text.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json.hpp>
@@ -76,6 +78,23 @@ Status no_setting(const std::string& name) {
   return {ErrorCode::kNotFound, "no setting \"" + name + "\";" + meant + " /set lists them"};
 }
 
+// Shortens the texts in the last cells, so that each row fits into `columns`. Some letters of each
+// text stay. 0 columns: any number.
+void shorten_texts(std::vector<std::vector<std::string>>& rows, std::size_t columns) {
+  constexpr std::size_t kLeast = 12;
+  constexpr std::size_t kMost = 60;
+  auto others = rows;
+  for (auto& row : others) {
+    row.back() = "|";
+  }
+  const std::size_t before = format_table(others).front().size() + 2;  // what "..." takes, too
+  const std::size_t left = columns == 0 ? kMost : columns - std::min(columns, before);
+  const std::size_t room = std::clamp(left, kLeast, kMost);
+  for (auto& row : rows) {
+    row.back() = preview(row.back(), room);
+  }
+}
+
 // Returns CLI11's refusal of the option in the words of a setting.
 Error refused_setting(std::string name, const std::string& value, const CLI::ParseError& error) {
   const std::string said = error.what(), option = "--" + name + ": ";
@@ -100,8 +119,9 @@ std::string item_table(std::span<const ContextItem> items, bool colours) {
     rows.push_back({item.id.substr(0, kShownDigits), item_kind_name(item.kind),
                     item.name.empty() ? "-" : item.name, item.active ? "on" : "off",
                     tier_name(item.tier), item.saved ? "yes" : "no",
-                    std::to_string(item.token_ids.size()), preview(item.text)});
+                    std::to_string(item.token_ids.size()), item.text});
   }
+  shorten_texts(rows, terminal_columns(STDOUT_FILENO));
   const std::vector<std::string> lines = format_table(rows);
   std::string table = lines.front() + "\n";
   for (std::size_t i = 0; i < items.size(); ++i) {

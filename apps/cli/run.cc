@@ -239,6 +239,10 @@ int finish(const RunOptions& options, const Generation& generation) {
   if (!written.ok()) {
     return fail(written.error());
   }
+  if (options.format == Format::kText && ended_at_once(output)) {
+    note(std::string("(the answer is empty: the model ended it at once") +
+         (options.raw || !options.prompt_ids.empty() ? "; its chat template was left out)" : ")"));
+  }
   if (options.verbose) {
     note(summary(output));
   }
@@ -274,6 +278,8 @@ int run_chunks(const RunOptions& options, Interrupts& interrupts) {
     if (composing.query == std::string()) {
       composing.query.reset();
     }
+  } else if (!given) {
+    note_unread_text("a query chunk");
   }
   // A name that means several chunks is wrong usage, as in the other commands on chunks.
   const auto generation = generate_from_chunks(*llm, composing, options, interrupts);

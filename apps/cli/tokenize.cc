@@ -79,6 +79,9 @@ Status tokenize(const TokenizeOptions& options) {
     table += std::to_string(ids[i]) + '\t' + json::serialize(pieces.back()) + '\t' +
              json::serialize(json::value(texts[i])) + '\n';
   }
+  if (options.text.has_value()) {
+    note_unread_text("TEXT");
+  }
   if (options.format == Format::kText) {
     QUIRE_TRY_STATUS(print(table));
     note(std::to_string(ids.size()) + (ids.size() == 1 ? " token" : " tokens"));

@@ -184,7 +184,7 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
   const std::string here = is_program ? foreign_command(word) : "";
   const std::string same(is_program ? "" : same_command(word));
   const bool has_same = std::ranges::find(names, same) != names.end();
-  const std::string right = has_same ? same : nearest(word, names);
+  const std::string right = has_same ? same : nearest(in_lower_case(word), names);
   if (!here.empty()) {
     said += "; " + here;
   } else if (!right.empty()) {

@@ -79,6 +79,9 @@ struct Error {
   // Bytes that were wanted and bytes that could be had, with kOutOfBlocks and kOverflow.
   std::int64_t needed_bytes = 0;
   std::int64_t free_bytes = 0;
+  // The errno of the operating system, with kIo where one is known. ENOENT: no such file or folder;
+  // Python raises the OSError of that errno (FileNotFoundError).
+  int system_error = 0;
 };
 
 // Writes a code ("NotFound"). The three operators << of this header are for logs and tests.

@@ -3,6 +3,7 @@ says the way out.
 
 Run by CTest as `test_habits_cli.py PROGRAM MODEL`; standard library only.
 """
+import json
 import os
 import pathlib
 import subprocess
@@ -116,6 +117,69 @@ class HubTest(RefusalTest):
         for name in ("https://huggingface.co/owner/m", "hf.co/owner/m", "llama3:8b", "owner/m:Q4_K_M"):
             with self.subTest(name):
                 self.assert_refused(quire("run", name, "x"), 1, f'no model at "{name}"', "Quire downloads nothing")
+
+
+class OrderTest(RefusalTest):
+    def test_options_may_stand_before_the_name_of_the_command(self):
+        plain = quire("run", MODEL, "hi", "--temperature", "0", "--max-tokens", "4")
+        for given in (["--temperature", "0", "run", "--max-tokens", "4", MODEL, "hi"], ["--temperature=0", "--max-tokens=4", "run", MODEL, "hi"]):
+            self.assertEqual(quire(*given).stdout, plain.stdout)
+        with tempfile.TemporaryDirectory() as store:
+            for i, given in enumerate((["--type", "query", "chunk", "add", MODEL, "--store", store], ["chunk", "--type", "query", "add", MODEL, "--store", store],
+                                       ["--store", store, "chunk", "--type=query", "add", MODEL], ["chunk", "add", "--type", "query", "--store", store, MODEL])):
+                done = quire(*given, f"text {i}")
+                self.assertEqual((done.returncode, done.stderr), (0, b""), given)
+            self.assertEqual(len(quire("chunk", "--store", store, "list", MODEL).stdout.splitlines()), 4)
+            self.assert_refused(quire("--typ", "query", "chunk", "add", MODEL, "x", "--store", store), 2, 'unknown option "--typ"')
+            self.assert_refused(quire("--kind", "chunk", "chunk", "list", MODEL), 2, "--kind")
+
+
+class StdinTest(RefusalTest):
+    """Text on stdin is read, or a note says that it is not."""
+
+    def test_a_chunk_takes_the_text_that_is_piped_in(self):
+        with tempfile.TemporaryDirectory() as store:
+            piped = quire("chunk", "add", MODEL, "--type", "context", "--store", store, text=b"Ada trades in apples.")
+            given = quire("chunk", "add", MODEL, "Ada trades in apples.", "--type", "context", "--store", store)
+            self.assertEqual((piped.returncode, piped.stdout, piped.stderr), (0, given.stdout, b""))
+            self.assert_refused(quire("chunk", "add", MODEL, "--type", "context", "--store", store), 2, "or pipe text in")
+
+    def test_what_is_not_read_is_named(self):
+        with tempfile.TemporaryDirectory() as store:
+            add = ["chunk", "add", MODEL, "--type", "query", "--name", "q", "--store", store]
+            for arguments, beside in ((["tokenize", MODEL, "x"], "TEXT"), ([*add, "x"], "TEXT"), ([*add, "--token-ids", "5"], "--token-ids")):
+                with self.subTest(arguments):
+                    done = quire(*arguments, text=b"more\n")
+                    said = done.stderr.decode().replace("1 token\n", "")
+                    self.assertEqual((done.returncode, said), (0, f"(the text on stdin is not read: {beside} is given)\n"))
+                    self.assertEqual(quire(*arguments).stderr.decode().replace("1 token\n", ""), "")
+
+
+class NumbersTest(unittest.TestCase):
+    def test_json_has_numbers_as_people_write_them(self):
+        with tempfile.TemporaryDirectory() as store:
+            quire("chunk", "add", MODEL, "x", "--type", "context", "--store", store)
+            for arguments in (["run", MODEL, "hi", "--max-tokens", "2", "--format", "json", "--logprobs", "1"], ["store", "ls", store, "--json"],
+                              ["inspect", MODEL, "--format", "json"], ["chunk", "list", MODEL, "--store", store, "--format", "json"]):
+                out = quire(*arguments).stdout.decode()
+                with self.subTest(arguments):
+                    json.loads(out)  # the oracle
+                    self.assertNotRegex(out, r"[0-9]E[-+0-9]")
+        self.assertIn('"recompute_share":0.0', quire("run", MODEL, "hi", "--max-tokens", "1", "--format", "json").stdout.decode())
+
+
+class EmptyAnswerTest(unittest.TestCase):
+    def test_an_answer_that_ends_at_once_is_named(self):
+        asked = json.loads(quire("run", MODEL, "hi", "--temperature", "0", "--format", "json").stdout)
+        self.assertEqual(asked["stopped_by"], "eos")
+        answered = asked["prompt_token_ids"] + [id for id in asked["token_ids"] if id != 2]  # only the end can follow
+        ids = ["run", MODEL, "--prompt-ids", ",".join(map(str, answered)), "--temperature", "0"]
+        done = quire(*ids)
+        self.assertEqual((done.returncode, done.stdout), (0, b"\n"))
+        self.assertEqual(done.stderr, b"(the answer is empty: the model ended it at once; its chat template was left out)\n")
+        self.assertEqual(quire(*ids, "--format", "json").stderr, b"")
+        stopped = quire("run", MODEL, "hi", "--temperature", "0", "--stop", asked["text"][:2])
+        self.assertEqual((stopped.stdout, stopped.stderr), (b"\n", b""))  # the user's own end
 
 
 class BytesTest(RefusalTest):

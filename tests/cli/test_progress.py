@@ -4,6 +4,7 @@ The program is made slow: it runs for a moment and stands still for a longer one
 for seconds on every machine. Run by CTest as `test_progress.py PROGRAM MODEL`; standard library only.
 """
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -11,9 +12,11 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -36,14 +39,17 @@ def seconds_of(arguments):
     return time.monotonic() - start
 
 
-def run_slowly(arguments, on_terminal, like=None, steps=STEPS):
+def run_slowly(arguments, on_terminal, like=None, steps=STEPS, columns=80, term="xterm"):
     """(stdout, stderr) of a program that stands still most of the time. stderr is a terminal, or a pipe.
 
     like: a command that takes as long, where this one may not be done twice
     """
     moment = seconds_of(like or arguments) / steps
     ours, theirs = pty.openpty() if on_terminal else os.pipe()
-    child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs)
+    if on_terminal:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    child = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs,
+                             env={**os.environ, "TERM": term})
     os.close(theirs)
     seen = b""
     deadline = time.monotonic() + SECONDS
@@ -128,6 +134,29 @@ class ProgressTest(unittest.TestCase):
         plain = subprocess.run(self.ask(self.ids), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
         self.assertEqual(json.loads(out)["token_ids"], json.loads(plain.stdout)["token_ids"])
         self.assertNotIn("\x1b", out)
+
+    def slowly_on(self, wanted, **terminal):
+        """Returns the screen of a prompt of many tokens; tries more than once, for a busy machine."""
+        for attempt in range(5):
+            _, screen = run_slowly(self.ask(self.ids), on_terminal=True, steps=STEPS << attempt, **terminal)
+            if len(re.findall(wanted, screen)) > 1:
+                return screen
+        self.fail(f"no line: {screen!r}")
+
+    def test_on_a_narrow_terminal_a_line_takes_one_row(self):
+        columns = 20  # "computing 1800 of 1800 tokens, 1 s" has more
+        lines = lines_of(self.slowly_on("computing", columns=columns))
+        self.assertEqual(max(map(len, lines)), columns - 1, lines)
+        self.assertEqual(lines[-1], "")
+
+    def test_on_a_terminal_without_escape_sequences_blanks_take_the_line_away(self):
+        screen = self.slowly_on("computing", term="dumb")
+        self.assertNotIn("\x1b", screen)
+        row = ""
+        for drawn in screen.split("\r"):  # each is written over what stands there
+            row = drawn + row[len(drawn):]
+            self.assertRegex(row.rstrip(), r"\A(loading \d+ %|computing \d+ of 1800 tokens, \d+ s)?\Z")
+        self.assertEqual(row.strip(), "")
 
     def test_the_count_grows_within_a_step_too(self):
         whole = [each for each in self.ask(self.ids) if each not in self.slow[2:]]  # one step computes the prompt

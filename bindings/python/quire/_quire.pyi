@@ -27,6 +27,29 @@ class SamplingParams:
         logit_bias: dict[int, float] | dict[str, float] | None = None,
         n: int = 1,
     ) -> None: ...
+    def replace(
+        self,
+        *,
+        temperature: float = ...,
+        top_p: float = ...,
+        top_k: int = ...,
+        min_p: float = ...,
+        repetition_penalty: float = ...,
+        presence_penalty: float = ...,
+        frequency_penalty: float = ...,
+        max_tokens: int = ...,
+        min_tokens: int = ...,
+        stop: str | list[str] | None = ...,
+        stop_token_ids: list[int] | None = ...,
+        ignore_eos: bool = ...,
+        seed: int | None = ...,
+        logprobs: int | None = ...,
+        logit_bias: dict[int, float] | dict[str, float] | None = ...,
+        n: int = ...,
+    ) -> SamplingParams:
+        """A copy with other values of the fields that are named."""
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as a plain dict; SamplingParams(**it) is equal."""
     @property
     def temperature(self) -> float:
         """Divides the logits; 0 or more. 0 is greedy: the most likely token, the lower id among equals."""

@@ -78,6 +78,7 @@ class AsyncStream(AsyncIterator[Delta]):
         self._handle: _quire.Stream | None = None
         self._asked = False  # a task waits for the next delta
         self._ended = False
+        self._ended_with: Callable[[GenerationOutput], object] = lambda _: None  # hears of the whole output
         self._key = 0
         self.request_id: int | None = None  # once it has given a delta
         self.output: GenerationOutput | None = None  # the whole output, once finished
@@ -97,6 +98,14 @@ class AsyncStream(AsyncIterator[Delta]):
 
         def __iter__(self) -> NoReturn:
             raise TypeError("an AsyncStream comes on the event loop: async for delta in stream; llm.stream(prompt) waits")
+
+        def __await__(self) -> NoReturn:
+            raise TypeError("an AsyncStream gives deltas: async for delta in stream; for the whole, await llm.generate_async(prompt)")
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("an AsyncStream is closed on the event loop: async with stream; llm.stream(prompt) waits")
+
+        __exit__ = __enter__
 
     @property
     def text(self) -> str:
@@ -126,6 +135,7 @@ class AsyncStream(AsyncIterator[Delta]):
         if fields is None or fields["finish_reason"] is not None:
             self.output = GenerationOutput(handle.output())
             self._end()
+            self._ended_with(self.output)
         return fields
 
     async def _begin(self) -> _quire.Stream:

@@ -4,12 +4,14 @@ nothing is lost."""
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import habits
 from .convert import to_flag, to_json
-from .messages import check_shown, listed, shown_keys, to_messages
+from .errors import KindError
+from .messages import check_shown, listed, says_nothing, shown_keys, to_messages
 
 OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # variables with an argument of their own
 
@@ -22,7 +24,7 @@ def to_documents(documents: Any) -> list[dict[str, Any]]:
         if isinstance(document, str):
             document = {"text": document}
         if not isinstance(document, Mapping):
-            raise ValueError(f'documents[{index}] must be a dict with "text", or a str, not {document!r:.60}')
+            raise KindError(f'documents[{index}] must be a dict with "text", or a str, not {document!r:.60}')
         if not isinstance(document.get("text"), str):
             raise ValueError(f'documents[{index}] has no "text" that is a str; it has {shown_keys(document)}')
         taken.append(dict(document))
@@ -41,7 +43,7 @@ def to_tools(tools: Any) -> list[Any]:
     given = listed(tools, "tools", f"[{wanted}]")
     for index, tool in enumerate(given):
         if not isinstance(tool, (Mapping, str)):
-            raise ValueError(f"tools[{index}] must be a dict, {wanted}, not {tool!r:.60}")
+            raise KindError(f"tools[{index}] must be a dict, {wanted}, not {tool!r:.60}")
         if isinstance(tool, Mapping) and not isinstance(_function(tool).get("name"), str):
             raise ValueError(f'tools[{index}] has no function with a "name"; give {wanted}')
     return copy.deepcopy(given)
@@ -130,9 +132,28 @@ class Conversation:
             text = self._rendered({**self._variables, name: marked})
         except ValueError:  # a template that looks at what it shows
             return
+        if name == "documents":
+            self._warn_of_lost_keys()
         lost = next((index for index, mark in enumerate(marks) if mark not in text), None)
         if lost is not None:
             raise ValueError(f"the chat template does not show {name}[{lost}] in this conversation; {_WAY_OUT[name]}")
+
+    def _warn_of_lost_keys(self) -> None:
+        """Warns of a key of a document that the template does not show. Its text is shown, so the prompt goes on."""
+        words = set(self._handle.template_words("tools" in self._variables))
+        documents = self._variables["documents"]
+        for index, document in enumerate(documents):
+            for key in document:
+                if key == "text" or key in words or says_nothing(document[key]):
+                    continue
+                marked = [dict(each) for each in documents]
+                marked[index][key] = mark = "quirekeymark"
+                if mark not in self._rendered({**self._variables, "documents": marked}):
+                    warnings.warn(
+                        f"documents[{index}] has the key {key!r}, which the chat template does not show; put it into \"text\"",
+                        stacklevel=2,
+                    )
+                    return
 
 
 def template_arguments(template_args: Any, documents: Any, tools: Any) -> dict[str, Any]:

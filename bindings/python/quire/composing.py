@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypedDict
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
 from . import _quire, habits, show
 from .convert import _pass, _set, _set_flag, to_choice, to_ids, to_list, to_text
-from .errors import ChunkNotFoundError
-from .outputs import Fields
+from .errors import ChunkNotFoundError, KindError
+from .outputs import Fields, Record, _plain
 from .sampling import FIELDS, Sampling
 from .session import to_salt
 
@@ -70,63 +70,72 @@ class ChunkType(enum.StrEnum, metaclass=_Kinds):
 
     @classmethod
     def _missing_(cls, value: object) -> ChunkType:
-        raise ValueError(f"chunk_type must be one of {', '.join(repr(kind.value) for kind in cls)}, not {value!r}")
+        error = ValueError if isinstance(value, str) else KindError
+        raise error(f"chunk_type must be one of {', '.join(repr(kind.value) for kind in cls)}, not {value!r}")
 
 
-class Composition(Mapping):
+class Composition(Record):
     """Chunks in an order, at positions, in a mode. Immutable; names chunks and holds no KV.
 
     Its fields answer as attribute and as key: these, and those of `ChunkedLLM.preview_composition`, as when it was made.
     """
+
+    __slots__ = ("__weakref__", "_handle")
 
     segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
     mode: str
     grade: str  # that an output will have
     num_levels: int  # runs of KV that attention merges
     memory_bytes: int  # held while it runs
+    token_ids: list[int]  # those of all chunks, joined; looked up when somebody asks
 
     def __init__(self, handle: _quire.Composition) -> None:
         described = _described(handle.info())
-        self.__dict__.update({**described, "segments": tuple(described["segments"])})
+        super().__init__({**described, "segments": tuple(described["segments"])})
         object.__setattr__(self, "_handle", handle)
 
-    @property
-    def token_ids(self) -> list[int]:
-        """Those of all chunks, joined: made when somebody asks."""
-        return self._handle.token_ids()
+    # A dict without "token_ids", which may be long: whoever walks over the fields meets it as the last one.
 
-    def _fields(self) -> list[str]:
-        return [*self._shown(), "token_ids"]
+    def __missing__(self, name: object) -> Any:
+        return self._handle.token_ids() if name == "token_ids" else super().__missing__(name)
 
-    def __getitem__(self, key: str) -> Any:
-        if key not in self._fields():
-            raise KeyError(key)
-        return getattr(self, key)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            return self[name] if name == "token_ids" else super().__getattr__(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name == "token_ids" or super().__contains__(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._fields())
+        yield from super().__iter__()
+        yield "token_ids"
 
     def __len__(self) -> int:
-        return len(self._fields())
+        return super().__len__() + 1
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a composition is immutable; {name!r} stays as it is")
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field, or `default` for one that is not there."""
+        return self[name] if name in self else default
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a composition is immutable; {name!r} stays as it is")
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        """The names of the fields."""
+        return KeysView(self)
 
-    def _shown(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_handle"}
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """The fields, in order."""
+        return ValuesView(self)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Composition) and self._shown() == other._shown()
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """Names and fields, in order."""
+        return ItemsView(self)
 
-    def __repr__(self) -> str:
-        return f"Composition({', '.join(f'{name}={value!r}' for name, value in self._shown().items())})"
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a composition belongs to its LLM, and no file keeps it; to_dict() is a plain copy")
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain dict, which json.dumps takes."""
-        return {**self, "segments": [dict(segment) for segment in self.segments]}
+        """A plain dict of plain dicts and lists, which may be changed."""
+        return _plain(dict(self))
 
     def _repr_html_(self) -> str:
         """Shows its segments in order, for notebooks."""

@@ -12,20 +12,25 @@ from typing import Any
 import numpy as np
 
 from . import _quire
+from .errors import KindError
 from .hub import find_model
+
+_LARGE = 2**31  # from here on a number may be too large for what takes it
 
 
 def to_ids(ids: Any, what: str, kind: str = "token ids") -> list[int]:
-    """Ids as a list of ints, from any sequence or array of them; ValueError naming `what`."""
+    """Ids as a list of ints, from any sequence or array of them; KindError naming `what`, ValueError for one out of range."""
     if isinstance(ids, (str, bytes, bytearray, Mapping, set)):  # some iterate over integers, but mean no ids
-        raise ValueError(f"{what} must be a list of {kind}, not {type(ids).__name__}")
+        raise KindError(f"{what} must be a list of {kind}, not {type(ids).__name__}")
     try:
         listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         taken = array.array("i", listed).tolist()
-    except (TypeError, OverflowError) as error:
+    except TypeError as error:
+        raise KindError(f"{what} must be a list of {kind}: {error}") from None
+    except OverflowError as error:
         raise ValueError(f"{what} must be a list of {kind}: {error}") from None
     if bool in set(map(type, listed)):
-        raise ValueError(f"{what} must be a list of {kind}, not of bools")
+        raise KindError(f"{what} must be a list of {kind}, not of bools")
     return taken
 
 
@@ -62,10 +67,10 @@ def _refuse_keys(value: Any) -> None:
             _refuse_keys(held)
 
 
-def to_json(value: Any, what: str, **options: Any) -> str:
+def to_json(value: Any, what: str) -> str:
     """`value` as JSON; its texts as by to_text. TypeError or ValueError naming `what`."""
     try:
-        text = json.dumps(value, ensure_ascii=False, **options)  # this refuses what holds itself
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)  # this refuses what holds itself
         _refuse_keys(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from None
@@ -73,10 +78,11 @@ def to_json(value: Any, what: str, **options: Any) -> str:
 
 
 def to_choice(value: Any, what: str, choices: Collection[str]) -> str:
-    """`value`, one of some words; ValueError naming `what` and the words."""
+    """`value`, one of some words; ValueError naming `what` and the words, KindError for no text."""
     if isinstance(value, str) and value in choices:
         return value
-    raise ValueError(f"{what} must be one of {', '.join(map(repr, choices))}, not {reprlib.repr(value)}")
+    error = ValueError if isinstance(value, str) else KindError
+    raise error(f"{what} must be one of {', '.join(map(repr, choices))}, not {reprlib.repr(value)}")
 
 
 def to_bytes(size: int | str | None, what: str) -> int:
@@ -116,13 +122,14 @@ def _refuse_bool(name: str, value: Any) -> None:
 
 
 def _pass(name: str, value: Any, take: Callable[[Any], Any]) -> Any:
-    """Returns the argument as the library takes it; ValueError for a number that does not fit, TypeError for another
+    """Returns the argument as the library takes it; ValueError for a number that does not fit, KindError for another
     kind of thing."""
     _refuse_bool(name, value)
     try:
         return take(value)
     except TypeError:
-        kind = ValueError if isinstance(value, (int, float)) else TypeError
+        is_out_of_range = isinstance(value, int) and not 0 <= value < _LARGE
+        kind = ValueError if is_out_of_range else KindError
         raise kind(f"{name} cannot be {value!r}") from None
 
 

@@ -15,6 +15,10 @@ class QuireError(Exception):
     free_bytes: int = 0
 
 
+class KindError(TypeError, ValueError):
+    """An argument of another kind than the call takes. A TypeError; programs that catch ValueError alone see it, too."""
+
+
 class ChunkNotFoundError(QuireError, LookupError):
     """No such chunk."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 _NOT_THERE = "Quire does not have it yet"
 
@@ -128,6 +129,13 @@ OPTIONS = (
 
 # Names of options for opening a model.
 LLM_OPTIONS = {
+    **_each(
+        "temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty max_tokens min_tokens stop "
+        "stop_token_ids ignore_eos logprobs logit_bias n max_new_tokens num_predict n_predict repeat_penalty do_sample num_beams "
+        "sampling_params",
+        "a keyword of each call: generate(prompt, temperature=0, max_tokens=64)",
+    ),
+    **_each("gpu_layers ngl n_gpu", 'device: "cuda" computes all layers there'),
     "model_name": "model",
     "model_name_or_path": "model",
     "pretrained_model_name_or_path": "model",
@@ -319,6 +327,22 @@ def unknown_sampling(name: str, known: list[str]) -> str:
     return f"unknown sampling parameter {name!r}{hint(name, known, SAMPLING)}"
 
 
+def refused_sampling(name: str, value: Any, kind: str, is_of_kind: bool) -> str:
+    """Returns the refusal of a value that a field of SamplingParams cannot hold."""
+    if is_of_kind:
+        return f"sampling parameter {name!r} cannot be {reprlib.repr(value)}; it is out of range"
+    if name == "max_tokens" and value is None:
+        return f"sampling parameter {name!r} cannot be None; give a number: what is beyond the model's context is cut"
+    return f"sampling parameter {name!r} cannot be {reprlib.repr(value)}; it takes {kind}"
+
+
+def sampling_attribute(name: str, known: list[str], change: bool) -> str:
+    """Returns the refusal of an attribute that SamplingParams does not have, or does not let change."""
+    if not change or name not in known:
+        return f"SamplingParams has no {name!r}{hint(name, [*known, 'replace', 'to_dict'], SAMPLING)}"
+    return f"SamplingParams are immutable; {name!r} stays as it is: params.replace({name}=...) is a changed copy"
+
+
 def refuse_keyword(call: str, name: str, known: Iterable[str], *habits: dict[str, str]) -> NoReturn:
     """Raises the TypeError for a keyword that a call does not take."""
     raise TypeError(f"{call} takes no {name!r}{hint(name, known, *habits)}")
@@ -357,6 +381,19 @@ def names_first(call: Call) -> Call:
         return call(self, *args, **named)
 
     return checked  # type: ignore[return-value]
+
+
+class Named(type):
+    """A metaclass that names the nearest right word for an attribute that the class does not have, as its objects do."""
+
+    _class_habits: dict[str, str] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> NoReturn:
+            known = [each for each in dir(cls) if not each.startswith("_")]
+            near = "" if name.startswith("_") else hint(name, known, cls._class_habits)
+            raise AttributeError(f"{cls.__name__!r} has no attribute {name!r}{near}", name=name, obj=cls)
 
 
 def missing_attribute(owner: object, name: str, habits: dict[str, str]) -> NoReturn:

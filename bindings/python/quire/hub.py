@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import re
 
-_NAME = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_FILES = (".gguf", ".safetensors")  # no name of a model ends so
+_NAME = re.compile(r"(?![.-])(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
 def cache_folder() -> pathlib.Path:
@@ -30,10 +32,10 @@ def _snapshot(repository: pathlib.Path, revision: str) -> pathlib.Path | None:
 def find_model(model: str) -> str:
     """`model` itself where it is a path or a preset; else the folder of "owner/name" or "owner/name@revision" in the cache.
 
-    FileNotFoundError for a name that is neither.
+    FileNotFoundError for a name that is neither. A path that leads nowhere is the library's to refuse, in the same way.
     """
     named = _NAME.fullmatch(model)
-    if named is None or os.path.exists(model):
+    if named is None or os.path.exists(model) or model.lower().endswith(_FILES):
         return model
     cache = cache_folder()
     repository = cache / f"models--{named['owner']}--{named['name']}"
@@ -42,4 +44,6 @@ def find_model(model: str) -> str:
         return str(found)
     what = f"revision {named['revision'] or 'main'!r} of it" if repository.is_dir() else "model of that name"
     fetch = f"hf download {named['owner']}/{named['name']}"
-    raise FileNotFoundError(f'no model at "{model}": no such path, and no {what} in {cache}; "{fetch}" fetches it')
+    error = FileNotFoundError(f'no model at "{model}": no such path, and no {what} in {cache}; "{fetch}" fetches it')
+    error.errno = errno.ENOENT
+    raise error

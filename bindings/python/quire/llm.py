@@ -17,7 +17,7 @@ from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, all_choices
 from .chat import OWN_WORDS, Conversation, template_arguments
 from .convert import _pass, _set, _set_flag, to_bytes, to_choice, to_flag, to_ids, to_model, to_path, to_text
-from .errors import ClosedError
+from .errors import ClosedError, KindError
 from .logs import Delivery, Log
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
@@ -39,6 +39,8 @@ def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
         prompt = prompt.get("prompt_token_ids", prompt.get("prompt", prompt))
     if type(prompt) is dict and "role" in prompt:
         raise ValueError(f"{what} is a message; messages are for llm.chat(messages)")
+    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], str):
+        raise KindError(f"{what} must be one text, or a list of token ids; generate takes a list of prompts")
     return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
 
 
@@ -80,6 +82,9 @@ _TAKEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+# Calls that apply the chat template, by those that do not.
+_CHATS = {"generate": "chat", "stream": "stream_chat", "generate_async": "chat_async", "stream_async": "stream_chat_async"}
+
 _CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain", "progress")
 
 # Those whose engine may still run: an interpreter that ends closes them.
@@ -115,7 +120,7 @@ def model_of(model: Any, model_path: Any) -> Any:
     return model if model_path is None else model_path
 
 
-class LLM:
+class LLM(metaclass=habits.Named):
     """Loads `model` (Hugging Face folder, .gguf file, "preset:NAME", or "owner/name" in the local Hugging Face cache) and
     serves it.
 
@@ -123,6 +128,8 @@ class LLM:
     forked child has no engine: every call there is a ClosedError; open the model again in it, or start it with "spawn".
     Wherever a call takes `sampling_params`, its fields are taken by keyword too, and go over them. Errors: quire.errors.
     """
+
+    _class_habits = habits.LLM_CALLS
 
     @habits.names_unknown(habits.LLM_OPTIONS)
     def __init__(
@@ -267,15 +274,28 @@ class LLM:
         with shown(progress, "computing prompts" if len(prompts) > 1 else "computing the prompt") as report:
             return [GenerationOutput(each) for each in self._handle.generate(prompts, params, options, report)]
 
-    def _look_at(self, prompts: Sequence[str | list[int]], outputs: Sequence[GenerationOutput]) -> None:
+    def _looks_at(self, prompt: str | list[int], call: str) -> Callable[[GenerationOutput], None]:
+        """Returns the function that a stream calls with its output; it does not keep the LLM open."""
+        self_or_none = weakref.ref(self)
+
+        def look(output: GenerationOutput) -> None:
+            llm = self_or_none()
+            if llm is not None:
+                llm._look_at([prompt], [output], call)
+
+        return look
+
+    def _look_at(
+        self, prompts: Sequence[str | list[int]], outputs: Sequence[GenerationOutput], call: str = "generate"
+    ) -> None:
         """Warns once when a model for chat has answered a plain text with nothing."""
         for prompt, output in zip(prompts, outputs, strict=True):
             ended = isinstance(prompt, str) and output.finish_reason == "stop" and len(output.token_ids) == 1
             if ended and not output.text and not self._warned and self.tokenizer.has_chat_template:
                 self._warned = True
                 warnings.warn(
-                    "the model ended its answer at once. It has a chat template, which generate does not use: ask with "
-                    'llm.chat([{"role": "user", "content": ...}])',
+                    f"the model ended its answer at once. It has a chat template, which {call} does not use: ask with "
+                    f'llm.{_CHATS[call]}([{{"role": "user", "content": ...}}])',
                     stacklevel=3,
                 )
 
@@ -291,8 +311,9 @@ class LLM:
         **keywords: Unpack[Sampling],
     ) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
-        params = sampling("stream", sampling_params, keywords)
-        return Stream(self._handle.stream(_prompt(prompt), params, whose(session, salt, explain=explain)))
+        params, taken = sampling("stream", sampling_params, keywords), _prompt(prompt)
+        handle = self._handle.stream(taken, params, whose(session, salt, explain=explain))
+        return Stream(handle, self._looks_at(taken, "stream"))
 
     @habits.names_first
     def chat(
@@ -406,7 +427,7 @@ class LLM:
         outputs = await all_choices(
             self._async_stream, [(each, params[i % len(params)], options[i % len(options)]) for i, each in enumerate(prompts)]
         )
-        self._look_at(prompts, outputs)
+        self._look_at(prompts, outputs, "generate_async")
         return outputs if batch else outputs[0]
 
     def stream_async(
@@ -421,7 +442,10 @@ class LLM:
     ) -> AsyncStream:
         """Works like stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
         params = sampling("stream_async", sampling_params, keywords)
-        return self._async_stream(_prompt(prompt), params, whose(session, salt, explain=explain))
+        taken = _prompt(prompt)
+        stream = self._async_stream(taken, params, whose(session, salt, explain=explain))
+        stream._ended_with = self._looks_at(taken, "stream_async")
+        return stream
 
     async def chat_async(
         self,
@@ -645,6 +669,7 @@ def doctor() -> dict[str, Any]:
     return json.loads(_quire.doctor_json())
 
 
+@habits.names_unknown(habits.LLM_OPTIONS)
 def inspect(model: Model) -> dict[str, Any]:
     """Tells what a model folder holds, what it needs in memory, and what is unsupported."""
     return json.loads(_quire.inspect_json(to_model(model)))

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .errors import KindError
+
 _ROLES = ("system", "user", "assistant", "tool")
 _ROLE_HABITS = {  # of others, and of other templates
     "human": "user",
@@ -29,9 +31,9 @@ def shown_keys(given: Mapping[str, Any]) -> str:
 
 
 def listed(given: Any, what: str, example: str) -> list[Any]:
-    """A list of things; ValueError for one thing, or anything else."""
+    """A list of things; KindError for one thing, or anything else."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise ValueError(f"{what} must be a list, not {given!r:.60}; give {example}")
+        raise KindError(f"{what} must be a list, not {given!r:.60}; give {example}")
     return list(given)
 
 
@@ -57,7 +59,7 @@ def _joined_parts(parts: Sequence[Any], where: str) -> str:
         if not isinstance(part.get("text"), str):
             raise ValueError(f'{place} has no "text" that is a str')
         for key, value in part.items():
-            if key not in ("type", "text", *_WITHOUT_EFFECT) and not _says_nothing(value):
+            if key not in ("type", "text", *_WITHOUT_EFFECT) and not says_nothing(value):
                 raise ValueError(f'{place} has the key {key!r}; a part is {{"type": "text", "text": ...}}')
         texts.append(part["text"])
     return "".join(texts)
@@ -66,7 +68,7 @@ def _joined_parts(parts: Sequence[Any], where: str) -> str:
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         hint = "; one call takes one conversation" if isinstance(message, (list, tuple)) else ""
-        raise ValueError(f'{where} must be a dict with "role" and "content", not {message!r:.60}{hint}')
+        raise KindError(f'{where} must be a dict with "role" and "content", not {message!r:.60}{hint}')
     for key in message:
         if not isinstance(key, str):
             raise TypeError(f"{where}: keys are str, not {key!r:.60}")
@@ -95,7 +97,7 @@ def to_messages(messages: Any) -> list[dict[str, Any]]:
     return [_message(message, f"messages[{index}]") for index, message in enumerate(given)]
 
 
-def _says_nothing(value: Any) -> bool:
+def says_nothing(value: Any) -> bool:
     """Tells whether a field has no value; programs that write every field of a type send such fields."""
     return value is None or (isinstance(value, (str, list, tuple, Mapping)) and not value)
 
@@ -139,16 +141,16 @@ def check_shown(
     marks, given = _Marks(), []
     for index, message in enumerate(messages):
         where, role = f"messages[{index}]", message["role"]
-        marked = dict(message)
+        marked = {**message, "content": message.get("content") or ""}
         if role not in named and role not in _ROLES:
             _refuse_role(role, where, known_roles)
             marked["role"] = marks.add(f"{where} has the role {role!r}, which the chat template does not know")
         if role not in ("user", "assistant") and message.get("content"):
             marked["content"] = marks.add(f"the chat template of this model does not show {where}, of the role {role!r}")
         for key, value in message.items():
-            if key in named or key in ("role", "content", *_WITHOUT_EFFECT) or _says_nothing(value):
+            if key in named or key in ("role", "content", *_WITHOUT_EFFECT) or says_nothing(value):
                 continue
-            hint = _nearest(key, _KEYS)
+            hint = "" if key in _KEYS else _nearest(key, _KEYS)
             marked[key] = marks.add(f"{where} has the key {key!r}, which the chat template never reads{hint}")
         given.append(marked)
     if not marks.errors:

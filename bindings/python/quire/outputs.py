@@ -13,6 +13,8 @@ _SHOWN_ITEMS = 8  # of a list in a repr
 
 def _plain(value: Any) -> Any:
     """`value` as json.loads would give it back, but for keys that are numbers."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
@@ -190,7 +192,8 @@ class Delta(Record):
 
 
 class ForwardOutput(Record):
-    """Logits float32 [rows computed, vocab_size] and the number of tokens whose KV was reused."""
+    """Logits float32 [rows computed, vocab_size] and the number of tokens whose KV was reused. json.dumps takes to_dict(),
+    where the logits are lists; an array is no JSON."""
 
     request_id: int
     logits: np.ndarray

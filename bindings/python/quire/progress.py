@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,19 +21,29 @@ def _in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
+def _columns() -> int:
+    """Returns the width of the terminal on stderr, in characters."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):  # no terminal, or one that has no descriptor
+        return 80
+
+
 class _Line:
-    """A bar of one line on stderr."""
+    """A bar of one line on stderr, which takes one row of the terminal."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        room = _columns() - len(" [] 100 %") - 1  # a full row would begin the next one
+        self._what = what[: max(room, 0)]
+        self._width = max(min(_WIDTH, room - len(self._what)), 0)
         self._shown = -1
 
     def __call__(self, share: float) -> None:
         percent = int(100 * share)
         if percent != self._shown:
             self._shown = percent
-            filled = int(_WIDTH * share)
-            sys.stderr.write(f"\r{self._what} [{'#' * filled}{' ' * (_WIDTH - filled)}] {percent:3d} %")
+            filled = int(self._width * share)
+            sys.stderr.write(f"\r{self._what} [{'#' * filled}{' ' * (self._width - filled)}] {percent:3d} %")
             sys.stderr.flush()
 
     def close(self) -> None:

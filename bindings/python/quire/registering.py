@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from . import _quire
 from .composing import ChunkType, type_name
 from .convert import _set, _set_flag, to_json
+from .errors import KindError
 from .llm import Prompt, _prompt
 from .session import to_salt
 
@@ -24,8 +25,8 @@ class RegisteredChunk(NamedTuple):
 def json_of(fields: Mapping[str, Any] | None, what: str = "metadata") -> str:
     """Returns metadata as JSON; an error naming `what` where it is none."""
     if not isinstance(fields, (Mapping, type(None))):
-        raise ValueError(f"{what} must be a dict, not {reprlib.repr(fields)}")
-    return to_json({} if fields is None else fields, what, allow_nan=False)
+        raise KindError(f"{what} must be a dict, not {reprlib.repr(fields)}")
+    return to_json({} if fields is None else fields, what)
 
 
 def affixes_of(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _quire
 from .outputs import Delta, GenerationOutput
@@ -12,8 +12,10 @@ from .outputs import Delta, GenerationOutput
 class Stream(Iterator[Delta]):
     """Deltas of one request as they come. Closing or dropping it aborts the request and frees its blocks."""
 
-    def __init__(self, handle: _quire.Stream) -> None:
+    def __init__(self, handle: _quire.Stream, ended: Callable[[GenerationOutput], object] | None = None) -> None:
+        """`ended` hears of the whole output, once finished."""
         self._handle = handle
+        self._ended = ended
         self.request_id: int = handle.request_id
         self.output: GenerationOutput | None = None  # the whole output, once finished
         self._texts: list[str] = []
@@ -27,8 +29,18 @@ class Stream(Iterator[Delta]):
             raise StopIteration
         if fields["finish_reason"] is not None:
             self.output = GenerationOutput(self._handle.output())
+            if self._ended is not None:
+                self._ended(self.output)
         self._texts.append(fields["text"])
         return Delta(fields)
+
+    if not TYPE_CHECKING:  # a type checker says it by itself
+
+        def _refuse_loop(self, *_: object) -> NoReturn:
+            raise TypeError("a Stream waits: for delta in stream; on an event loop: async for delta in llm.stream_async(prompt), "
+                            "stream_chat_async(messages) or stream_from_chunks_async(...), or await llm.generate_async(prompt)")
+
+        __aiter__ = __await__ = __aenter__ = __aexit__ = _refuse_loop
 
     @property
     def text(self) -> str:

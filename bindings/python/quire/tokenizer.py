@@ -12,10 +12,14 @@ from .chat import Conversation
 from .convert import _pass, to_flag, to_ids, to_list, to_model, to_text
 
 
-class Tokenizer:
+class Tokenizer(metaclass=habits.Named):
     """Immutable; any number of threads may call it. It outlives the LLM that it came from."""
 
+    _class_habits = habits.TOKENIZER
+
     def __init__(self, handle: _quire.Tokenizer) -> None:
+        if not isinstance(handle, _quire.Tokenizer):
+            raise TypeError("Tokenizer.open(model) opens the tokenizer of a model; llm.tokenizer is that of an open one")
         self._handle = handle
 
     if not TYPE_CHECKING:
@@ -24,6 +28,7 @@ class Tokenizer:
             habits.missing_attribute(self, name, habits.TOKENIZER)
 
     @classmethod
+    @habits.names_unknown(habits.LLM_OPTIONS)
     def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
         """The tokenizer of a model folder or .gguf file, without its weights."""
         return cls(_quire.Tokenizer.open(to_model(model)))

@@ -3,6 +3,7 @@
 #include <exception>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 
 #include "casters.h"  // IWYU pragma: keep (conversions)
 #include "quire/result.h"
@@ -59,6 +60,18 @@ const char* class_of(ErrorCode code) {
   return "QuireError";
 }
 
+// Returns the exception. One of the system has the class of its errno, such as FileNotFoundError.
+nb::object exception_of(const Error& error) {
+  const nb::object named = nb::module_::import_("quire.errors").attr(class_of(error.code));
+  const bool is_of_system = class_of(error.code) == std::string_view("OSError");
+  if (!is_of_system || error.system_error == 0) {
+    return named(to_text(error.message));
+  }
+  nb::object exception = named(error.system_error, "").type()(to_text(error.message));
+  exception.attr("errno") = error.system_error;
+  return exception;
+}
+
 }  // namespace
 
 void bind_errors() {
@@ -71,8 +84,7 @@ void raise(const Error& error) {
   if (PyErr_Occurred() != nullptr) {  // a signal handler has raised: that is the reason
     throw nb::python_error();
   }
-  const nb::object exception =
-      nb::module_::import_("quire.errors").attr(class_of(error.code))(to_text(error.message));
+  const nb::object exception = exception_of(error);
   if (nb::hasattr(exception, "needed_bytes")) {
     exception.attr("chunk_id") =
         error.chunk_id.empty() ? nb::none() : nb::object(nb::str(error.chunk_id.c_str()));

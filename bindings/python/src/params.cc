@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -63,7 +65,11 @@ template <class Value>
 void from_python(nb::handle value, Value& out) {
   out = to_number<Value>(value);
 }
-void from_python(nb::handle value, bool& out) { out = nb::cast<bool>(value); }
+void from_python(nb::handle value, bool& out) {
+  std::int32_t number = 0;  // JSON programs write flags as 0 and 1
+  const bool is_flag = nb::try_cast<std::int32_t>(value, number) && (number == 0 || number == 1);
+  out = is_flag && !is_bool(value) ? number == 1 : nb::cast<bool>(value);
+}
 void from_python(nb::handle value, std::vector<TokenId>& out) {
   out.clear();
   if (!value.is_none()) {
@@ -157,32 +163,127 @@ nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
   return fields;
 }
 
+nb::list field_names() {
+  nb::list names;
+  for (const SamplingField& field : sampling_fields()) {
+    names.append(field.name);
+  }
+  return names;
+}
+
 // With the nearest right word.
 [[noreturn]] void refuse_unknown(const std::string& name) {
-  nb::list known;
-  for (const SamplingField& field : sampling_fields()) {
-    known.append(field.name);
-  }
   const nb::object message =
-      nb::module_::import_("quire.habits").attr("unknown_sampling")(name, known);
+      nb::module_::import_("quire.habits").attr("unknown_sampling")(name, field_names());
   throw nb::value_error(nb::cast<std::string>(message).c_str());
 }
 
-// Refuses a value that a field cannot hold. TypeError for a value of another type, ValueError for a
-// number or list with wrong content.
-[[noreturn]] void refuse(const std::string& name, nb::handle value) {
-  const std::string message =
-      "sampling parameter '" + name + "' cannot be " + nb::cast<std::string>(nb::repr(value));
-  const bool right_kind = nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value) ||
-                          nb::isinstance<nb::list>(value) || nb::isinstance<nb::dict>(value);
-  if (right_kind && !is_bool(value)) {
-    throw nb::value_error(message.c_str());
+// Raises the AttributeError for a field that is not there, or that stays as it is.
+[[noreturn]] void refuse_attribute(const std::string& name, bool change) {
+  const nb::object message =
+      nb::module_::import_("quire.habits").attr("sampling_attribute")(name, field_names(), change);
+  throw nb::attribute_error(nb::cast<std::string>(message).c_str());
+}
+
+// Return what a field takes, for an error.
+const char* kind_of(const bool& /*field*/) { return "True or False"; }
+const char* kind_of(const double& /*field*/) { return "a number"; }
+const char* kind_of(const std::int32_t& /*field*/) { return "an int"; }
+template <class Number>
+const char* kind_of(const std::optional<Number>& /*field*/) {
+  return "an int or None";
+}
+const char* kind_of(const std::vector<std::string>& /*field*/) {
+  return "a str, a list of str, or None";
+}
+const char* kind_of(const std::vector<TokenId>& /*field*/) {
+  return "a list of token ids (int), or None";
+}
+const char* kind_of(const std::vector<std::pair<TokenId, double>>& /*field*/) {
+  return "a dict of token ids and numbers, or None";
+}
+
+bool is_whole(nb::handle value) { return nb::isinstance<nb::int_>(value) && !is_bool(value); }
+
+bool holds_ids(const nb::list& list) {
+  bool all = true;
+  for (const nb::handle item : list) {
+    all = all && is_whole(item);
   }
-  if (value.is_none() && name == "max_tokens") {
-    throw nb::type_error(
-        (message + "; give a number: what is beyond the model's context is cut").c_str());
+  return all;
+}
+
+bool holds_ids_and_numbers(const nb::dict& dict) {
+  bool all = true;
+  for (const auto& [id, weight] : dict) {
+    all = all && (is_whole(id) || nb::isinstance<nb::str>(id)) &&
+          (is_whole(weight) || nb::isinstance<nb::float_>(weight));
   }
-  throw nb::type_error(message.c_str());
+  return all;
+}
+
+// Returns true if `value` is of the kind that a field takes, so that its size is the trouble.
+bool is_of_kind(const SamplingField& field, nb::handle value) {
+  return std::visit(
+      [value]<class Value>(Value SamplingParams::* /*member*/) {
+        if constexpr (std::is_same_v<Value, std::vector<TokenId>>) {
+          return nb::isinstance<nb::list>(value) && holds_ids(nb::borrow<nb::list>(value));
+        } else if constexpr (std::is_same_v<Value, std::vector<std::pair<TokenId, double>>>) {
+          return nb::isinstance<nb::dict>(value) &&
+                 holds_ids_and_numbers(nb::borrow<nb::dict>(value));
+        } else if constexpr (std::is_same_v<Value, bool> ||
+                             std::is_same_v<Value, std::vector<std::string>>) {
+          return false;
+        } else {
+          return is_whole(value);
+        }
+      },
+      field.member);
+}
+
+// Refuses a value that a field cannot hold: KindError, a TypeError, for another kind of thing;
+// ValueError for a number that is out of range.
+[[noreturn]] void refuse(const SamplingField& field, nb::handle value) {
+  const char* const kind =
+      std::visit([](auto member) { return kind_of(SamplingParams().*member); }, field.member);
+  const nb::module_ errors = nb::module_::import_("quire.errors");
+  const bool right_kind = is_of_kind(field, value);
+  const nb::object message = nb::module_::import_("quire.habits")
+                                 .attr("refused_sampling")(field.name, value, kind, right_kind);
+  const nb::object error = errors.attr(right_kind ? "ValueError" : "KindError")(message);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+// Binds what says how to change a value that cannot change, and what makes a changed copy.
+void bind_immutable(nb::class_<SamplingParams>& cls) {
+  const auto refuse_change = [](const SamplingParams& /*self*/, const std::string& name) {
+    refuse_attribute(name, /*change=*/true);
+  };
+  cls.def("__setattr__",
+          [refuse_change](const SamplingParams& self, const std::string& name,
+                          const nb::object& /*value*/) { refuse_change(self, name); });
+  cls.def("__delattr__", refuse_change);
+  cls.def("__getattr__", [](const SamplingParams& /*self*/, const std::string& name) -> nb::object {
+    refuse_attribute(name, /*change=*/false);
+  });
+  const auto replace = [](const SamplingParams& self, const nb::kwargs& fields) {
+    SamplingParams changed = self;
+    set_fields(changed, fields);
+    return changed;
+  };
+  cls.def("replace", replace, "A copy with other values of the fields that are named.");
+  cls.def("__replace__", replace);
+  cls.def(
+      "to_dict",
+      [](const SamplingParams& self) {
+        nb::dict fields;
+        for (const SamplingField& field : sampling_fields()) {
+          fields[field.name] = get_field(self, field);
+        }
+        return fields;
+      },
+      "All fields as a plain dict; SamplingParams(**it) is equal.");
 }
 
 }  // namespace
@@ -204,10 +305,10 @@ void set_fields(SamplingParams& params, const nb::dict& fields) {
       if (error.matches(PyExc_MemoryError)) {
         throw;
       }
-      refuse(name, value);
+      refuse(*field, value);
     } catch (const std::exception&) {
       PyErr_Clear();
-      refuse(name, value);
+      refuse(*field, value);
     }
   }
   unwrap(params.validate());
@@ -287,6 +388,7 @@ void bind_params(nb::module_& module) {
     cls.def_prop_ro(
         field.name, [&field](const SamplingParams& p) { return get_field(p, field); }, field.help);
   }
+  bind_immutable(cls);
   cls.def("__repr__", &repr_of)
       .def(
           "__eq__",

@@ -169,7 +169,7 @@ def test_a_batch_equals_single_calls(llm, ids):
         llm.compose(ids[0], [], ids[3]),
     ]
     alone = [
-        llm.generate_from_chunks(**r, sampling_params=GREEDY) if isinstance(r, dict) else llm.generate_from_chunks(composition=r, sampling_params=GREEDY)
+        llm.generate_from_chunks(**({"composition": r} if isinstance(r, quire.Composition) else r), sampling_params=GREEDY)
         for r in requests
     ]
     together = llm.batch_generate_from_chunks(requests=requests, sampling_params=GREEDY)

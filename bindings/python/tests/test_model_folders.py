@@ -136,6 +136,52 @@ def test_an_integer_beyond_64_bits_is_never_another_one(folder, number):
     assert exact == f"{2**63 - 1}{-(2**63)}"
 
 
+def literal_json(folder, name, key, literal):
+    """Sets a key of a JSON file to a number as it is spelled."""
+    fields = json.loads((folder / name).read_text())
+    text = json.dumps({**fields, key: "@"}).replace('"@"', literal)
+    (folder / name).write_text(text)
+    return json.loads(text)[key]  # the oracle: Python reads RFC 8259, too
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("literal", ["7E0", "7.0", "0.7e1", "70e-1", "[7E0, 9.0]", "0E0", "-0", "-0.0", "0e+0", "0.0E-9"])
+def test_an_id_may_be_spelled_as_any_integer_of_json(folder, name, literal):
+    if name == "generation_config.json":
+        (folder / name).write_text("{}")
+    given = literal_json(folder, name, "eos_token_id", literal)
+    end = int(given[0] if isinstance(given, list) else given)
+    with quire.LLM(folder, threads=1) as llm:
+        out = llm.generate([20, 30], {"temperature": 0, "max_tokens": 5, "logit_bias": {end: 1e9}})
+        assert (out.token_ids, out.finish_reason) == ([end], "stop")
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size", "eos_token_id",
+                                 "rms_norm_eps", "rope_theta"])
+@pytest.mark.parametrize("literal", ["1E400", "-1e400", "123456789012345678901234567890", "-9223372036854775809", "99999999999999"])
+def test_a_number_that_does_not_fit_is_refused_with_its_key(folder, key, literal):
+    literal_json(folder, "config.json", key, literal)
+    if key == "rope_theta" and literal == "99999999999999":
+        return  # a frequency may be as large
+    with pytest.raises(ValueError, match=f'config.json: .*"{key}"'):
+        quire.LLM(folder, threads=1)
+
+
+@pytest.mark.parametrize("literal", ["01", "+1", ".5", "5.", "1e", "0x10", "1_000", "--1", "-"])
+def test_what_is_no_number_of_json_is_refused_with_its_file(folder, literal):
+    text = json.dumps({**json.loads((folder / "config.json").read_text()), "hidden_size": "@"}).replace('"@"', literal)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match="config.json: not valid JSON"):
+        quire.LLM(folder, threads=1)
+
+
+@pytest.mark.parametrize("number", [10**400, -(2**63) - 1, float("1e308") * 10])
+def test_a_number_of_a_message_that_does_not_fit_is_refused_with_its_key(folder, number):
+    tokenizer = with_templates(folder, "{{ x }}{{ messages[0].n }}")
+    with pytest.raises(ValueError, match="messages: .*(beyond 64 bits.*key \"n\"|not JSON compliant)"):
+        tokenizer.apply_chat_template([{"role": "user", "content": "", "n": [number]}], tokenize=False)
+
+
 def test_a_pipe_among_the_files_is_refused_and_not_waited_for(folder):
     for name in ("config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"):
         kept = (folder / name).read_bytes() if (folder / name).exists() else None

@@ -183,6 +183,21 @@ def test_progress_true_is_a_bar_on_a_terminal_and_nothing_elsewhere(monkeypatch)
         assert ("loading model [" in said and "registering [##############################] 100 %\n" in said) if bars else said == ""
 
 
+@pytest.mark.parametrize("columns", [120, 40, 24, 8, 0])
+def test_a_bar_takes_one_row_of_the_terminal_however_narrow(monkeypatch, columns):
+    stream = Terminal()
+    stream.fileno = lambda: 2
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
+    bar = progress._Line("computing the prompt")
+    for share in (0, 0.5, 1):
+        bar(share)
+    drawn = stream.getvalue().split("\r")[1:]
+    assert len(drawn) == 3 and drawn[-1].endswith("100 %") and len({len(each) for each in drawn}) == 1
+    assert len(drawn[-1]) < max(columns or 80, 9) + 1
+    assert (columns < 60 and columns) or drawn[1] == f"computing the prompt [{'#' * 15}{' ' * 15}]  50 %"
+
+
 def test_progress_true_is_tqdm_where_it_is_installed(monkeypatch):
     made = []
 

@@ -22,7 +22,8 @@ Error list_error(const std::filesystem::path& folder, int reason) {
     return no_memory("a file");
   }
   return {.code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-          .message = str_cat("cannot list ", folder.string(), ": ", std::strerror(reason))};
+          .message = str_cat("cannot list ", folder.string(), ": ", std::strerror(reason)),
+          .system_error = reason};
 }
 
 }  // namespace

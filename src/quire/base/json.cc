@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
@@ -75,6 +76,13 @@ const json::value& checked(JsonView view, JsonKind kind) {
   return JsonAccess::of(view);
 }
 
+// A number that would become another one, as it is written; "" for none. `key` is the innermost
+// member around it, looked for where lost numbers are refused. It is "" outside of objects.
+struct Lost {
+  std::string number;
+  std::string key;
+};
+
 // Builds the value that is parsed, as Boost.JSON's own handler does. That handler's doubles may be
 // off by their last bit; here each is the nearest to its text.
 class Builder {
@@ -89,19 +97,28 @@ class Builder {
   static constexpr std::size_t max_string_size = json::string::max_size();
   // NOLINTEND(readability-identifier-naming)
 
-  explicit Builder(bool takes_constants) : takes_constants_(takes_constants) {}
+  explicit Builder(bool is_strict, bool takes_constants)
+      : is_strict_(is_strict), takes_constants_(takes_constants) {}
 
   [[nodiscard]] json::value release() { return stack_.release(); }
-  // The first number that no 64 bits hold: an integer beyond them, 1e400. "" without one.
-  [[nodiscard]] const std::string& lost() const { return lost_; }
+  // The first number that no 64 bits hold: an integer beyond them, 1e400.
+  [[nodiscard]] const Lost& lost() const { return lost_; }
 
   bool on_document_begin(Failure& /*failure*/) {
     stack_.reset();
     return true;
   }
   bool on_document_end(Failure& /*failure*/) { return true; }
-  bool on_object_begin(Failure& /*failure*/) { return true; }
+  bool on_object_begin(Failure& /*failure*/) {
+    if (is_strict_) {
+      keys_.emplace_back();
+    }
+    return true;
+  }
   bool on_object_end(std::size_t n, Failure& /*failure*/) {
+    if (is_strict_) {
+      keys_.pop_back();
+    }
     stack_.push_object(n);
     return true;
   }
@@ -111,10 +128,16 @@ class Builder {
     return true;
   }
   bool on_key_part(Text text, std::size_t /*n*/, Failure& /*failure*/) {
+    if (is_strict_) {
+      key_.append(text);
+    }
     stack_.push_chars(text);
     return true;
   }
   bool on_key(Text text, std::size_t /*n*/, Failure& /*failure*/) {
+    if (is_strict_) {
+      keys_.back() = std::exchange(key_, {}).append(text);
+    }
     stack_.push_key(text);
     return true;
   }
@@ -147,8 +170,8 @@ class Builder {
       value = std::numeric_limits<double>::quiet_NaN();
     }
     const bool is_integer = literal_.find_first_of(".eE") == std::string::npos;
-    if (lost_.empty() && (is_integer || !std::isfinite(value))) {
-      lost_ = literal_;
+    if (lost_.number.empty() && (is_integer || !std::isfinite(value))) {
+      lost_ = {.number = literal_, .key = keys_.empty() ? "" : keys_.back()};
     }
     literal_.clear();
     stack_.push_double(value);
@@ -167,21 +190,27 @@ class Builder {
 
  private:
   json::value_stack stack_;
-  bool takes_constants_;  // kNotANumber is what it stands for
-  std::string literal_;   // of the number that is read
-  std::string lost_;
+  bool is_strict_;                 // lost numbers are refused
+  bool takes_constants_;           // kNotANumber is what it stands for
+  std::string literal_;            // of the number that is read
+  std::string key_;                // of which a part is read
+  std::vector<std::string> keys_;  // of the objects around the place, if strict
+  Lost lost_;
 };
 
 struct Parsed {
   json::value value;
-  std::string lost_number;
+  Lost lost;
 };
 
+enum class Numbers : std::uint8_t { kStrict, kRounded, kOfPython };
+
 Result<Parsed> parse(std::string_view text, std::string_view what, std::size_t max_depth,
-                     bool takes_constants = false) {
+                     Numbers numbers) {
   json::parse_options options;
   options.max_depth = max_depth;
-  json::basic_parser<Builder> parser(options, takes_constants);
+  json::basic_parser<Builder> parser(options, numbers == Numbers::kStrict,
+                                     numbers == Numbers::kOfPython);
   Builder::Failure failure;
   const std::size_t used = parser.write_some(false, text.data(), text.size(), failure);
   if (!failure && used < text.size()) {
@@ -190,17 +219,19 @@ Result<Parsed> parse(std::string_view text, std::string_view what, std::size_t m
   if (failure) {
     return {ErrorCode::kInvalidArgument, str_cat(what, ": not valid JSON: ", failure.message())};
   }
-  return Parsed{parser.handler().release(), parser.handler().lost()};
+  Builder& read = parser.handler();
+  return Parsed{read.release(), read.lost()};
 }
 
 Status refuse_lost(const Parsed& parsed, std::string_view what) {
-  const std::string& lost = parsed.lost_number;
-  if (lost.empty()) {
+  const auto& [number, key] = parsed.lost;
+  if (number.empty()) {
     return {};
   }
   return {ErrorCode::kInvalidArgument,
-          str_cat(what, ": the number ", lost.substr(0, 40), lost.size() > 40 ? "..." : "",
-                  " is beyond 64 bits; give it as a string")};
+          str_cat(what, ": the number ", number.substr(0, 40), number.size() > 40 ? "..." : "",
+                  " is beyond 64 bits; give it as a string",
+                  key.empty() ? "" : str_cat(" (key ", quoted(key), ")"))};
 }
 
 // Returns whether no number or word goes on at `place`.
@@ -233,6 +264,50 @@ std::string without_constants(std::string_view text) {
     i += taken;
   }
   return out;
+}
+
+// Appends a double in the shortest form that reads as the same double: 0.0, 0.25, 1e-07. Boost.JSON
+// would write 0E0.
+void write_number(double number, std::string& out) {
+  if (!std::isfinite(number)) {
+    out += json::serialize(json::value(number));
+    return;
+  }
+  char text[32];
+  const char* const end = std::to_chars(std::begin(text), std::end(text), number).ptr;
+  const std::string_view written(text, static_cast<std::size_t>(end - text));
+  out += written;
+  if (written.find_first_of(".e") == std::string_view::npos) {
+    out += ".0";
+  }
+}
+
+void write(const json::value& value, std::string& out) {
+  char separator = 0;
+  const auto next = [&](char begin) { out += std::exchange(separator, ',') == 0 ? begin : ','; };
+  switch (value.kind()) {
+    case json::kind::double_:
+      write_number(value.get_double(), out);
+      break;
+    case json::kind::array:
+      for (const json::value& item : value.get_array()) {
+        next('[');
+        write(item, out);
+      }
+      out += separator == 0 ? "[]" : "]";
+      break;
+    case json::kind::object:
+      for (const json::key_value_pair& member : value.get_object()) {
+        next('{');
+        out += json::serialize(json::string_view(member.key()));
+        out += ':';
+        write(member.value(), out);
+      }
+      out += separator == 0 ? "{}" : "}";
+      break;
+    default:
+      out += json::serialize(value);
+  }
 }
 
 template <class Items>
@@ -359,20 +434,24 @@ bool operator==(JsonView value, std::string_view text) {
   return value.is_string() && value.as_string() == text;
 }
 
-std::string write_json(JsonView value) { return json::serialize(JsonAccess::of(value)); }
+std::string write_json(JsonView value) {
+  std::string out;
+  write(JsonAccess::of(value), out);
+  return out;
+}
 
 Result<Json> parse_json(std::string_view text, std::string_view what) {
-  QUIRE_TRY(Parsed parsed, parse(text, what, kMaxDepth));
+  QUIRE_TRY(Parsed parsed, parse(text, what, kMaxDepth, Numbers::kStrict));
   QUIRE_TRY_STATUS(refuse_lost(parsed, what));
   return JsonAccess::own(std::move(parsed.value));
 }
 
 Result<Json> parse_model_json(std::string_view text, std::string_view what) {
-  auto strict = parse(text, what, kMaxDepth);  // spares most files a copy
+  auto strict = parse(text, what, kMaxDepth, Numbers::kRounded);  // spares most files a copy
   if (strict.ok()) {
     return JsonAccess::own(std::move(strict).value().value);
   }
-  QUIRE_TRY(Parsed taken, parse(without_constants(text), what, kMaxDepth, true));
+  QUIRE_TRY(Parsed taken, parse(without_constants(text), what, kMaxDepth, Numbers::kOfPython));
   return JsonAccess::own(std::move(taken.value));
 }
 
@@ -385,7 +464,7 @@ Result<Json> parse_model_object(std::string_view text, std::string_view what) {
 }
 
 Result<Json> parse_kept_object(std::string_view text, std::string_view what) {
-  QUIRE_TRY(Parsed parsed, parse(text, what, kMaxKeptDepth));
+  QUIRE_TRY(Parsed parsed, parse(text, what, kMaxKeptDepth, Numbers::kStrict));
   if (!parsed.value.is_object()) {
     return {ErrorCode::kInvalidArgument, str_cat(what, " must be an object")};
   }

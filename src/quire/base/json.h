@@ -212,12 +212,14 @@ Json Json::array(Items&&... items) {
 // Returns true if `value` is the string `text`.
 [[nodiscard]] bool operator==(JsonView value, std::string_view text);
 
-// Returns the value as text without blanks.
+// Returns the value as text without blanks. A double has the shortest form that reads as the same
+// one, and a point or an exponent.
 [[nodiscard]] std::string write_json(JsonView value);
 
 // Parses UTF-8 `text`. `what` names it in errors ("messages"). Fails with kInvalidArgument for bad
 // syntax, a depth over 64 and trailing bytes. A number that would become another one (an integer
-// beyond 64 bits, 1e400) is kInvalidArgument, and the message quotes it.
+// beyond 64 bits, 1e400) is kInvalidArgument, and the message quotes it and its key. -0 is 0, and
+// 0E0 is 0.0 (RFC 8259).
 [[nodiscard]] Result<Json> parse_json(std::string_view text, std::string_view what);
 
 // Parses a file of a model, which Python may have written. Takes NaN, Infinity and -Infinity as

@@ -59,9 +59,52 @@ TEST(ParseJson, NumbersThatWouldBecomeOthersAreRefusedWithTheirDigits) {
     const auto value = parse_json(R"([{"id": )" + number + "}]", "messages");
     ASSERT_FALSE(value.ok()) << number;
     EXPECT_EQ(value.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(value.error().message,
-              "messages: the number " + number + " is beyond 64 bits; give it as a string");
+    EXPECT_EQ(value.error().message, "messages: the number " + number +
+                                         " is beyond 64 bits; give it as a string (key \"id\")");
   }
+}
+
+TEST(ParseJson, ANumberThatIsRefusedNamesTheInnermostKeyAroundIt) {
+  const auto error = [](std::string_view text) { return parse_json(text, "x").error().message; };
+  const std::string said = "x: the number 1E400 is beyond 64 bits; give it as a string";
+  EXPECT_EQ(error(R"({"a": {"b": 1}, "c": [[1E400]]})"), said + " (key \"c\")");
+  EXPECT_EQ(error(R"({"a": [{"b": {"é\n": 1E400}}], "c": 1})"), said + " (key \"é\\n\")");
+  EXPECT_EQ(error(R"({"a": {"b": {}}, "c": 2, "d": -0, "e": [1E400, {"f": 1E401}]})"),
+            said + " (key \"e\")");
+  EXPECT_EQ(error("[1, 1E400]"), said);
+}
+
+// Oracle: RFC 8259, section 6, and what Python's json makes of the same texts.
+TEST(ParseJson, TakesTheNumbersOfTheStandardAndNoOthers) {
+  const std::pair<const char*, double> numbers[] = {{"0E0", 0.0},
+                                                    {"0e+0", 0.0},
+                                                    {"-0", 0.0},
+                                                    {"-0.0", 0.0},
+                                                    {"0.0e-5", 0.0},
+                                                    {"1E400e", NAN},
+                                                    {"1.28E+2", 128},
+                                                    {"12800e-2", 128},
+                                                    {"1e-400", 0.0},
+                                                    {"01", NAN},
+                                                    {"+1", NAN},
+                                                    {".5", NAN},
+                                                    {"5.", NAN},
+                                                    {"1e", NAN},
+                                                    {"0x10", NAN},
+                                                    {"1_000", NAN},
+                                                    {"-", NAN},
+                                                    {"1E+22", 1e22},
+                                                    {"9007199254740993", 9007199254740992}};
+  for (const auto& [text, expected] : numbers) {
+    const auto json = parse_json(std::string("{\"a\": ") + text + "}", "x");
+    EXPECT_EQ(json.ok(), !std::isnan(expected)) << text;
+    if (json.ok()) {
+      EXPECT_EQ(json->view().find("a").as_double(), expected) << text;
+    }
+  }
+  EXPECT_EQ(object_of(R"({"a": -0})").view().find("a").exact<std::int32_t>(), 0);
+  EXPECT_EQ(object_of(R"({"a": 0E0})").view().find("a").exact<std::int32_t>(), 0);
+  EXPECT_EQ(object_of(R"({"a": 2.5e1})").view().find("a").exact<std::int64_t>(), 25);
 }
 
 // The spelling that stands for NaN inside of the library is a number like others elsewhere.
@@ -157,8 +200,8 @@ TEST(ParseKeptObject, NumbersThatWouldNotAreRefused) {
     const auto object = parse_kept_object(R"({"a": {"b": ["7", )" + number + "]}}", "metadata");
     ASSERT_FALSE(object.ok()) << number;
     EXPECT_EQ(object.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_EQ(object.error().message,
-              "metadata: the number " + number + " is beyond 64 bits; give it as a string");
+    EXPECT_EQ(object.error().message, "metadata: the number " + number +
+                                          " is beyond 64 bits; give it as a string (key \"b\")");
   }
   EXPECT_EQ(parse_kept_object("[1]", "metadata").error().message, "metadata must be an object");
 }
@@ -252,8 +295,31 @@ TEST(Json, WritesWhatIsBuiltInItsOrder) {
   object.set("names", Json::list(std::vector<std::string>{"x", ""}));
   EXPECT_EQ(write_json(object),
             "{\"text\":\"a\\\"\\n\u00e9\",\"numbers\":[-1,18446744073709551615,"
-            "1.0000000149011612E-1,1E300,0E0],\"flag\":false,\"none\":null,\"empty\":{},"
+            "0.10000000149011612,1e+300,0.0],\"flag\":false,\"none\":null,\"empty\":{},"
             "\"ids\":[7,-8],\"names\":[\"x\",\"\"]}");
+}
+
+// Oracle: parsing what was written gives the same bits and the same kind.
+TEST(Json, WritesDoublesThatReadAsTheSameDoubles) {
+  std::mt19937_64 random(7);
+  std::vector<double> numbers = {0.0,  -0.0, 1.0,    -1.0,    0.1,     1e-7,
+                                 1e21, 1e22, 5e-324, 1.7e308, 123456.0};
+  while (numbers.size() < 2000) {
+    const auto number = std::bit_cast<double>(random());
+    if (std::isfinite(number)) {
+      numbers.push_back(number);
+    }
+  }
+  for (const double number : numbers) {
+    const std::string text = write_json(Json::array(number));
+    EXPECT_EQ(text.find('E'), std::string::npos) << text;
+    const Json read = object_of(text);
+    ASSERT_EQ(read.view()[0].kind(), JsonKind::kDouble) << text;
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(read.view()[0].as_double()),
+              std::bit_cast<std::uint64_t>(number))
+        << text;
+  }
+  EXPECT_EQ(write_json(Json::array(0.0, 0.25, 2.0, 1e-7)), "[0.0,0.25,2.0,1e-07]");
 }
 
 TEST(Json, MovesLeaveNullAndCopiesStand) {

@@ -25,7 +25,8 @@ namespace {
 
 Error io_error(const std::string& path, std::string_view doing, int reason) {
   return {.code = ErrorCode::kIo,
-          .message = str_cat("cannot ", doing, " ", path, ": ", std::strerror(reason))};
+          .message = str_cat("cannot ", doing, " ", path, ": ", std::strerror(reason)),
+          .system_error = reason};
 }
 
 Status check_regular(const struct stat& info, const std::string& path) {

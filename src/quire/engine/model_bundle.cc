@@ -1,6 +1,7 @@
 #include "quire/engine/model_bundle.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <future>
@@ -211,8 +212,9 @@ void set_padded_size(const fs::path& folder, text::Tokenizer& tokenizer) {
   }
   for (const JsonView holder : {config->view(), config->view().find("text_config")}) {
     const JsonView size = holder.find("vocab_size");
-    if (size.is_int() && size.as_int() > 0 && size.as_int() <= std::int64_t{1} << 30) {
-      tokenizer.set_padded_size(static_cast<std::int32_t>(size.as_int()));
+    const auto rows = size.exact<std::int32_t>();
+    if (rows && *rows > 0 && *rows <= std::int32_t{1} << 30) {
+      tokenizer.set_padded_size(*rows);
     }
   }
 }
@@ -357,7 +359,9 @@ Status set_template(const std::string& named, TextBundle& text) {
   if (!is_text) {
     auto read = base::read_file(base::home_path(named));
     if (!read.ok()) {
-      return {read.error().code, base::str_cat("chat_template: ", read.error().message)};
+      Error error = std::move(read).error();
+      error.message = base::str_cat("chat_template: ", error.message);
+      return error;
     }
     source = std::move(read).value();
   }
@@ -422,8 +426,10 @@ Result<std::string> locate(const std::string& model) {
   std::string path = base::home_path(model);
   std::error_code failure;
   if (!fs::exists(path, failure)) {
-    return {ErrorCode::kIo,
-            base::str_cat("no model at ", base::quoted(path, 400), ": no such file or folder")};
+    return Error{.code = ErrorCode::kIo,
+                 .message = base::str_cat("no model at ", base::quoted(path, 400),
+                                          ": no such file or folder"),
+                 .system_error = ENOENT};
   }
   if (!fs::is_directory(path, failure)) {
     if (!weights::is_gguf_file(path)) {

@@ -109,7 +109,8 @@ Error io_error(const std::filesystem::path& path, std::string_view doing, int re
   }
   return {
       .code = reason == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-      .message = base::str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason))};
+      .message = base::str_cat("cannot ", doing, " ", path.string(), ": ", std::strerror(reason)),
+      .system_error = reason};
 }
 
 Result<std::filesystem::path> resolved(const std::filesystem::path& path) {

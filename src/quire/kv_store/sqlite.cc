@@ -62,7 +62,8 @@ Error error_of(const std::filesystem::path& path, sqlite3* connection) {
                      : code == SQLITE_READONLY ? "; the store is read-only"
                                                : "";
   return {.code = ErrorCode::kIo,
-          .message = base::str_cat("cannot use ", path.string(), ": ", reason, why, hint)};
+          .message = base::str_cat("cannot use ", path.string(), ": ", reason, why, hint),
+          .system_error = of_system ? cause : 0};
 }
 
 }  // namespace

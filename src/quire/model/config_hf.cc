@@ -237,21 +237,18 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
 
 // Only what composes behind a BOS token without a tokenizer uses it: what is no id is none.
 std::optional<TokenId> bos_id(JsonView json, std::int32_t vocab_size) {
-  const JsonView given = json.find("bos_token_id");
-  if (!given.is_int() || given.as_int() < 0 || given.as_int() >= vocab_size) {
-    return std::nullopt;
-  }
-  return static_cast<TokenId>(given.as_int());
+  const auto given = json.find("bos_token_id").exact<TokenId>();
+  return given && *given >= 0 && *given < vocab_size ? given : std::nullopt;
 }
 
 Status add_eos_id(JsonView id, std::vector<TokenId>& ids) {
-  if (!id.is_int() || id.as_int() < 0 || id.as_int() > std::numeric_limits<TokenId>::max()) {
+  const auto token = id.exact<TokenId>();
+  if (!token || *token < 0) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("\"eos_token_id\" holds ", shown_json(id), ", which is no token id")};
   }
-  const auto token = static_cast<TokenId>(id.as_int());
-  if (std::find(ids.begin(), ids.end(), token) == ids.end()) {
-    ids.push_back(token);
+  if (std::find(ids.begin(), ids.end(), *token) == ids.end()) {
+    ids.push_back(*token);
   }
   return {};
 }

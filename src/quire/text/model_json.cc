@@ -39,7 +39,7 @@ Status read_vocab(base::JsonView model, Vocabulary& vocabulary) {
   }
   const std::int64_t end = kFreeIds + kIdsPerToken * static_cast<std::int64_t>(tokens.size());
   for (const auto [token, value] : tokens.members()) {
-    const std::int64_t id = value.is_int() ? value.as_int() : -1;
+    const std::int64_t id = value.exact<std::int64_t>().value_or(-1);
     if (id < 0 || id >= end) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("model: id ", base::write_json(value), " of token ",

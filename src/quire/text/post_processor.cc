@@ -18,12 +18,13 @@ namespace quire::text {
 namespace {
 
 Result<TokenId> checked_id(base::JsonView value, const Vocabulary& vocabulary) {
-  if (!value.is_int() || value.as_int() < 0 || value.as_int() >= vocabulary.end_id()) {
+  const auto id = value.exact<TokenId>();
+  if (!id || *id < 0 || *id >= vocabulary.end_id()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("post_processor: ", base::write_json(value),
                           " is not an id of the vocabulary of ", vocabulary.end_id(), " ids")};
   }
-  return static_cast<TokenId>(value.as_int());
+  return *id;
 }
 
 // Appends the "ids" of one entry of "special_tokens".

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -50,8 +51,10 @@ Result<Tokenizer> Tokenizer::from_folder(const std::string& folder) {
     QUIRE_TRY(const std::string added, read_if_there("added_tokens.json"));
     return from_sentencepiece(path / "tokenizer.model", config, map, added);
   }
-  return {ErrorCode::kIo, base::str_cat("folder ", base::quoted(folder),
-                                        " has neither tokenizer.json nor tokenizer.model")};
+  return Error{.code = ErrorCode::kIo,
+               .message = base::str_cat("folder ", base::quoted(folder),
+                                        " has neither tokenizer.json nor tokenizer.model"),
+               .system_error = ENOENT};
 }
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,

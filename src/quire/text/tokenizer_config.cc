@@ -192,7 +192,7 @@ Status add_tokens_of_file(std::string_view added_tokens_json, TokenizerConfig& c
   }
   QUIRE_TRY(const base::Json file, parse_object(added_tokens_json, "added_tokens.json"));
   for (const auto [content, value] : file.view().members()) {
-    const std::int64_t id = value.is_int() ? value.as_int() : -1;
+    const std::int64_t id = value.exact<std::int64_t>().value_or(-1);
     if (id < 0 || id > std::numeric_limits<TokenId>::max()) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("added_tokens.json: id ", base::write_json(value), " of token ",

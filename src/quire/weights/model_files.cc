@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -117,7 +118,8 @@ Error nothing_found(const fs::path& folder) {
   }
   return {.code = ErrorCode::kIo,
           .message = str_cat(folder.string(), ": holds neither ", kSingleFile, ", ", kIndexFile,
-                             " nor a GGUF file")};
+                             " nor a GGUF file"),
+          .system_error = ENOENT};
 }
 
 }  // namespace
@@ -238,7 +240,9 @@ Result<ModelFiles> ModelFiles::open(const std::string& name) {
   impl->path = name;
   std::error_code failure;
   if (!fs::exists(path, failure)) {
-    return {ErrorCode::kIo, str_cat("cannot open ", name, ": no such file or folder")};
+    return Error{.code = ErrorCode::kIo,
+                 .message = str_cat("cannot open ", name, ": no such file or folder"),
+                 .system_error = ENOENT};
   }
   if (fs::is_directory(path, failure)) {
     QUIRE_TRY_STATUS(impl->open_folder(path));
