@@ -65,6 +65,7 @@ std::vector<std::uint16_t> normal_values(std::size_t count) {
 
 Result<DeviceCeilings> measure_device_ceilings(device::Accelerator& accelerator) {
   constexpr std::size_t kReadBytes = std::size_t{1} << 30;
+  constexpr std::size_t kCopyBytes = std::size_t{256} << 20;
   constexpr std::int64_t kSize = 8192;
   DeviceContext& device = accelerator.context();
   QUIRE_TRY_STATUS(device.make_current());
@@ -79,6 +80,14 @@ Result<DeviceCeilings> measure_device_ceilings(device::Accelerator& accelerator)
                     cuda::read_all(data.data(), kReadBytes, result.data(), stream), "read_all");
               }));
     ceilings.read_bytes_per_second = static_cast<double>(kReadBytes) / seconds;
+  }
+  {
+    QUIRE_TRY(const auto data, DeviceBuffer<std::byte>::make(device.device_pool(), kCopyBytes));
+    QUIRE_TRY(const auto host, device.pinned_pool().allocate(kCopyBytes));
+    QUIRE_TRY(const double seconds, median_seconds(device, [&] {
+                return device::cuda::copy_async(data.data(), host.data(), kCopyBytes, stream);
+              }));
+    ceilings.to_device_bytes_per_second = static_cast<double>(kCopyBytes) / seconds;
   }
   QUIRE_TRY(auto matmul, cuda::MatMul::create(device, false));
   QUIRE_TRY(const auto x,
