@@ -1,6 +1,7 @@
 // PackOptions and PackReport: how weights are packed, and what came of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 
@@ -24,7 +25,10 @@ struct PackReport {
   std::int64_t packed_bytes = 0;  // of all weights
   std::int64_t mapped_bytes = 0;  // the part of those that lies in a mapped file
   std::int64_t layer_bytes = 0;   // matrices of the layers, which every step reads
+  // Those bytes by WeightFormat.
+  std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_of = {};
   std::int64_t head_bytes = 0;
+  kernels::WeightFormat head_format = kernels::WeightFormat::kBf16;
   // The format that most bytes of the layers' matrices have.
   kernels::WeightFormat main_format = kernels::WeightFormat::kBf16;
   [[nodiscard]] double gigabytes_per_second() const {

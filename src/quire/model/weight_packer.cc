@@ -64,9 +64,10 @@ class Tally {
     report_.packed_bytes += bytes;
     if (id.role == WeightRole::kHead) {
       report_.head_bytes += bytes;
+      report_.head_format = weights.format();
     } else if (id.role != WeightRole::kEmbedding) {
       report_.layer_bytes += bytes;
-      layer_bytes_[static_cast<std::size_t>(weights.format())] += bytes;
+      report_.layer_bytes_of[static_cast<std::size_t>(weights.format())] += bytes;
     }
     return hand_on(id, weights);
   }
@@ -78,8 +79,9 @@ class Tally {
 
   // Notes the layers' main format, once all are there.
   void finish() {
+    const auto& bytes = report_.layer_bytes_of;
     report_.main_format =
-        static_cast<WeightFormat>(std::ranges::max_element(layer_bytes_) - layer_bytes_.begin());
+        static_cast<WeightFormat>(std::ranges::max_element(bytes) - bytes.begin());
   }
 
  private:
@@ -94,7 +96,6 @@ class Tally {
 
   PackReport& report_;
   WeightSink* sink_;
-  std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_ = {};
 };
 
 // The format that tensors are computed in without being expanded.

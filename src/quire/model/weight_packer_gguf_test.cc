@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -170,6 +171,16 @@ TEST_F(LoaderGgufTest, EveryMatrixTakesTheFormatOfItsOwnCodes) {
   EXPECT_EQ(layer.gate_up.weights.format(), WeightFormat::kQ4m32);
   EXPECT_EQ(report_.main_format, WeightFormat::kQ8g32);    // most bytes of the layer
   EXPECT_EQ(weights->head.format(), WeightFormat::kBf16);  // not quantised: what was asked for
+  EXPECT_EQ(report_.head_format, WeightFormat::kBf16);
+  const auto bytes_of = [&](WeightFormat format) {
+    return report_.layer_bytes_of[static_cast<std::size_t>(format)];
+  };
+  EXPECT_EQ(bytes_of(WeightFormat::kQ4g32),
+            static_cast<std::int64_t>(layer.output.weights.size_bytes()));
+  EXPECT_EQ(bytes_of(WeightFormat::kQ4m32),
+            static_cast<std::int64_t>(layer.gate_up.weights.size_bytes()));
+  EXPECT_EQ(std::reduce(report_.layer_bytes_of.begin(), report_.layer_bytes_of.end()),
+            report_.layer_bytes);
 }
 
 ModelConfig of_family(ModelConfig config, const char* family) {

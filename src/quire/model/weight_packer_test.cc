@@ -340,7 +340,9 @@ TEST_F(LoaderTest, PackedPartsAreViewedAsTheWeightsThatTheyAre) {
   EXPECT_EQ(report.mapped_bytes, packed.pack_report().packed_bytes);
   EXPECT_EQ(report.packed_bytes, packed.pack_report().packed_bytes);
   EXPECT_EQ(report.layer_bytes, packed.pack_report().layer_bytes);
+  EXPECT_EQ(report.layer_bytes_of, packed.pack_report().layer_bytes_of);
   EXPECT_EQ(report.main_format, packed.pack_report().main_format);
+  EXPECT_EQ(report.head_format, packed.pack_report().head_format);
   EXPECT_EQ(viewed->weights_digest(), "given");
   const std::vector<kernels::PackedPart> again = viewed->packed_parts();
   ASSERT_EQ(again.size(), parts.size());
