@@ -21,6 +21,7 @@
 #include "quire/kernels/ceilings.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/packed_weights.h"
 #include "quire/kernels/rotary.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
@@ -122,8 +123,9 @@ void bench(device::Isa isa, int threads, tensor::DType dtype) {
   device::ThreadPool pool(threads);
   const kernels::KernelContext context = {&kernels::kernels_for(isa), &pool};
   const double read = kernels::measure_read_bandwidth(context, std::size_t{1} << 30);
-  const auto peaks = kernels::measure_compute_peaks(context);
   const bool fp32 = dtype == tensor::DType::kFloat32;
+  const auto format = fp32 ? kernels::WeightFormat::kF32 : kernels::WeightFormat::kBf16;
+  const double peak = kernels::measure_peak(context, kernels::product_of(context, format, 1));
   for (const Case& c : kCases) {
     const double seconds = seconds_per_step(context, c, dtype);
     const double pairs = static_cast<double>(c.requests) * c.new_rows *
@@ -131,7 +133,7 @@ void bench(device::Isa isa, int threads, tensor::DType dtype) {
     const bool decode = c.new_rows == 1;
     const double work = decode ? pairs * 2 * kShape.kv_heads * kShape.head_dim * (fp32 ? 4 : 2)
                                : pairs * 4 * kShape.heads * kShape.head_dim;
-    const double ceiling = decode ? read : fp32 ? peaks.f32 : peaks.bf16;
+    const double ceiling = decode ? read : peak;
     const std::string isa_name(device::isa_name(isa));
     std::printf("%-9s %s %-18s %9.3f ms %9.2f %s  %5.2f\n", isa_name.c_str(),
                 tensor::dtype_name(dtype), c.name, seconds * 1e3, work / seconds / 1e9,

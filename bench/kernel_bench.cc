@@ -3,6 +3,7 @@
 // a 1.1 B Llama (d 2048, 32 heads, 4 KV heads of 64, ffn 5632).
 //   kernel_bench [--isa=NAME]... [--format=NAME]... [--threads=N] [--rows=N]... [--no-row-ops]
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
@@ -58,7 +59,7 @@ struct Bench {
   KernelContext context;
   std::string isa;
   double read = 0;
-  ComputePeaks peaks;
+  std::array<double, kProducts> peaks = {};
 };
 
 void print_row(const Bench& bench, const std::string& kernel, const std::string& shape, double rate,
@@ -79,10 +80,8 @@ void bench_linear(const Bench& bench, WeightFormat format, const Shape& shape, s
     print_row(bench, kernel, name, bytes * calls, "GB/s", bench.read);
     return;
   }
-  const double peak = format == WeightFormat::kF32    ? bench.peaks.f32
-                      : format == WeightFormat::kBf16 ? bench.peaks.bf16
-                                                      : bench.peaks.int8;
-  print_row(bench, kernel, name, flops, "GF/s", peak);
+  const Product product = product_of(bench.context, format, rows);
+  print_row(bench, kernel, name, flops, "GF/s", bench.peaks[static_cast<std::size_t>(product)]);
 }
 
 // Median over repeated calls.
@@ -184,10 +183,16 @@ void bench_row_ops(const Bench& bench, std::int64_t rows) {
 void bench_isa(device::Isa isa, const Options& options, device::ThreadPool& pool) {
   Bench bench = {.context = {&kernels_for(isa), &pool}, .isa = std::string(device::isa_name(isa))};
   bench.read = measure_read_bandwidth(bench.context, std::size_t{1} << 30);
-  bench.peaks = measure_compute_peaks(bench.context);
-  std::printf("%-9s read %.1f GB/s; peaks float32 %.0f, bfloat16 %.0f, int8 %.0f GF/s\n",
-              bench.isa.c_str(), bench.read / 1e9, bench.peaks.f32 / 1e9, bench.peaks.bf16 / 1e9,
-              bench.peaks.int8 / 1e9);
+  std::printf("%-9s read %.1f GB/s; peaks", bench.isa.c_str(), bench.read / 1e9);
+  constexpr const char* kNames[kProducts] = {"floats",      "bf16 pairs", "bytes",
+                                             "small bytes", "bf16 tiles", "byte tiles"};
+  for (std::size_t i = 0; i < kProducts; ++i) {
+    if (bench.context.table->peaks[i].run != nullptr) {
+      bench.peaks[i] = measure_peak(bench.context, static_cast<Product>(i));
+      std::printf(", %s %.0f", kNames[i], bench.peaks[i] / 1e9);
+    }
+  }
+  std::printf(" GF/s\n");
   for (const WeightFormat format : options.formats) {
     for (const Shape& shape : kLayers) {
       for (const std::int64_t rows : options.rows) {

@@ -146,7 +146,7 @@ struct BenchOptions {
   std::vector<std::int32_t> batch = {};
   // Tokens that the requests of `batched_decode` share. 0: each has `depth` tokens of its own.
   std::int32_t shared_prefix = 0;
-  // Runs of each measurement, at least 1.
+  // Timed runs of each measurement, at least 1. One more before them is not timed.
   std::int32_t repeat = 1;
   // Options of the LLM that is measured: device, dtype, quantize, kv_dtype, threads, and so on.
   LLMOptions llm = {};
@@ -181,8 +181,10 @@ struct BenchRecord {
   // 0: does not apply.
   double tokens_per_second = 0;
   double bytes_per_second = 0;
-  // Seconds that the work takes at the read bandwidth and compute peak that the run has measured. 0
-  // for fork and compose, which move no KV.
+  // Least seconds that the work takes, by what the run has measured: the read bandwidth, and the
+  // peak of each kind of product that the kernels run. "restore" counts the way of its bytes
+  // instead: a read of the file, or the link of a GPU where that is slower. 0 for fork and compose,
+  // which move no KV.
   double floor_seconds = 0;
   // floor_seconds / seconds.
   double of_floor = 0;

@@ -1,15 +1,13 @@
 #include "quire/diagnostics/bench_floors.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <vector>
 
+#include "quire/diagnostics/peaks.h"
 #include "quire/kernels/ceilings.h"
-#include "quire/kernels/device_ceilings.h"
-#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -18,94 +16,134 @@
 namespace quire::diagnostics {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 30;
+using kernels::WeightFormat;
 
-double peak_of(const kernels::KernelContext& context, kernels::WeightFormat format) {
-  const kernels::ComputePeaks peaks = kernels::measure_compute_peaks(context);
-  switch (format) {
-    case kernels::WeightFormat::kF32:
-      return peaks.f32;
-    case kernels::WeightFormat::kBf16:
-      return peaks.bf16;
-    default:
-      return peaks.int8;
-  }
+// Scores and values are products of queries and probabilities with KV, as those of rows with
+// weights of the same type.
+WeightFormat format_of(tensor::DType kv_dtype) {
+  return kv_dtype == tensor::DType::kFloat32 ? WeightFormat::kF32 : WeightFormat::kBf16;
 }
 
-struct Matrix {
-  double columns, depth;
-};
-
-// Returns the four matrices of a layer, as the decoder multiplies them.
-std::array<Matrix, 4> layer_matrices(const model::ModelConfig& config) {
-  const double hidden = config.hidden_size;
-  const double queries = static_cast<double>(config.heads) * config.head_dim;
-  const double keys = static_cast<double>(config.kv_heads) * config.head_dim;
-  const double inner = config.intermediate_size;
-  return {{{queries + 2 * keys, hidden}, {hidden, queries}, {2 * inner, hidden}, {hidden, inner}}};
-}
-
-double layer_values(const model::ModelConfig& config) {
-  double values = 0;
-  for (const Matrix& matrix : layer_matrices(config)) {
-    values += matrix.columns * matrix.depth;
-  }
-  return values * config.layers;
-}
-
-double head_values(const model::ModelConfig& config) {
-  return static_cast<double>(config.vocab_size) * config.hidden_size;
+double values_of(WeightFormat format, std::int64_t bytes) {
+  constexpr double kStepValues = double{kernels::kPanelColumns} * kernels::kStepDepth;
+  return static_cast<double>(bytes) / kernels::step_bytes(format) * kStepValues;
 }
 
 }  // namespace
 
-BenchFloors::BenchFloors(const kernels::KernelContext& context, const model::Decoder& decoder,
-                         tensor::DType kv_dtype,
-                         const std::optional<kernels::DeviceCeilings>& device)
-    : context_(context),
+double StepWork::seen_tokens(std::int32_t window) const {
+  const double first = own_tokens + shared_tokens + 1;  // of the first row
+  const double last = first + rows - 1;
+  if (window == 0 || last <= window) {
+    return (first + last) / 2;
+  }
+  const double growing = std::max(0.0, window - first + 1);  // rows that see fewer
+  return (growing * (first + window) / 2 + (rows - growing) * window) / rows;
+}
+
+double StepWork::read_tokens(std::int32_t window) const {
+  if (window == 0) {
+    return sequences * own_tokens + shared_tokens;
+  }
+  const double own = std::min<double>(own_tokens, window - 1);
+  return sequences * own + std::clamp(window - 1 - own_tokens, 0.0, shared_tokens);
+}
+
+BenchFloors::BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DType kv_dtype)
+    : peaks_(peaks),
       config_(decoder.config()),
       weights_(decoder.pack_report()),
-      kv_token_bytes_(2.0 * config_.layers * config_.kv_heads * config_.head_dim *
-                      tensor::dtype_bytes(kv_dtype)),
-      read_bandwidth_(device ? device->read_bytes_per_second
-                             : kernels::measure_read_bandwidth(context, kReadBytes)),
-      peak_(device ? device->flops_per_second : peak_of(context, weights_.main_format)),
-      on_device_(device.has_value()) {}
+      kv_format_(format_of(kv_dtype)),
+      kv_layer_bytes_(2.0 * config_.kv_heads * config_.head_dim * tensor::dtype_bytes(kv_dtype)) {}
 
-double BenchFloors::layer_flops(const StepWork& work) const {
-  const double attention =
-      4.0 * config_.layers * config_.heads * config_.head_dim * work.rows * work.attended_tokens;
-  return 2.0 * work.rows * layer_values(config_) + attention;
+// The last layer goes on with rows of logits alone, once the keys and values of all rows are there.
+std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& work) const {
+  const double hidden = config_.hidden_size;
+  const double queries = static_cast<double>(config_.heads) * config_.head_dim;
+  const double keys = static_cast<double>(config_.kv_heads) * config_.head_dim;
+  const double inner = config_.intermediate_size;
+  const double projected = layers() * work.all_rows();
+  const double others = projected - work.all_rows() + work.logit_rows;
+  return {{.columns = queries + 2 * keys, .depth = hidden, .rows = projected},
+          {.columns = hidden, .depth = queries, .rows = others},
+          {.columns = 2 * inner, .depth = hidden, .rows = others},
+          {.columns = hidden, .depth = inner, .rows = others}};
+}
+
+BenchFloors::Matrix BenchFloors::head(const StepWork& work) const {
+  return {.columns = static_cast<double>(config_.vocab_size),
+          .depth = static_cast<double>(config_.hidden_size),
+          .rows = work.logit_rows};
+}
+
+double BenchFloors::attention_flops(const StepWork& work) const {
+  double pairs = 0;  // of rows and tokens, in all layers
+  for (std::size_t layer = 0; layer < config_.window_tokens.size(); ++layer) {
+    const bool is_last = layer + 1 == config_.window_tokens.size();
+    pairs += (is_last ? work.logit_rows : work.all_rows()) *
+             work.seen_tokens(config_.window_tokens[layer]);
+  }
+  return 4.0 * config_.heads * config_.head_dim * pairs;
 }
 
 double BenchFloors::bytes(const StepWork& work) const {
-  const std::int64_t matrices =
-      weights_.layer_bytes + (work.logit_rows > 0 ? weights_.head_bytes : 0);
-  return static_cast<double>(matrices) + work.kv_tokens * kv_token_bytes_;
+  double kv = 0;
+  for (const std::int32_t window : config_.window_tokens) {
+    kv += work.read_tokens(window) * kv_layer_bytes_;
+  }
+  const auto layer_bytes = static_cast<double>(weights_.layer_bytes);
+  if (work.logit_rows > 0) {
+    return layer_bytes + static_cast<double>(weights_.head_bytes) + kv;
+  }
+  double values = 0;  // that the last layer reads, and those of a whole layer
+  double all_values = 0;
+  for (const Matrix& matrix : layer_matrices({})) {
+    all_values += matrix.columns * matrix.depth;
+    values += matrix.rows < layers() ? 0 : matrix.columns * matrix.depth;
+  }
+  return layer_bytes * (1 - (1 - values / all_values) / layers()) + kv;
 }
 
 double BenchFloors::floor_seconds(const StepWork& work) const {
-  const double flops = layer_flops(work) + 2.0 * work.logit_rows * head_values(config_);
-  return std::max(flops / peak_, bytes(work) / read_bandwidth_);
-}
-
-double BenchFloors::linear_seconds(const StepWork& work) {
-  if (on_device_) {
-    return 0;
+  double flops = 0;
+  for (const Matrix& matrix : layer_matrices(work)) {
+    flops += matrix.flops();
   }
-  const auto rows = static_cast<std::int64_t>(std::max(1.0, std::round(work.rows)));
-  double seconds = 0;
-  for (const Matrix& matrix : layer_matrices(config_)) {
-    const double rate = kernels::measure_linear_rate(context_, weights_.main_format, rows,
-                                                     static_cast<std::int64_t>(matrix.columns),
-                                                     static_cast<std::int64_t>(matrix.depth));
-    seconds += 2.0 * work.rows * matrix.columns * matrix.depth / rate * config_.layers;
+  double all_values = 0;
+  for (int i = 0; i < kernels::kWeightFormats; ++i) {
+    all_values += values_of(static_cast<WeightFormat>(i),
+                            weights_.layer_bytes_of[static_cast<std::size_t>(i)]);
+  }
+  double seconds = attention_flops(work) / peaks_.flops(kv_format_, work.all_rows());
+  for (int i = 0; i < kernels::kWeightFormats; ++i) {
+    const auto format = static_cast<WeightFormat>(i);
+    const double values = values_of(format, weights_.layer_bytes_of[static_cast<std::size_t>(i)]);
+    if (values > 0) {
+      seconds += flops * values / all_values / peaks_.flops(format, work.all_rows());
+    }
   }
   if (work.logit_rows > 0) {
-    const double rate = kernels::measure_linear_rate(context_, weights_.main_format,
-                                                     static_cast<std::int64_t>(work.logit_rows),
-                                                     config_.vocab_size, config_.hidden_size);
-    seconds += 2.0 * work.logit_rows * head_values(config_) / rate;
+    seconds += head(work).flops() / peaks_.flops(weights_.head_format, work.logit_rows);
+  }
+  return std::max(seconds, peaks_.read_seconds(bytes(work)));
+}
+
+double BenchFloors::linear_seconds(const StepWork& work) const {
+  if (peaks_.on_device()) {
+    return 0;
+  }
+  const auto seconds_of = [&](const Matrix& matrix, WeightFormat format, double rows) {
+    const double rate = kernels::measure_linear_rate(
+        peaks_.context(), format, static_cast<std::int64_t>(std::max(1.0, std::round(rows))),
+        static_cast<std::int64_t>(matrix.columns), static_cast<std::int64_t>(matrix.depth));
+    return matrix.flops() / rate;
+  };
+  double seconds = 0;
+  for (const Matrix& matrix : layer_matrices(work)) {
+    seconds += seconds_of(matrix, weights_.main_format, work.all_rows());
+  }
+  if (work.logit_rows > 0) {
+    seconds += seconds_of(head(work), weights_.head_format, work.logit_rows);
   }
   return seconds;
 }

@@ -1,57 +1,68 @@
-// Floors of bench: what this machine needs at least for a piece of work, from ceilings measured in
-// the same run.
+// Floors of bench: what this machine needs at least for a piece of work, from peaks measured in the
+// same run. Each is a lower bound: it counts the products and bytes that no order of the work can
+// leave out, each kind of product at its own peak.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <vector>
 
-#include "quire/kernels/device_ceilings.h"
-#include "quire/kernels/kernel_context.h"
+#include "quire/diagnostics/peaks.h"
+#include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::diagnostics {
 
-// Work of one step: `rows` tokens over `kv_tokens` tokens of KV in all (read once), of which each
-// row attends to `attended_tokens` on average. `logit_rows` rows go through the head.
+// Work of one step: `sequences`, each with `rows` new tokens behind `own_tokens` of its own and
+// `shared_tokens` that all see. `logit_rows` rows in all go through the head.
 struct StepWork {
-  double rows = 0;
-  double attended_tokens = 0;
-  double kv_tokens = 0;
+  double sequences = 1;
+  double rows = 1;
+  double own_tokens = 0;
+  double shared_tokens = 0;
   double logit_rows = 0;
+
+  [[nodiscard]] double all_rows() const { return sequences * rows; }
+  // Return the tokens that a row sees on average, itself included, and the cached tokens that all
+  // rows see together, in a layer with that window (0: none).
+  [[nodiscard]] double seen_tokens(std::int32_t window) const;
+  [[nodiscard]] double read_tokens(std::int32_t window) const;
 };
 
 class BenchFloors {
  public:
-  // Measures; a second or two. The machine should be otherwise idle. `device`: of the accelerator
-  // that the decoder is on.
-  BenchFloors(const kernels::KernelContext& context, const model::Decoder& decoder,
-              tensor::DType kv_dtype, const std::optional<kernels::DeviceCeilings>& device);
+  // Borrows `peaks`, which outlives it.
+  BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DType kv_dtype);
 
-  // Seconds at the measured read bandwidth and compute peak, whichever is longer.
+  // Seconds at the measured read bandwidth and compute peaks, whichever is longer.
   [[nodiscard]] double floor_seconds(const StepWork& work) const;
   // Seconds that linear() alone needs for the step's matrices, at rates measured for this number of
   // rows; 0 on an accelerator.
-  [[nodiscard]] double linear_seconds(const StepWork& work);
+  [[nodiscard]] double linear_seconds(const StepWork& work) const;
   // Bytes that the step cannot avoid reading: matrices once, KV once.
   [[nodiscard]] double bytes(const StepWork& work) const;
-  // Return the bytes of the KV of so many tokens, and the seconds to read and write them once.
-  [[nodiscard]] double kv_bytes(double tokens) const { return tokens * kv_token_bytes_; }
-  [[nodiscard]] double kv_seconds(double tokens) const {
-    return 2 * kv_bytes(tokens) / read_bandwidth_;
-  }
+  // Returns the bytes of the KV of so many tokens.
+  [[nodiscard]] double kv_bytes(double tokens) const { return tokens * kv_layer_bytes_ * layers(); }
 
  private:
-  [[nodiscard]] double layer_flops(const StepWork& work) const;
+  // A matrix of one shape, multiplied with so many rows in all layers together.
+  struct Matrix {
+    double columns = 0;
+    double depth = 0;
+    double rows = 0;
+    [[nodiscard]] double flops() const { return 2 * columns * depth * rows; }
+  };
+  [[nodiscard]] std::vector<Matrix> layer_matrices(const StepWork& work) const;
+  [[nodiscard]] Matrix head(const StepWork& work) const;
+  [[nodiscard]] double attention_flops(const StepWork& work) const;
+  [[nodiscard]] double layers() const { return config_.layers; }
 
-  const kernels::KernelContext context_;
+  Peaks& peaks_;
   const model::ModelConfig config_;
   const model::PackReport weights_;
-  double kv_token_bytes_ = 0;
-  double read_bandwidth_ = 0;  // bytes/s
-  double peak_ = 0;            // FLOP/s of the format's multiply-adds
-  bool on_device_ = false;
+  kernels::WeightFormat kv_format_;  // of matrices with the products of attention
+  double kv_layer_bytes_ = 0;        // of a token
 };
 
 }  // namespace quire::diagnostics

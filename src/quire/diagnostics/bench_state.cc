@@ -12,6 +12,8 @@
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/diagnostics/peaks.h"
+#include "quire/diagnostics/warmed.h"
 #include "quire/engine/active_request.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
@@ -26,7 +28,7 @@
 namespace quire::diagnostics {
 namespace {
 
-constexpr int kRounds = 9;
+constexpr int kRounds = 9;  // that are counted
 constexpr std::int32_t kChunks = 8;
 
 template <class T>
@@ -45,12 +47,8 @@ Result<double> seconds_of(Call call) {
 // Returns the median of what `round` returns, seconds; its first error.
 template <class Round>
 Result<double> median_of_rounds(Round round) {
-  std::vector<double> seconds;
-  for (int i = 0; i < kRounds; ++i) {
-    QUIRE_TRY(seconds.emplace_back(), round());
-  }
-  std::ranges::nth_element(seconds, seconds.begin() + kRounds / 2);
-  return seconds[kRounds / 2];
+  QUIRE_TRY(const std::vector<double> seconds, warmed(kRounds, round));
+  return median(seconds);
 }
 
 }  // namespace
@@ -61,7 +59,8 @@ Result<double> time_fork(runtime::Runtime& runtime, const std::vector<TokenId>& 
       [&] { return seconds_of([&] { return runtime.sequences().cut(state, std::ssize(ids)); }); });
 }
 
-Result<double> time_restore(runtime::Runtime& runtime, const std::vector<TokenId>& ids) {
+Result<RestoreTimes> time_restore(runtime::Runtime& runtime, const std::vector<TokenId>& ids,
+                                  const Peaks& peaks) {
   const base::TemporaryFolder folder;
   if (folder.path().empty()) {
     return {ErrorCode::kIo, "cannot make a temporary folder for the saved sequence"};
@@ -76,8 +75,12 @@ Result<double> time_restore(runtime::Runtime& runtime, const std::vector<TokenId
               runtime.sequences().open({&run, 1}, {&ids.front(), 1}, {}));
     QUIRE_TRY_STATUS(runtime.saved_sequences().save(state, file, {}));
   }
-  return median_of_rounds(
-      [&] { return seconds_of([&] { return runtime.saved_sequences().load(file, {}); }); });
+  RestoreTimes times;
+  QUIRE_TRY(times.seconds, median_of_rounds([&] {
+              return seconds_of([&] { return runtime.saved_sequences().load(file, {}); });
+            }));
+  QUIRE_TRY(times.path_seconds, peaks.path_seconds(file));
+  return times;
 }
 
 Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens, const TakeIds& take) {
@@ -103,7 +106,6 @@ Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens, cons
     QUIRE_TRY_STATUS(outcome(requests.front()->take_generation()));
     return seconds;
   };
-  QUIRE_TRY_STATUS(outcome(round()));  // computes what KV of the chunks is missing
   auto seconds = median_of_rounds(round);
   for (const chunks::RegisteredChunk& chunk : registered) {
     QUIRE_TRY_STATUS(outcome(runtime.chunks().remove(chunk.id, false, "")));

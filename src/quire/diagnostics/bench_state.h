@@ -1,11 +1,12 @@
 // Times of operations on KV that is there: fork, restore from a file, compose. Medians of a few
-// runs, in seconds.
+// runs behind one that is not counted, in seconds.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "quire/diagnostics/peaks.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/types.h"
@@ -18,13 +19,18 @@ inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's q
 
 // A second state over the KV of a sequence, and dropping it.
 [[nodiscard]] Result<double> time_fork(runtime::Runtime& runtime, const std::vector<TokenId>& ids);
-// Reading and verifying a saved sequence whose file is in the page cache. The file is in the
-// system's folder for temporary files and goes when it is done.
-[[nodiscard]] Result<double> time_restore(runtime::Runtime& runtime,
-                                          const std::vector<TokenId>& ids);
-// Returns the seconds to set up a request behind 8 chunks of `tokens` tokens in all and a query,
-// whose KV is there. They end when the sequence waits to be computed. The chunks are deleted
-// afterwards.
+// Seconds of reading and verifying a saved sequence whose file is in the page cache, and the least
+// that the way of its bytes takes (Peaks::path_seconds). The file is in the system's folder for
+// temporary files and goes when it is done.
+struct RestoreTimes {
+  double seconds = 0;
+  double path_seconds = 0;
+};
+[[nodiscard]] Result<RestoreTimes> time_restore(runtime::Runtime& runtime,
+                                                const std::vector<TokenId>& ids,
+                                                const Peaks& peaks);
+// Setting up a request behind 8 chunks of `tokens` tokens in all and a query, whose KV is there:
+// from the call to the sequence that waits to be computed. The chunks are deleted afterwards.
 [[nodiscard]] Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens,
                                           const TakeIds& take);
 

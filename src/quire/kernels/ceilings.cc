@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
@@ -21,6 +22,8 @@ namespace quire::kernels {
 namespace {
 
 constexpr int kPasses = 5;
+constexpr int kPeakPasses = 50;
+constexpr double kPeakSeconds = 0.002;                      // of a pass
 constexpr std::size_t kColdBytes = std::size_t{512} << 20;  // weights of one measurement
 
 template <class Fn>
@@ -53,8 +56,8 @@ std::vector<PackedWeights> cold_weights(const KernelContext& context, WeightForm
   return copies;
 }
 
-// Doubles the iterations until they last long enough to be timed, then takes the best of a few
-// runs.
+// Doubles the iterations until they last long enough to be timed, then takes the best of many runs:
+// short ones, of which some fall between what else the machine does.
 double peak_rate(const KernelContext& context, const PeakLoop& loop) {
   // Values and codes around one: zeros draw so little power that they run faster than data do.
   alignas(64) std::array<std::uint16_t, kPeakOperandBytes / 2> operands;  // NOLINT: filled below
@@ -75,11 +78,11 @@ double peak_rate(const KernelContext& context, const PeakLoop& loop) {
   };
   std::int64_t iterations = 1000;
   double best = run(iterations);
-  while (best < 0.01) {
+  while (best < kPeakSeconds) {
     iterations *= 2;
     best = run(iterations);
   }
-  for (int pass = 1; pass < kPasses; ++pass) {
+  for (int pass = 1; pass < kPeakPasses; ++pass) {
     best = std::min(best, run(iterations));
   }
   return static_cast<double>(loop.flops_per_iteration * iterations * threads) / best;
@@ -88,28 +91,33 @@ double peak_rate(const KernelContext& context, const PeakLoop& loop) {
 }  // namespace
 
 double measure_read_bandwidth(const KernelContext& context, std::size_t bytes) {
-  constexpr std::size_t kTaskBytes = std::size_t{1} << 20;
-  const std::size_t tasks = std::max<std::size_t>(1, bytes / kTaskBytes);
+  constexpr std::size_t kTaskBytes = std::size_t{64} << 10;
+  constexpr double kLeastSeconds = 0.3;  // of all passes together
+  const auto threads = static_cast<std::size_t>(context.pool->threads());
+  const std::size_t tasks = std::max(threads, bytes / kTaskBytes);
   device::AlignedBuffer<std::byte> buffer(tasks * kTaskBytes);
   if (buffer.data() == nullptr) {
     return 0;
   }
-  context.pool->run(static_cast<int>(tasks), [&](int task, int) {
-    std::memset(buffer.data() + static_cast<std::size_t>(task) * kTaskBytes, 1, kTaskBytes);
-  });
   // Each thread walks its own part, so that every core reads one long stream.
-  const auto threads = static_cast<std::size_t>(context.pool->threads());
+  const auto for_each_part = [&](auto use) {
+    context.pool->run(static_cast<int>(threads), [&](int part, int) {
+      const std::size_t first = tasks * static_cast<std::size_t>(part) / threads;
+      const std::size_t last = tasks * (static_cast<std::size_t>(part) + 1) / threads;
+      use(buffer.data() + first * kTaskBytes, (last - first) * kTaskBytes);
+    });
+  };
+  for_each_part([](std::byte* part, std::size_t size) { std::memset(part, 1, size); });
   double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  double total = 0;
+  for (int pass = 0; pass < kPasses || total < kLeastSeconds; ++pass) {
     const double time = seconds([&] {
-      context.pool->run(static_cast<int>(threads), [&](int part, int) {
-        const std::size_t first = tasks * static_cast<std::size_t>(part) / threads;
-        const std::size_t last = tasks * (static_cast<std::size_t>(part) + 1) / threads;
-        context.table->read(buffer.data() + first * kTaskBytes,
-                            static_cast<std::int64_t>((last - first) * kTaskBytes));
+      for_each_part([&](const std::byte* part, std::size_t size) {
+        context.table->read(part, static_cast<std::int64_t>(size));
       });
     });
     best = std::max(best, static_cast<double>(buffer.size()) / time);
+    total += time;
   }
   return best;
 }
@@ -139,11 +147,15 @@ double measure_linear_rate(const KernelContext& context, WeightFormat format, st
   return 2.0 * static_cast<double>(rows * columns * depth) / median(times);
 }
 
-ComputePeaks measure_compute_peaks(const KernelContext& context) {
-  const KernelTable& table = *context.table;
-  return {.f32 = peak_rate(context, table.peaks[0]),
-          .bf16 = peak_rate(context, table.peaks[1]),
-          .int8 = peak_rate(context, table.peaks[2])};
+Product product_of(const KernelContext& context, WeightFormat format, std::int64_t rows) {
+  const MatmulProducts& products = context.table->products[static_cast<std::size_t>(format)];
+  return rows < products.many_rows ? products.few : products.many;
+}
+
+double measure_peak(const KernelContext& context, Product product) {
+  const PeakLoop& loop = context.table->peaks[static_cast<std::size_t>(product)];
+  QUIRE_CHECK(loop.run != nullptr, "no kernel of this instruction set runs such products");
+  return peak_rate(context, loop);
 }
 
 }  // namespace quire::kernels

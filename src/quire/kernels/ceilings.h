@@ -5,13 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 
 namespace quire::kernels {
 
-// Returns the bytes per second at which all threads of the pool together read `bytes` of memory
-// once, the best of five passes. At least 512 MiB are beyond the caches. 0 if there is no memory
+// Bytes per second at which all threads of the pool together read `bytes` of memory again and
+// again: of the caches, if they hold so much. Best of five passes or more. 0 if there is no memory
 // for it.
 [[nodiscard]] double measure_read_bandwidth(const KernelContext& context, std::size_t bytes);
 
@@ -21,12 +22,13 @@ namespace quire::kernels {
                                          std::int64_t rows, std::int64_t columns,
                                          std::int64_t depth);
 
-// FLOP/s of the multiply-adds that the table's kernels use, on registers, all threads together.
-struct ComputePeaks {
-  double f32 = 0;
-  double bf16 = 0;
-  double int8 = 0;
-};
-[[nodiscard]] ComputePeaks measure_compute_peaks(const KernelContext& context);
+// Returns the kind of product that linear() runs for most of so many rows. Precondition: the CPU
+// computes with the format.
+[[nodiscard]] Product product_of(const KernelContext& context, WeightFormat format,
+                                 std::int64_t rows);
+
+// FLOP/s of one kind of product on registers, all threads together. Precondition: some matmul of
+// the table runs it.
+[[nodiscard]] double measure_peak(const KernelContext& context, Product product);
 
 }  // namespace quire::kernels

@@ -388,9 +388,11 @@ void quant_many_rows(const MatmulTask& t) {
 
 // Below two row blocks VNNI is as fast: unpacking the panel and scaling through memory cost too
 // much.
+constexpr int kFewestTileRows = 32;
+
 template <class Q>
 void amx_matmul_quant(const MatmulTask& t) {
-  t.rows < 32 ? matmul_quant<VecAvx512, Q>(t) : quant_many_rows<Q>(t);
+  t.rows < kFewestTileRows ? matmul_quant<VecAvx512, Q>(t) : quant_many_rows<Q>(t);
 }
 
 }  // namespace

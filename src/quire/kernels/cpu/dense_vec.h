@@ -23,6 +23,7 @@ constexpr int kRowsPerAsk = V::kFewRegisters ? 16 : 2;
 template <class V>
 struct F32Format {
   using Operand = typename V::F;
+  static constexpr Product kProduct = Product::kFloats;
   static constexpr int kStepBytes = 4096;
   static constexpr int kTileBytes = 64;
   static constexpr int kRowBytes = 128;
@@ -44,6 +45,7 @@ struct F32Format {
 template <class V>
 struct Bf16Format {
   using Operand = typename V::I;
+  static constexpr Product kProduct = Product::kBf16Pairs;
   static constexpr int kStepBytes = 2048;
   static constexpr int kTileBytes = 1024;
   static constexpr int kRowBytes = 64;

@@ -10,14 +10,23 @@
 namespace quire::kernels {
 namespace {
 
+// Few rows keep the product that vectors run.
+constexpr void set_tile_matmul(KernelTable& table, int format, void (*matmul)(const MatmulTask&)) {
+  table.matmul[format] = matmul;
+  table.products[format].many = Product::kByteTiles;
+  table.products[format].many_rows = kFewestTileRows;
+}
+
 constexpr KernelTable make_table() {
   KernelTable table = bf16_dot_kernels<VecAvx512Bf16>(device::Isa::kAmx);
-  table.matmul[1] = amx_matmul_bf16;
-  table.matmul[2] = amx_matmul_quant<Q8g32>;
-  table.matmul[3] = amx_matmul_quant<Q4g32>;
-  table.matmul[4] = amx_matmul_quant<Q4m32>;
-  table.peaks[1] = {amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32};
-  table.peaks[2] = {amx_peak_int8, kTilePeakProducts * 2 * 16 * 16 * 64};
+  set_matmul(table, 1, amx_matmul_bf16, Product::kBf16Tiles);
+  set_tile_matmul(table, 2, amx_matmul_quant<Q8g32>);
+  set_tile_matmul(table, 3, amx_matmul_quant<Q4g32>);
+  set_tile_matmul(table, 4, amx_matmul_quant<Q4m32>);
+  table.peaks[static_cast<int>(Product::kBf16Pairs)] = {};
+  set_peak(table, Product::kBf16Tiles, amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32);
+  set_peak(table, Product::kByteTiles, amx_peak_int8,
+           kTilePeakProducts * 2 * 16 * 16 * kPeakGroupDepth);
   return table;
 }
 

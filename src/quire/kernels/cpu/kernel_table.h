@@ -81,7 +81,18 @@ struct RotateTask {
   float* out = nullptr;
 };
 
-// Runs the multiply-add of one operand type on registers, for measuring its peak.
+// The kinds of multiply-adds that products are made of.
+enum class Product : std::uint8_t {
+  kFloats,      // fp32; also bf16 that is widened
+  kBf16Pairs,   // dots of bf16 pairs
+  kBytes,       // dots of bytes
+  kSmallBytes,  // dots of bytes with codes below 16
+  kBf16Tiles,   // AMX
+  kByteTiles,   // AMX, groups of 32
+};
+inline constexpr int kProducts = 6;
+
+// Runs one kind of product on registers, for measuring its peak.
 struct PeakTask {
   const std::byte* operands = nullptr;  // kPeakOperandBytes, not zeros (they run too fast)
   std::int64_t iterations = 0;
@@ -97,11 +108,20 @@ struct PeakLoop {
 // Format of the activations in a product; packed_rows.h says more.
 enum class RowFormat : std::uint8_t { kF32, kBf16, kInt8 };
 
+// Names the products of one matmul. Calls of at least `many_rows` rows run `many`, but for a few
+// rows at their end; smaller ones run `few`.
+struct MatmulProducts {
+  Product few = Product::kFloats;
+  Product many = Product::kFloats;
+  int many_rows = 0;
+};
+
 // A row's bits depend on that row (and the weights) only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
   void (*matmul[5])(const MatmulTask&) = {};   // by WeightFormat
   RowFormat row_formats[5] = {};               // what matmul multiplies them with
+  MatmulProducts products[5] = {};             // what matmul runs
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   // Returns the factor of rms_norm for a row of `width` values: 1 / sqrt(mean(x^2) + epsilon).
@@ -112,7 +132,7 @@ struct KernelTable {
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;
   // Loads every byte, a multiple of 256, and does nothing with them: the read ceiling.
   void (*read)(const std::byte* data, std::int64_t bytes) = nullptr;
-  PeakLoop peaks[3] = {};  // fp32, bf16, int8
+  PeakLoop peaks[kProducts] = {};  // by Product; null where no matmul runs it
 };
 
 // Returns the kernels of `isa`. Precondition: device::isa_supported(isa).

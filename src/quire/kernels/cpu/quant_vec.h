@@ -23,6 +23,7 @@ namespace {
 constexpr int kPanelSteps = 16;  // that many rows pass at a time
 
 struct Q8g32 {
+  static constexpr Product kProduct = Product::kBytes;
   static constexpr bool kNibbles = false;     // two codes in a byte
   static constexpr bool kSmallCodes = false;  // below 16
   static constexpr bool kMinimum = false;
@@ -32,6 +33,7 @@ struct Q8g32 {
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
 };
 struct Q4g32 : Q8g32 {
+  static constexpr Product kProduct = Product::kSmallBytes;
   static constexpr bool kNibbles = true;
   static constexpr bool kSmallCodes = true;
   static constexpr int kTileRows = 4;

@@ -11,22 +11,40 @@
 namespace quire::kernels {
 namespace {
 
+// Sets a matmul and the kind of product that it runs for any number of rows.
+constexpr void set_matmul(KernelTable& table, int format, void (*matmul)(const MatmulTask&),
+                          Product product) {
+  table.matmul[format] = matmul;
+  table.products[format] = {.few = product, .many = product};
+}
+
+constexpr void set_peak(KernelTable& table, Product product, void (*run)(const PeakTask&),
+                        std::int64_t flops_per_iteration) {
+  table.peaks[static_cast<int>(product)] = {run, flops_per_iteration};
+}
+
 template <class V>
 constexpr KernelTable vector_kernels(device::Isa isa) {
-  constexpr int kFlops = 2 * kPeakAccumulators * V::kLanes;
-  return {.isa = isa,
-          .matmul = {matmul_dense<V, F32Format<V>>, matmul_dense<V, WideBf16Format<V>>,
-                     matmul_quant<V, Q8g32>, matmul_quant<V, Q4g32>, matmul_quant<V, Q4m32>},
-          .row_formats = {RowFormat::kF32, RowFormat::kF32, RowFormat::kInt8, RowFormat::kInt8,
-                          RowFormat::kInt8},
-          .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
-          .rms_norm = rms_norm_rows<V>,
-          .rms_factor = rms_factor<V>,
-          .silu_mul = silu_mul<V>,
-          .rotate = rotate<V>,
-          .round_bf16 = round_bf16<V>,
-          .read = read_bytes<V>,
-          .peaks = {{peak_f32<V>, kFlops}, {peak_f32<V>, kFlops}, {peak_int8<V>, 4 * kFlops}}};
+  constexpr int kFlops = 2 * kPeakSums * V::kLanes;
+  KernelTable table = {.isa = isa,
+                       .row_formats = {RowFormat::kF32, RowFormat::kF32, RowFormat::kInt8,
+                                       RowFormat::kInt8, RowFormat::kInt8},
+                       .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
+                       .rms_norm = rms_norm_rows<V>,
+                       .rms_factor = rms_factor<V>,
+                       .silu_mul = silu_mul<V>,
+                       .rotate = rotate<V>,
+                       .round_bf16 = round_bf16<V>,
+                       .read = read_bytes<V>};
+  set_matmul(table, 0, matmul_dense<V, F32Format<V>>, F32Format<V>::kProduct);
+  set_matmul(table, 1, matmul_dense<V, WideBf16Format<V>>, WideBf16Format<V>::kProduct);
+  set_matmul(table, 2, matmul_quant<V, Q8g32>, Q8g32::kProduct);
+  set_matmul(table, 3, matmul_quant<V, Q4g32>, Q4g32::kProduct);
+  set_matmul(table, 4, matmul_quant<V, Q4m32>, Q4m32::kProduct);
+  set_peak(table, Product::kFloats, peak_f32<V>, kFlops);
+  set_peak(table, Product::kBytes, peak_quant<V, Q8g32>, 4 * kFlops);
+  set_peak(table, Product::kSmallBytes, peak_quant<V, Q4g32>, 4 * kFlops);
+  return table;
 }
 
 // Fills vector_kernels() for a trait that multiplies bf16 pairs: activations are rounded to bf16
@@ -34,10 +52,10 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
 template <class V>
 constexpr KernelTable bf16_dot_kernels(device::Isa isa) {
   KernelTable table = vector_kernels<V>(isa);
-  table.matmul[1] = matmul_dense<V, Bf16Format<V>>;
+  set_matmul(table, 1, matmul_dense<V, Bf16Format<V>>, Bf16Format<V>::kProduct);
   table.row_formats[1] = RowFormat::kBf16;
   table.pack_rows[1] = pack_bf16<V>;
-  table.peaks[1] = {peak_bf16<V>, table.peaks[0].flops_per_iteration * 2};
+  set_peak(table, Product::kBf16Pairs, peak_bf16<V>, std::int64_t{2} * 2 * kPeakSums * V::kLanes);
   return table;
 }
 
