@@ -22,6 +22,7 @@
 #include "quire/model/decoder.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/weight_packer.h"
+#include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
