@@ -181,10 +181,10 @@ struct BenchRecord {
   // 0: does not apply.
   double tokens_per_second = 0;
   double bytes_per_second = 0;
-  // Least seconds that the work takes, by what the run has measured: the read bandwidth, and the
-  // peak of each kind of product that the kernels run. "restore" counts the way of its bytes
-  // instead: a read of the file, or the link of a GPU where that is slower. 0 for fork and compose,
-  // which move no KV.
+  // Least seconds that the work takes. They follow from the read bandwidth and from the peak of
+  // each kind of product that the kernels run, measured in this run. "restore" counts the way of
+  // its bytes instead: a read of the file, or the link of a GPU where that is slower. 0 for fork
+  // and compose, which move no KV.
   double floor_seconds = 0;
   // floor_seconds / seconds.
   double of_floor = 0;

@@ -1,5 +1,5 @@
 // Floors of bench: what this machine needs at least for a piece of work, from peaks measured in the
-// same run. Each is a lower bound: it counts the products and bytes that no order of the work can
+// same run. Each is a lower bound. It counts the products and bytes that no order of the work can
 // leave out, each kind of product at its own peak.
 #pragma once
 
@@ -24,9 +24,10 @@ struct StepWork {
   double logit_rows = 0;
 
   [[nodiscard]] double all_rows() const { return sequences * rows; }
-  // Return the tokens that a row sees on average, itself included, and the cached tokens that all
-  // rows see together, in a layer with that window (0: none).
+  // Returns the tokens that a row sees on average in a layer with that window (0: none). The row
+  // itself counts.
   [[nodiscard]] double seen_tokens(std::int32_t window) const;
+  // Returns the cached tokens that all rows see together in a layer with that window.
   [[nodiscard]] double read_tokens(std::int32_t window) const;
 };
 

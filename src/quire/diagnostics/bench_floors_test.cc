@@ -120,8 +120,8 @@ TEST_P(FloorsTest, CountEveryProductOnceAndTheLastLayerForRowsOfLogits) {
   const model::Decoder model = decoder(WeightFormat::kF32);
   GivenPeaks peaks(context());
   const BenchFloors floors(peaks, model, DType::kFloat32);
-  // Multiply-adds of a row: q, k and v 64 x 128; output 64 x 64; gate and up 64 x 256; down 128 x
-  // 64; a token seen: 64 for its score, 64 for its value; head 64 x 96.
+  // Multiply-adds of a row: q, k and v 64 x 128; output 64 x 64; gate and up 64 x 256. The rest:
+  // down 128 x 64; head 64 x 96. A token seen has 64 for its score and 64 for its value.
   constexpr double kQKV = 8192, kRest = 4096 + 16384 + 8192, kSeen = 128, kHead = 6144;
   // Four rows behind 10 tokens see 11 to 14.
   const double seen = 11 + 12 + 13 + 14;
@@ -137,8 +137,8 @@ TEST_P(FloorsTest, ReadWeightsAndCachedTokensOnce) {
   const model::Decoder model = decoder(WeightFormat::kF32);
   GivenPeaks peaks(context());
   const BenchFloors floors(peaks, model, DType::kFloat32);
-  // Two layers of 36864 values, 8192 of them for q, k and v; 2 x 32 values of KV of a token in
-  // each; head of 96 x 64. Without logits the last layer stops behind q, k and v.
+  // Two layers of 36864 values, 8192 of them for q, k and v. In each, a token has 2 x 32 values of
+  // KV. The head has 96 x 64. Without logits the last layer stops behind q, k and v.
   constexpr double kWeights = 2 * 36864 * 4, kToken = 2 * 2 * 32 * 4, kHead = 6144 * 4;
   EXPECT_DOUBLE_EQ(floors.bytes({.sequences = 3, .own_tokens = 5, .shared_tokens = 8}),
                    (36864 + 8192) * 4 + kToken * (3 * 5 + 8));

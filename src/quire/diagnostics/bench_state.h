@@ -19,18 +19,18 @@ inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's q
 
 // A second state over the KV of a sequence, and dropping it.
 [[nodiscard]] Result<double> time_fork(runtime::Runtime& runtime, const std::vector<TokenId>& ids);
-// Seconds of reading and verifying a saved sequence whose file is in the page cache, and the least
-// that the way of its bytes takes (Peaks::path_seconds). The file is in the system's folder for
-// temporary files and goes when it is done.
+// Times of a saved sequence whose file is in the page cache.
 struct RestoreTimes {
-  double seconds = 0;
-  double path_seconds = 0;
+  double seconds = 0;       // reading and verifying it
+  double path_seconds = 0;  // the least that the way of its bytes takes (Peaks::path_seconds)
 };
+// Times a restore. The file is in the system's folder for temporary files and goes when it is done.
 [[nodiscard]] Result<RestoreTimes> time_restore(runtime::Runtime& runtime,
                                                 const std::vector<TokenId>& ids,
                                                 const Peaks& peaks);
-// Setting up a request behind 8 chunks of `tokens` tokens in all and a query, whose KV is there:
-// from the call to the sequence that waits to be computed. The chunks are deleted afterwards.
+// Returns the seconds of setting up a request behind 8 chunks of `tokens` tokens in all and a
+// query. Their KV is there, and the sequence then waits to be computed. The chunks are deleted
+// afterwards.
 [[nodiscard]] Result<double> time_compose(runtime::Runtime& runtime, std::int32_t tokens,
                                           const TakeIds& take);
 

@@ -27,12 +27,12 @@ class Peaks {
 
   // Returns the FLOP/s of the products that matrices of a format make with so many rows.
   [[nodiscard]] double flops(kernels::WeightFormat format, double rows);
-  // Returns the seconds in which the computing device reads `bytes` once, as often as it likes: a
-  // set that the caches of a CPU hold is read from there.
+  // Returns the seconds in which the computing device reads `bytes` once, of many times. A set that
+  // the caches of a CPU hold is read from there.
   [[nodiscard]] virtual double read_seconds(double bytes);
   // Returns the seconds in which the bytes of a file come from the page cache to the computing
-  // device: read by all threads or by one, whichever is faster, or over the link of a GPU where
-  // that takes longer. kIo.
+  // device. All threads read them or one does, whichever is faster. The link of a GPU counts where
+  // it takes longer. kIo.
   [[nodiscard]] Result<double> path_seconds(const std::filesystem::path& file) const;
 
   [[nodiscard]] const kernels::KernelContext& context() const { return context_; }

@@ -56,8 +56,8 @@ std::vector<PackedWeights> cold_weights(const KernelContext& context, WeightForm
   return copies;
 }
 
-// Doubles the iterations until they last long enough to be timed, then takes the best of many runs:
-// short ones, of which some fall between what else the machine does.
+// Doubles the iterations until they last long enough to be timed, then takes the best of many runs.
+// They are short, so that some fall between what else the machine does.
 double peak_rate(const KernelContext& context, const PeakLoop& loop) {
   // Values and codes around one: zeros draw so little power that they run faster than data do.
   alignas(64) std::array<std::uint16_t, kPeakOperandBytes / 2> operands;  // NOLINT: filled below

@@ -11,9 +11,9 @@
 
 namespace quire::kernels {
 
-// Bytes per second at which all threads of the pool together read `bytes` of memory again and
-// again: of the caches, if they hold so much. Best of five passes or more. 0 if there is no memory
-// for it.
+// Measures the bytes per second at which all threads of the pool together read `bytes` of memory
+// again and again. They come from the caches, if these hold so much. Returns the best of five
+// passes or more; 0 if there is no memory for it.
 [[nodiscard]] double measure_read_bandwidth(const KernelContext& context, std::size_t bytes);
 
 // FLOP/s (2 * rows * columns * depth per call) of linear() alone, activations packed beforehand,
