@@ -231,7 +231,7 @@ Status refuse_lost(const Parsed& parsed, std::string_view what) {
   return {ErrorCode::kInvalidArgument,
           str_cat(what, ": the number ", number.substr(0, 40), number.size() > 40 ? "..." : "",
                   " is beyond 64 bits; give it as a string",
-                  key.empty() ? "" : str_cat(" (key ", quoted(key), ")"))};
+                  key.empty() ? "" : str_cat(" (key ", base::quoted(key), ")"))};
 }
 
 // Returns whether no number or word goes on at `place`.

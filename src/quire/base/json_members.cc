@@ -13,8 +13,8 @@ namespace {
 
 Error wrong_type(std::string_view key, std::string_view expected, JsonView value) {
   return {.code = ErrorCode::kInvalidArgument,
-          .message = str_cat("key ", quoted(key), " must be ", expected, ", not ",
-                             quoted(write_json(value), 40))};
+          .message = str_cat("key ", base::quoted(key), " must be ", expected, ", not ",
+                             base::quoted(write_json(value), 40))};
 }
 
 }  // namespace
