@@ -133,7 +133,9 @@ Result<Prompt> content_of(const AddOptions& options, bool reads_stdin) {
   if (given == 0 && reads_stdin && text_is_piped()) {
     wait_for_piped_text();
     QUIRE_TRY(std::string text, read_text("-"));
-    return Prompt(std::move(text));
+    if (!text.empty()) {
+      return Prompt(std::move(text));
+    }
   }
   if (given != 1) {
     return {ErrorCode::kInvalidArgument, std::string("give one of TEXT, --file and --token-ids") +

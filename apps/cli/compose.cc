@@ -283,9 +283,8 @@ Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
   }
   if (!options.query && spec.query_chunk_id.empty()) {
     return {ErrorCode::kInvalidComposition,
-            "a composition has exactly one query; name a query chunk; quire run --chunk takes its "
-            "text, "
-            "too"};
+            "a composition has exactly one query; name a query chunk, or give its text to quire run "
+            "--chunk"};
   }
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,

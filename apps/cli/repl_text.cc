@@ -47,7 +47,7 @@ json::value shown(const std::optional<Value>& value) {
 json::value shown(const std::vector<std::pair<TokenId, double>>& bias) {
   json::array entries;
   for (const auto& [token, value] : bias) {
-    entries.emplace_back(std::to_string(token) + "=" + json::serialize(json::value(value)));
+    entries.emplace_back(std::to_string(token) + "=" + json_text(json::value(value)));
   }
   return entries;
 }

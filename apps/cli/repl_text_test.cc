@@ -44,7 +44,7 @@ TEST(Settings, ListingShowsAllOrOne) {
             "ignore_eos: false\n"
             "seed: 7\n"
             "logprobs: none\n"
-            "logit_bias: 4=-1.5E0, 6=2E0\n");
+            "logit_bias: 4=-1.5, 6=2.0\n");
   EXPECT_EQ(settings_listing(params, "max-tokens").value(), "max_tokens: 256\n");
   EXPECT_EQ(settings_listing(params, "max_token").error().message,
             "no setting \"max_token\"; did you mean /set max_tokens? /set lists them");

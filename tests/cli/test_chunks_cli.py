@@ -204,7 +204,7 @@ class ScriptTest(unittest.TestCase):
 
     def test_failures_are_code_1_and_end_the_script(self):
         self.assert_refused("chunk show nobody\nchunk list", 1, "nobody")
-        self.assert_refused("compose keeper ada", 1, "name a query chunk, or give its text to run")
+        self.assert_refused("compose keeper ada", 1, "name a query chunk, or give its text to quire run")
         self.assert_refused("compose ada trade", 1, "name one, or give --without-system")
         self.assert_refused("run --chunk ada text", 1, "name one, or give --without-system")
         self.assert_refused("compose keeper keeper trade", 1, "keeper")

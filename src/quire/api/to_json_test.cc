@@ -20,8 +20,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr const char* kDefaults =
-    R"({"temperature":1E0,"top_p":1E0,"top_k":0,"min_p":0E0,"repetition_penalty":1E0,)"
-    R"("presence_penalty":0E0,"frequency_penalty":0E0,"max_tokens":256,"min_tokens":0,)"
+    R"({"temperature":1.0,"top_p":1.0,"top_k":0,"min_p":0.0,"repetition_penalty":1.0,)"
+    R"("presence_penalty":0.0,"frequency_penalty":0.0,"max_tokens":256,"min_tokens":0,)"
     R"("stop":[],"stop_token_ids":[],"ignore_eos":false,"logit_bias":{},"n":1})";
 
 SamplingParams unusual() {
@@ -47,10 +47,10 @@ TEST(ToJson, SamplingHasEachFieldInTheOrderOfTheStruct) {
   EXPECT_EQ(to_json(SamplingParams()).value(), kDefaults);
   EXPECT_EQ(
       to_json(unusual()).value(),
-      R"({"temperature":7E-1,"top_p":9E-1,"top_k":40,"min_p":1E-5,"repetition_penalty":1.1E0,)"
-      R"("presence_penalty":-5E-1,"frequency_penalty":2.5E-1,"max_tokens":9,"min_tokens":2,)"
+      R"({"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":1e-05,"repetition_penalty":1.1,)"
+      R"("presence_penalty":-0.5,"frequency_penalty":0.25,"max_tokens":9,"min_tokens":2,)"
       R"("stop":["\"END\"\n","\u0001\\"],"stop_token_ids":[2,7],"ignore_eos":true,)"
-      R"("seed":18446744073709551615,"logprobs":3,"logit_bias":{"400":-1E2,"6":2.5E0},)"
+      R"("seed":18446744073709551615,"logprobs":3,"logit_bias":{"400":-100.0,"6":2.5},)"
       R"("n":2})");
 }
 
@@ -74,9 +74,9 @@ TEST(ToJson, SamplingIsReadAsPeopleWriteIt) {
 
 TEST(ToJson, SamplingThatAContextHasSavedBeforeIsRead) {
   const auto params = sampling_from_json(
-      R"({"temperature":1.5E0,"top_p":1E0,"top_k":0,"min_p":0E0,"repetition_penalty":1E0,)"
-      R"("presence_penalty":5E-1,"frequency_penalty":0E0,"max_tokens":24,"min_tokens":12,)"
-      R"("stop":["a"],"stop_token_ids":[300],"ignore_eos":true,"logit_bias":{"400":-1E2},)"
+      R"({"temperature":1.5,"top_p":1.0,"top_k":0,"min_p":0.0,"repetition_penalty":1.0,)"
+      R"("presence_penalty":0.5,"frequency_penalty":0.0,"max_tokens":24,"min_tokens":12,)"
+      R"("stop":["a"],"stop_token_ids":[300],"ignore_eos":true,"logit_bias":{"400":-100.0},)"
       R"("seed":12345678901234567890,"logprobs":2})");
   ASSERT_TRUE(params.ok()) << params.error().message;
   EXPECT_EQ(params->temperature, 1.5);
@@ -130,8 +130,8 @@ TEST(ToJson, OutputHasTextIdsUsageReuseAndTiming) {
             "\xef\xbf\xbd"
             R"(","token_ids":[5,6],"prompt_token_ids":[1],"finish_reason":"length",)"
             R"("usage":{"prompt_tokens":40,"cached_tokens":32,"completion_tokens":2},)"
-            R"("reuse":{"grade":"exact","sources":[["prefix_cache",32]],"recompute_share":0E0},)"
-            R"("timing":{"queue_seconds":1E-3,"first_token_seconds":2E-2,"total_seconds":5E-1}})");
+            R"("reuse":{"grade":"exact","sources":[["prefix_cache",32]],"recompute_share":0.0},)"
+            R"("timing":{"queue_seconds":0.001,"first_token_seconds":0.02,"total_seconds":0.5}})");
 }
 
 TEST(ToJson, WhatEndedAnOutputIsAWordAnIdOrAStopString) {
@@ -169,7 +169,7 @@ TEST(ToJson, LogprobsAreThereWhenTheyWereAskedFor) {
   output.logprobs = {{{5, -0.25F}, {9, -std::numeric_limits<float>::infinity()}}, {{6, -0.5F}}};
   EXPECT_THAT(
       to_json(output).value(),
-      HasSubstr(R"("logprobs":[{"5":-2.5E-1,"9":-1.7976931348623157E308},{"6":-5E-1}],"timing")"));
+      HasSubstr(R"("logprobs":[{"5":-0.25,"9":-1.7976931348623157e+308},{"6":-0.5}],"timing")"));
 }
 
 TEST(ToJson, AnswerIsAnOutputWithTheIdsOfItsItems) {
