@@ -75,7 +75,7 @@ struct Config {
   std::int32_t default_max_tokens = 4096;
   std::int32_t max_n = 16;
   // Least time between two events of a stream. 0: each token is sent when it comes.
-  std::int32_t stream_interval_ms = 20;
+  std::int32_t stream_interval_ms = 0;
   UnknownFields unknown_fields = UnknownFields::kByPath;
   // Names that the model answers to. Empty: the base name of `model` without ".gguf".
   std::vector<std::string> alias = {};

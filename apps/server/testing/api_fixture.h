@@ -38,7 +38,6 @@ inline std::shared_ptr<Config> test_config() {
   config->model = model_path();
   config->alias = {"cardfile"};
   config->engine.threads = 2;
-  config->stream_interval_ms = 0;  // a test's clock stands still
   return config;
 }
 

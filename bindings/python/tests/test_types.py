@@ -113,7 +113,8 @@ def test_the_stub_of_the_extension_says_what_is_in_it():
     }
     for name, each in classes.items():
         assert ast.get_docstring(each).replace("\n", " ") == getattr(quire, name).__doc__
-    init, *fields = (each for each in classes["SamplingParams"].body if isinstance(each, ast.FunctionDef))
+    init, *methods = (each for each in classes["SamplingParams"].body if isinstance(each, ast.FunctionDef))
+    fields = [each for each in methods if any(getattr(one, "id", "") == "property" for one in each.decorator_list)]
     defaults = [ast.literal_eval(default) for default in init.args.defaults]
     said = dict(zip((each.arg for each in init.args.args[1:]), defaults, strict=True))
     assert said == {name: each.default for name, each in inspect.signature(quire.SamplingParams).parameters.items()}
