@@ -17,7 +17,7 @@ from check_log import ROOT, Count, Failure, count_cases, count_programs, count_p
 
 JOBS = os.cpu_count() or 2
 FUZZ_SECONDS = 10
-REQUEST_FUZZ_SECONDS = 30
+REQUEST_FUZZ_SECONDS = 60  # for its two layers, connections and bodies
 ANALYZED = 8  # The static analyzer takes one file in so many
 COMPILED_ALONE = 4  # and so does the build of each file alone
 SANITIZED = 3  # Address and undefined-behaviour sanitizers take one test program in so many
