@@ -153,8 +153,9 @@ void note_unread_text(const std::string& what) {
   int waiting = 0;
   struct stat input{};
   const bool is_file = fstat(STDIN_FILENO, &input) == 0 && S_ISREG(input.st_mode);
-  const bool has_text = is_file ? lseek(STDIN_FILENO, 0, SEEK_CUR) < input.st_size
-                                : ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
+  // NOLINTNEXTLINE(misc-include-cleaner): sys/ioctl.h has FIONREAD
+  const bool is_waiting = ioctl(STDIN_FILENO, FIONREAD, &waiting) == 0 && waiting > 0;
+  const bool has_text = is_file ? lseek(STDIN_FILENO, 0, SEEK_CUR) < input.st_size : is_waiting;
   if (text_is_piped() && has_text) {
     note("(the text on stdin is not read: " + what + " is given)");
   }

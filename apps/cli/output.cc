@@ -206,6 +206,7 @@ std::vector<std::string> format_table(const std::vector<std::vector<std::string>
 
 std::size_t terminal_columns(int descriptor) {
   winsize size{};
+  // NOLINTNEXTLINE(misc-include-cleaner): sys/ioctl.h has TIOCGWINSZ
   const bool is_known = isatty(descriptor) == 1 && ioctl(descriptor, TIOCGWINSZ, &size) == 0;
   return is_known ? size.ws_col : 0;
 }
