@@ -20,6 +20,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -177,6 +178,17 @@ class PayloadWriter {
   std::int64_t unsynced_ = 0;
 };
 
+Codec codec_of(Compression compress) {
+  switch (compress.codec()) {
+    case Compression::kZstd:
+      return Codec::kPlanes;
+    case Compression::kLz4:
+      return Codec::kLz4;
+    default:
+      return Codec::kRaw;
+  }
+}
+
 }  // namespace
 
 Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name,
@@ -192,16 +204,17 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
     return refuse_file(base::str_cat("the paged pool differs from its geometry: ", differs));
   }
   QUIRE_TRY_STATUS(check_blocks(content, pool, blocks));
-  KVFileHeader header = make_header(content, options.compress ? Codec::kPlanes : Codec::kRaw);
+  KVFileHeader header = make_header(content, codec_of(options.compress));
   if (header_size(header) > kMaxHeaderBytes) {
     return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
                                      kMaxHeaderBytes, "; save fewer tokens in a file"));
   }
   std::optional<PlaneCodec> codec;
-  if (options.compress) {
-    QUIRE_TRY(codec,
-              PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                 static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+  if (header.codec != Codec::kRaw) {
+    QUIRE_TRY(codec, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                                        static_cast<std::size_t>(tensor::kv_value_bytes(
+                                            geometry.format, geometry.dtype)),
+                                        header.codec));
   }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
   PayloadWriter writer(file, pool, header, std::move(codec), options);

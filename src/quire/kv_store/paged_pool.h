@@ -43,10 +43,10 @@ class PagedPool {
   // The bytes of one layer. Valid while the pool lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
 
-  // Copies the first `tokens` slots of a block in all layers and heads; an odd count may copy one
-  // slot of V more, because bf16 stores V in token pairs. Preconditions (QUIRE_CHECK): both blocks
-  // exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens.
-  // Fails, with kDevice or kOutOfBlocks, on an accelerator only.
+  // Copies the first `tokens` slots of a block in all layers and heads; up to three slots
+  // of V more may be copied, because tokens share words of V. Preconditions (QUIRE_CHECK): both
+  // blocks exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens /
+  // block_tokens. Fails, with kDevice or kOutOfBlocks, on an accelerator only.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
   // Copies `count` slots of the run in `from`, beginning with slot `first`, to the first slots of

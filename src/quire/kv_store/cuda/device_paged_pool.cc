@@ -24,6 +24,7 @@
 #include "quire/kernels/cuda/rows.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -200,9 +201,9 @@ static_assert(sizeof(BlockId) == sizeof(std::int32_t));
 Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(device::Accelerator& accelerator,
                                                                 const tensor::KVGeometry& geometry,
                                                                 std::int32_t num_blocks) {
-  if (geometry.dtype == tensor::DType::kFloat32) {
+  if (geometry.dtype == tensor::DType::kFloat32 || geometry.format != tensor::KVFormat::kPlain) {
     return {ErrorCode::kUnsupported,
-            base::str_cat("kv_dtype ", tensor::dtype_name(geometry.dtype),
+            base::str_cat("kv_dtype ", tensor::kv_format_name(geometry.format, geometry.dtype),
                           " is not supported on a GPU yet; use bfloat16 or float16")};
   }
   DeviceContext& device = accelerator.context();
