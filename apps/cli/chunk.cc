@@ -54,6 +54,7 @@ json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
                       {"anchor", or_null(chunk.anchor)},
                       {"num_variants", chunk.num_variants},
                       {"memory_bytes", chunk.memory_bytes},
+                      {"kv_dtype", chunk.kv_dtype},
                       {"saved", chunk.saved}};
   object["ttl_seconds"] =
       chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
@@ -68,6 +69,7 @@ json::object describe_chunk(const CompositionInfo& info) {
                                     {"chunk_type", chunk_type_name(segment.type)},
                                     {"num_tokens", segment.num_tokens},
                                     {"position", segment.position},
+                                    {"kv_dtype", segment.kv_dtype},
                                     {"cached", segment.cached},
                                     {"why_not", or_null(segment.why_not)}});
   }

@@ -468,6 +468,7 @@ json::object chunk_json(const ChunkInfo& info, const ChunkIncludes& includes) {
   object["anchor"] = info.anchor.empty() ? json::value(nullptr) : json::value(info.anchor);
   object["num_variants"] = info.num_variants;
   object["memory_bytes"] = info.memory_bytes;
+  object["kv_dtype"] = info.kv_dtype;
   object["saved"] = info.saved;
   if (includes.content) {
     object["content"] = info.content;

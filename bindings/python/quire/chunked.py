@@ -28,9 +28,9 @@ from .composing import (
     _type,
     keywords_of,
 )
-from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
+from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
-from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
+from .llm import LLM, Device, DType, KVDType, Model, Prompt, Quantize, _prompt, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
@@ -102,13 +102,13 @@ class ChunkedLLM(LLM):
         salt: str = "",
         store: str | os.PathLike[str] | None = None,
         max_store_bytes: int | str | None = 0,
-        compress_store: bool = False,
+        compress_store: bool | Literal["zstd", "lz4"] = False,
         write_through: bool = True,
         device: Device = "cpu",
         deterministic: bool = True,
         dtype: DType = "auto",
         quantize: Quantize | None = None,
-        kv_dtype: DType = "auto",
+        kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,
@@ -128,7 +128,7 @@ class ChunkedLLM(LLM):
         a directory where registered chunks are written and those of earlier processes are found (one that cannot be
         written to is read: new chunks stay in memory); `max_store_bytes`:
         beyond it (bytes or "10GiB", 0 or None: no limit) registering evicts what was used least recently from there;
-        `compress_store`: smaller, slower; `write_through`: registering returns when the chunk is on the disk, False:
+        `compress_store`: smaller, slower: True or "zstd", or "lz4", which is faster and less small; `write_through`: registering returns when the chunk is on the disk, False:
         before that, see flush_store (the machine has the same work: the call is shorter, a whole run is not); the rest as
         for LLM."""
         given = dict(locals())
@@ -142,7 +142,7 @@ class ChunkedLLM(LLM):
         _set_flag(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
         _set(self._chunk_options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
-        _set_flag(self._chunk_options, "compress_store", compress_store)
+        _set(self._chunk_options, "compress_store", to_compression(compress_store, "compress_store"))
         _set_flag(self._chunk_options, "write_through", write_through)
         if store is not None:
             _set(self._chunk_options, "store", to_path(store, "store"))
@@ -186,6 +186,7 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
+        kv_dtype: KVDType | None = None,
         progress: Progress = None,
         details: Literal[False] = False,
     ) -> str: ...
@@ -202,6 +203,7 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
+        kv_dtype: KVDType | None = None,
         progress: Progress = None,
         details: Literal[True],
     ) -> RegisteredChunk: ...
@@ -217,6 +219,7 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
+        kv_dtype: KVDType | None = None,
         progress: Progress = None,
         details: bool = False,
     ) -> str | RegisteredChunk:
@@ -228,11 +231,12 @@ class ChunkedLLM(LLM):
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
         anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
+        kv_dtype: format of its KV; so far the pool's (`LLM(kv_dtype=)`), which None stands for
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
         details: gives a RegisteredChunk instead of the id
         """
         detailed = to_flag(details, "details")
-        kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
+        kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt, "kv_dtype": kv_dtype}
         (chunk,) = self._register([content_of(content, chunk_type, metadata, **kept)], progress)
         return chunk if detailed else chunk.chunk_id
 
@@ -299,9 +303,13 @@ class ChunkedLLM(LLM):
         ttl_seconds: float | None | object = _KEEP,
         pinned: bool | None = None,
         priority: int | None = None,
+        kv_dtype: KVDType | None = None,
         salt: str | None = None,
     ) -> Fields:
-        """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end."""
+        """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end.
+
+        `kv_dtype`: so far only the one that the chunk has; a wider one is a ValueError, since what was rounded is lost.
+        """
         update = _quire.ChunkUpdate()
         if metadata is not None:
             update.metadata = json_of(metadata)
@@ -311,6 +319,8 @@ class ChunkedLLM(LLM):
             _set_flag(update, "pinned", pinned)
         if priority is not None:
             _set(update, "priority", priority)
+        if kv_dtype is not None:
+            _set(update, "kv_dtype", kv_dtype)
         return _chunk(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
 
     def delete_chunk(self, chunk_id: str, wipe: bool = False, *, salt: str | None = None) -> bool:

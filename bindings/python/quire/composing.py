@@ -79,7 +79,7 @@ class Composition(Mapping):
     Its fields answer as attribute and as key: these, and those of `ChunkedLLM.preview_composition`, as when it was made.
     """
 
-    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
+    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, kv_dtype, cached, why_not
     mode: str
     grade: str  # that an output will have
     num_levels: int  # runs of KV that attention merges

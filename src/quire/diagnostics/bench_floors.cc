@@ -13,7 +13,8 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
 namespace {
@@ -60,13 +61,14 @@ double head_values(const model::ModelConfig& config) {
 }  // namespace
 
 BenchFloors::BenchFloors(const kernels::KernelContext& context, const model::Decoder& decoder,
-                         tensor::DType kv_dtype,
+                         const tensor::KVGeometry& kv,
                          const std::optional<kernels::DeviceCeilings>& device)
     : context_(context),
       config_(decoder.config()),
       weights_(decoder.pack_report()),
-      kv_token_bytes_(2.0 * config_.layers * config_.kv_heads * config_.head_dim *
-                      tensor::dtype_bytes(kv_dtype)),
+      kv_token_bytes_(
+          2.0 * config_.layers * config_.kv_heads *
+          (config_.head_dim * tensor::kv_value_bytes(kv.format, kv.dtype) + kv.scale_bytes())),
       read_bandwidth_(device ? device->read_bytes_per_second
                              : kernels::measure_read_bandwidth(context, kReadBytes)),
       peak_(device ? device->flops_per_second : peak_of(context, weights_.main_format)),

@@ -9,7 +9,7 @@
 #include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
 
@@ -27,7 +27,7 @@ class BenchFloors {
   // Measures; a second or two. The machine should be otherwise idle. `device`: of the accelerator
   // that the decoder is on.
   BenchFloors(const kernels::KernelContext& context, const model::Decoder& decoder,
-              tensor::DType kv_dtype, const std::optional<kernels::DeviceCeilings>& device);
+              const tensor::KVGeometry& kv, const std::optional<kernels::DeviceCeilings>& device);
 
   // Seconds at the measured read bandwidth and compute peak, whichever is longer.
   [[nodiscard]] double floor_seconds(const StepWork& work) const;
