@@ -282,9 +282,10 @@ Result<Resolved> resolve(ChunkedLLM& llm, const ComposeOptions& options,
     return {ErrorCode::kInvalidComposition, "give either the query's text or a query chunk"};
   }
   if (!options.query && spec.query_chunk_id.empty()) {
-    return {ErrorCode::kInvalidComposition,
-            "a composition has exactly one query; name a query chunk, or give its text to quire run "
-            "--chunk"};
+    return {
+        ErrorCode::kInvalidComposition,
+        "a composition has exactly one query; name a query chunk, or give its text to quire run "
+        "--chunk"};
   }
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,

@@ -45,13 +45,12 @@ SamplingParams unusual() {
 
 TEST(ToJson, SamplingHasEachFieldInTheOrderOfTheStruct) {
   EXPECT_EQ(to_json(SamplingParams()).value(), kDefaults);
-  EXPECT_EQ(
-      to_json(unusual()).value(),
-      R"({"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":1e-05,"repetition_penalty":1.1,)"
-      R"("presence_penalty":-0.5,"frequency_penalty":0.25,"max_tokens":9,"min_tokens":2,)"
-      R"("stop":["\"END\"\n","\u0001\\"],"stop_token_ids":[2,7],"ignore_eos":true,)"
-      R"("seed":18446744073709551615,"logprobs":3,"logit_bias":{"400":-100.0,"6":2.5},)"
-      R"("n":2})");
+  EXPECT_EQ(to_json(unusual()).value(),
+            R"({"temperature":0.7,"top_p":0.9,"top_k":40,"min_p":1e-05,"repetition_penalty":1.1,)"
+            R"("presence_penalty":-0.5,"frequency_penalty":0.25,"max_tokens":9,"min_tokens":2,)"
+            R"("stop":["\"END\"\n","\u0001\\"],"stop_token_ids":[2,7],"ignore_eos":true,)"
+            R"("seed":18446744073709551615,"logprobs":3,"logit_bias":{"400":-100.0,"6":2.5},)"
+            R"("n":2})");
 }
 
 TEST(ToJson, SamplingThatIsReadAgainIsTheSame) {
