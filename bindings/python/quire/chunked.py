@@ -30,16 +30,15 @@ from .composing import (
 )
 from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
-from .llm import LLM, Device, DType, Model, Prompt, Quantize, _prompt, model_of
+from .llm import LLM, Device, DType, Model, Quantize, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
-from .registering import RegisteredChunk, affixes_of, content_of, json_of, listed_content
+from .prompts import Prompt, prompt_of
+from .registering import RegisteredChunk, affixes_of, chunk_fields, content_of, json_of, listed_chunk, listed_content
 from .sampling import Params, Sampling, each_sampling, sampling
 from .session import each_whose, to_salt, whose
 from .stream import Stream
-
-PREVIEW_CHARACTERS = 60
 
 _KEEP = object()  # a field that an update leaves alone
 
@@ -49,18 +48,6 @@ class _Closed:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ClosedError("the registry is closed; the LLM that it was made over is not")
-
-
-def _chunk(info: dict[str, Any]) -> Fields:
-    return Fields(info, metadata=json.loads(info["metadata"]))
-
-
-def _listed(info: dict[str, Any]) -> Fields:
-    chunk = _chunk(info)
-    del chunk["token_ids"]
-    content = chunk.pop("content")
-    preview = content if len(content) <= PREVIEW_CHARACTERS else content[:PREVIEW_CHARACTERS] + "..."
-    return Fields(chunk, content_preview=preview)
 
 
 def _asked(
@@ -285,11 +272,11 @@ class ChunkedLLM(LLM):
     ) -> list[Fields]:
         """Chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
         chunks = self._chunks.list_chunks(_type(chunk_type), json_of(metadata_filter, "metadata_filter"), to_salt(salt))
-        return [_listed(info) for info in chunks]
+        return [listed_chunk(info) for info in chunks]
 
     def get_chunk(self, chunk_id: str, *, salt: str | None = None) -> Fields:
         """All about one chunk, with its content and token ids. Reading is no use of it."""
-        return _chunk(self._chunks.get_chunk(_id(chunk_id), to_salt(salt)))
+        return chunk_fields(self._chunks.get_chunk(_id(chunk_id), to_salt(salt)))
 
     def update_chunk(
         self,
@@ -311,7 +298,7 @@ class ChunkedLLM(LLM):
             _set_flag(update, "pinned", pinned)
         if priority is not None:
             _set(update, "priority", priority)
-        return _chunk(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
+        return chunk_fields(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
 
     def delete_chunk(self, chunk_id: str, wipe: bool = False, *, salt: str | None = None) -> bool:
         """Forgets the chunk; its memory is free with its last user. False when it was not there.
@@ -606,8 +593,8 @@ class ChunkedLLM(LLM):
             raise TypeError("generate takes a prompt, or system_prompt, context and query")
         if query is None:
             raise InvalidCompositionError("a composition has exactly one query; give query")
-        system = None if system_prompt is None else _prompt(system_prompt, "system_prompt")
+        system = None if system_prompt is None else prompt_of(system_prompt, "system_prompt")
         params = sampling("generate", sampling_params, sampled)
-        whole = (system, [_prompt(text, "context") for text in contexts], _prompt(query, "query"))
+        whole = (system, [prompt_of(text, "context") for text in contexts], prompt_of(query, "query"))
         fields = self._chunks.generate(whole, spec, params, persists, whose(session, salt, explain=explain))
         return GenerationOutput(fields)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Unpack
 
 from . import _quire
+from .convert import _callback, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
 from .errors import ChunkNotFoundError, ClosedError
-from .llm import LLM, Prompt, _prompt
+from .llm import LLM
 from .outputs import Fields, GenerationOutput, Record
+from .prompts import Prompt, prompt_of
 from .sampling import Params, Sampling, sampling
 from .sequence import Blocks
 from .session import whose
-from .convert import _callback, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
 
 
 class ContextItem(Record):
@@ -140,7 +141,7 @@ class ContextManager:
         """
         labels = ("" if name is None else to_text(name, "name"), _tags(tags))
         retention = _retention(pinned, priority, ttl_seconds)
-        text = _prompt(content, "content")
+        text = prompt_of(content, "content")
         return self._handle.add(text, labels, to_text(kind, "kind"), to_flag(active, "active"), retention)
 
     def set_retention(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import functools
 import json
 import os
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,100 +12,30 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, all_choices
 from .chat import OWN_WORDS, Conversation, template_arguments
-from .convert import _pass, _set, _set_flag, to_bytes, to_choice, to_flag, to_ids, to_model, to_path, to_text
-from .errors import ClosedError, KindError
+from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path
+from .ending import opened
+from .errors import ClosedError
+from .load_options import TAKEN
 from .logs import Delivery, Log
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
+from .prompts import Prompt, is_batch, prompt_of
 from .sampling import FIELDS, Params, Sampling, check_keywords, each_sampling, sampling
 from .sequence import VirtualSequence
 from .session import each_whose, session_name, to_salt, whose
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer
 
-Prompt = str | Sequence[int]
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Quantize = Literal["q8g32", "q4g32"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
-def _prompt(prompt: Prompt, what: str = "prompt") -> str | list[int]:
-    if type(prompt) is dict and len(prompt) == 1:  # as vLLM writes texts and ids
-        prompt = prompt.get("prompt_token_ids", prompt.get("prompt", prompt))
-    if type(prompt) is dict and "role" in prompt:
-        raise ValueError(f"{what} is a message; messages are for llm.chat(messages)")
-    if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], str):
-        raise KindError(f"{what} must be one text, or a list of token ids; generate takes a list of prompts")
-    return to_text(prompt) if isinstance(prompt, str) else to_ids(prompt, what, "token ids, or a text")
-
-
-def _is_batch(prompts: Any) -> bool:
-    """A list of texts or of id lists, as opposed to one text or one list of ids."""
-    if isinstance(prompts, (str, bytes)) or not (isinstance(prompts, Sequence) or hasattr(prompts, "tolist")):
-        return False
-    if len(prompts) == 0:
-        return isinstance(prompts, (list, tuple))
-    first = prompts[0]  # of an array of ids: a number, though one of no dimensions may claim a length
-    return isinstance(first, (str, dict)) or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0)
-
-
-def _kv_budget(size: str | int) -> int:
-    return _quire.AUTO_BUDGET if isinstance(size, str) and size == "auto" else to_bytes(size, "kv_budget")
-
-
-def _quantize(name: str | None) -> str | None:
-    if isinstance(name, str) and not name:
-        raise ValueError("quantize cannot be ''; None leaves weights as they are")
-    return "" if name is None else name
-
-
-def _template(template: str | os.PathLike[str] | None) -> str:
-    if template is None:
-        return ""
-    if not isinstance(template, (str, os.PathLike)) or not os.fspath(template):
-        raise TypeError(f"chat_template must be the text or the path of a template, not {template!r}")
-    return to_text(os.fsdecode(template), "chat_template")
-
-
-# How a keyword becomes a field of the library's options, where it is not as it is given.
-_TAKEN: dict[str, Callable[[Any], Any]] = {
-    "quantize": _quantize,
-    "kv_budget": _kv_budget,
-    "threads": lambda count: 0 if count is None else count,
-    "store": lambda path: b"" if path is None else to_path(path, "store"),
-    "chat_template": _template,
-}
-
-
 # Calls that apply the chat template, by those that do not.
 _CHATS = {"generate": "chat", "stream": "stream_chat", "generate_async": "chat_async", "stream_async": "stream_chat_async"}
 
 _CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain", "progress")
-
-# Those whose engine may still run: an interpreter that ends closes them.
-_opened: weakref.WeakSet[LLM] = weakref.WeakSet()
-
-
-def _unless_closed(hook: Callable[[Any], object], raised: Any) -> None:
-    """`hook`, but for the ClosedError of a daemon thread."""
-    is_closed = issubclass(raised.exc_type, ClosedError)
-    if not (is_closed and raised.thread is not None and raised.thread.daemon):
-        hook(raised)
-
-
-@atexit.register
-def _close_all() -> None:
-    """Ends what other threads wait for, with ClosedError, and keeps them from coming back later.
-
-    Daemon threads end there without a word, as at the end of every interpreter.
-    """
-    threading.excepthook = functools.partial(_unless_closed, threading.excepthook)
-    for _ in range(2):  # the second time: what they have opened since
-        while _opened:
-            with contextlib.suppress(KeyError):  # the last one has gone meanwhile
-                _opened.pop().close()
-        _quire.end_waiting()
 
 
 def model_of(model: Any, model_path: Any) -> Any:
@@ -173,12 +99,12 @@ class LLM(metaclass=habits.Named):
         options = _quire.Options()
         for name in _quire.Options.fields:
             setting = _set_flag if isinstance(getattr(options, name), bool) else _set
-            setting(options, name, _TAKEN[name](given[name]) if name in _TAKEN else given[name])
+            setting(options, name, TAKEN[name](given[name]) if name in TAKEN else given[name])
         path = to_model(self.model)
         self._log = Delivery(log, options)
         with shown(progress, f"loading {os.path.basename(str(self.model))}") as report:
             self._handle = self._open(path, options, report)
-        _opened.add(self)
+        opened.add(self)
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], object] | None) -> _quire.LLM:
         return _quire.LLM.open(model, options, progress)
@@ -258,8 +184,8 @@ class LLM(metaclass=habits.Named):
         progress: True shows a bar while the prompts are computed, on a terminal and in notebooks. A function gets the
             share of their tokens that is computed
         """
-        batch = _is_batch(prompt)
-        prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
+        batch = is_batch(prompt)
+        prompts = [prompt_of(p) for p in prompt] if batch else [prompt_of(prompt)]
         params = each_sampling("generate", sampling_params, keywords)
         options = each_whose(session, salt, explain=explain)
         if not prompts:
@@ -311,7 +237,7 @@ class LLM(metaclass=habits.Named):
         **keywords: Unpack[Sampling],
     ) -> Stream:
         """Deltas as they come; joined they equal what generate gives."""
-        params, taken = sampling("stream", sampling_params, keywords), _prompt(prompt)
+        params, taken = sampling("stream", sampling_params, keywords), prompt_of(prompt)
         handle = self._handle.stream(taken, params, whose(session, salt, explain=explain))
         return Stream(handle, self._looks_at(taken, "stream"))
 
@@ -417,8 +343,8 @@ class LLM(metaclass=habits.Named):
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
         """Works like generate, on the running event loop. Cancelling the task aborts the request, or all of a list."""
-        batch = _is_batch(prompt)
-        prompts = [_prompt(p) for p in prompt] if batch else [_prompt(prompt)]
+        batch = is_batch(prompt)
+        prompts = [prompt_of(p) for p in prompt] if batch else [prompt_of(prompt)]
         params = each_sampling("generate_async", sampling_params, keywords)
         options = each_whose(session, salt, explain=explain, deltas=False)
         for given, what in ((params, "sampling params"), (options, "sessions or salts")):
@@ -442,7 +368,7 @@ class LLM(metaclass=habits.Named):
     ) -> AsyncStream:
         """Works like stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
         params = sampling("stream_async", sampling_params, keywords)
-        taken = _prompt(prompt)
+        taken = prompt_of(prompt)
         stream = self._async_stream(taken, params, whose(session, salt, explain=explain))
         stream._ended_with = self._looks_at(taken, "stream_async")
         return stream
@@ -498,7 +424,7 @@ class LLM(metaclass=habits.Named):
 
         `salt`: for requests of that tenant; it says nothing of what others have computed.
         """
-        return [Fields(part) for part in self._handle.explain(_prompt(prompt), whose(salt=salt))]
+        return [Fields(part) for part in self._handle.explain(prompt_of(prompt), whose(salt=salt))]
 
     def explain_across_salts(self, prompt: Prompt) -> list[Fields]:
         """Tells how much of the prompt the prefix cache holds under any salt: parts in order, and `num_salts` that hold
@@ -507,7 +433,7 @@ class LLM(metaclass=habits.Named):
         For the operator of a service, and never for tenants: it tells what others have asked. It names no salt. A part that
         none holds has `num_salts` 0; no salt counts as one. Changes nothing.
         """
-        return [Fields(part) for part in self._handle.explain_across_salts(_prompt(prompt))]
+        return [Fields(part) for part in self._handle.explain_across_salts(prompt_of(prompt))]
 
     def pause_session(
         self, session: str, expected_return: float | None = None, *, salt: str | None = None

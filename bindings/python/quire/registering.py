@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,8 +11,11 @@ from . import _quire
 from .composing import ChunkType, type_name
 from .convert import _set, _set_flag, to_json
 from .errors import KindError
-from .llm import Prompt, _prompt
+from .outputs import Fields
+from .prompts import Prompt, prompt_of
 from .session import to_salt
+
+PREVIEW_CHARACTERS = 60
 
 
 class RegisteredChunk(NamedTuple):
@@ -66,7 +70,7 @@ def content_of(
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
     options.salt = to_salt(salt)
-    return _quire.ChunkContent(_prompt(content, "content"), type_name(chunk_type), options)
+    return _quire.ChunkContent(prompt_of(content, "content"), type_name(chunk_type), options)
 
 
 def listed_content(chunk: Mapping[str, Any] | Sequence[Any], salt: str | None) -> _quire.ChunkContent:
@@ -80,3 +84,17 @@ def listed_content(chunk: Mapping[str, Any] | Sequence[Any], salt: str | None) -
         if name not in chunk:
             raise TypeError(f"a chunk has content and chunk_type; {name} is missing in {reprlib.repr(dict(chunk))}")
     return content_of(**{"salt": salt, **chunk})
+
+
+def chunk_fields(info: dict[str, Any]) -> Fields:
+    """Returns a chunk that the library describes, with its metadata read."""
+    return Fields(info, metadata=json.loads(info["metadata"]))
+
+
+def listed_chunk(info: dict[str, Any]) -> Fields:
+    """Returns the description of a chunk in a list: a beginning of its content, and no ids."""
+    chunk = chunk_fields(info)
+    del chunk["token_ids"]
+    content = chunk.pop("content")
+    preview = content if len(content) <= PREVIEW_CHARACTERS else content[:PREVIEW_CHARACTERS] + "..."
+    return Fields(chunk, content_preview=preview)

@@ -150,9 +150,9 @@ thread = threading.Thread(target=work, daemon=True)
 atexit.register(lambda: None)
 thread.start()
 time.sleep(0.3)
-import quire.llm
-atexit.unregister(quire.llm._close_all)
-atexit.register(lambda: (quire.llm._close_all(), thread.join(1)))
+import quire.ending
+atexit.unregister(quire.ending.close_all)
+atexit.register(lambda: (quire.ending.close_all(), thread.join(1)))
 """, "RuntimeError")
     assert "RuntimeError: of the program's own" in err
 

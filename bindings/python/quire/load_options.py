@@ -1,0 +1,38 @@
+"""Keywords of LLM that are not fields of the library's options as they are given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import _quire
+from .convert import to_bytes, to_path, to_text
+
+
+def _kv_budget(size: str | int) -> int:
+    return _quire.AUTO_BUDGET if isinstance(size, str) and size == "auto" else to_bytes(size, "kv_budget")
+
+
+def _quantize(name: str | None) -> str | None:
+    if isinstance(name, str) and not name:
+        raise ValueError("quantize cannot be ''; None leaves weights as they are")
+    return "" if name is None else name
+
+
+def _template(template: str | os.PathLike[str] | None) -> str:
+    if template is None:
+        return ""
+    if not isinstance(template, (str, os.PathLike)) or not os.fspath(template):
+        raise TypeError(f"chat_template must be the text or the path of a template, not {template!r}")
+    return to_text(os.fsdecode(template), "chat_template")
+
+
+# How a keyword becomes a field of the library's options, where it is not as it is given.
+TAKEN: dict[str, Callable[[Any], Any]] = {
+    "quantize": _quantize,
+    "kv_budget": _kv_budget,
+    "threads": lambda count: 0 if count is None else count,
+    "store": lambda path: b"" if path is None else to_path(path, "store"),
+    "chat_template": _template,
+}
