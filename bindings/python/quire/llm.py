@@ -31,7 +31,6 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 Quantize = Literal["q8g32", "q4g32"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
-
 # Calls that apply the chat template, by those that do not.
 _CHATS = {"generate": "chat", "stream": "stream_chat", "generate_async": "chat_async", "stream_async": "stream_chat_async"}
 
