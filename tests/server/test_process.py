@@ -77,7 +77,8 @@ class CommandLine(Folder):
                 ("--cors", [model, "--cors", "*"]), ("--cors", [model, "--cors", "app.example"]), ("together", [model, "--tls-cert", "x"]),
                 ("--listen", [model, "--listen", "/path"]), ("--log-level", [model, "--log-level", "loud"]),
                 ("--block-tokens", [model, "--block-tokens", "x"]),
-                ("--stream-interval-ms", [model, "--stream-interval-ms", "-1"]), ("--stream-interval-ms", [model, "--stream-interval-ms", "soon"])):
+                ("--stream-interval-ms", [model, "--stream-interval-ms", "-1"]),
+                ("--stream-interval-ms", [model, "--stream-interval-ms", "soon"])):
             with self.subTest(arguments=arguments):
                 self.refuse(2, said, *arguments)
 
