@@ -12,6 +12,7 @@
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/text/tokenizer.h"
@@ -22,12 +23,10 @@ namespace quire::chunks {
 namespace {
 
 kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
-                                   std::int64_t block_bytes,
                                    decltype(kv::RegistryConfig::known_elsewhere) known_elsewhere) {
   const double blocks = options.chunk_memory_ratio * ledger.config().num_blocks;
   return {.max_chunks = options.max_chunks,
           .max_blocks = static_cast<std::int32_t>(blocks),
-          .block_bytes = block_bytes,
           .known_elsewhere = std::move(known_elsewhere)};
 }
 
@@ -38,9 +37,7 @@ ChunkCore::ChunkCore(engine::Engine& on, tiers::TierService& in, const ChunkCach
     : engine(on),
       tiers(in),
       options(how),
-      registry(registry_config(options, ledger(), engine.core().counters.block_bytes,
-                               std::move(why_not_found)),
-               ledger()) {}
+      registry(registry_config(options, ledger(), std::move(why_not_found)), ledger()) {}
 
 kv::Ledger& ChunkCore::ledger() const { return engine.core().ledger; }
 
@@ -65,8 +62,10 @@ std::optional<TokenId> ChunkCore::bos_token() const {
 }
 
 std::int64_t ChunkCore::lacking(std::int64_t blocks) const {
-  const std::int64_t available = ledger().blocks_available();
-  return !engine.requests().empty() ? 0 : std::max(blocks - available, std::int64_t{0});
+  const std::int64_t lacks = blocks - ledger().blocks_available();
+  return !engine.requests().empty() || lacks <= 0
+             ? 0
+             : lacks * ledger().config().block_bytes(kv::kOwnFormat);
 }
 
 }  // namespace quire::chunks

@@ -43,7 +43,8 @@ struct ChunkCore {
 
   // Engine thread.
   [[nodiscard]] kv::Ledger& ledger() const;
-  // Returns the blocks that the pool lacks for so many. 0 while a request runs that may free some.
+  // Returns the bytes that the pool lacks for so many blocks. 0 while a request runs that may free
+  // some.
   [[nodiscard]] std::int64_t lacking(std::int64_t blocks) const;
 
   engine::Engine& engine;

@@ -222,7 +222,10 @@ ChunkDrafts::Rooms ChunkDrafts::rooms_for(std::span<const ChunkDraft> drafts,
     }
     Room& room = rooms[chunk.salt];
     ++room.chunks;
-    room.blocks += core_.needs_kv(chunk) ? core_.ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+    if (core_.needs_kv(chunk)) {
+      room.blocks += core_.ledger().min_blocks(std::ssize(*chunk.tokens));
+      room.bytes += core_.registry.room().bytes_for(chunk);
+    }
   }
   return rooms;
 }
@@ -238,11 +241,8 @@ Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
   });
   const std::vector<std::string_view> spared = ids_and_anchors(drafts);
   for (const auto& [salt, room] : rooms) {
-    QUIRE_TRY_STATUS(
-        core_.registry.room().check_room({.salt = salt,
-                                          .chunks = room.chunks,
-                                          .blocks = static_cast<std::int32_t>(room.blocks),
-                                          .spared = spared}));
+    QUIRE_TRY_STATUS(core_.registry.room().check_room(
+        {.salt = salt, .chunks = room.chunks, .bytes = room.bytes, .spared = spared}));
   }
   return {};
 }

@@ -89,6 +89,7 @@ class ChunkDrafts {
   struct Room {
     std::int32_t chunks = 0;
     std::int64_t blocks = 0;
+    std::int64_t bytes = 0;  // of these blocks
   };
   using Rooms = std::map<std::string_view, Room>;  // by salt
   // Returns the room for drafts that are neither there nor being computed.

@@ -154,8 +154,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .priority = chunk.priority,
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
-          .memory_bytes =
-              core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes};
+          .memory_bytes = core_.registry.room().bytes_of(chunk)};
 }
 
 // The store comes first: what cannot be changed there is not changed.
@@ -222,9 +221,8 @@ ChunkStats ChunkService::stats_of(std::span<const kv::Chunk* const> chunks,
        : chunk->type == ChunkType::kContext    ? stats.context_chunks
                                                : stats.query_chunks);
   }
-  const std::int64_t block_bytes = core_.engine.core().counters.block_bytes;
-  stats.memory_used_bytes = counts.blocks * block_bytes;
-  stats.memory_limit_bytes = core_.registry.room().max_blocks() * block_bytes;
+  stats.memory_used_bytes = counts.bytes;
+  stats.memory_limit_bytes = core_.registry.room().max_bytes();
   stats.cache_hits = counts.hits;
   stats.cache_misses = counts.misses;
   stats.evictions = counts.evictions;
@@ -273,11 +271,11 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const ComposedR
   QUIRE_TRY_STATUS(planner_.check_positions(composition));
   Status fits;
   QUIRE_TRY_STATUS(core_.engine.thread().call([&] {
-    std::int64_t blocks = 0;
+    std::int64_t bytes = 0;
     for (const auto& [id, chunk] : found) {
-      blocks += core_.needs_kv(chunk) ? core_.ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+      bytes += core_.needs_kv(chunk) ? core_.registry.room().bytes_for(chunk) : 0;
     }
-    fits = core_.registry.room().check_size(std::ssize(found), blocks);
+    fits = core_.registry.room().check_size(std::ssize(found), bytes);
     fits = fits.ok() ? planner_.check_fits(run, composition) : fits;
   }));
   return fits.ok() ? drafts_.check_room(drafts) : fits;

@@ -265,7 +265,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
         variants.push_back(name);
-        needed += core_.registry.room().blocks_for(part.chunk->tokens->size());
+        needed += core_.ledger().min_blocks(std::ssize(*part.chunk->tokens));
       }
     }
   }

@@ -96,7 +96,8 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                                 .block_tokens = geometry.block_tokens,
                                 .window_tokens = geometry.forget_after_tokens(),
                                 .extent_blocks = blocks_of_an_extent(geometry),
-                                .prefix_cache = options.prefix_cache};
+                                .prefix_cache = options.prefix_cache,
+                                .formats = {{.block_bytes = geometry.block_bytes()}}};
   const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
                                          .max_running = options.max_running,
                                          .block_bytes = geometry.block_bytes()};

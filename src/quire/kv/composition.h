@@ -12,6 +12,7 @@
 #include "quire/chunk_types.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -22,6 +23,7 @@ namespace quire::kv {
 struct Part {
   const Chunk* chunk = nullptr;      // as long as what found it says
   VariantKey key;                    // of the KV that the mode asks for
+  FormatId format;                   // of that KV: the chunk's
   std::optional<SegmentId> segment;  // there already
   std::int32_t position = 0;         // of its first token
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -33,11 +34,14 @@ class Segments {
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
   // Makes a segment whose KV the caller stores into its blocks, after Ledger::take_copies and
   // before any use. `stored_from` is the position that the key of its first token is rotated to.
-  // Fails with kInvalidArgument for no tokens, and with kOutOfBlocks.
-  [[nodiscard]] Result<SegmentId> reserve(std::vector<TokenId> tokens,
-                                          std::int32_t stored_from = 0);
+  // The blocks have this format, and a last one that is not full has the format that this one opens
+  // as. Other formats than the pool's own borrow slabs where they have no free block. Fails with
+  // kInvalidArgument for no tokens or an unknown format, and with kOutOfBlocks.
+  [[nodiscard]] Result<SegmentId> reserve(std::vector<TokenId> tokens, std::int32_t stored_from = 0,
+                                          FormatId format = {});
   // Makes a segment with the same tokens in which the KV of `tokens` (ascending indices) may be
-  // written once more. Blocks that hold one of them are copies of its own; the others are shared.
+  // written once more. Blocks that hold one of them are copies of its own, in their formats; the
+  // others are shared.
   // Fails with kNotFound, kInvalidArgument for an index outside, or kOutOfBlocks, and changes
   // nothing then.
   [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
@@ -54,6 +58,8 @@ class Segments {
   [[nodiscard]] const Segment* find(SegmentId id) const;
   // Returns the number of blocks that a segment covers; 0 if unknown.
   [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
+  // Returns the bytes of these blocks; 0 if unknown.
+  [[nodiscard]] std::int64_t num_bytes(SegmentId id) const;
 
   // Opens a sequence behind these segments at these positions. It shares them; its own tokens are
   // those of `tail` and appended ones. Its blocks are never published, since their KV does not
