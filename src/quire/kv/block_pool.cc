@@ -41,6 +41,9 @@ BlockPool::BlockPool(std::int32_t num_blocks, FormatId format)
       free_bits_(word_of(num_blocks + kWordBits - 1)),
       num_withheld_(num_blocks),
       format_(format) {
+  for (BlockUse& use : uses_) {
+    use.generation = std::uint32_t{format.value} << BlockRef::kCountBits;
+  }
   taken_.reserve(static_cast<std::size_t>(num_blocks));
   extents_.reserve((static_cast<std::size_t>(num_blocks) / 2) + 1);
 }
@@ -132,7 +135,7 @@ void BlockPool::take(Extent extent) {
     BlockUse& use = uses_[static_cast<std::size_t>(i)];
     use.references = 1;
     free_bits_[word_of(i)] &= ~bit_of(i);
-    taken_.push_back({BlockId{i}, use.generation, format_});
+    taken_.push_back({BlockId{i}, use.generation});
   }
   num_free_ -= extent.length;
 }
@@ -148,14 +151,15 @@ bool BlockPool::release(BlockRef block) {
   if (--use.references > 0) {
     return false;
   }
-  ++use.generation;
+  constexpr std::uint32_t kCount = (std::uint32_t{1} << BlockRef::kCountBits) - 1;
+  use.generation = (use.generation & ~kCount) | ((use.generation + 1) & kCount);
   free_bits_[word_of(block.id.value)] |= bit_of(block.id.value);
   ++num_free_;
   return true;
 }
 
 bool BlockPool::is_current(BlockRef block) const {
-  if (block.id.value < 0 || block.id.value >= num_blocks() || block.format != format_) {
+  if (block.id.value < 0 || block.id.value >= num_blocks()) {
     return false;
   }
   const BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
@@ -163,9 +167,7 @@ bool BlockPool::is_current(BlockRef block) const {
 }
 
 BlockRef BlockPool::current(BlockId id) const {
-  return {.id = id,
-          .generation = uses_[static_cast<std::size_t>(id.value)].generation,
-          .format = format_};
+  return {.id = id, .generation = uses_[static_cast<std::size_t>(id.value)].generation};
 }
 
 std::int32_t BlockPool::references(BlockId id) const {

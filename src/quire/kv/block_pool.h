@@ -15,13 +15,18 @@
 namespace quire::kv {
 
 // A block as it was when it was handed out. The generation changes whenever the block becomes free.
-// So a handle that outlived its reference is noticed and never means another tenant's block.
+// So a handle that outlived its reference is noticed and never means another tenant's block. Its
+// upper bits are the format.
 struct BlockRef {
+  static constexpr int kCountBits = 29;  // below the format
   BlockId id;
   std::uint32_t generation = 0;
-  FormatId format;
+  [[nodiscard]] FormatId format() const {
+    return {static_cast<std::uint8_t>(generation >> kCountBits)};
+  }
   friend bool operator==(BlockRef, BlockRef) = default;
 };
+static_assert(kMaxFormats <= 1U << (32 - BlockRef::kCountBits));
 
 class BlockPool {
  public:

@@ -147,10 +147,14 @@ TEST(BlockPool, BlocksOfAnotherFormatAreWithheldAtFirstAndNamedByIt) {
   EXPECT_EQ(pool.num_free(), 0);
   pool.offer(BlockId{3}, 4);
   const BlockRef block = pool.acquire(2, kNothing).front();
-  EXPECT_EQ(block, (BlockRef{.id = {3}, .generation = 0, .format = kOther}));
+  EXPECT_EQ(block.id.value, 3);
+  EXPECT_EQ(block.format(), kOther);
   EXPECT_TRUE(pool.is_current(block));
   EXPECT_FALSE(pool.is_current({.id = {3}, .generation = 0})) << "of the pool's own format";
   EXPECT_EQ(pool.current(BlockId{3}), block);
+  EXPECT_TRUE(pool.release(block));
+  EXPECT_FALSE(pool.is_current(block));
+  EXPECT_EQ(pool.current(BlockId{3}).format(), kOther);
   EXPECT_TRUE(pool.check().ok());
 }
 

@@ -55,10 +55,10 @@ class BlockTable {
   // Return the format of the blocks but the last, and of the last one; the pool's own when there is
   // none. A table of one block has that block's format.
   [[nodiscard]] FormatId format() const {
-    return refs_.empty() ? kOwnFormat : refs_.front().format;
+    return refs_.empty() ? kOwnFormat : refs_.front().format();
   }
   [[nodiscard]] FormatId last_format() const {
-    return refs_.empty() ? kOwnFormat : refs_.back().format;
+    return refs_.empty() ? kOwnFormat : refs_.back().format();
   }
   // Returns the bytes of its blocks. Precondition: none was given up.
   [[nodiscard]] std::int64_t num_bytes() const;

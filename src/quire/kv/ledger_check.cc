@@ -54,7 +54,7 @@ class Checker {
     }
     const BlockTable& blocks = segment.blocks();
     const bool one = std::ranges::all_of(blocks.live().first(blocks.live().size() - 1),
-                                         [&](BlockRef b) { return b.format == blocks.format(); });
+                                         [&](BlockRef b) { return b.format() == blocks.format(); });
     if (!one) {
       return broken("L11", "a segment of ", blocks.size(), " blocks has several formats");
     }
@@ -67,7 +67,7 @@ class Checker {
     }
     const OpenRun& open = sequence.open();
     if (std::ranges::any_of(open.blocks.live(),
-                            [](BlockRef block) { return block.format != kOwnFormat; })) {
+                            [](BlockRef block) { return block.format() != kOwnFormat; })) {
       return broken("L11", "an open run has another format than the pool's own");
     }
     QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true));
@@ -130,11 +130,11 @@ class Checker {
         }
         continue;
       }
-      if (!shared_.pool(block.format).is_current(block) ||
+      if (!shared_.pool(block.format()).is_current(block) ||
           table.ids()[static_cast<std::size_t>(i)] != block.id) {
         return broken("L3", "a run holds a stale handle of block ", block.id.value);
       }
-      BlockUse& use = uses_[block.format.value][static_cast<std::size_t>(block.id.value)];
+      BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
       const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens);
       ++use.users;
       use.open_runs += open ? 1 : 0;

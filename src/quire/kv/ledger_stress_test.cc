@@ -441,7 +441,7 @@ class LedgerStress {
 
   void write(const Segment& segment, std::int32_t token, Value value) {
     const BlockRef block = segment.blocks().ref(token / config_.block_tokens);
-    std::ranges::fill(slot(block.format, block.id, token % config_.block_tokens), value);
+    std::ranges::fill(slot(block.format(), block.id, token % config_.block_tokens), value);
   }
 
   void compose() {

@@ -163,10 +163,10 @@ std::span<const BlockRef> LentSlabs::acquire(FormatId format, std::int32_t count
 }
 
 void LentSlabs::release(BlockRef block, BlockPool& own) {
-  if (!pool_of(block.format).release(block)) {
+  if (!pool_of(block.format()).release(block)) {
     return;
   }
-  const SlabRange slabs = touched_by(block.format, block.id.value);
+  const SlabRange slabs = touched_by(block.format(), block.id.value);
   for (std::int32_t slab = slabs.first; slab <= slabs.last; ++slab) {
     if (--used_[static_cast<std::size_t>(slab)] == 0) {
       take_back(slab, own);

@@ -70,7 +70,7 @@ class LentSlabs {
   // Precondition: pool(format) has so many. Valid until the next call.
   [[nodiscard]] std::span<const BlockRef> acquire(FormatId format, std::int32_t count,
                                                   BlockPool& own);
-  void retain(BlockRef block) { pool_of(block.format).retain(block); }
+  void retain(BlockRef block) { pool_of(block.format()).retain(block); }
   // Drops a reference. Gives slabs that have no used block any more back to `own`.
   void release(BlockRef block, BlockPool& own);
 

@@ -166,7 +166,7 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
   SharedBlocks& shared = state_->shared;
   BlockCounts needed;
   for (const std::int32_t block : touched) {
-    ++needed[base.blocks().ref(block).format];
+    ++needed[base.blocks().ref(block).format()];
   }
   QUIRE_TRY_STATUS(check_room(shared, needed, "recomputing tokens of a segment"));
   // Copies are ordered last: what is refused memory before has ordered none.
@@ -194,7 +194,7 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
     shared.order_copy({.from = base.blocks().ref(touched[i]).id,
                        .to = fresh[i].id,
                        .tokens = std::min(block_tokens, base.num_tokens() - first),
-                       .format = fresh[i].format});
+                       .format = fresh[i].format()});
   }
   return derived;
 }

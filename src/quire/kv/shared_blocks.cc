@@ -197,8 +197,8 @@ std::optional<SharedBlocks::Extent> SharedBlocks::cheapest_extent(std::int32_t c
   std::int32_t length = 0;
   std::int32_t moves = 0;
   for (std::int32_t id = 0; id < pool_.num_blocks(); ++id) {
-    const bool free = pool_.is_free(BlockId{id});
-    if (!free && !is_cached({id})) {
+    const bool free = pool_.references({id}) == 0;
+    if (free ? !pool_.is_free(BlockId{id}) : !is_cached({id})) {
       length = moves = 0;
       continue;
     }
@@ -233,7 +233,7 @@ void SharedBlocks::move(BlockRef from, BlockRef to) {
 }
 
 void SharedBlocks::retain(BlockRef block) {
-  if (block.format != kOwnFormat) {
+  if (block.format() != kOwnFormat) {
     return lent_.retain(block);
   }
   if (config_.prefix_cache && index_.is_unused(block)) {
@@ -248,7 +248,7 @@ void SharedBlocks::adopt(BlockRef block, SessionRef session) {
 }
 
 void SharedBlocks::release(BlockRef block) {
-  if (block.format != kOwnFormat) {
+  if (block.format() != kOwnFormat) {
     return lent_.release(block, pool_);
   }
   const bool freed = pool_.release(block);
@@ -258,8 +258,9 @@ void SharedBlocks::release(BlockRef block) {
 }
 
 std::int32_t SharedBlocks::num_users(BlockRef block) const {
-  const bool indexed = block.format == kOwnFormat && config_.prefix_cache && index_.contains(block);
-  return pool(block.format).references(block.id) - (indexed ? 1 : 0);
+  const bool indexed =
+      block.format() == kOwnFormat && config_.prefix_cache && index_.contains(block);
+  return pool(block.format()).references(block.id) - (indexed ? 1 : 0);
 }
 
 BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
@@ -277,7 +278,7 @@ void SharedBlocks::forget(std::span<const BlockRef> path) {
     return;
   }
   for (auto block = path.rbegin(); block != path.rend(); ++block) {
-    if (block->format != kOwnFormat || !index_.contains(*block)) {
+    if (block->format() != kOwnFormat || !index_.contains(*block)) {
       continue;  // the last one, which is not full
     }
     if (!index_.forget(*block)) {

@@ -37,8 +37,8 @@ class SharedBlocks {
   [[nodiscard]] const LentSlabs& lent() const { return lent_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
 
-  // Free plus cached: what acquire can hand out. Of another format than the pool's own with all
-  // slabs that can be lent to it.
+  // Free plus cached: what acquire can hand out. Counts all slabs that can be lent to another
+  // format than the pool's own.
   [[nodiscard]] std::int32_t num_available(FormatId format = {}) const;
   // Returns what is lacking for so many blocks of each format at once.
   [[nodiscard]] BlockCounts lacking(const BlockCounts& wanted) const;
@@ -86,7 +86,7 @@ class SharedBlocks {
   // Returns whether somebody else (the index counts) holds the block too, so that it may not be
   // written.
   [[nodiscard]] bool is_shared(BlockRef block) const {
-    return pool(block.format).references(block.id) > 1;
+    return pool(block.format()).references(block.id) > 1;
   }
   // Holders but the index.
   [[nodiscard]] std::int32_t num_users(BlockRef block) const;
