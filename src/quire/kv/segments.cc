@@ -36,7 +36,7 @@ Status check_position(std::int32_t position, std::int64_t num_tokens, std::strin
                         "; give 0 to ", kMaxPosition - num_tokens)};
 }
 
-// The first `num_tokens` tokens of a segment, which share its blocks.
+// Returns the first `num_tokens` tokens of a segment as a segment that shares its blocks.
 Result<std::shared_ptr<const Segment>> first_part(const LedgerConfig& config,
                                                   const std::shared_ptr<const Segment>& segment,
                                                   std::int32_t num_tokens) {
