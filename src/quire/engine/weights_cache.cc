@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kSampleBytes = 4096;  // of each tensor
+constexpr std::size_t kSampleBytes = 4096;  // bytes of each tensor that are hashed
 
 std::string absolute_path(const fs::path& path) {
   std::error_code failure;
