@@ -158,7 +158,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
               core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes};
 }
 
-// The store comes first: what cannot be changed there is not changed.
+// Updates a known chunk, in the store first: a change that the store refuses is not made.
 Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::string& salt,
                                              const ChunkUpdate& update) {
   QUIRE_TRY_STATUS(library_.adopt(id, salt));
