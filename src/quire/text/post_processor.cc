@@ -75,7 +75,7 @@ Result<PostTemplate> template_processing(base::JsonView section, const Vocabular
   return pattern;
 }
 
-// "cls" and "sep" are pairs of token and id.
+// Reads "cls" and "sep", which are pairs of token and id.
 Result<PostTemplate> cls_and_sep(base::JsonView section, const Vocabulary& vocabulary) {
   PostTemplate pattern(3);
   for (const auto& [key, place] : {std::pair("cls", 0), std::pair("sep", 2)}) {
