@@ -77,7 +77,7 @@ bool append(const Lines& lines, const std::string& path) {
   if (file == nullptr) {
     return false;
   }
-  // Where the file is not empty, no line that says what it is.
+  // A file that is not empty gets no line that says what it is.
   std::fseek(file, 0, SEEK_END);
   HistEvent event;
   const bool written = history(lines.get(), &event, H_SAVE_FP, file) >= 0 && std::ferror(file) == 0;

@@ -59,7 +59,7 @@ void append_number(double number, std::string& out) {
   out += written.find_first_of(".e") == std::string_view::npos ? ".0" : "";
 }
 
-// Boost.JSON would write 0.0 as 0E0.
+// Appends JSON, since Boost.JSON would write 0.0 as 0E0.
 void append_json(const json::value& value, std::string& out) {
   char separator = 0;
   const auto next = [&](char begin) { out += std::exchange(separator, ',') == 0 ? begin : ','; };
