@@ -16,8 +16,8 @@ namespace quire::attention {
 
 // Tiles of kTokenTile tokens that an item of many columns takes beside its own, in lists.
 inline constexpr std::int64_t kItemTiles = kItemTokens / kTokenTile;
-inline constexpr std::int64_t kLeastTiles =
-    2;  // fewest tiles of an item that begins in the middle of a list
+// Fewest tiles of an item that begins in the middle of a list.
+inline constexpr std::int64_t kLeastTiles = 2;
 
 struct ListPiece {
   std::size_t tile = 0;

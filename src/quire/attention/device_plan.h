@@ -40,8 +40,8 @@ struct DevicePlan {
     std::int32_t query = 0;          // index into `query_rows`: which rotated query
     std::int32_t visible_begin = 0;  // tokens of the run that it sees
     std::int32_t visible_end = 0;
-    std::int32_t partial =
-        0;  // index of its partial; where nothing is merged ~row of the batch, to be written whole
+    // Index of its partial; where nothing is merged ~row of the batch, to be written whole.
+    std::int32_t partial = 0;
     std::int32_t row = 0;  // row of the batch
   };
   // The partials of one row of the batch: [first, first + count).

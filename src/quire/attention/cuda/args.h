@@ -21,8 +21,8 @@ struct DeviceKV {
   std::int32_t block_tokens = 0;
   std::int32_t block_shift = -1;  // its logarithm where it is a power of two: no division then
   std::int32_t head_dim = 0;      // stored: a multiple of 32
-  tensor::DType dtype =
-      tensor::DType::kBFloat16;  // kBFloat16 or kFloat16, for queries and results too
+  // Type of KV, queries and results: kBFloat16 or kFloat16.
+  tensor::DType dtype = tensor::DType::kBFloat16;
 };
 
 // Returns the DeviceKV::block_shift of a block size.

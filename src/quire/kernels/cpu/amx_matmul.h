@@ -70,8 +70,9 @@ struct DepthRange {
   int steps = 0;
   const std::byte* prefetch = nullptr;  // bytes wanted later: `prefetch_lines` cache lines per step
   int prefetch_lines = 0;
-  Sums next =
-      {};  // of the 32 rows that follow: asked for, because stores to absent lines hold up loads
+  // Sums of the 32 rows that follow. They are asked for, because stores to absent lines hold up
+  // loads.
+  Sums next = {};
 };
 
 inline void ask_for_sums(const Sums& sums, int row) {

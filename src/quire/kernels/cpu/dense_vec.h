@@ -82,8 +82,8 @@ constexpr int column_offset(int column) {
 // Operands of one register tile.
 struct DenseTile {
   const std::byte* w = nullptr;  // weights of the first column and step
-  const std::byte* x =
-      nullptr;  // of the first row and step: [steps][block_rows][kDepthParts] words
+  // Values of the first row and step: [steps][block_rows][kDepthParts] words.
+  const std::byte* x = nullptr;
   int block_rows = 0;
   int steps = 0;
   bool resume = false;  // start from the sums in `out`
@@ -207,7 +207,7 @@ struct StepRange {
 struct RowBlock {
   const std::byte* values = nullptr;
   int rows = 0;
-  float* out = nullptr;  // of the panel's first column
+  float* out = nullptr;  // output of the panel's first column
 };
 
 // Multiplies one block of rows by one panel, N registers of columns at a time. `w` is at the

@@ -28,8 +28,8 @@ struct MatmulTask {
   int rows = 0;                   // 1..kMaxTaskRows; 16 per block, the last block may hold fewer
   float* out = nullptr;           // element (first row, first column) of the output
   std::ptrdiff_t out_stride = 0;  // floats between rows
-  std::byte* scratch =
-      nullptr;  // kScratchBytesPerStep * steps bytes of the calling thread, 64-byte aligned
+  // Scratch of the calling thread: kScratchBytesPerStep * steps bytes, 64-byte aligned.
+  std::byte* scratch = nullptr;
 };
 inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
 // A panel as bytes, with fp32 scales and minimums.

@@ -111,8 +111,8 @@ struct QuantTile {
   const float* scales = nullptr;   // [steps][block_rows]
   const std::int32_t* offsets = nullptr;
   int block_rows = 0;
-  const std::byte* multiples =
-      nullptr;          // multiples of the first step's scales; null: scales are multiplied
+  // Multiples of the first step's scales; null: scales are multiplied.
+  const std::byte* multiples = nullptr;
   bool resume = false;  // start from the sums in `out`
   float* out = nullptr;
   std::ptrdiff_t out_stride = 0;
