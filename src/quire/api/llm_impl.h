@@ -24,8 +24,8 @@ struct LLM::Impl {
   const engine::HomeProcess home;
   mutable std::mutex mutex;
   std::shared_ptr<runtime::Runtime> runtime;  // null once closed
-  std::atomic<std::uint64_t> last_mark =
-      0;  // last mark of all its sequences: a number is one moment of one
+  // Last mark of all its sequences: a number is one moment of one.
+  std::atomic<std::uint64_t> last_mark = 0;
 
   // Returns the runtime, which stays until the last call has returned. Returns kClosed when the LLM
   // is closed, and in a forked child before it takes a mutex.

@@ -259,8 +259,8 @@ std::string without_constants(std::string_view text) {
       continue;
     }
     in_string = in_string != (text[i] == '"');
-    const std::size_t taken =
-        in_string && text[i] == '\\' ? 2 : 1;  // an escaped character ends nothing
+    // An escaped character ends nothing.
+    const std::size_t taken = in_string && text[i] == '\\' ? 2 : 1;
     out += text.substr(i, taken);
     i += taken;
   }

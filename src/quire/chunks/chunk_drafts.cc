@@ -104,7 +104,7 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
 
 Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) const {
   if (const std::string* text = draft.text()) {
-    draft.chunk.content = *text;  // not before: most texts are there already
+    draft.chunk.content = *text;  // copied only now: most texts are there already
   }
   if (draft.chunk.tokens == nullptr) {
     base::WorkMeter meter(text::kWorkOfCall, interrupted);

@@ -31,8 +31,8 @@ struct PendingPrefill {
   std::shared_ptr<engine::Channel> channel;
   std::shared_ptr<int> waiters;  // calls that want it; engine thread
 };
-using StartedPrefills =
-    std::map<kv::VariantName, PendingPrefill>;  // prefills that one call has started
+// Prefills that one call has started.
+using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;
 
 class ChunkPrefills {
  public:

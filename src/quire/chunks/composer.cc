@@ -272,7 +272,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   }
   const std::int64_t lacks = core_.lacking(needed);
   if (variants.empty() && lacks > 0) {
-    return core_.registry.room().pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
+    return core_.registry.room().pool_has_no_room(lacks);  // error of a prompt: it evicts no chunk
   }
   std::map<std::string, std::vector<kv::VariantName>> by_salt;
   for (const kv::VariantName& name : variants) {
@@ -408,8 +408,7 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
                                  plain && !run.counted ? &core_.ledger().segments() : nullptr);
   if (plain) {
     request.prompt = composition.joined();
-    if (run.kind ==
-        engine::RequestKind::kForwardAll) {  // logits of the query; cached rows have none
+    if (run.kind == engine::RequestKind::kForwardAll) {  // cached rows would have no logits
       request.reuse = false;
       request.first_logit = static_cast<std::int32_t>(std::ssize(request.prompt) -
                                                       std::ssize(*composition.query.chunk->tokens));

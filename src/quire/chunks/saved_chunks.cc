@@ -195,7 +195,7 @@ Status SavedChunks::put_variant(const std::string& id, const std::string& tenant
   }
   QUIRE_TRY(const kv_store::ObjectRange part, write_object(object, segment, tiers));
   std::optional<kv_store::StoreEntry> entry =
-      find_entry(id, tenant);  // what others have added meanwhile too
+      find_entry(id, tenant);  // has what others have added meanwhile, too
   if (!entry || std::ranges::find(entry->parts, part) != entry->parts.end()) {
     return {};
   }

@@ -163,7 +163,7 @@ Status Context::write_once(runtime::Runtime& runtime, Item& item) {
 // Writes what the store keeps of a retention. Priorities are for this context only.
 Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  if (store->read_only()) {  // which need not be told what it says already
+  if (store->read_only()) {  // nothing need be written that the store has already
     QUIRE_TRY(const kv_store::StoreEntry entry, store->entries().get(id, options_.salt));
     if (entry.pinned == retention.pinned && entry.ttl_ms == ttl_ms(retention)) {
       return {};

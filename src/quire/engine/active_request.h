@@ -56,8 +56,8 @@ struct NewRequest {
   RequestKind kind = RequestKind::kGenerate;
   std::vector<TokenId> prompt;
   SamplingParams params;
-  std::int32_t first_logit =
-      0;  // first row of kForwardAll with logits; rows before it are computed without
+  // First row of kForwardAll with logits; rows before it are computed without.
+  std::int32_t first_logit = 0;
   bool reuse = true;
   std::string session;  // session of the request, for SessionService; empty: none
   std::string salt;     // its tenant: of its session, and of the cached prefixes that a prompt

@@ -53,7 +53,7 @@ Status read_ids(const GgufFile& file, VocabSpec& spec) {
       return {ErrorCode::kCorrupt, base::str_cat(full_key(name), " is ", id, ", but there are ",
                                                  spec.tokens.size(), " tokens")};
     }
-    spec.*field = is_there ? static_cast<TokenId>(id) : TokenId{-1};  // as absent otherwise
+    spec.*field = is_there ? static_cast<TokenId>(id) : TokenId{-1};  // -1: absent
   }
   return {};
 }

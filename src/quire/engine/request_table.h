@@ -74,8 +74,8 @@ class RequestTable {
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   std::uint64_t next_request_ = 1;
-  std::uint64_t next_draw_ =
-      1;  // number of the next draw, of a seed for a request that brings none
+  // Number of the next draw, of a seed for a request that brings none.
+  std::uint64_t next_draw_ = 1;
 };
 
 }  // namespace quire::engine

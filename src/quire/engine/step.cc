@@ -133,7 +133,7 @@ sampling::SampledToken chosen_token(Step& step, std::size_t row,
 // Books the run's KV and its token.
 void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   if (step.now.requests[index] == nullptr) {
-    return;  // it has ended with the step before
+    return;  // the request has ended with the step before
   }
   ActiveRequest& active = *step.now.requests[index];
   if (const Status loaded = check_loaded(step, run); !loaded.ok()) {

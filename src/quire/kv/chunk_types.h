@@ -93,7 +93,7 @@ enum class Removal : std::uint8_t {
   kUnused,
 };
 
-struct RegistryCounts {  // of one tenant
+struct RegistryCounts {  // counts of one tenant
   std::int64_t hits = 0, misses = 0, evictions = 0;
   std::int32_t blocks = 0;  // held and set aside
 };

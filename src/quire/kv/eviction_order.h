@@ -62,7 +62,7 @@ class EvictionOrder {
   void add(std::int32_t block, SessionRef session);
   void use(std::int32_t block, SessionRef session);
   void release(std::int32_t block);  // used until now
-  void allow(std::int32_t block);    // it may go
+  void allow(std::int32_t block);    // the block may be evicted
   void forbid(std::int32_t block);
   // Says that the KV of `block` lies in block `to` from now on. The order must not know `to` yet.
   void move(std::int32_t block, std::int32_t to);
@@ -111,8 +111,8 @@ class EvictionOrder {
   // The rank of a block, by what was known when it was ranked. Time makes it stale in one direction
   // only: the block may be worth more than this says, or its first claim has ended.
   struct Rank {
-    TimePoint ends =
-        TimePoint::max();  // end of the first claim that ends; once it has passed, of the last
+    // End of the first claim that ends; once it has passed, of the last.
+    TimePoint ends = TimePoint::max();
     std::int32_t priority = 0;
     TimePoint due;
     bool expected = false;  // a session says so

@@ -172,7 +172,7 @@ bool Segments::forget(SegmentId id) {
   try {
     blocks.assign(live.begin() + static_cast<std::ptrdiff_t>(own), live.end());
   } catch (const std::bad_alloc&) {
-    return true;  // as drop(): what is cached goes when its turn comes
+    return true;  // as in drop(), cached blocks are evicted when their turn comes
   }
   found.mapped() = nullptr;
   state_->shared.forget(blocks);

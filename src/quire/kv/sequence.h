@@ -105,7 +105,7 @@ class Sequence {
   std::vector<SealedRun> sealed_;
   OpenRun open_;
   std::int32_t room_ = 0;
-  std::int32_t found_blocks_ = 0;  // as Segment::found_blocks
+  std::int32_t found_blocks_ = 0;  // value of Segment::found_blocks
   bool adopts_ = false;
   bool composed_ = false;
   SessionRef session_;

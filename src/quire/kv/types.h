@@ -49,8 +49,8 @@ struct Retention {
 
 // A place in the order of eviction. The smaller standing goes first.
 struct Standing {
-  TimePoint ended =
-      TimePoint::min();  // time at which its last user was closed or the TTL ended; else max()
+  // Time at which its last user was closed or the TTL ended; else max().
+  TimePoint ended = TimePoint::min();
   std::int32_t priority = 0;
   double nearness = 0;  // minus the seconds until it is due
   friend auto operator<=>(const Standing&, const Standing&) = default;
@@ -148,8 +148,8 @@ struct LedgerCounts {
   std::int64_t evictions = 0;          // cached blocks freed to make room, with the next three
   std::int64_t evictions_closed = 0;   // evictions of blocks of a closed session
   std::int64_t evictions_expired = 0;  // evictions of blocks of a session whose TTL was over
-  std::int64_t evictions_later =
-      0;  // evictions of blocks of a session that was expected back later than others
+  // Evictions of blocks of a session that was expected back later than others.
+  std::int64_t evictions_later = 0;
   std::int64_t blocks_moved = 0;   // cached blocks that made way for others
   std::int32_t sessions = 0;       // open
   std::int64_t tokens_reused = 0;  // attached from the prefix index since the ledger was made

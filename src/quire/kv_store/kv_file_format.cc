@@ -35,8 +35,8 @@ using Magic = std::array<std::uint8_t, 8>;
 constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
-constexpr std::size_t kLostBytes =
-    4;  // bytes of a run's lost blocks, from kKVFileVersionWithLost on
+// Bytes of a run's lost blocks, from kKVFileVersionWithLost on.
+constexpr std::size_t kLostBytes = 4;
 
 // Codes of dtypes: 1, 2, ...
 constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat16,

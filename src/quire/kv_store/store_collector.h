@@ -30,8 +30,8 @@ struct GcReport {
   std::int64_t removed_temporaries = 0;  // removed files of writers that were killed
   std::int64_t removed_weights = 0;      // weights files that no start would use
   std::int64_t removed_weight_bytes = 0;
-  std::int64_t objects =
-      0;  // objects that are left; of a tenant's store, those that its entries name
+  // Objects that are left; of a tenant's store, those that its entries name.
+  std::int64_t objects = 0;
   std::int64_t bytes = 0;         // bytes of the objects that are left
   std::int64_t kept_objects = 0;  // objects left that no entry names, but a damaged index may
   std::string kept_why;           // why they were kept, and how to end that

@@ -15,8 +15,7 @@ namespace quire::kv_store {
 struct WeightsReport {
   enum class State : std::uint8_t {
     kOk,
-    kStale,  // of no use: a file of its model is gone from where it was or has changed, or another
-             // version has packed it
+    kStale,       // useless: its model is gone or has changed, or another version has packed it
     kDamaged,     // a start would pack anew and replace it
     kUnreadable,  // unreadable now, or for us
   };

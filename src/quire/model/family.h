@@ -61,10 +61,9 @@ struct Family {
   // Biases, norms and windows from config.json; the shape is already there.
   Status (*configure)(base::JsonView json, ModelConfig& config);
   bool partial_rotary = false;  // "partial_rotary_factor" is honoured
-  bool qk_norm =
-      false;  // true: GGUF files of it have norms of queries and keys, which they do not say
-  std::string_view yarn =
-      "yarn";  // what this family means by the rope type "yarn"; "su" is longrope or nothing
+  // True: GGUF files of it have norms of queries and keys, which they do not say.
+  bool qk_norm = false;
+  std::string_view yarn = "yarn";  // meaning of the rope type "yarn"; "su" is longrope or nothing
   TensorNames hf, gguf;
 };
 

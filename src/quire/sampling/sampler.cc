@@ -209,7 +209,7 @@ Result<std::span<const kernels::LogitChange>> Sampler::changes(const SampleConte
   }
   if (params.presence_penalty != 0 || params.frequency_penalty != 0) {
     for (const TokenId id : context.output) {
-      change_of(id).penalty += 1;  // how often it is there
+      change_of(id).penalty += 1;  // counts the occurrences of the id
     }
     for (kernels::LogitChange& change : changes_) {
       if (change.penalty > 0) {

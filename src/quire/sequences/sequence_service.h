@@ -97,13 +97,13 @@ class SequenceService {
   struct Generate {
     const SamplingParams* params = nullptr;
     bool streaming = false;
-    bool sampler_goes_on =
-        true;  // true: sampling goes on where the state's last tokens were sampled; false: anew
+    // True: sampling goes on where the state's last tokens were sampled; false: anew.
+    bool sampler_goes_on = true;
     RequestOptions options = {};
     const char* source = "sequence";     // name of the source, as the reuse is reported
     std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
-    engine::Clock::time_point submitted =
-        engine::Clock::now();  // submission of what the caller waits for
+    // Submission of what the caller waits for.
+    engine::Clock::time_point submitted = engine::Clock::now();
   };
   // Goes on from the state. On an error `done` may have been called or not.
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> generate(const StateRef& state,

@@ -96,7 +96,7 @@ Result<PostProcessor> PostProcessor::from_json(base::JsonView section,
   PostProcessor made;
   const auto add = [&](const TypedSection& each) -> Status {
     if (each.type == "ByteLevel") {
-      return {};  // it only moves offsets
+      return {};  // this type only moves offsets
     }
     const bool is_template = each.type == "TemplateProcessing";
     if (!is_template && each.type != "BertProcessing" && each.type != "RobertaProcessing") {

@@ -25,8 +25,8 @@ void append_lower(std::string& out, char32_t c);
 
 // Classifies characters as Python does, like the next functions.
 [[nodiscard]] bool is_python_space(char32_t c);       // str.isspace, and \s in regular expressions
-[[nodiscard]] bool is_python_line_break(char32_t c);  // where str.splitlines cuts
-[[nodiscard]] bool is_python_printable(char32_t c);   // what repr leaves unescaped
+[[nodiscard]] bool is_python_line_break(char32_t c);  // a place where str.splitlines cuts
+[[nodiscard]] bool is_python_printable(char32_t c);   // a character that repr leaves unescaped
 [[nodiscard]] bool is_python_word(char32_t c);        // \w in regular expressions
 // Tells whether a character has upper, lower or title case. Unlike in Python, no modifier letter
 // has.

@@ -48,7 +48,7 @@ class ModelFiles {
   // Returns the tensors whose element type is not decoded here. The packer refuses those that it
   // would need.
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
-  [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
+  [[nodiscard]] std::int64_t total_bytes() const;  // bytes of the data of tensors()
   [[nodiscard]] std::vector<ModelFile> files() const;
   // Returns kIo naming the first file that was cut while its tensors were read.
   [[nodiscard]] Status check_whole() const;

@@ -40,8 +40,8 @@ struct TensorInfo {
   Encoding encoding = Encoding::kF32;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
-  const TensorFile* file =
-      nullptr;               // file that is read instead of `bytes` where it is there; borrowed
+  // File that is read instead of `bytes` where it is there; borrowed.
+  const TensorFile* file = nullptr;
   std::uint64_t offset = 0;  // place of the first byte in that file
 
   [[nodiscard]] std::int64_t num_values() const;

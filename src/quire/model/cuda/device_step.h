@@ -135,7 +135,9 @@ class DeviceStep {
   [[nodiscard]] const std::int32_t* logit_rows() const { return get(logit_rows_); }
   [[nodiscard]] const kernels::Choice* choices() const { return get(choices_); }
   [[nodiscard]] const kernels::LogitChange* changes() const { return get(changes_); }
-  [[nodiscard]] const std::int32_t* blocks() const { return get(blocks_); }  // of all plans
+  [[nodiscard]] const std::int32_t* blocks() const {
+    return get(blocks_);
+  }  // block ids of all plans
   // Returns, per entry row, what each query sees of its entry's run.
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 

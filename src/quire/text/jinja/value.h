@@ -72,8 +72,8 @@ class Value {
   }
   [[nodiscard]] const Sequence* sequence() const { return pointee<std::shared_ptr<Sequence>>(); }
   [[nodiscard]] const Dict* dict() const { return pointee<std::shared_ptr<const Dict>>(); }
-  [[nodiscard]] std::optional<std::int64_t> as_integer() const;  // of bool too
-  [[nodiscard]] std::optional<double> as_number() const;         // of bool and int too
+  [[nodiscard]] std::optional<std::int64_t> as_integer() const;  // takes bool too
+  [[nodiscard]] std::optional<double> as_number() const;         // takes bool and int too
 
   [[nodiscard]] bool is_undefined() const { return get<Undefined>() != nullptr; }
   [[nodiscard]] bool is_none() const { return get<None>() != nullptr; }
