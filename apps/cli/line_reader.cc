@@ -217,14 +217,14 @@ struct LineReader::Editor {
         return 0;
       }
       if (byte == '\0') {
-        continue;  // what a terminal makes of a Ctrl-D typed before the editor had it
+        continue;  // a terminal makes this of a Ctrl-D typed before the editor had it
       }
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used == 1) {
         return 1;
       }
       if (used == static_cast<std::size_t>(-1)) {
-        state = {};  // not UTF-8: leave the byte out
+        state = {};  // no UTF-8: leave the byte out
       }
     }
   }

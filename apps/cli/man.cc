@@ -15,8 +15,8 @@
 namespace quire::cli {
 namespace {
 
-constexpr std::string_view kDate =
-    "2026-11-29";  // date of the last change to the text of this file
+// Date of the last change to the text of this file.
+constexpr std::string_view kDate = "2026-11-29";
 
 // Writes text so that roff shows it as it stands.
 std::string escaped(std::string_view text) {

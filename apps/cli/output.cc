@@ -159,7 +159,7 @@ Status print(std::string_view text) {
       text.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {
       pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-      poll(&output, 1, -1);  // what it says, the next write says too
+      poll(&output, 1, -1);  // the next write says what poll says
     } else if (errno != EINTR) {
       return {ErrorCode::kIo, std::string(kCannotPrint) + std::strerror(errno)};
     }
@@ -249,7 +249,7 @@ std::string summary(const GenerationOutput& output) {
                                    static_cast<long long>(output.usage.prompt_tokens),
                                    static_cast<long long>(output.usage.cached_tokens));
   const std::string prompt(line, static_cast<std::size_t>(length));
-  if (output.usage.completion_tokens == 0) {  // so there is no first token
+  if (output.usage.completion_tokens == 0) {  // there is no first token
     std::snprintf(line, sizeof line, "ended before the first token, after %.0f ms",
                   output.timing.total_seconds * 1e3);
   } else {

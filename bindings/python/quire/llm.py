@@ -558,7 +558,7 @@ class LLM(metaclass=habits.Named):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's, with its chat template."""
+        """The model's tokenizer, with its chat template."""
         return Tokenizer(self._handle.tokenizer())
 
     def remarks(self) -> list[str]:

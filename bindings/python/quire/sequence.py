@@ -44,7 +44,7 @@ class Blocks(collections.abc.Sequence):
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens of the blocks count."""
+        """Number of tokens of the blocks that count."""
         return self._handle.num_tokens
 
     def first(self, num_tokens: int) -> Blocks:
@@ -137,12 +137,12 @@ class VirtualSequence:
 
     @property
     def num_new_tokens(self) -> int:
-        """How many stand behind the existing blocks."""
+        """Number of tokens behind the existing blocks."""
         return len(self.token_ids)
 
     @property
     def num_tokens(self) -> int:
-        """Existing and new ones together."""
+        """Number of existing and new tokens together."""
         return self.existing_token_count + self.num_new_tokens
 
 
@@ -175,7 +175,7 @@ class Sequence:
 
     @property
     def tokens(self) -> list[int]:
-        """All of them, generated ones too."""
+        """All tokens of the sequence, generated ones too."""
         return self._handle.tokens
 
     def __len__(self) -> int:

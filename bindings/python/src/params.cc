@@ -102,7 +102,7 @@ nb::object get_field(const SamplingParams& params, const SamplingField& field) {
 void set_field(SamplingParams& params, const SamplingField& field, nb::handle value) {
   std::visit([&](auto member) { from_python(value, params.*member); }, field.member);
   if (std::string_view(field.name) == "top_k" && params.top_k == -1) {
-    params.top_k = 0;  // as vLLM writes "all"
+    params.top_k = 0;  // vLLM writes "all" so
   }
 }
 
