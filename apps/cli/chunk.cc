@@ -83,13 +83,13 @@ Status print_value(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : print(format_listing(value));
 }
 
-// For commands that say nothing in text.
+// Prints the result of a command as JSON. With the format of text it prints nothing.
 Status confirm(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : Status();
 }
 
-// Where commands are declared: the format of those that name none, what is to be done, and, of the
-// program's own, where the model stands.
+// The parent of commands: the format of those that name none, the action to take, and, for the
+// program's own commands, the model.
 struct CommandParent {
   CLI::App& app;
   Format format = Format::kText;
@@ -332,7 +332,7 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   ComputeProgress progress(session.llm.llm(), expected_tokens(session.llm, composed));
   auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
   if (!stream.ok()) {
-    if (composed.adds_query) {  // what is refused leaves nothing
+    if (composed.adds_query) {  // a refused request leaves nothing
       QUIRE_TRY([[maybe_unused]] const bool deleted,
                 session.llm.delete_chunk(composed.spec.query_chunk_id));
     }

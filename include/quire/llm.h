@@ -162,7 +162,7 @@ class QUIRE_API LLM {
                                            std::string_view variables_json = "{}",
                                            const RequestOptions& options = {});
 
-  // Answer a chat of typed messages: chat(to_json(messages), ...) and stream_chat(...) in one call.
+  // Answers a chat of typed messages, as chat(to_json(messages), ...) and stream_chat(...) do.
   // Errors: those of the calls above, and of to_json(messages).
   [[nodiscard]] Result<GenerationOutput> chat(std::span<const ChatMessage> messages,
                                               const SamplingParams& params = {},
@@ -308,7 +308,7 @@ class QUIRE_API LLM {
   void close();
 
   struct Impl;
-  // For the library itself. `closes`: destroying the LLM closes it.
+  // Wraps an LLM, for the library itself. With `closes`, destroying the LLM closes it.
   explicit LLM(std::shared_ptr<Impl> impl, bool closes = true);
   [[nodiscard]] const Impl& impl() const { return *impl_; }
   [[nodiscard]] const std::shared_ptr<Impl>& shared_impl() const { return impl_; }

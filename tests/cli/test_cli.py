@@ -33,7 +33,7 @@ def greedy(*arguments):
 
 class CommandLineTest(unittest.TestCase):
     def assert_refused(self, done, code, *parts):
-        """One `error: ` line on stderr that names the thing; nothing on stdout."""
+        """Asserts one `error: ` line on stderr that names the thing, and nothing on stdout."""
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, r"\Aerror: [^\n]+\n\Z")

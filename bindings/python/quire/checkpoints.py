@@ -83,7 +83,7 @@ class CheckpointManager:
     def save(
         self, sequences: Mapping[str, Sequence], only: Iterable[str] | None = None, name: str | None = None
     ) -> Checkpoint:
-        """`sequences` by name, all or those named in `only`; then what `keep` does not cover is forgotten.
+        """Saves `sequences` by name, all or those named in `only`. Then forgets what `keep` does not cover.
 
         Without a name it is called "checkpoint-<number>"; one of the same name is replaced.
         """
@@ -100,17 +100,19 @@ class CheckpointManager:
         return None if saved is None else Checkpoint(saved)
 
     def list(self) -> list[Checkpoint]:
-        """Newest first."""
+        """Lists the checkpoints, newest first."""
         return [Checkpoint(info) for info in self._handle.list()]
 
     def latest(self) -> Checkpoint:
-        """The newest that is whole, after all of it was read; ChunkNotFoundError when there is none."""
+        """Returns the newest checkpoint that is whole, after it has read all of it. ChunkNotFoundError when there is
+        none."""
         return Checkpoint(self._handle.latest())
 
     def load(
         self, name: str | None = None, only: Iterable[str] | None = None, *, wait: bool = True
     ) -> dict[str, Sequence]:
-        """All sequences of a checkpoint, or those named in `only`; without a name, of the newest that can be loaded.
+        """Loads all sequences of a checkpoint, or those named in `only`; without a name, of the newest that can be
+        loaded.
 
         `wait=False` returns at once and reads the KV in the background, as LLM.load_sequence does.
         """
@@ -118,7 +120,7 @@ class CheckpointManager:
         return {key: Sequence(handle) for key, handle in loaded.items()}
 
     def remove(self, name: str) -> bool:
-        """False when there was none of this name."""
+        """Removes a checkpoint. Returns False when there was none of this name."""
         return self._handle.remove(_name(name))
 
     def cleanup(self, keep: int) -> int:
@@ -141,7 +143,7 @@ def _name(name: Any) -> str:
 
 
 def _given(sequences: Any, only: Iterable[str] | None) -> tuple[list[str], list[_quire.Sequence]]:
-    """Names and handles of the sequences that are to be saved."""
+    """Returns the names and handles of the sequences that are to be saved."""
     if not isinstance(sequences, Mapping):
         raise TypeError("sequences are given by name: {name: sequence}")
     for name, sequence in sequences.items():

@@ -25,7 +25,7 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-using python::to_dict;  // of outputs.h, beside those below
+using python::to_dict;  // those of outputs.h, beside those below
 using python::to_list;
 
 ChunkType to_type(const std::string& name) {

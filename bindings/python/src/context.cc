@@ -95,7 +95,7 @@ class Listener {
     return {.on_text = [this](std::string_view text) { return hear(text); },
             .stop = [this] { return enough_; }};
   }
-  // The exception that the function has raised.
+  // Throws the exception that the function has raised, if any.
   void rethrow() const {
     if (error_ != nullptr) {
       std::rethrow_exception(error_);

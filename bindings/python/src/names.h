@@ -8,7 +8,7 @@
 
 namespace quire::python {
 
-// The enumerator called `name`; ValueError listing all names otherwise.
+// Returns the enumerator called `name`, or throws ValueError listing all names.
 template <class Enum>
 Enum by_name(const std::string& name, const char* what, const char* (*name_of)(Enum),
              std::initializer_list<Enum> all) {

@@ -123,7 +123,7 @@ def test_another_model_or_format_is_refused(llm, tmp_path, options):
 
 
 def outcome(llm, path):
-    """The next ids, or None where the file was refused; what is loaded must be whole."""
+    """Returns the next ids, or None where the file was refused. A loaded sequence must be whole."""
     try:
         loaded = llm.load_sequence(path)
     except REFUSED:

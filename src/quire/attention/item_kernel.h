@@ -24,7 +24,7 @@ struct QueryRows {
   std::ptrdiff_t stride = 0;
   int head_dim = 0;
   int padded_dim = 0;
-  float scale = 0;  // of scores that are exponents of 2
+  float scale = 0;  // factor that makes scores exponents of 2
 };
 
 // Brings query rows into tiles, each rotated for the entry of its item.
@@ -70,7 +70,7 @@ class ItemKernel {
   [[nodiscard]] static std::size_t piece_bytes(const tensor::PagedKVView& view);
 
  private:
-  // Where queries of an item's rows are put, one after the other, and what they see.
+  // The place for queries of an item's rows, one after the other, and the tokens that they see.
   struct ItemRows {
     std::byte* queries = nullptr;
     TokenRange* visible = nullptr;

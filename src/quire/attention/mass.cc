@@ -18,7 +18,7 @@
 namespace quire::attention {
 namespace {
 
-// The queries of an entry, rotated for it: [rows, heads, head_dim].
+// Returns the queries of an entry, rotated for it: [rows, heads, head_dim].
 std::vector<float> rotated_queries(const kernels::KernelContext& context, const MassParams& p,
                                    std::size_t entry) {
   const std::span<const EntryRow> rows = p.entries[entry].rows;

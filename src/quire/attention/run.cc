@@ -118,7 +118,7 @@ class WaveRunner {
   }
 
  private:
-  // Items of chains [first, first + count).
+  // Returns the items of chains [first, first + count).
   [[nodiscard]] std::span<const WorkItem> items_of(std::int32_t first, std::int32_t count) const {
     const auto chains =
         std::span(inputs_.plan.chains)

@@ -35,13 +35,13 @@ using kernels::reference::relative_l2;
 using kernels::reference::within;
 using tensor::DType;
 
-constexpr int kHeadDim = 72;    // of which 56 elements rotate
-constexpr int kPaddedDim = 96;  // as stored
+constexpr int kHeadDim = 72;    // head size, of which 56 elements rotate
+constexpr int kPaddedDim = 96;  // stored head size
 constexpr int kHalf = 28;
 constexpr int kTokens = 300;  // two pieces
 constexpr int kBlockTokens = 32;
 constexpr int kBlocks = 10;
-constexpr float kScale = 0.577f;  // of queries, so that scores are exponents of 2
+constexpr float kScale = 0.577f;  // scale of queries, so that scores are exponents of 2
 
 // Tokens that the rows of the tile see: all, from inside and to inside of units and pieces,
 // nothing.
@@ -70,7 +70,8 @@ int query_bytes(const KernelTable& table, DType dtype) {
   return dtype == DType::kBFloat16 && table.bf16_queries ? 2 : 4;
 }
 
-// Element d of a row of the tile: chunks of 64 bytes of all rows, one after the other.
+// Returns element d of a row of the tile. The tile has chunks of 64 bytes of all rows, one after
+// the other.
 float query_at(const CheckedTile& tile, int row, int d, int bytes) {
   const int per_chunk = kChunkWords * 4 / bytes;
   const std::byte* chunk =
@@ -203,7 +204,7 @@ Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, i
     for (int d = 0; d < kPaddedDim; ++d) {
       score += double{query_at(tile, row, d, query_bytes)} * double{k[static_cast<std::size_t>(d)]};
     }
-    const double p = std::exp2(score);  // of numbers that are not large
+    const double p = std::exp2(score);  // no overflow: scores are not large
     sum += p;
     for (std::size_t d = 0; d < kPaddedDim; ++d) {
       answer.values[d] += p * double{v[d]};
@@ -238,7 +239,7 @@ Status test_attend(const KernelTable& table, DType dtype) {
   const StoredRun run(kernels::kernels_for(table.isa), dtype);
   CheckedTile tile;
   QUIRE_TRY_STATUS(load_queries(table, dtype, kWholeQueries, tile));
-  QUIRE_TRY_STATUS(load_queries(table, dtype, kOddQueries, tile));  // what is attended with
+  QUIRE_TRY_STATUS(load_queries(table, dtype, kOddQueries, tile));  // queries that attention takes
   device::AlignedBuffer<std::byte> scratch;
   scratch.require(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
   (fp32 ? table.attend_fp32
@@ -265,7 +266,7 @@ Status test_attend(const KernelTable& table, DType dtype) {
   return {};
 }
 
-// Row 1 of the state and row 2 of the piece have seen nothing.
+// Checks merging. Row 1 of the state and row 2 of the piece have seen nothing.
 Status test_merge(const KernelTable& table) {
   CheckedTile state, piece;
   for (auto& [tile, seed] : {std::pair{&state, 4}, std::pair{&piece, 5}}) {

@@ -10,10 +10,10 @@ namespace quire::attention {
 
 struct KernelTable;  // cpu/kernel_table.h
 
-// Largest ||kernel - double|| / ||double|| of a row's output, and error of its lse, over KV of this
-// type. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging out), and
-// an lse shows what their sum is off by before that (9e-5). fp32: sums of up to some thousand
-// products.
+// Returns the largest ||kernel - double|| / ||double|| of a row's output, and error of its lse,
+// over KV of this type. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging
+// out), and an lse shows what their sum is off by before that (9e-5). fp32: sums of up to some
+// thousand products.
 [[nodiscard]] constexpr double tolerance(tensor::DType dtype) {
   return dtype == tensor::DType::kFloat32 ? 2e-6 : 6e-3;
 }
@@ -21,7 +21,7 @@ struct KernelTable;  // cpu/kernel_table.h
   return dtype == tensor::DType::kFloat32 ? 4e-6 : 1.5e-4;
 }
 
-// Ok, or kDevice naming the kernel, the error and its bound. Precondition:
+// Returns Ok, or kDevice naming the kernel, the error and its bound. Precondition:
 // device::isa_supported(isa) and, as keys are stored by them, kernels::self_test(isa). A few
 // milliseconds. Any thread. Throws std::bad_alloc.
 [[nodiscard]] Status self_test(device::Isa isa);

@@ -51,7 +51,7 @@ inline std::vector<double> frequencies(int half) {
   return out;
 }
 
-// Head rotated to `position`: pairs (i, i + half), the rest passes.
+// Rotates the head to `position`: pairs (i, i + half). The rest stays as it is.
 inline std::vector<double> rotated(std::span<const float> head, double position, int half) {
   std::vector<double> out(head.begin(), head.end());
   const std::vector<double> frequency = frequencies(half);
@@ -124,7 +124,7 @@ class Pool {
     return run;
   }
 
-  // Random keys and values.
+  // Stores random keys and values.
   StoredRun fill(int tokens, std::uint32_t seed) {
     const std::size_t size = static_cast<std::size_t>(tokens * shape_.kv_heads * shape_.head_dim);
     return store(random_floats(size, seed), random_floats(size, seed + 1));
@@ -165,7 +165,7 @@ class Pool {
     bool value;
   };
 
-  // The layout of tensor/paged_kv_view.h, word by word.
+  // Writes one element by the layout of tensor/paged_kv_view.h, word by word.
   void set(const StoredRun& run, int token, Where at, float x) {
     const tensor::PagedKVView to = view();
     const int slots = (to.block_tokens + 1) / 2 * 2, slot = token % to.block_tokens;
@@ -197,7 +197,7 @@ struct Use {
   std::vector<std::int32_t> blocks = {};  // empty: those of the run
 };
 
-// Rows [first_row, first_row + count) are the run's last `count` tokens themselves, causal.
+// Makes rows [first_row, first_row + count) the run's last `count` tokens themselves, causal.
 inline Use causal(const StoredRun& run, int first_row, int count) {
   Use use{.run = &run, .rows = {}};
   for (int i = 0; i < count; ++i) {
@@ -342,8 +342,8 @@ inline double relative_l2(std::span<const float> got, std::span<const double> wa
   return norm == 0 ? std::sqrt(error) : std::sqrt(error / norm);
 }
 
-// Largest relative L2 error over all rows and heads; infinite if an lse is off by more than
-// `lse_tolerance`.
+// Returns the largest relative L2 error over all rows and heads, or infinity if an lse is off by
+// more than `lse_tolerance`.
 inline double worst_error(const Pool& pool, const Problem& problem, const Output& output,
                           double lse_tolerance) {
   const AttentionShape& shape = pool.shape();

@@ -104,7 +104,7 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
 
 Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) const {
   if (const std::string* text = draft.text()) {
-    draft.chunk.content = *text;  // not before: most texts are there already
+    draft.chunk.content = *text;  // copied only now: most texts are there already
   }
   if (draft.chunk.tokens == nullptr) {
     base::WorkMeter meter(text::kWorkOfCall, interrupted);
@@ -227,7 +227,8 @@ ChunkDrafts::Rooms ChunkDrafts::rooms_for(std::span<const ChunkDraft> drafts,
   return rooms;
 }
 
-// Saved chunks need no room: they are read into what there is.
+// Checks that there is room for the drafts now. Saved chunks need no room: they are read into what
+// there is.
 Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
   for (std::size_t count = 1; count <= drafts.size(); ++count) {
     QUIRE_TRY_STATUS(check_anchor(drafts.first(count)));

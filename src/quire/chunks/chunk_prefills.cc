@@ -95,7 +95,8 @@ Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::Vari
   return pending;
 }
 
-// Room was set aside for this variant; it is given back when the prefill cannot start.
+// Starts the prefill of a variant. Room was set aside for it; it is given back when the prefill
+// cannot start.
 Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
                                                     const kv::VariantKey& key, bool counted) {
   const auto store = [this, id = chunk.id, salt = chunk.salt, key,

@@ -31,18 +31,19 @@ struct PendingPrefill {
   std::shared_ptr<engine::Channel> channel;
   std::shared_ptr<int> waiters;  // calls that want it; engine thread
 };
-using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;  // of one call
+// Prefills that one call has started.
+using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;
 
 class ChunkPrefills {
  public:
-  // `core` is borrowed.
+  // Borrows `core`.
   explicit ChunkPrefills(ChunkCore& core) : core_(core) {}
 
   // Names the KV of a BOS token, of which each tenant has its own. No chunk has this name.
   [[nodiscard]] static kv::VariantName bos_name(const std::string& salt);
 
   // Starts the prefill of a chunk for which room was set aside. Gives the room back where it cannot
-  // start. `counted`: as a miss, once it is done.
+  // start. With `counted` it counts as a miss once it is done.
   [[nodiscard]] Result<PendingPrefill> start_prefill(const kv::Chunk& chunk,
                                                      const kv::VariantKey& key, bool counted);
   // Starts computing the KV of a tenant's BOS token.

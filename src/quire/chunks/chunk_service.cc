@@ -121,7 +121,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
     const auto is_meant = [&](const kv::Chunk& saved) { return !type || saved.type == *type; };
     const Status writable = library_.check_writable();
     if (!writable.ok() && std::ranges::any_of(library_.saved_chunks(salt), is_meant)) {
-      return writable.error();  // as a whole: a part would be gone in this process alone
+      return writable.error();  // nothing is removed: a part would be gone in this process alone
     }
     std::unordered_set<std::string> registered;
     for (const kv::Chunk* chunk : core_.registry.list(salt)) {
@@ -131,7 +131,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
     prefills_.drop_unused_bos(salt);
     for (const kv::Chunk& saved : library_.saved_chunks(salt)) {
       if (!is_meant(saved) || core_.registry.find(saved.id) != nullptr) {
-        continue;  // of another type, or in use
+        continue;  // a chunk of another type, or in use
       }
       QUIRE_TRY(const bool removed, library_.remove(saved.id, salt));
       cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
@@ -158,7 +158,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
               core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes};
 }
 
-// The store comes first: what cannot be changed there is not changed.
+// Updates a known chunk, in the store first: a change that the store refuses is not made.
 Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::string& salt,
                                              const ChunkUpdate& update) {
   QUIRE_TRY_STATUS(library_.adopt(id, salt));

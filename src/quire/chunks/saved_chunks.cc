@@ -31,13 +31,14 @@
 namespace quire::chunks {
 namespace {
 
-// A thousand years are for ever.
+// Converts seconds. A thousand years are for ever.
 std::int64_t to_ms(double seconds) {
   constexpr double kLongest = 1000.0 * 366 * 24 * 3600;
   return static_cast<std::int64_t>(std::min(seconds, kLongest) * 1000);
 }
 
-// A stranger may have written anything: a field that is not as it should be ends the reading.
+// Reads a chunk. A stranger may have written anything: a field that is not as it should be ends the
+// reading.
 Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) {
   kv::NewChunk chunk;
   QUIRE_TRY(const std::string written_for, base::get_string(object, "model", ""));
@@ -194,7 +195,7 @@ Status SavedChunks::put_variant(const std::string& id, const std::string& tenant
   }
   QUIRE_TRY(const kv_store::ObjectRange part, write_object(object, segment, tiers));
   std::optional<kv_store::StoreEntry> entry =
-      find_entry(id, tenant);  // what others have added meanwhile too
+      find_entry(id, tenant);  // has what others have added meanwhile, too
   if (!entry || std::ranges::find(entry->parts, part) != entry->parts.end()) {
     return {};
   }

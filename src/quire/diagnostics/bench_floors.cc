@@ -18,8 +18,8 @@ namespace {
 
 using kernels::WeightFormat;
 
-// Scores and values are products of queries and probabilities with KV, as those of rows with
-// weights of the same type.
+// Returns the weight format whose products take as long as those of KV. Scores and values are
+// products of queries and probabilities with KV, as those of rows with weights of the same type.
 WeightFormat format_of(tensor::DType kv_dtype) {
   return kv_dtype == tensor::DType::kFloat32 ? WeightFormat::kF32 : WeightFormat::kBf16;
 }
@@ -32,7 +32,7 @@ double values_of(WeightFormat format, std::int64_t bytes) {
 }  // namespace
 
 double StepWork::seen_tokens(std::int32_t window) const {
-  const double first = own_tokens + shared_tokens + 1;  // of the first row
+  const double first = own_tokens + shared_tokens + 1;  // tokens that the first row sees
   const double last = first + rows - 1;
   if (window == 0 || last <= window) {
     return (first + last) / 2;
@@ -56,7 +56,8 @@ BenchFloors::BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DT
       kv_format_(format_of(kv_dtype)),
       kv_layer_bytes_(2.0 * config_.kv_heads * config_.head_dim * tensor::dtype_bytes(kv_dtype)) {}
 
-// The last layer goes on with rows of logits alone, once the keys and values of all rows are there.
+// Returns the matrices of all layers. The last layer goes on with rows of logits alone, once the
+// keys and values of all rows are there.
 std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& work) const {
   const double hidden = config_.hidden_size;
   const double queries = static_cast<double>(config_.heads) * config_.head_dim;
@@ -77,7 +78,7 @@ BenchFloors::Matrix BenchFloors::head(const StepWork& work) const {
 }
 
 double BenchFloors::attention_flops(const StepWork& work) const {
-  double pairs = 0;  // of rows and tokens, in all layers
+  double pairs = 0;  // pairs of rows and tokens, in all layers
   for (std::size_t layer = 0; layer < config_.window_tokens.size(); ++layer) {
     const bool is_last = layer + 1 == config_.window_tokens.size();
     pairs += (is_last ? work.logit_rows : work.all_rows()) *
@@ -95,7 +96,7 @@ double BenchFloors::bytes(const StepWork& work) const {
   if (work.logit_rows > 0) {
     return layer_bytes + static_cast<double>(weights_.head_bytes) + kv;
   }
-  double values = 0;  // that the last layer reads, and those of a whole layer
+  double values = 0;  // values that the last layer reads, and those of a whole layer
   double all_values = 0;
   for (const Matrix& matrix : layer_matrices({})) {
     all_values += matrix.columns * matrix.depth;

@@ -36,12 +36,13 @@ class BenchFloors {
   // Borrows `peaks`, which outlives it.
   BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DType kv_dtype);
 
-  // Seconds at the measured read bandwidth and compute peaks, whichever is longer.
+  // Returns the seconds at the measured read bandwidth or at the compute peaks, whichever is
+  // longer.
   [[nodiscard]] double floor_seconds(const StepWork& work) const;
-  // Seconds that linear() alone needs for the step's matrices, at rates measured for this number of
-  // rows; 0 on an accelerator.
+  // Returns the seconds that linear() alone needs for the step's matrices, at rates measured for
+  // this number of rows; 0 on an accelerator.
   [[nodiscard]] double linear_seconds(const StepWork& work) const;
-  // Bytes that the step cannot avoid reading: matrices once, KV once.
+  // Returns the bytes that the step cannot avoid reading: matrices once, KV once.
   [[nodiscard]] double bytes(const StepWork& work) const;
   // Returns the bytes of the KV of so many tokens.
   [[nodiscard]] double kv_bytes(double tokens) const { return tokens * kv_layer_bytes_ * layers(); }
@@ -62,8 +63,8 @@ class BenchFloors {
   Peaks& peaks_;
   const model::ModelConfig config_;
   const model::PackReport weights_;
-  kernels::WeightFormat kv_format_;  // of matrices with the products of attention
-  double kv_layer_bytes_ = 0;        // of a token
+  kernels::WeightFormat kv_format_;  // format of matrices with the products of attention
+  double kv_layer_bytes_ = 0;        // KV bytes of a token in one layer
 };
 
 }  // namespace quire::diagnostics

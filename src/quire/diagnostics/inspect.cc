@@ -81,7 +81,8 @@ ModelInfo::Config config_info(const model::ModelConfig& config,
           .remarks = config.remarks};
 }
 
-// A model without a tokenizer runs on ids: nothing is missing there.
+// Adds the tokenizer and template. A model without a tokenizer runs on ids: nothing is missing
+// there.
 void add_text(const std::string& path, const weights::ModelFiles& model_files,
               ModelInfo::Files& files, std::vector<std::string>& unsupported) {
   const auto text = engine::text_of(path, model_files);

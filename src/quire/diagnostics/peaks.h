@@ -17,7 +17,7 @@ namespace quire::diagnostics {
 // machine makes no floor that is beaten. One caller at a time; the machine should be idle.
 class Peaks {
  public:
-  // `device`: of the accelerator that computes.
+  // Measures peaks as they are asked for. `device` are those of the accelerator that computes.
   explicit Peaks(const kernels::KernelContext& context,
                  const std::optional<kernels::DeviceCeilings>& device = {})
       : context_(context), device_(device) {}

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::size_t kPlaced = ~std::size_t{0};  // instead of a run: it stands in a group
 
-// Rows of one entry stand in one order, so a run at two ranks is read for each.
+// Tells whether two views are of one run, with one rank. Rows of one entry stand in one order, so a
+// run at two ranks is read for each.
 bool same_run(const kv::RunView& a, const kv::RunView& b) {
   return a.num_tokens == b.num_tokens && a.rank == b.rank && std::ranges::equal(a.blocks, b.blocks);
 }

@@ -15,7 +15,8 @@ namespace quire::engine {
 
 namespace {
 
-// A GPU computes in bf16 whatever the checkpoint holds, quantised tensors too.
+// Returns the dtype to compute in. A GPU computes in bf16 whatever the checkpoint holds, quantised
+// tensors too.
 std::string dtype_of(const LLMOptions& options) {
   const bool on_cpu = options.device == "cpu";
   return options.dtype == "auto" && !on_cpu ? "bfloat16" : options.dtype;

@@ -70,10 +70,11 @@ Result<Json> parse_object(const std::string& text, std::string_view what) {
 struct TemplateSources {
   std::string main, tool_use;
   std::vector<std::string> named;  // the names of all that have one
-  std::string_view place;          // where the main one belongs
+  std::string_view place;          // place of the main one
 };
 
-// A template stands as a string, or as a list of {"name", "template"}. Fills what is still empty.
+// Adds the templates of a configuration where none is known yet. A template stands as a string, or
+// as a list of {"name", "template"}.
 Status add_templates(JsonView config, TemplateSources& sources) {
   const JsonView value = config.find("chat_template");
   if (value.is_null() || !sources.main.empty()) {
@@ -289,7 +290,7 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   return parsed;
 }
 
-// The names below were checked by LLMOptions::validate.
+// Returns the dtype of a name, which LLMOptions::validate has checked.
 tensor::DType compute_dtype(const std::string& name, tensor::DType model_files) {
   if (name == "auto") {  // the CPU has no fp16 arithmetic: fp16 models compute in bf16
     return model_files == tensor::DType::kFloat32 ? tensor::DType::kFloat32

@@ -25,7 +25,7 @@ struct TextBundle {
   std::optional<text::ChatTemplate> tool_template;  // "tool_use": instead, when there are tools
   std::string bos_token, eos_token;  // spellings that templates use; empty when there is none
   std::string template_error;        // why there is no chat template, and which others there are
-  bool template_unusable = false;    // it is there, but cannot be read
+  bool template_unusable = false;    // true: a template is there, but cannot be read
   std::string tool_template_error;   // why it cannot be read; "": it is read, or not there
 };
 
@@ -33,20 +33,20 @@ struct TextBundle {
 // folder that holds one GGUF file and no config.json stands for the file.
 [[nodiscard]] Result<std::string> locate(const std::string& model);
 
-// Tokenizer and template of a folder or GGUF file, without weights.
+// Opens the tokenizer and template of a folder or GGUF file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> open_text(const std::string& model);
 // Returns the tokenizer and template of a path that locate() gave; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
                                                           const weights::ModelFiles& model_files);
 
 struct BundleOptions {
-  std::string dtype = "auto";  // as LLMOptions, validated
+  std::string dtype = "auto";  // dtype of LLMOptions, validated
   std::string quantize;
   std::string kv_dtype = "auto";
-  std::uint64_t seed = 0;     // of random presets
-  std::string chat_template;  // as LLMOptions
+  std::uint64_t seed = 0;     // seed of random presets
+  std::string chat_template;  // chat template of LLMOptions
   std::function<void(double)> progress;
-  std::string weights_store;  // where packed weights are cached; "": nowhere. On the CPU
+  std::string weights_store;  // folder of packed weights; "": none. On the CPU
   model::Placement placement;
 };
 
@@ -56,20 +56,22 @@ struct ModelBundle {
   std::string text_error;                  // why text is null
   tensor::DType kv_dtype = tensor::DType::kBFloat16;
   std::vector<TokenId> eos_token_ids;
-  std::vector<std::string> remarks;  // what did not work and need not, for people
+  std::vector<std::string>
+      remarks;  // failures that need not stop the model from opening, for people
 };
 
 // Returns the digest of weights, RoPE, KV format and tokenizer. Reads all weights.
 [[nodiscard]] std::string digest_of(const ModelBundle& bundle);
 
-// `model`: folder, GGUF file or "preset:NAME". Errors name file, tensor or key.
+// Opens a model. `model` is a folder, a GGUF file or "preset:NAME". Errors name file, tensor or
+// key.
 [[nodiscard]] Result<ModelBundle> open_model(const kernels::KernelContext& context,
                                              const std::string& model,
                                              const BundleOptions& options);
 
-// The model's shape alone: what inspect reads.
+// Reads the model's shape alone, which is what inspect needs.
 [[nodiscard]] Result<model::ModelConfig> read_config(const std::string& model);
-// All for which read_config is kUnsupported, one message each.
+// Returns everything for which read_config is kUnsupported, one message each.
 [[nodiscard]] std::vector<std::string> refused_by_config(const std::string& model);
 
 }  // namespace quire::engine

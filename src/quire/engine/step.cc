@@ -32,7 +32,7 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int64_t kToldRows = 64;  // of a step that says between its layers how far it is
+constexpr std::int64_t kToldRows = 64;  // rows of a step that says between its layers how far it is
 
 // Returns whether blocks may have come back since the plan was made, from a holder or with a task.
 bool may_get_blocks(const Step& step) {
@@ -133,7 +133,7 @@ sampling::SampledToken chosen_token(Step& step, std::size_t row,
 // Books the run's KV and its token.
 void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   if (step.now.requests[index] == nullptr) {
-    return;  // it has ended with the step before
+    return;  // the request has ended with the step before
   }
   ActiveRequest& active = *step.now.requests[index];
   if (const Status loaded = check_loaded(step, run); !loaded.ok()) {
@@ -183,11 +183,11 @@ struct LayerTurn {
   Step& step;
   RunningStep& running;
   const std::vector<KvGate::LoadRef>& awaited;
-  bool tells = false;  // how far prompts are
+  bool tells = false;  // true: the step tells how far prompts are
 
   void before(int layer) const {
     for (const KvGate::LoadRef& load : awaited) {
-      load->wait(layer);  // how it ends is seen behind the step
+      load->wait(layer);  // the end of the load is seen behind the step
     }
     if (tells) {
       tell(layer);

@@ -12,8 +12,8 @@
 
 namespace quire::kernels {
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x, out: [rows, width] (may be the same);
-// weight [width]. Zhang & Sennrich 2019. Bytes: 8 * rows * width.
+// Sets out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight. x, out: [rows, width] (may be the
+// same); weight [width]. Zhang & Sennrich 2019. Bytes: 8 * rows * width.
 void rms_norm(const KernelContext& context, std::span<const float> x, std::span<const float> weight,
               double epsilon, std::int64_t rows, std::span<float> out);
 
@@ -29,11 +29,11 @@ struct HeadRows {
 void rms_norm_heads(const KernelContext& context, const HeadRows& x, std::span<const float> weight,
                     double epsilon);
 
-// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i]; gate_up [rows, 2 * width].
+// Sets out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i]; gate_up [rows, 2 * width].
 void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
               std::int64_t width, std::span<float> out);
 
-// out[t] = row token_ids[t] of `table` [vocab, width]. Ids were checked by the caller.
+// Sets out[t] to row token_ids[t] of `table` [vocab, width]. The caller has checked the ids.
 void embed(const KernelContext& context, const PackedWeights& table,
            std::span<const TokenId> token_ids, std::span<float> out);
 

@@ -21,8 +21,8 @@ struct KVAppendParams {
   std::span<const tensor::KVSlot> slots;  // [T], distinct
 };
 
-// Precondition: every slot lies inside the view (checked: QUIRE_CHECK). Bytes written:
-// T * kv_heads * 2 * head_dim * dtype.
+// Writes K and V of each token to its slot. Precondition: every slot lies inside the view (checked:
+// QUIRE_CHECK). Bytes written: T * kv_heads * 2 * head_dim * dtype.
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
 

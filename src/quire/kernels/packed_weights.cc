@@ -29,8 +29,8 @@ constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
 static_assert(std::size(KernelTable{}.matmul) == kCpuWeightFormats &&
               std::size(KernelTable{}.row_formats) == kCpuWeightFormats);
 
-// Where input k of a column lives, counted in elements from the column's first one. Layouts: see
-// the header.
+// Returns where input k of a column lives, counted in elements from the column's first one.
+// Layouts: see the header.
 constexpr int f32_offset(int column, int k) { return k * kPanelColumns + column; }
 constexpr int half_offset(int column, int k) {
   const int tile = column / kTileColumns;
@@ -40,7 +40,7 @@ constexpr int q8_offset(int column, int k) {
   const int tile = column / kTileColumns;
   return ((tile * 8 + k / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
 }
-// The byte; inputs 16..31 are in the high nibbles.
+// Returns the offset of the byte of input k. Inputs 16..31 are in the high nibbles.
 constexpr int q4_offset(int column, int k) {
   const int tile = column / kTileColumns;
   return ((tile * 4 + k % (kStepDepth / 2) / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
@@ -57,13 +57,13 @@ T get(const std::byte* from) {
   return value;
 }
 
-// Nearest integer, ties to even; |x| < 2^22.
+// Rounds to the nearest integer, ties to even; |x| < 2^22.
 int round_to_int(float x) {
   constexpr float kMagic = 0x1.8p23f;  // adding it leaves no bits behind the point
   return std::bit_cast<std::int32_t>(x + kMagic) - std::bit_cast<std::int32_t>(kMagic);
 }
 
-// Column `column` of a step from 32 plain weights.
+// Packs column `column` of a step from 32 plain weights.
 void pack_q8(const float* w, int column, std::byte* step) {
   float peak = 0;
   for (int k = 0; k < kStepDepth; ++k) {
@@ -92,7 +92,7 @@ void pack_q4(const float* w, int column, std::byte* step) {
   }
 }
 
-// Scale = range / 15, minimum = the smallest weight.
+// Packs one column with scale = range / 15 and minimum = the smallest weight.
 void pack_q4m(const float* w, int column, std::byte* step) {
   float low = w[0];
   float high = w[0];
@@ -137,7 +137,7 @@ void pack_column(const KernelTable& table, WeightFormat format, const float* w, 
   }
 }
 
-// Column `column` of a step from the codes of its 32 weights.
+// Writes column `column` of a step from the codes of its 32 weights.
 void place_codes(WeightFormat format, const std::uint8_t* codes, int column, std::byte* step) {
   if (format == WeightFormat::kQ8g32) {
     for (int k = 0; k < kStepDepth; ++k) {
@@ -152,7 +152,7 @@ void place_codes(WeightFormat format, const std::uint8_t* codes, int column, std
   }
 }
 
-// Rows [0, rows) of a panel; the rest of it is zero already.
+// Writes rows [0, rows) of a panel. The rest of the panel is zero already.
 void place_panel(WeightFormat format, const tensor::CodeRows& from, std::int64_t rows,
                  std::int64_t depth, std::byte* to) {
   const std::int64_t steps = depth / kStepDepth;

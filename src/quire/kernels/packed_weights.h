@@ -94,8 +94,8 @@ class PackedWeights {
                                                 const CodeSource& source,
                                                 device::Arena* arena = nullptr);
 
-  // Views weights that lie packed in `bytes`. Precondition: `bytes` has the size of packed_bytes()
-  // and is aligned to 64 bytes.
+  // Returns a view of weights that lie packed in `bytes`. Precondition: `bytes` has the size of
+  // packed_bytes() and is aligned to 64 bytes.
   [[nodiscard]] static PackedWeights view(WeightFormat format, std::int64_t columns,
                                           std::int64_t depth, std::span<const std::byte> bytes);
 

@@ -49,7 +49,7 @@ Status within(std::string_view kernel, device::Isa isa, double error, double bou
                         error, ", at most ", bound, " allowed; choose another instruction set")};
 }
 
-// splitmix64, Steele 2014.
+// Returns pseudo-random numbers in [-1, 1) of splitmix64 (Steele 2014).
 std::vector<float> numbers(std::size_t count, std::uint64_t seed) {
   std::vector<float> values(count);
   for (float& value : values) {

@@ -41,7 +41,7 @@ constexpr std::int64_t kDepth = 200;
 constexpr std::int64_t kRows = 35;                 // a full pair of AMX row blocks and a tail
 constexpr std::int64_t kFewRows[] = {1, 2, 6, 7};  // other tiles, some of weights as they lie
 
-// 0 if all bits are the same, else 1.
+// Returns 0 if all bits are the same, else 1.
 double differ(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 ? 0 : 1;
 }
@@ -185,7 +185,7 @@ float as_stored(tensor::DType dtype, float value) {
                                           : tensor::bf16_to_float(tensor::float_to_bf16(value));
 }
 
-// Two heads of three tokens, read back slot by slot.
+// Appends two heads of three tokens and reads them back slot by slot.
 Status test_kv_append(const KernelContext& context, tensor::DType dtype) {
   constexpr int kHeads = 2, kBlockTokens = 5, kStored = 6;  // slots come in pairs
   const std::ptrdiff_t part = std::ptrdiff_t{kStored} * kStoredDim * tensor::dtype_bytes(dtype);

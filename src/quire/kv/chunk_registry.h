@@ -37,7 +37,7 @@ class ChunkRegistry {
   ChunkRegistry(const ChunkRegistry&) = delete;
   ChunkRegistry& operator=(const ChunkRegistry&) = delete;
 
-  // Return the views. Each is valid as long as the registry.
+  // Returns a view. It is valid as long as the registry.
   [[nodiscard]] ChunkVariants& variants() { return variants_; }
   [[nodiscard]] const ChunkVariants& variants() const { return variants_; }
   [[nodiscard]] ChunkUsage& usage() { return usage_; }

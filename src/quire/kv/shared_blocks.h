@@ -31,14 +31,14 @@ class SharedBlocks {
   [[nodiscard]] const BlockPool& pool() const { return pool_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
 
-  // Free plus cached: what acquire can hand out.
+  // Returns the free plus the cached blocks: what acquire can hand out.
   [[nodiscard]] std::int32_t num_available() const;
-  // Cached blocks that acquire has freed since birth; those of one reason.
+  // Returns how many cached blocks acquire has freed since birth, in all or for one reason.
   [[nodiscard]] std::int64_t num_evictions() const;
   [[nodiscard]] std::int64_t num_evictions(PrefixMiss::Why why) const {
     return num_evictions_[static_cast<std::size_t>(why)];
   }
-  // Hints of sessions, and the time.
+  // Returns the eviction order, which has the hints of sessions and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
   // Takes `count` blocks, evicting cached ones in their order where too few are free. Behind
@@ -49,17 +49,18 @@ class SharedBlocks {
   // enough O(num_blocks) for each that is made, plus as acquire for each block moved.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
 
-  // Memory for so many copies beside those that acquire() orders, which has its own. Before
-  // acquire().
+  // Reserves memory for `count` copies beside those that acquire() orders, which has its own. Call
+  // it before acquire().
   void reserve_copies(std::int32_t count);
-  // Copies that the paged pool must do, in this order, before anything else is written.
+  // Orders a copy. The paged pool must do all copies, in this order, before anything else is
+  // written.
   void order_copy(const BlockCopy& copy) { copies_.push_back(copy); }
   [[nodiscard]] std::vector<BlockCopy> take_copies() {
     std::vector<BlockCopy> taken = copies_;
     copies_.clear();  // keeps its memory
     return taken;
   }
-  // Cached blocks that were moved since birth.
+  // Returns how many cached blocks were moved since birth.
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
   void retain(BlockRef block);
@@ -70,7 +71,7 @@ class SharedBlocks {
   // Returns whether somebody else (the index counts) holds the block too, so that it may not be
   // written.
   [[nodiscard]] bool is_shared(BlockRef block) const { return pool_.references(block.id) > 1; }
-  // Holders but the index.
+  // Returns how many holders the block has, not counting the index.
   [[nodiscard]] std::int32_t num_users(BlockRef block) const;
 
   // Returns PrefixIndex::root.

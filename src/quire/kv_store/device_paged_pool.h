@@ -41,7 +41,8 @@ class DevicePagedPool {
   // Returns host memory that read() and write() move fastest. It is pageable when no more can be
   // pinned, and has size 0 when the system refuses that too.
   [[nodiscard]] virtual device::HostBuffer host_buffer(std::size_t bytes) const = 0;
-  // Move head blocks [layer][head][block] of `blocks` and of these heads, in the host's layout.
+  // Reads head blocks [layer][head][block] of `blocks` and of these heads, in the host's layout;
+  // write() writes them.
   [[nodiscard]] virtual Status read(HeadRange heads, std::span<const BlockId> blocks,
                                     std::span<std::byte> to) const = 0;
   [[nodiscard]] virtual Status write(HeadRange heads, std::span<const BlockId> blocks,

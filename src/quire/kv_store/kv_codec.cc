@@ -22,7 +22,7 @@ struct FreeDecompressor {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
-// to[plane][i] = from[i][plane]
+// Sets to[plane][i] = from[i][plane].
 template <std::size_t kPlanes>
 void split(std::span<const std::byte> from, std::byte* to) {
   const std::size_t count = from.size() / kPlanes;

@@ -15,18 +15,19 @@ namespace quire::kv_store {
 // Working memory of one thread. Move only.
 class PlaneCodec {
  public:
-  // Head blocks of `block_bytes`, values of `value_bytes` (2 or 4). kIo when zstd has no memory.
+  // Creates a codec for head blocks of `block_bytes` and values of `value_bytes` (2 or 4). kIo when
+  // zstd has no memory.
   [[nodiscard]] static Result<PlaneCodec> create(std::size_t block_bytes, std::size_t value_bytes);
   PlaneCodec(PlaneCodec&&) noexcept;
   PlaneCodec& operator=(PlaneCodec&&) noexcept;
   ~PlaneCodec();
 
-  // The smaller of `block` itself and its compressed form, which is strictly shorter. Valid until
-  // the next call or as long as `block`.
+  // Returns the smaller of `block` itself and its compressed form, which is strictly shorter. Valid
+  // until the next call or as long as `block`.
   [[nodiscard]] std::span<const std::byte> encode(std::span<const std::byte> block);
 
-  // The inverse: `stored` as long as `block` is the block itself. kCorrupt for anything that does
-  // not give exactly block.size() bytes.
+  // Inverts encode(): `stored` as long as `block` is the block itself. kCorrupt for anything that
+  // does not give exactly block.size() bytes.
   [[nodiscard]] Status decode(std::span<const std::byte> stored, std::span<std::byte> block);
 
  private:

@@ -133,7 +133,7 @@ class KVFile {
   [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;
-  FileRange range_;  // of it: usually all
+  FileRange range_;  // range of the file, usually all of it
   std::filesystem::path path_;
   KVFileHeader header_;
   std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
@@ -150,7 +150,7 @@ struct BlockRange {
 struct KVFileRange {
   std::shared_ptr<const KVFile> file;
   BlockRange blocks;
-  // Call the functions of KVFile.
+  // Calls the function of KVFile.
   [[nodiscard]] Status read_layer(int layer, PagedPool& pool) const {
     return file->read_layer(blocks.run, layer, blocks.first_block, blocks.to, pool);
   }

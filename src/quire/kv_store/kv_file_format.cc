@@ -35,7 +35,8 @@ using Magic = std::array<std::uint8_t, 8>;
 constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
-constexpr std::size_t kLostBytes = 4;  // of a run, from kKVFileVersionWithLost on
+// Bytes of a run's lost blocks, from kKVFileVersionWithLost on.
+constexpr std::size_t kLostBytes = 4;
 
 // Codes of dtypes: 1, 2, ...
 constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat16,
@@ -141,8 +142,8 @@ Status parse_head_blocks(ByteReader& reader, KVFileHeader& header) {
   return {};
 }
 
-// Offsets follow from the rest. They are written so that a reader needs no arithmetic, and here
-// compared, so that no payload overlaps another or lies outside the file.
+// Checks the offsets, which follow from the rest. They are written so that a reader needs no
+// arithmetic, and here compared, so that no payload overlaps another or lies outside the file.
 Status check_places(const KVFileHeader& header, std::int64_t file_bytes) {
   const PayloadPlaces places = place_payload(header);
   if (places.file_bytes != file_bytes) {

@@ -55,7 +55,7 @@ class KVFile::Buffers {
     return buffers;
   }
   [[nodiscard]] PlaneCodec& codec() { return *codec_; }
-  // Room for `bytes` stored bytes, valid until the next call.
+  // Returns room for `bytes` stored bytes, valid until the next call.
   [[nodiscard]] std::span<std::byte> stored(std::int64_t bytes) {
     stored_.resize(static_cast<std::size_t>(bytes));
     return stored_;

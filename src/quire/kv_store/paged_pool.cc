@@ -46,7 +46,8 @@ Status check_at_most(const char* name, int value, int limit) {
           base::str_cat("kv store: ", name, " is ", value, ", must be at most ", limit)};
 }
 
-// Bytes of `num_blocks` blocks; nothing if that is no int64. Precondition: geometry checked.
+// Returns the bytes of `num_blocks` blocks, or nothing if they are no int64. Precondition: geometry
+// checked.
 std::optional<std::int64_t> total_bytes(const tensor::KVGeometry& geometry,
                                         std::int64_t num_blocks) {
   std::int64_t bytes = geometry.head_block_bytes();
@@ -73,8 +74,8 @@ Error too_large(const tensor::KVGeometry& geometry, std::int32_t num_blocks, std
           .free_bytes = limit};
 }
 
-// The first `tokens` slots of one head block, which is K [depth words][slots] and
-// V [slots / tokens per word][head_dim] in words of 4 bytes.
+// Copies the first `tokens` slots of one head block, which is K [depth words][slots] and V [slots /
+// tokens per word][head_dim] in words of 4 bytes.
 void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
                 std::byte* to) {
   const int pack = kWordBytes / tensor::dtype_bytes(geometry.dtype);
@@ -128,7 +129,7 @@ struct LayerRange {
   int first = 0, end = 0;
 };
 
-// `visit` the bytes of one block after the other, head by head, layer by layer.
+// Calls visit(bytes) for one block after the other, head by head, layer by layer.
 template <class Store, class Visit>
 void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> blocks,
                   const Visit& visit) {

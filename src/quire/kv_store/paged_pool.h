@@ -56,9 +56,9 @@ class PagedPool {
   [[nodiscard]] Status copy_run(std::span<const BlockId> from, std::int32_t first,
                                 std::int32_t count, std::span<const BlockId> to);
 
-  // Copy all head blocks [layer][head][block] of `blocks` to or from host memory, in its layout.
-  // Preconditions (QUIRE_CHECK): the blocks exist, the span is block_bytes() for each. Fail only on
-  // an accelerator.
+  // Copies all head blocks [layer][head][block] of `blocks` to host memory, in its layout;
+  // write_blocks copies them back. Preconditions (QUIRE_CHECK): the blocks exist, the span is
+  // block_bytes() for each. Fails only on an accelerator.
   [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const;
   [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,
                                     std::span<const std::byte> from);

@@ -119,7 +119,7 @@ void RangeCutter::learn(std::span<const ObjectRange> parts) {
   }
 }
 
-// The longest known range that begins at `begin` of a run of `length` tokens.
+// Returns the longest known range that begins at `begin` of a run of `length` tokens.
 std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, std::size_t run,
                                                   std::int64_t begin,
                                                   const RunBounds& bounds) const {
@@ -144,7 +144,7 @@ std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, 
   return std::nullopt;
 }
 
-// Where a new range that begins at `begin` of a run ends.
+// Returns where a new range that begins at `begin` of a run ends.
 std::int64_t RangeCutter::end_of_new(std::int64_t begin, const RunBounds& bounds,
                                      std::span<const std::int64_t> cuts) const {
   const std::int64_t block = bounds.block_tokens;

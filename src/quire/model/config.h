@@ -49,7 +49,7 @@ struct ModelConfig {
   kernels::RotaryConfig rotary;
   bool tied_embeddings = false;
   bool qkv_bias = false;
-  bool output_bias = false;  // of the attention output projection
+  bool output_bias = false;  // true: the attention output projection has a bias
   bool mlp_bias = false;
   bool qk_norm = false;                     // per head, before rotation
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention

@@ -141,7 +141,7 @@ struct Metadata {
     }
     return static_cast<std::int32_t>(value);
   }
-  // Whole numbers count too: original_context_length is one in every file.
+  // Reads a number. Whole numbers count too: original_context_length is one in every file.
   [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
     const weights::GgufValue* value = file.find(key(name));
     const auto number = value == nullptr ? std::nullopt : as_number(*value);
@@ -162,7 +162,8 @@ bool has_tensor(const GgufFile& file, std::string_view name) {
   return find_tensor(file, name) != nullptr;
 }
 
-// Files of 2 or 3 bits hold an embedding, but of a type that is not implemented.
+// Makes the error of a missing embedding. Files of 2 or 3 bits hold one, but of a type that is not
+// implemented.
 Error without_embedding(const GgufFile& file, std::string_view name) {
   for (const weights::UnsupportedTensor& tensor : file.unsupported()) {
     if (tensor.name == name) {
@@ -193,7 +194,8 @@ Status check_fixed_keys(const Metadata& metadata, const Family& family) {
   return {};
 }
 
-// Only keys of the architecture can change a result: those of others are nobody's business here.
+// Refuses keys of the architecture that are not implemented. Only they can change a result; keys of
+// other architectures are ignored.
 Status check_names(const Metadata& metadata) {
   for (const std::string& key : metadata.file.keys()) {
     if (!key.starts_with(metadata.prefix)) {
@@ -222,7 +224,8 @@ Status check_experts(const Metadata& metadata) {
   return {};
 }
 
-// 0 stands for the usual scale, which files may also give as a number.
+// Refuses an attention scale other than the usual one, which 0 stands for and which files may also
+// give as a number.
 Status check_attention_scale(const Metadata& metadata, const ModelConfig& config) {
   QUIRE_TRY(const double scale, metadata.number("attention.scale", 0.0));
   const double usual = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
@@ -317,7 +320,8 @@ Result<std::vector<double>> read_values(const GgufFile& file, std::string_view n
   return std::vector<double>(values.begin(), values.end());
 }
 
-// A factor without a type stretches linearly, and had another name once; 0 stands for none.
+// Reads how positions are scaled. A factor without a type stretches linearly, and had another name
+// once; 0 stands for none.
 Status read_scaling(const Metadata& metadata, RopeSpec& spec) {
   QUIRE_TRY(const double old_factor, metadata.number("rope.scale_linear", 0.0));
   QUIRE_TRY(const double new_factor, metadata.number("rope.scaling.factor", 0.0));

@@ -235,7 +235,8 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
   return finish_config(spec, field_names(json), config);
 }
 
-// Only what composes behind a BOS token without a tokenizer uses it: what is no id is none.
+// Reads the id of the BOS token. Only composing behind a BOS token without a tokenizer uses it, so
+// an invalid id counts as none.
 std::optional<TokenId> bos_id(JsonView json, std::int32_t vocab_size) {
   const auto given = json.find("bos_token_id").exact<TokenId>();
   return given && *given >= 0 && *given < vocab_size ? given : std::nullopt;

@@ -47,7 +47,7 @@ constexpr std::int64_t kGatedRows = 64;
 struct WindowPlan {
   std::int32_t window_tokens = 0;
   std::span<const attention::Entry> entries;
-  attention::AttentionPlan plan;      // of the entries
+  attention::AttentionPlan plan;      // plan of the entries
   kernels::RotaryTable query_rotary;  // rows as plan.query_positions
 };
 
@@ -183,7 +183,7 @@ void CpuBackend::make_plan(WindowPlan& window, std::span<const attention::Entry>
   window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
 }
 
-// last_entries: the batch's, with rows of logits only.
+// Sets last_entries to those of the batch, with rows of logits only.
 void CpuBackend::keep_rows_of_logits(const ForwardBatch& batch) {
   std::size_t most = 0;
   for (const attention::Entry& entry : batch.entries) {

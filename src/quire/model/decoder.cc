@@ -100,13 +100,14 @@ class TwoSinks final : public WeightSink {
 struct Decoder::Impl {
   kernels::KernelContext context;
   ModelConfig config;
-  base::MappedFile file;   // what mapped weights lie in
+  base::MappedFile file;   // file in which mapped weights lie
   DecoderWeights weights;  // empty on an accelerator
   PackReport report;
   std::string digest;  // hexadecimal; empty until it is asked for
   std::unique_ptr<DecoderBackend> backend;
 
-  // A decoder of `config` whose weights `fill(report, sink)` gives; to the sink when there is one.
+  // Makes a decoder of `config`. `fill(report, sink)` gives its weights, to the sink when there is
+  // one.
   template <class Fill>
   static Result<Decoder> make(const kernels::KernelContext& context, const ModelConfig& config,
                               const Placement& placement, Fill&& fill);

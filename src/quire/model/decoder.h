@@ -80,10 +80,10 @@ class Decoder {
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);
 
-  // Do the work of forward() in two calls. launch() gives the device its work and needs the batch
-  // no longer. await() waits for the step launched first and returns its logits. One more step may
-  // be launched before the first is awaited; it is computed behind the first, whose logits are gone
-  // then. A launch that fails leaves earlier ones alone. The CPU computes in launch().
+  // Does the first half of forward(): gives the device its work, and needs the batch no longer.
+  // await() waits for the step launched first and returns its logits. One more step may be launched
+  // before the first is awaited; it is computed behind the first, whose logits are gone then. A
+  // launch that fails leaves earlier ones alone. The CPU computes in launch().
   [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv);
   [[nodiscard]] Result<std::span<float>> await();
   // Waits for all launched steps and forgets their results.

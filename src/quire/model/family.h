@@ -61,13 +61,13 @@ struct Family {
   // Biases, norms and windows from config.json; the shape is already there.
   Status (*configure)(base::JsonView json, ModelConfig& config);
   bool partial_rotary = false;  // "partial_rotary_factor" is honoured
-  bool qk_norm = false;         // of GGUF files, which do not say it
-  std::string_view yarn =
-      "yarn";  // what this family means by the rope type "yarn"; "su" is longrope or nothing
+  // True: GGUF files of it have norms of queries and keys, which they do not say.
+  bool qk_norm = false;
+  std::string_view yarn = "yarn";  // meaning of the rope type "yarn"; "su" is longrope or nothing
   TensorNames hf, gguf;
 };
 
-// nullptr when unknown. The objects live for ever.
+// Returns a family that lives for ever, or nullptr when the name is unknown.
 [[nodiscard]] const Family* find_family(std::string_view name);
 [[nodiscard]] const Family* find_gguf_family(std::string_view architecture);
 [[nodiscard]] std::vector<std::string_view> family_names();

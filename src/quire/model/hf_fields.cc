@@ -245,7 +245,7 @@ bool is_neutral(JsonView value) {
   return value.size() == 0;
 }
 
-// 1 and 1.0 are the same.
+// Compares two values; 1 and 1.0 are the same.
 bool is_same(JsonView a, JsonView b) {
   return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
 }

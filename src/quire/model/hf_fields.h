@@ -19,7 +19,7 @@ void check_fields(base::JsonView config, const Family& family, Refused& refused)
 // Checks the block of rotary fields so, which is called `block_name` in messages.
 void check_rope_fields(base::JsonView block, std::string_view block_name, Refused& refused);
 
-// The value as JSON, quoted and cut, for messages.
+// Returns the value as JSON, quoted and cut, for messages.
 [[nodiscard]] std::string shown_json(base::JsonView value);
 
 }  // namespace quire::model

@@ -26,14 +26,14 @@ struct TensorPart {
   std::int32_t interleaved_head_dim = 0;
 };
 
-// Rows [first_row, first_row + num_rows) of the parts' rows laid one after the other; thread-safe.
-// out: [num_rows, columns of the tensors].
+// Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
+// thread-safe. out: [num_rows, columns of the tensors].
 void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
                 std::span<float> out);
 // Reads rows of tensors that have codes (weights::read_codes) so.
 void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
                      std::int64_t num_rows, const tensor::CodeRows& out);
-// All values of one-dimensional parts, one after the other.
+// Returns all values of one-dimensional parts, one after the other.
 [[nodiscard]] std::vector<float> read_vectors(std::span<const TensorPart> parts);
 
 // Borrows its arguments.
@@ -41,7 +41,7 @@ class TensorMap {
  public:
   TensorMap(const ModelConfig& config, const weights::ModelFiles& model_files);
 
-  // The tensors of a matrix (depth > 0) or vector (depth 0), their shapes checked.
+  // Finds the tensors of a matrix (depth > 0) or vector (depth 0), and checks their shapes.
   [[nodiscard]] Result<std::vector<TensorPart>> find(const WeightId& id, std::int64_t columns,
                                                      std::int64_t depth) const;
   // Finds every weight of the config and then asks of every tensor in the files that it was

@@ -133,7 +133,7 @@ bool fits(WeightFormat format, std::span<const float> values) {
   if (!is_q8 && format != WeightFormat::kQ4g32) {
     return true;
   }
-  std::uint32_t highest = 0;  // as bits: below infinity and NaN
+  std::uint32_t highest = 0;  // largest number as bits: below infinity and NaN
   for (const float value : values) {
     highest = std::max(highest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
   }
@@ -202,7 +202,7 @@ class Describer {
 struct Sizer {
   const ModelConfig& config;
   const TensorMap& map;
-  WeightFormat format;  // of what is not quantised
+  WeightFormat format;  // format of weights that are not quantised
   std::int64_t total = 0;
 
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
@@ -362,7 +362,8 @@ struct Lister {
   }
 };
 
-// Steele, Lea & Flood 2014: a good 64-bit mix, so that any row can be drawn without the others.
+// Returns the next number of a good 64-bit mix (Steele, Lea & Flood 2014), so that any row can be
+// drawn without the others.
 std::uint64_t split_mix(std::uint64_t& state) {
   state += 0x9e3779b97f4a7c15U;
   std::uint64_t z = state;

@@ -14,7 +14,7 @@ namespace quire::tensor {
 struct KVGeometry {
   int layers = 0;
   int kv_heads = 0;
-  int head_dim = 0;  // of the model, for example 80
+  int head_dim = 0;  // head size of the model, for example 80
   DType dtype = DType::kBFloat16;
   int block_tokens = 32;           // 1..256
   std::vector<int> window_tokens;  // [layers] sliding window, 0: none. A row at position p sees

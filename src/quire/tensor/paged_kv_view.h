@@ -27,7 +27,7 @@ struct PagedKVView {
   int num_blocks = 0;
   int kv_heads = 0;
   int head_dim = 0;      // stored head size: a multiple of 32, at most 256
-  int block_tokens = 0;  // as configured, 1..256
+  int block_tokens = 0;  // configured tokens of a block, 1..256
   DType dtype = DType::kBFloat16;
   bool on_device = false;
 };

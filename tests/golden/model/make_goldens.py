@@ -87,7 +87,7 @@ GGUF_NAMES = {
 
 
 def draw(model, config, storage):
-    """Weights that spread: logits of deviation about one or more, attention far from uniform."""
+    """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
@@ -113,7 +113,7 @@ def draw(model, config, storage):
 
 @torch.no_grad()
 def greedy(model, ids):
-    """GREEDY ids after `ids` and the smallest distance between the best two logits on the way."""
+    """Returns GREEDY ids after `ids` and the smallest distance between the best two logits on the way."""
     out, gap, cache, step = [], float("inf"), None, torch.tensor([ids])
     for _ in range(GREEDY):
         result = model(step, past_key_values=cache, use_cache=True)
@@ -127,7 +127,7 @@ def greedy(model, ids):
 
 @torch.no_grad()
 def make_prompt(model, length, generator, std):
-    """A random prompt whose greedy path has no near tie, so that every right engine takes it."""
+    """Makes a random prompt whose greedy path has no near tie, so that every right engine takes it."""
     while True:
         ids = torch.randint(3, VOCAB, (length,), generator=generator).tolist()
         path, gap = greedy(model, ids)
@@ -190,7 +190,8 @@ def gguf_name(name):
 
 
 def interleave(rows, heads):
-    """llama.cpp's order: it rotates neighbours, so row i of a head's first half stands before row i of the second."""
+    """Orders rows as llama.cpp does: it rotates neighbours, so row i of a head's first half stands before row i of the
+    second."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 

@@ -18,8 +18,8 @@ struct AmxProducts {
   static constexpr bool kWholeUnits = true;
   static constexpr int kInterleavedRows = 1;
 
-  // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
-  // right operands.
+  // Returns the shapes of the tiles. Tiles 0 and 1 hold sums of the first 16 rows, 2 and 3 those of
+  // the others. Tiles 4 and 5 hold the left operands of both, 6 and 7 right operands.
   static kernels::AmxTileShapes shapes(int rows) {
     const int first = min_int(16, rows), second = max_int(1, rows - 16);
     kernels::AmxTileShapes s;
@@ -50,9 +50,9 @@ struct AmxProducts {
     }
   }
 
-  // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
-  // by one. Tiles multiply a unit while vectors work on its neighbour. One by one, each would wait
-  // for what the one before has just stored: a fifth of the time.
+  // Computes scores, softmax and values of a piece that all rows see whole, with the bits of the
+  // three one by one. Tiles multiply a unit while vectors work on its neighbour. One by one, each
+  // would wait for what the one before has just stored: a fifth of the time.
   static void interleaved(const AttentionTask& t, const PieceView& view, Buffers& b) {
     t.rows > 16 ? interleave<true>(t, view, b) : interleave<false>(t, view, b);
   }
@@ -116,7 +116,7 @@ struct AmxProducts {
     }
   }
 
-  // `left` is 64 bytes per row.
+  // Adds the products of one step to the sums. `left` has 64 bytes per row.
   template <bool kTwo>
   static void multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
     const std::ptrdiff_t stride = right_stride_words * kWordBytes;

@@ -12,8 +12,8 @@
 namespace quire::attention {
 namespace {
 
-// Values of a piece. Where a hidden value is not finite, its zero probability would not silence it.
-// Then rows that see the same are computed at a time, with everything else zeroed.
+// Computes the values of a piece. Where a hidden value is not finite, its zero probability would
+// not silence it. Then rows that see the same are computed at a time, with everything else zeroed.
 template <class V, class P>
 void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {
@@ -35,7 +35,7 @@ void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   }
 }
 
-// Maxima, sums and values of a piece, against its own maxima.
+// Computes maxima, sums and values of a piece, relative to its own maxima.
 template <class V, class P>
 void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {

@@ -23,9 +23,9 @@ struct SoftmaxState {
   float* acc = nullptr;  // [rows][padded_dim], not yet divided by sum
 };
 
-// Where a piece lies that the thread will probably read after the task's own.
+// A piece that the thread will probably read after the task's own.
 struct NextPiece {
-  const std::byte* kv = nullptr;  // as in the task; null: none is known
+  const std::byte* kv = nullptr;  // KV of the task; null: none is known
   const std::int32_t* blocks = nullptr;
   int num_blocks = 0;
   int piece = 0;
@@ -48,12 +48,12 @@ struct AttentionTask {
   int padded_dim = 0;
   int first_piece = 0;
   int last_piece = 0;
-  std::byte* scratch = nullptr;  // of the calling thread: scratch_bytes, 64-byte aligned
+  std::byte* scratch = nullptr;  // scratch_bytes of the calling thread, 64-byte aligned
   SoftmaxState state;
   NextPiece next = {};  // a hint
 };
 
-// Room for one piece of K and V in canonical order.
+// Returns the bytes of room for one piece of K and V in canonical order.
 [[nodiscard]] constexpr std::size_t scratch_bytes(int padded_dim, int element_bytes) {
   return std::size_t{2} * kPieceTokens * static_cast<std::size_t>(padded_dim) *
          static_cast<std::size_t>(element_bytes);
@@ -73,7 +73,7 @@ struct MergeTask {
 struct QueryTask {
   const float* const* heads = nullptr;  // [rows] of [head_dim]
   const float* cos = nullptr;           // [rows / rows_per_angle][half]
-  const float* sin = nullptr;           // the same
+  const float* sin = nullptr;           // sines, as for `cos`
   int rows = 0;
   int rows_per_angle = 1;  // neighbours that have the same angles
   int half = 0;
@@ -86,7 +86,7 @@ struct QueryTask {
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  bool bf16_queries = false;  // what attend_bf16 takes; else fp32
+  bool bf16_queries = false;  // true: attend_bf16 takes bf16 queries; false: fp32
   void (*load_queries_bf16)(const QueryTask&) = nullptr;
   void (*load_queries_fp32)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
@@ -94,7 +94,7 @@ struct KernelTable {
   void (*merge)(const MergeTask&) = nullptr;
 };
 
-// Precondition: device::isa_supported(isa).
+// Returns the kernels of an instruction set. Precondition: device::isa_supported(isa).
 [[nodiscard]] const KernelTable& kernels_for(device::Isa isa);
 
 const KernelTable& portable_kernels();

@@ -55,7 +55,7 @@ inline PieceRows rows_of_piece(const AttentionTask& t, int piece) {
   return rows;
 }
 
-// Where a token's block begins; nullptr for a block that has been freed behind a window.
+// Returns where a token's block begins, or nullptr for a block that has been freed behind a window.
 inline const std::byte* block_of(const AttentionTask& t, int token) {
   const std::int32_t id = t.blocks[token / t.block_tokens];
   return id < 0 ? nullptr : t.kv + id * t.block_stride;
@@ -80,8 +80,8 @@ inline void copy_words(Word* __restrict to, const Word* __restrict from, std::pt
   }
 }
 
-// K of tokens [begin, end), all in one unit that begins at `first`. Other columns stay as they are:
-// their scores are masked.
+// Copies K of tokens [begin, end), all in one unit that begins at `first`. Other columns stay as
+// they are: their scores are masked.
 template <class E>
 void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
   const int stored_slots = (t.block_tokens + 1) / 2 * 2;
@@ -97,7 +97,7 @@ void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out
                        });
 }
 
-// One token of a pair of bf16 rows, which holds zeros there so far.
+// Copies one token of a pair of bf16 rows to a place that holds zeros.
 inline void add_half(Word* __restrict to, int to_half, const Word* __restrict from, int from_half,
                      std::ptrdiff_t count) {
   for (std::ptrdiff_t i = 0; i < count; ++i) {
@@ -105,7 +105,7 @@ inline void add_half(Word* __restrict to, int to_half, const Word* __restrict fr
   }
 }
 
-// `count` tokens of V from `slot` of a block to place `at` of a unit.
+// Copies `count` tokens of V from `slot` of a block to place `at` of a unit.
 template <class E>
 void copy_values(const AttentionTask& t, const Word* v, int slot, Word* unit, int at, int count) {
   const std::ptrdiff_t dim = t.padded_dim;
@@ -126,7 +126,7 @@ void copy_values(const AttentionTask& t, const Word* v, int slot, Word* unit, in
   }
 }
 
-// V of tokens [begin, end), all in one unit that begins at `first`; zeros elsewhere.
+// Copies V of tokens [begin, end), all in one unit that begins at `first`; writes zeros elsewhere.
 template <class E>
 void gather_values(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
   for (int i = 0; i < kUnitTokens / E::kPack * t.padded_dim; ++i) {
@@ -187,7 +187,8 @@ inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
   }
 }
 
-// Words of V are multiplied up to token `end` of the piece.
+// Returns the units of a piece that rows see. Products multiply words of V up to token `end` of the
+// piece.
 template <class E>
 PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows, int end) {
   PieceView view;
@@ -214,7 +215,7 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows, i
   return view;
 }
 
-// Every row sees every token of the view's units.
+// Tells whether every row sees every token of the view's units.
 inline bool sees_all(const PieceRows& rows, const PieceView& view) {
   const int first = view.unit[0], last = view.unit[view.units - 1];
   return rows.common.begin <= first * kUnitTokens && (last + 1) * kUnitTokens <= rows.common.end;

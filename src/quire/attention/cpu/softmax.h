@@ -8,7 +8,7 @@
 namespace quire::attention {
 namespace {
 
-constexpr int kKeptColumns = 16;  // of K or V, side by side
+constexpr int kKeptColumns = 16;  // columns of K or V that are kept side by side
 
 template <class E>
 struct PieceBuffers {
@@ -21,20 +21,20 @@ struct PieceBuffers {
   float sum[kStripRows];
 };
 
-// Lanes of columns [i, i + kLanes) outside `seen` are taken from `other`.
+// Takes lanes of columns [i, i + kLanes) outside `seen` from `other`.
 template <class V>
 typename V::F keep_seen(typename V::F x, int i, TokenRange seen, typename V::F other) {
   return V::keep_first(other, seen.begin - i, V::keep_first(x, seen.end - i, other));
 }
 
-// From the largest scores of a row in each lane.
+// Sets a row's maximum from the largest scores of the row in each lane.
 template <class V, class E>
 void set_maximum(PieceBuffers<E>& b, int row, typename V::F peak) {
   const float max = V::reduce_max(peak);
   b.max[row] = max > kLowest ? max : kNan;  // -inf is kept for rows that see nothing
 }
 
-// Maxima of R rows at once: one row alone would wait for each operation.
+// Finds the maxima of R rows at once: one row alone would wait for each operation.
 template <class V, class E, int R>
 void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen) {
   typename V::F peak[R];
@@ -69,7 +69,8 @@ struct RowSums {
 template <class V, class E>
 constexpr int kStoredLanes = E::kStoresTwo ? 2 * V::kLanes : V::kLanes;
 
-// Columns [i, i + kStoredLanes) as probabilities of R rows that see them all, added to their sums.
+// Computes probabilities in columns [i, i + kStoredLanes) of R rows that see them all, and adds
+// them to their sums.
 template <class V, class E, int R>
 [[gnu::always_inline]] inline void exponentials(PieceBuffers<E>& b, int row, int i,
                                                 RowSums<V, R>& rows) {
@@ -108,8 +109,9 @@ void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, RowS
   }
 }
 
-// Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`. A
-// lane sums its tokens in ascending order, so the bits do not depend on how many columns there are.
+// Turns scores of rows [row, row + R) into probabilities, maximum and sum. All R rows see columns
+// `seen`. A lane sums its tokens in ascending order, so the bits do not depend on how many columns
+// there are.
 template <class V, class E, int R>
 void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns) {
   constexpr int kStep = kStoredLanes<V, E>;
@@ -156,7 +158,7 @@ struct RowLanes {
   alignas(64) float lanes[kStripRows][V::kLanes];
 };
 
-// Unit i of R rows: scores -> probabilities, added to their sums.
+// Turns scores of unit i of R rows into probabilities, and adds them to their sums.
 template <class V, class E, int R>
 [[gnu::always_inline]] inline void add_probabilities(PieceBuffers<E>& b, int row, int i,
                                                      RowLanes<V>& lanes) {
@@ -191,7 +193,7 @@ void clear_row(PieceBuffers<E>& b, int row, int units) {
   }
 }
 
-// Where tokens `seen` of the piece lie among the view's columns: units that a row sees are
+// Returns where tokens `seen` of the piece lie among the view's columns. Units that a row sees are
 // neighbours there too.
 inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
   if (seen.begin == seen.end) {
@@ -204,7 +206,8 @@ inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
 
 inline bool same_range(TokenRange a, TokenRange b) { return a.begin == b.begin && a.end == b.end; }
 
-// Every row of the strip; rows that see the same as their neighbours go four by four.
+// Computes the softmax of every row of the strip. Rows that see the same as their neighbours go
+// four by four.
 template <class V, class E>
 void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
                    PieceBuffers<E>& b) {
@@ -229,7 +232,8 @@ void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceVie
   }
 }
 
-// Factors of old state and piece for kLanes rows at once: 2^(max - new max), 0 for -inf.
+// Computes the factors of old state and piece for kLanes rows at once: 2^(max - new max), 0 for
+// -inf.
 template <class V>
 void merge_factors(const float* old_max, const float* piece_max, float* new_max, float* keep,
                    float* take) {
@@ -241,8 +245,8 @@ void merge_factors(const float* old_max, const float* piece_max, float* new_max,
   V::store(take, exp2_exact<V>(V::max(V::sub(piece, top), floor)));
 }
 
-// Left operand first: pieces are merged in token order everywhere. A piece that a row does not see
-// changes nothing.
+// Merges a piece into the state, which is the left operand: pieces are merged in token order
+// everywhere. A piece that a row does not see changes nothing.
 template <class V>
 void merge(const MergeTask& t) {
   for (int first = 0; first < t.rows; first += V::kLanes) {

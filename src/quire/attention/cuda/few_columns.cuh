@@ -22,7 +22,8 @@ namespace quire::attention::cuda {
 template <DType T, int D>
 class FewColumns {
  public:
-  // `merges`: it merges the rows whose last partial it brings.
+  // Prepares a warpgroup for items of few columns. With `merges` it merges the rows whose last
+  // partial it brings.
   __device__ FewColumns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
                         int group, bool merges)
       : args_(args),
@@ -48,7 +49,7 @@ class FewColumns {
  private:
   static constexpr int kTile = 8;                      // columns of a product
   static constexpr int kMine = kTokens / kGroupWarps;  // tokens of a warp
-  static constexpr int kSteps = kMine / 16;            // of 16 tokens
+  static constexpr int kSteps = kMine / 16;            // steps of 16 tokens
   static constexpr int kOwn = 1;                       // barrier 1 + group is the warpgroup's
   // Rows of what the warps add up, in floats: columns lie four banks apart.
   static constexpr int kStride = D + 4;
@@ -64,7 +65,7 @@ class FewColumns {
   template <int N>
   __device__ void attend(int index) {
     Sums<N> mine;
-    int num_partials[N] = {};  // of rows of columns that this thread asks about; not needed soon
+    int num_partials[N] = {};  // partials of the rows that this thread asks about; not needed soon
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (merges_) {
@@ -81,7 +82,7 @@ class FewColumns {
         sixteen[0] = sixteen[1] = sixteen[2] = sixteen[3] = 0;
       }
     }
-    int slot = 0;  // of the values of the last tile
+    int slot = 0;  // slot of the values of the last tile
     for (int tile = brief_.first_token; tile < brief_.last_token; tile += kTokens) {
       const int first = tile + warp() * kMine;
       float score[N][kSteps][4] = {};
@@ -126,8 +127,8 @@ class FewColumns {
   [[nodiscard]] __device__ Brief::Column column(int index) const {
     return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
   }
-  // Piece `piece` of 16 bytes of a row. A lane's piece is a sum of an even number and `piece`. So
-  // the other pieces it wants lie at exclusive ors of their numbers.
+  // Returns the address of piece `piece` of 16 bytes of a row. A lane's piece is a sum of an even
+  // number and `piece`. So the other pieces it wants lie at exclusive ors of their numbers.
   [[nodiscard]] static __device__ std::uint32_t place(const std::uint16_t* rows, int row,
                                                       int piece) {
     return shared_address(rows) + row * 128 + (piece ^ row % 8) * 16;
@@ -136,7 +137,7 @@ class FewColumns {
     return place ^ pieces % 8 * 16;
   }
 
-  // This warp has read it.
+  // Tells the supply that this warp has read the slot.
   __device__ void release(int slot) const {
     __syncwarp();
     if (lane() == 0) {
@@ -175,7 +176,7 @@ class FewColumns {
     }
   }
 
-  // Scores -inf for tokens that a column does not see.
+  // Sets scores of tokens that a column does not see to -inf.
   template <int N>
   __device__ void hide(float (&score)[N][kSteps][4], int first) const {
 #pragma unroll
@@ -194,7 +195,8 @@ class FewColumns {
     }
   }
 
-  // Scores become probabilities relative to the largest one that the warp has seen, as operands.
+  // Turns scores into probabilities relative to the largest one that the warp has seen, as
+  // operands.
   template <int N>
   __device__ void soften(Sums<N>& mine, float (&score)[N][kSteps][4],
                          std::uint32_t (&weight)[N][kSteps][2]) const {
@@ -242,7 +244,8 @@ class FewColumns {
     }
   }
 
-  // Values of this warp's tokens that no row sees may be anything; they must not be NaN.
+  // Zeroes the values of this warp's tokens that no row sees. They may be anything, but must not be
+  // NaN.
   __device__ void clear_unseen(int slot, int first) const {
     for (int at = lane(); at < kMine * (D / 8); at += 32) {
       const int row = at / (D / 8), piece = at % (D / 8), token = first + row;
@@ -385,8 +388,8 @@ class FewColumns {
     return brief_.first_head + index % (args_.heads / args_.kv_heads);
   }
 
-  // Who brings the last partial of a row merges them all; the warpgroup shares what that is of an
-  // item.
+  // Merges all partials of each row whose last partial this item brings. The warpgroup shares the
+  // rows of an item.
   template <int N>
   __device__ void merge(int index, const int (&num_partials)[N]) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];

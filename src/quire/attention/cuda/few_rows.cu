@@ -22,7 +22,7 @@ constexpr int kWarps = 4;
 constexpr int kStep = 16;  // tokens at a time
 constexpr float kNothing = -1e30f;
 
-// Where a token of a run lies in one KV head.
+// The address of a token of a run in one KV head.
 struct RunAddress {
   const std::uint16_t* head;
   const std::int32_t* blocks;
@@ -68,7 +68,7 @@ struct Values {
       }
     }
   }
-  // Dimension i of the lane's four, of two tokens.
+  // Returns dimension i of the lane's four, of two tokens.
   __device__ std::uint32_t pair(int first, int d, int i) const {
     const uint2 a = row[first][d], b = row[first + 1][d];
     const std::uint32_t x = i < 2 ? a.x : a.y, y = i < 2 ? b.x : b.y;

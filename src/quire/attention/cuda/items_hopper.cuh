@@ -38,7 +38,7 @@ inline constexpr int kHopperThreads = (kGroups + 1) * kGroupThreads;
 
 #if QUIRE_WGMMA
 
-// Rows that see nothing, by one warp of each of the CTAs.
+// Writes the rows that see nothing. One warp of each of the CTAs calls it.
 template <DType T, int D>
 __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -49,7 +49,7 @@ __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   }
 }
 
-// By one thread; so many warpgroups read a slot.
+// Starts the barriers. One thread calls it; `readers` warpgroups read a slot.
 template <int D>
 __device__ void start_barriers(Shared<D>& shared, int readers) {
   for (int slot = 0; slot < kSlots<D>; ++slot) {
@@ -63,8 +63,8 @@ __device__ void start_barriers(Shared<D>& shared, int readers) {
   publish_barriers();
 }
 
-// The warpgroup that serves the others: a warp for the tiles of each, and one for its queries.
-// `merges`: the others merge the rows whose last partial they bring.
+// Serves the other warpgroups: with one warp for the tiles of each, and one for its queries. With
+// `merges` the others merge the rows whose last partial they bring.
 template <DType T, int D>
 __device__ __forceinline__ void serve(const AttentionArgs& args, const TokenTileMap& tiles,
                                       bool merges, Shared<D>& shared) {

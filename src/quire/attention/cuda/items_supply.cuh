@@ -20,7 +20,7 @@
 
 namespace quire::attention::cuda {
 
-inline constexpr int kTokens = kTokenTile;  // of a tile
+inline constexpr int kTokens = kTokenTile;  // tokens of a tile
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroups = 2;
 inline constexpr int kGroupColumns = kManyColumns / kGroups;
@@ -46,11 +46,11 @@ inline constexpr int kGroupWarps = kGroupThreads / 32;
 struct Brief {
   struct Column {
     int begin, end;  // tokens that it sees
-    int place;       // of its partial, or kNoPartial
+    int place;       // place of its partial, or kNoPartial
     int row;
   };
   int first_token, first_seen, last_token;
-  int first_head;  // of the KV head
+  int first_head;  // first head of the KV head
   int columns;
   int all_begin, all_end;  // tokens that all columns see
 };
@@ -95,9 +95,9 @@ class Queue {
     }
     queued_ = told_.first;
   }
-  // Its items are of many columns.
+  // Tells whether its items are of many columns.
   [[nodiscard]] __device__ bool many() const { return told_.kind >= Kind::kMany; }
-  // Its tiles are those of the other CTA of its cluster.
+  // Tells whether its tiles are those of the other CTA of its cluster.
   [[nodiscard]] __device__ bool paired() const { return told_.kind == Kind::kPair; }
   [[nodiscard]] __device__ int workers() const { return told_.workers; }
   [[nodiscard]] __device__ bool empty() const { return round_ >= told_.count; }
@@ -116,7 +116,7 @@ class Queue {
     return items_[queued_ / kv_heads_ * (paired() ? 2 : 1)];
   }
   [[nodiscard]] __device__ int kv_head() const { return queued_ % kv_heads_; }
-  // The CTA's other warpgroup has no items of its own.
+  // Tells whether the CTA's other warpgroup has no items of its own.
   [[nodiscard]] __device__ bool alone() const { return alone_; }
 
  private:
@@ -152,12 +152,13 @@ class Cursor {
   int size_, end_, slot_, round_ = 0;
 };
 
-// All slots, for items of many columns, whose tiles the warpgroups share.
+// Returns all slots, for items of many columns, whose tiles the warpgroups share.
 template <int D>
 __device__ Cursor<D> ring_of_many() {
   return {0, kSlots<D>};
 }
-// The slots of a warpgroup for items of few: half, or all where it has the CTA to itself.
+// Returns the slots of a warpgroup for items of few columns: half, or all where it has the CTA to
+// itself.
 template <int D>
 __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
   constexpr int kOwn = kSlots<D> / kGroups;
@@ -204,7 +205,8 @@ class Boxes {
     }
     find();
   }
-  // A box without a token that some row sees is read as the nearest one with.
+  // Finds the block of the box's tokens. A box without a token that some row sees is read as the
+  // nearest one with such a token.
   __device__ void find() {
     const int token = min(max(first_ + row_, item_.first_seen & -box_tokens_),
                           (item_.last_token - 1) & -box_tokens_);
@@ -221,14 +223,14 @@ class Boxes {
   int first_ = 0, slot_ = 0, block_ = 0, kv_head_ = 0;
 };
 
-// How the copy engine finds tiles, in boxes of so many tokens.
+// Lets the copy engine find tiles, in boxes of so many tokens.
 struct TokenTileMap {
   const CUtensorMap& map;
   int box_tokens;
 };
 
-// One warp: keys and values of tile after tile. With `kPaired` the other CTA of the pair wants the
-// same, and each brings every other box for both.
+// Supplies keys and values of tile after tile. One warp runs it. With `kPaired` the other CTA of
+// the pair wants the same, and each brings every other box for both.
 template <int D, bool kPaired>
 __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const Queue& queue,
                      Cursor<D> cursor, Shared<D>& shared) {
@@ -258,9 +260,9 @@ __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const
   }
 }
 
-// One warp: the queries of each item, and what there is to know. Divisions, and the tokens that all
-// columns see, are worked out here, where nobody waits for them. Items of many columns have one
-// buffer, filled while the item before ends; items of few use two in turn.
+// Supplies the queries of each item, and its facts. One warp runs it. Divisions, and the tokens
+// that all columns see, are worked out here, where nobody waits for them. Items of many columns
+// have one buffer, filled while the item before ends; items of few use two in turn.
 template <int D, bool kMany>
 __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;

@@ -19,7 +19,7 @@ inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
   return head_dim == 64 || head_dim == 128;
 }
 
-// launch.operator()<T, D>() of the instance for its dtype and stored head size;
+// Calls launch.operator()<T, D>() of the instance for its dtype and stored head size. Returns
 // cudaErrorInvalidValue when there is none.
 template <tensor::DType T, class Launch>
 [[nodiscard]] cudaError_t launch_for_head(std::int32_t head_dim, const Launch& launch) {
@@ -48,24 +48,25 @@ template <class Launch>
              : cudaErrorInvalidValue;
 }
 
-// `options` with what the planner should know of the current device and its kernels for a stored
-// head size; block_tokens is set already.
+// Returns `options` with what the planner should know of the current device and its kernels for a
+// stored head size. block_tokens is set already.
 [[nodiscard]] DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim);
-// Every row of `out` and `lse`, also those that see nothing.
+// Computes every row of `out` and `lse`, also those that see nothing.
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 
-// launch_attention() computes items of few columns and of many. On Hopper it computes both at once
-// where stored head size and block size suit its copy engine. Items write partials, and rows that
-// have but one partial. Then partials become rows, in order, unless the kernel of Hopper has done
-// that too.
+// Launches the items of few columns. launch_attention() launches those of few and of many columns.
+// On Hopper one kernel computes both at once where stored head size and block size suit its copy
+// engine. Items write partials, and rows that have but one partial. Then partials become rows, in
+// order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
-// Launch the instance for a dtype and stored head size; there are items. many_rows_*.cu and
+// Launches the instance for a dtype and stored head size. There must be items. many_rows_*.cu and
 // items_hopper_*.cu share the instances out, since these compile for long.
 template <tensor::DType T, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
 template <tensor::DType T, int D>
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
-// `of_hopper`: values of partials are fp16, as launch_items_hopper() writes them.
+// Turns partials into rows. With `of_hopper` their values are fp16, as launch_items_hopper() writes
+// them.
 [[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper,
                                        cudaStream_t stream);
 

@@ -23,8 +23,9 @@ bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
   return major == 9 && is_head_dim_of_hopper(head_dim) && can_make_map(block_tokens);
 }
 
-// Items of few columns end at much the same time, and there a kernel more is dear. A row of many
-// columns has few partials beside its work.
+// Tells whether the kernel of Hopper merges partials too. Items of few columns end at much the same
+// time, and one more kernel is expensive there. A row of many columns has few partials beside its
+// work.
 bool hopper_merges(const AttentionArgs& args) {
   return args.work.num_many == 0 && args.work.num_few > 0;
 }

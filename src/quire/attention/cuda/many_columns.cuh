@@ -30,7 +30,7 @@ namespace quire::attention::cuda {
 
 // State of one of a lane's two columns so far.
 struct Column {
-  int place;  // of its partial, or kNoPartial
+  int place;  // place of its partial, or kNoPartial
   float largest, sum;
 };
 
@@ -40,7 +40,8 @@ struct Column {
 template <DType T, int D, bool kMany>
 class Columns {
  public:
-  // `both`: it merges, or, with kMany, its tiles are those of the other CTA of a pair.
+  // Prepares a warpgroup. `both`: without kMany it merges rows; with kMany its tiles are those of
+  // the other CTA of a pair.
   __device__ Columns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
                      int group, bool both)
       : args_(args),
@@ -62,7 +63,7 @@ class Columns {
   }
 
  private:
-  // The item of round `index`.
+  // Computes the item of round `index`.
   __device__ void attend(int index) {
     start(index);
     float score[kTokens / 8][4];
@@ -128,18 +129,19 @@ class Columns {
   // Barriers of a part of the CTA: 1 + group for one warpgroup, and whose turn it is.
   static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
 
-  // Warps without columns, of few, have nothing to do beside products, in which all warps take
-  // part.
+  // Tells whether the warp has columns. A warp without columns, where items have few, only takes
+  // part in products, as all warps do.
   [[nodiscard]] __device__ bool busy() const { return kMany || busy_; }
-  // Nor has a warp with columns for the second half if that has none.
+  // Tells whether a warp has no columns for the second half. Then it has nothing to do there
+  // either.
   [[nodiscard]] __device__ bool empty(int half) const { return !kMany && half == 1 && !both_; }
 
-  // One of the lane's columns, in the warpgroup.
+  // Returns the number, in the warpgroup, of one of the lane's columns.
   [[nodiscard]] __device__ int index_of(int half) const {
     return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half - skipped();
   }
-  // Rows of the products before the first column. Few columns are one warp's; those of the two
-  // warpgroups should not be warps of the same quarter of the multiprocessor.
+  // Returns the rows of the products before the first column. Few columns are one warp's; those of
+  // the two warpgroups should not be warps of the same quarter of the multiprocessor.
   [[nodiscard]] __device__ int skipped() const { return !kMany && group_ == 1 ? 16 : 0; }
   [[nodiscard]] __device__ Brief::Column column_of(int half) const {
     const int index = index_of(half);
@@ -179,7 +181,7 @@ class Columns {
     }
   }
 
-  // Products of the queries with all tokens of a tile.
+  // Queues the products of the queries with all tokens of a tile.
   __device__ void issue_scores(float (&score)[kTokens / 8][4]) {
     // Around few columns lie rows that belong to others: what comes of them is not used.
     const std::uint32_t q = shared_address(shared_.queries[group_]) +
@@ -217,7 +219,7 @@ class Columns {
     release(shared_.free[keys_.slot_before()]);
   }
 
-  // Values from token `first` on are there; those of tokens that no row sees are zero.
+  // Waits until values from token `first` on are there. Zeroes those of tokens that no row sees.
   __device__ void await_values(int first) {
     const int slot = keys_.slot_before();
     shared_.full[slot].await(keys_.round_before());
@@ -234,7 +236,7 @@ class Columns {
     meet(kOwn + group_, kGroupThreads);
   }
 
-  // This warp has read it.
+  // Tells the supply that this warp has read the buffer.
   __device__ void release(PhaseBarrier& free) const {
     __syncwarp();
     if (thread_ % 32 == 0) {
@@ -245,8 +247,8 @@ class Columns {
     }
   }
 
-  // Scores become probabilities relative to the largest one so far, or to one that it exceeds by
-  // kMostExponent at most. So few tiles make what was summed before shrink (FlashAttention-4).
+  // Turns scores into probabilities relative to the largest one so far, or to one that it exceeds
+  // by kMostExponent at most. So few tiles make what was summed before shrink (FlashAttention-4).
   __device__ void soften(float (&score)[kTokens / 8][4], int first, float (&shrink)[2]) {
     if (first < all_begin_ || first + kTokens > all_end_) {
       hide(score, first);
@@ -285,7 +287,7 @@ class Columns {
     }
   }
 
-  // Scores -inf for tokens that a column does not see.
+  // Sets scores of tokens that a column does not see to -inf.
   __device__ void hide(float (&score)[kTokens / 8][4], int first) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -308,7 +310,7 @@ class Columns {
     }
   }
 
-  // Weights of 16 tokens each as operands.
+  // Packs weights of 16 tokens each as operands.
   __device__ static void pack(Left (&to)[kTokens / 16], const float (&weight)[kTokens / 8][4]) {
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
@@ -404,7 +406,8 @@ class Columns {
     }
   }
 
-  // Who brings the last partial of a row merges all; a warpgroup shares what that is of an item.
+  // Merges all partials of each row whose last partial this item brings. A warpgroup shares the
+  // rows of an item.
   __device__ void merge(int index) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
     if (busy()) {
@@ -431,7 +434,8 @@ class Columns {
     }
   }
 
-  // Four lanes hold two dimensions each of four tiles of eight; lane t gets tile first + t whole.
+  // Gathers values over four lanes. They hold two dimensions each of four tiles of eight; lane t
+  // gets tile first + t whole.
   __device__ void gather(float (&row)[8], int half, int first, int t) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -455,7 +459,7 @@ class Columns {
     }
   }
 
-  // Word i of lane t of four becomes word t of lane i.
+  // Transposes words over four lanes: word i of lane t becomes word t of lane i.
   __device__ static void transpose(std::uint32_t (&words)[4], int t) {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {
@@ -481,9 +485,9 @@ class Columns {
   int buffer_ = 0;
   int first_token_ = 0, first_seen_ = 0, last_token_ = 0, first_head_ = 0;
   bool busy_ = false, both_ = false;  // the warp has columns, also of the second half
-  int all_begin_ = 0, all_end_ = 0;   // what all of them see
+  int all_begin_ = 0, all_end_ = 0;   // tokens that all of them see
   Column column_[2];
-  int rows_[2] = {}, num_partials_[2] = {};  // of columns that are merged here
+  int rows_[2] = {}, num_partials_[2] = {};  // rows and partials of columns that are merged here
   float out_[D / 8][4];
 };
 

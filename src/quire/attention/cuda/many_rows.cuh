@@ -17,7 +17,7 @@
 namespace quire::attention::cuda {
 namespace {
 
-constexpr int kColumns = 64;  // of a CTA: an item is the work of kManyColumns / kColumns
+constexpr int kColumns = 64;  // columns of a CTA: an item is the work of kManyColumns / kColumns
 constexpr int kWarps = kColumns / 16;
 constexpr int kThreads = kWarps * 32;
 constexpr float kNothing = -1e30f;
@@ -53,7 +53,8 @@ struct TokenTile {
   std::uint16_t keys[kTokens<D> * D];
   std::uint16_t values[kTokens<D> * D];
 
-  // Tokens from `first` on; those that no row sees are read as the nearest one that some does.
+  // Copies tokens from `first` on. Those that no row sees are read as the nearest one that some row
+  // sees.
   __device__ void fetch(const AttentionArgs& args, const DevicePlan::WorkItem& item, int kv_head,
                         int first) {
     const std::uint16_t* head = args.kv.data + kv_head * args.kv.head_stride;
@@ -120,7 +121,7 @@ struct WarpColumns {
     }
   }
 
-  // Products of the queries with all tokens of the tile.
+  // Multiplies the queries by all tokens of the tile.
   __device__ void weigh(const TokenTile<D>& tile, float (&score)[kTokens<D> / 8][4],
                         int lane) const {
 #pragma unroll
@@ -142,7 +143,7 @@ struct WarpColumns {
     }
   }
 
-  // Scores become probabilities relative to the largest one so far.
+  // Turns scores into probabilities relative to the largest one so far.
   __device__ void soften(float (&score)[kTokens<D> / 8][4], int first, float scale_log2, int t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -178,7 +179,7 @@ struct WarpColumns {
     }
   }
 
-  // Scores -inf for tokens that a column does not see.
+  // Sets scores of tokens that a column does not see to -inf.
   __device__ void hide(float (&score)[kTokens<D> / 8][4], int half, int first, int t) const {
     const Column& mine = column[half];
 #pragma unroll
@@ -193,7 +194,7 @@ struct WarpColumns {
     }
   }
 
-  // The weights of 16 tokens as an operand.
+  // Returns the weights of 16 tokens as an operand.
   __device__ static Left left_of(const float (&weight)[kTokens<D> / 8][4], int k) {
     return {Element<T>::round_pair(weight[2 * k][0], weight[2 * k][1]),
             Element<T>::round_pair(weight[2 * k][2], weight[2 * k][3]),

@@ -15,7 +15,8 @@ using tensor::DType;
 constexpr int kThreads = 128;
 constexpr float kLog2E = 1.44269504088896f;
 
-// A block to a token, its threads to (query, head) pairs; sums in a fixed order.
+// Adds the mass of one token per block; its threads take (query, head) pairs. Sums have a fixed
+// order.
 template <DType T>
 __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
   __shared__ double sums[kThreads];

@@ -17,7 +17,8 @@ constexpr int kSmallestBox = 8;  // tokens: a swizzle takes eight rows
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
-// From the driver, so that nothing links against it; null where it has none.
+// Returns the function of the driver, so that nothing links against it, or null where the driver
+// has none.
 EncodeTiled find_encode_tiled() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
@@ -39,7 +40,8 @@ bool can_make_map(std::int32_t block_tokens) {
   return box_of(block_tokens) >= kSmallestBox && encode_tiled() != nullptr;
 }
 
-// How many blocks there are is not known here, so that dimension is as long as can be.
+// Describes the KV to the copy engine. The number of blocks is unknown here, so that dimension is
+// as long as it can be.
 cudaError_t make_map(const DeviceKV& kv, std::int32_t kv_heads, CUtensorMap& map) {
   const auto bytes = [](std::ptrdiff_t elements) { return static_cast<cuuint64_t>(elements) * 2; };
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(kv.head_dim),

@@ -60,7 +60,7 @@ bool detect_avx512_vnni() {
 
 bool detect_avx512() { return detect_avx512_vnni() && has_bit(cpuid(7, 1).eax, 5); }  // BF16
 
-// Linux keeps the 8 KiB of tile data switched off until a process asks for it.
+// Asks Linux for the 8 KiB of tile data, which it keeps switched off until a process asks.
 bool request_tile_permission() {
   constexpr int kArchReqXcompPerm = 0x1023;
   constexpr int kXfeatureTileData = 18;

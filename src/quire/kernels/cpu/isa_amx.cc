@@ -10,7 +10,8 @@
 namespace quire::kernels {
 namespace {
 
-// Few rows keep the product that vectors run.
+// Sets the matmul of a format that multiplies many rows by tiles. Few rows keep the product that
+// vectors run.
 constexpr void set_tile_matmul(KernelTable& table, int format, void (*matmul)(const MatmulTask&)) {
   table.matmul[format] = matmul;
   table.products[format].many = Product::kByteTiles;

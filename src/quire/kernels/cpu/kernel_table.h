@@ -17,19 +17,19 @@ namespace quire::kernels {
 // Panels are whole: `out` has room for 32 columns per panel. Layouts: packed_weights.h,
 // packed_rows.h.
 struct MatmulTask {
-  const std::byte* weights = nullptr;       // of the first panel
+  const std::byte* weights = nullptr;       // weights of the first panel
   const std::byte* next_weights = nullptr;  // a hint: what the thread will probably read next
   std::size_t panel_bytes = 0;
   int panels = 0;
   int steps = 0;                      // depth / 32, rounded up
-  const std::byte* values = nullptr;  // of the first row, which begins a block of 16
+  const std::byte* values = nullptr;  // values of the first row, which begins a block of 16
   const float* scales = nullptr;      // int8 rows only
   const std::int32_t* offsets = nullptr;
   int rows = 0;                   // 1..kMaxTaskRows; 16 per block, the last block may hold fewer
-  float* out = nullptr;           // of (first row, first column)
+  float* out = nullptr;           // element (first row, first column) of the output
   std::ptrdiff_t out_stride = 0;  // floats between rows
-  std::byte* scratch = nullptr;   // of the calling thread: kScratchBytesPerStep * steps, 64-byte
-                                  // aligned
+  // Scratch of the calling thread: kScratchBytesPerStep * steps bytes, 64-byte aligned.
+  std::byte* scratch = nullptr;
 };
 inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
 // A panel as bytes, with fp32 scales and minimums.
@@ -38,12 +38,12 @@ inline constexpr int kScratchBytesPerStep = 1024 + 256;
 // Packs the rows of one block from fp32, and normalises them if there is a weight for that. Value k
 // of row r is then x[r][k] * norm_factors[r] * norm_weight[k], rounded twice as by rms_norm.
 struct PackTask {
-  const float* x = nullptr;  // of the block's first row
+  const float* x = nullptr;  // values of the block's first row
   std::ptrdiff_t x_stride = 0;
   int rows = 0;  // 1..16
   std::int64_t depth = 0;
   int steps = 0;
-  std::byte* values = nullptr;  // of the block
+  std::byte* values = nullptr;  // packed values of the block
   float* scales = nullptr;      // int8 rows only
   std::int32_t* offsets = nullptr;
   const float* norm_factors = nullptr;  // [rows]
@@ -119,9 +119,9 @@ struct MatmulProducts {
 // A row's bits depend on that row (and the weights) only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  void (*matmul[5])(const MatmulTask&) = {};   // by WeightFormat
-  RowFormat row_formats[5] = {};               // what matmul multiplies them with
-  MatmulProducts products[5] = {};             // what matmul runs
+  void (*matmul[5])(const MatmulTask&) = {};  // by WeightFormat
+  RowFormat row_formats[5] = {};    // formats of the rows that matmul takes, by WeightFormat
+  MatmulProducts products[5] = {};  // products that matmul runs, by WeightFormat
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   // Returns the factor of rms_norm for a row of `width` values: 1 / sqrt(mean(x^2) + epsilon).

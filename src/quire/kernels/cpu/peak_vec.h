@@ -90,7 +90,7 @@ void peak_bf16(const PeakTask& t) {
   store_total<V>(sums, t.sink);
 }
 
-// The dots of format Q. An operand is taken apart once for a tile, as kernels do it.
+// Repeats the dot products of format Q. An operand is unpacked once for a tile, as kernels do it.
 template <class V, class Q>
 void peak_quant(const PeakTask& t) {
   using I = typename V::I;

@@ -7,7 +7,8 @@
 namespace quire::kernels {
 namespace {
 
-// Four accumulators of whole vectors, then the tail one by one: an order that only `count` decides.
+// Sums in four accumulators of whole vectors, then adds the tail one by one. Only `count` decides
+// this order.
 template <class V>
 float sum_of_squares(const float* x, std::int64_t count) {
   constexpr int kLanes = V::kLanes;
@@ -60,7 +61,8 @@ typename V::F gated(typename V::F gate, typename V::F up) {
   return V::mul(V::div(gate, V::add(V::set(1.0f), decay)), up);
 }
 
-// A last partial vector goes through padded copies: an element's bits never depend on its place.
+// Computes silu(gate) * up. A last partial vector goes through padded copies: an element's bits
+// never depend on its place.
 template <class V>
 void silu_mul(const SiluMulTask& t) {
   std::int64_t i = 0;
@@ -83,7 +85,7 @@ void silu_mul(const SiluMulTask& t) {
   }
 }
 
-// Elements [i, i + kLanes) of a head and those half a head behind them, rotated. Products are
+// Rotates elements [i, i + kLanes) of a head and those half a head behind them. Products are
 // rounded before they are added.
 template <class V>
 [[gnu::always_inline]] inline void rotate_lanes(const float* head, const float* angle_cos,

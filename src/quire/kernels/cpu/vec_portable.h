@@ -71,7 +71,7 @@ struct VecPortable {
     const I value = magnitude >= (0x7c00 << 13) ? special : finite;
     return reinterpret_cast<F>(value | ((bits & 0x8000) << 16));
   }
-  // Nearest even; NaN stays NaN.
+  // Rounds to nearest even; NaN stays NaN.
   static void store_bf16(std::uint16_t* p, F x) {
     typedef std::uint32_t U __attribute__((vector_size(16)));
     const U bits = reinterpret_cast<U>(x);
@@ -100,8 +100,8 @@ struct VecPortable {
 
   static F low_half(I x) { return reinterpret_cast<F>(x << 16); }
   static F high_half(I x) { return reinterpret_cast<F>(x & set_bits(-65536)); }
-  // Signed bytes of x times unsigned bytes of w. Byte b of w needs a logical shift: mask after
-  // shifting.
+  // Adds signed bytes of x times unsigned bytes of w to acc. Byte b of w needs a logical shift: it
+  // is masked after shifting.
   static I dot_bytes(I acc, I w, I x) {
     for (int b = 0; b < 4; ++b) {
       acc += ((w >> (8 * b)) & 255) * ((x << (24 - 8 * b)) >> 24);

@@ -13,7 +13,7 @@ __device__ __forceinline__ std::int64_t head_block_elements(const KVPool& pool) 
   return std::int64_t{2} * pool.slots * pool.head_dim;
 }
 
-// A warp to a token of a head: K, then V.
+// Copies K, then V, of one token of a head per warp.
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const KVPool pool, const Slot* from, const Slot* to, std::int32_t count) {
   const int token = static_cast<int>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Where element i of a head block on the host lies in one on the device.
+// Returns where element i of a head block on the host lies in one on the device.
 __device__ __forceinline__ int device_element(const KVPool& pool, int i) {
   const int half = pool.slots * pool.head_dim;
   if (i < half) {  // K [dim / 2][slot][2]
@@ -44,7 +44,7 @@ __device__ __forceinline__ int device_element(const KVPool& pool, int i) {
   return half + slot * pool.head_dim + dim;
 }
 
-// A block of threads to a head block; `kPack`: from the pool, else to it.
+// Converts one head block per block of threads: from the pool with `kPack`, else to it.
 template <bool kPack>
 __global__ void __launch_bounds__(kThreads)
     convert_kernel(const KVPool pool, const HeadBlocks which, Half* host_layout) {

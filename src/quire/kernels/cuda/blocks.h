@@ -18,8 +18,8 @@ struct KVPool {
   Half* data = nullptr;
   std::int32_t heads = 0;  // layers * kv_heads
   std::int32_t num_blocks = 0;
-  std::int32_t slots = 0;     // of a block, as stored: even
-  std::int32_t head_dim = 0;  // as stored: a multiple of 32
+  std::int32_t slots = 0;     // slots of a stored block: even
+  std::int32_t head_dim = 0;  // stored head size: a multiple of 32
 };
 
 // A token's slot: block * pool.slots + offset.
@@ -36,7 +36,8 @@ struct HeadBlocks {
   std::int32_t count = 0;
 };
 
-// Head blocks as the host stores them, [heads][count], from and to those of the pool.
+// Copies head blocks between the pool and `host_layout`, [heads][count], where they lie as the host
+// stores them.
 [[nodiscard]] cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which,
                                       Half* host_layout, cudaStream_t stream);
 [[nodiscard]] cudaError_t unpack_blocks(const KVPool& pool, const HeadBlocks& which,

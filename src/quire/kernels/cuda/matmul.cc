@@ -32,12 +32,13 @@
 namespace quire::kernels::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // as NVIDIA advises for Hopper
-constexpr std::int64_t kManyRows = 512;   // for which the row-invariant algorithm is chosen
+constexpr std::size_t kWorkspaceBytes = std::size_t{32}
+                                        << 20;  // workspace that NVIDIA advises for Hopper
+constexpr std::int64_t kManyRows = 512;         // for which the row-invariant algorithm is chosen
 constexpr std::int64_t kFewRows = 256;    // up to which others are tried that give the same bits
-constexpr std::int64_t kTrialRows = 8;    // whose bits are compared
+constexpr std::int64_t kTrialRows = 8;    // rows whose bits are compared
 constexpr int kTrials = 16;               // algorithms
-constexpr int kTimedRuns = 5;             // of each
+constexpr int kTimedRuns = 5;             // timed runs of each algorithm
 constexpr std::size_t kMostPlans = 1024;  // some hundreds of bytes each
 
 // A descriptor of cuBLASLt and how it goes.
@@ -75,7 +76,7 @@ struct MatMul::Impl {
                                                        int count);
   Status multiply(const Product& call, const Plan& plan);
 
-  // For row-invariant products of few rows.
+  // Returns the bits of the product, to compare algorithms for row-invariant products of few rows.
   Result<std::vector<float>> bits_of(const Product& trial, const Plan& plan);
   Result<float> milliseconds_of(const Product& trial, const Plan& plan);
   Status take_fastest_equal(const Product& call, Plan& plan);
@@ -118,7 +119,8 @@ Result<Owned<cublasLtMatrixLayout_t>> MatMul::Impl::layout(cudaDataType type, st
   return Owned<cublasLtMatrixLayout_t>(made, lt->layout_destroy);
 }
 
-// Algorithms for products of this shape with `rows` rows, the one that is thought best first.
+// Lists algorithms for products of this shape with `rows` rows, the one that cuBLASLt thinks best
+// first.
 Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product& call,
                                                                    std::int64_t rows, int count) {
   QUIRE_TRY(const auto weights, layout(element(), call.inputs, call.outputs));
@@ -164,7 +166,7 @@ Status MatMul::Impl::multiply(const Product& call, const Plan& plan) {
                    "cublasLtMatmul");
 }
 
-// Results of the first rows.
+// Computes the results of the first rows.
 Result<std::vector<float>> MatMul::Impl::bits_of(const Product& trial, const Plan& plan) {
   constexpr unsigned char kSomeFloat = 0x3f;  // 0x3f3f3f3f is 0.747
   CUstream_st* const stream = device->compute_stream().get();
@@ -190,10 +192,10 @@ Result<float> MatMul::Impl::milliseconds_of(const Product& trial, const Plan& pl
   return end.milliseconds_since(start);
 }
 
-// The algorithm for many rows has tiles that leave most of the device idle when rows are few.
-// Others differ in their tiles alone and sum in the same order. They are those that give all of
-// some thousand sums of random numbers the same bits. The numbers are of many magnitudes: few of
-// one magnitude add up without rounding, in any order. The fastest of those is taken.
+// Takes the fastest algorithm that sums as the one for many rows does. The tiles of that one leave
+// most of the device idle when rows are few. Others differ in their tiles alone and sum in the same
+// order. They are those that give all of some thousand sums of random numbers the same bits. The
+// numbers are of many magnitudes: few of one magnitude add up without rounding, in any order.
 Status MatMul::Impl::take_fastest_equal(const Product& call, Plan& plan) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);

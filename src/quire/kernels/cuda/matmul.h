@@ -31,7 +31,8 @@ struct Product {
 
 class MatMul {
  public:
-  // `device` is borrowed; `dtype` is bf16 or fp16. kDevice naming the library when it is not there.
+  // Creates a product on `device`, which is borrowed. `dtype` is bf16 or fp16. Returns kDevice
+  // naming the library when it is not there.
   [[nodiscard]] static Result<MatMul> create(device::cuda::DeviceContext& device,
                                              bool row_invariant,
                                              tensor::DType dtype = tensor::DType::kBFloat16);

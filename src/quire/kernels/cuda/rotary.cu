@@ -29,8 +29,8 @@ __global__ void fill_kernel(const double* inverse_frequencies, double scale,
   table.sin[i] = static_cast<float>(sine * scale);
 }
 
-// Element `dim` of a head rotated by row `row`. Products are rounded before they are added, as on
-// the CPU.
+// Returns element `dim` of a head rotated by row `row`. Products are rounded before they are added,
+// as on the CPU.
 __device__ __forceinline__ float rotated(const float* head, int dim, const RotaryTable& table,
                                          std::int64_t row) {
   const int half = table.half;
@@ -44,7 +44,7 @@ __device__ __forceinline__ float rotated(const float* head, int dim, const Rotar
                     : __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
 }
 
-// A block to a KV head of a token.
+// Appends one token's KV head per block of threads.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
     append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block to a head of a query.
+// Rotates one head of a query per block of threads.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(const QKVRows from, const RotaryTable table, const QueryRows queries) {

@@ -20,7 +20,7 @@ struct RotaryTable {
   std::int32_t half = 0;  // 0: no rotation
 };
 
-// inverse_frequencies [half], on the device.
+// Fills the cosines and sines of `count` positions. inverse_frequencies: [half], on the device.
 [[nodiscard]] cudaError_t fill_rotary(const double* inverse_frequencies, double scale,
                                       const std::int32_t* positions, std::int64_t count,
                                       const RotaryTable& table, cudaStream_t stream);
@@ -47,7 +47,7 @@ struct KVLayer {
                                     const tensor::KVSlot* slots, std::int64_t count,
                                     const KVLayer& to, cudaStream_t stream);
 
-// Which queries, and where they go.
+// The queries to rotate, and the place to write them.
 struct QueryRows {
   tensor::DType dtype = tensor::DType::kBFloat16;
   const std::int32_t* rows = nullptr;  // [count] row of qkv
@@ -56,8 +56,8 @@ struct QueryRows {
   Half* out = nullptr;  // [count, heads, stored_dim]
 };
 
-// out[i] = the query of row rows[i], rotated by row i of `table`; what is behind head_dim becomes
-// zero.
+// Sets out[i] to the query of row rows[i], rotated by row i of `table`. Elements behind head_dim
+// become zero.
 [[nodiscard]] cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table,
                                          const QueryRows& to, cudaStream_t stream);
 

@@ -389,7 +389,7 @@ Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
   return {};
 }
 
-// Queues kept_ [S, H] -> result_.
+// Queues the logits: kept_ [S, H] -> result_.
 Status CudaBackend::queue_logits() {
   const std::int64_t rows = step_.shape().logit_rows;
   if (rows == 0) {
@@ -507,7 +507,7 @@ Result<std::span<float>> CudaBackend::await() {
   return logits;
 }
 
-// An error that fails here fails the next step too.
+// Gives up the steps under way. An error that fails here fails the next step too.
 void CudaBackend::abandon() {
   result_.forget_sent();
   [[maybe_unused]] const Status ignored = device_.compute_stream().synchronize();
@@ -516,8 +516,8 @@ void CudaBackend::abandon() {
 // Plans and queues all of a step, or as much as the probe wants; then nothing is sent.
 Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                ForwardProbe* probe) {
-  // Also where nothing is recorded: a product of few rows of a number not seen before tries
-  // algorithms first.
+  // Shapes are rounded where nothing is recorded, too: a product of a new small number of rows
+  // tries algorithms first.
   const bool small = batch.token_ids.size() <= kMostGraphRows;
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));

@@ -43,7 +43,8 @@ WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelC
   }
 }
 
-// After an error too the buffers may not go while something is read from them.
+// Waits for the device: after an error too the buffers may not go while something is read from
+// them.
 WeightUploader::~WeightUploader() {
   [[maybe_unused]] const Status known_already = device_.compute_stream().synchronize();
 }
@@ -99,7 +100,7 @@ Status WeightUploader::send_piece(std::span<const std::byte> from, std::byte* to
   return stream.record(*buffer.read);
 }
 
-// One piece is on its way while the next is copied to pinned memory.
+// Copies bytes to the device. One piece is on its way while the next is copied to pinned memory.
 Status WeightUploader::send(std::span<const std::byte> from, std::byte* to) {
   if (std::ranges::any_of(buffers_, [](const Buffer& each) { return each.bytes.size() == 0; })) {
     return device::cuda::copy_async(to, from.data(), from.size(), device_.compute_stream().get());
@@ -119,7 +120,7 @@ Status WeightUploader::take(const WeightId& id, std::span<const float> values) {
   return send(std::as_bytes(values), reinterpret_cast<std::byte*>(to.data()));
 }
 
-// The first matrix says what all are.
+// Checks the format of a matrix. The first matrix decides the dtype of all.
 Status WeightUploader::check_format(kernels::WeightFormat format) {
   const bool half = format == kernels::WeightFormat::kF16;
   const tensor::DType dtype = half ? tensor::DType::kFloat16 : tensor::DType::kBFloat16;
@@ -153,7 +154,7 @@ Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& we
 
 Result<DeviceWeights> WeightUploader::finish() {
   QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
-  QUIRE_TRY_STATUS(device_.device_pool().shrink(0));  // what packed weights were in
+  QUIRE_TRY_STATUS(device_.device_pool().shrink(0));  // returns the memory of packed weights
   return std::move(weights_);
 }
 

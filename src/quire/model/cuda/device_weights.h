@@ -34,7 +34,7 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
-  tensor::DType dtype = tensor::DType::kBFloat16;  // of all matrices
+  tensor::DType dtype = tensor::DType::kBFloat16;  // type of all matrices
   DeviceMatrix embedding;                          // empty when the head serves as such
   DeviceMatrix head;
   DeviceVector final_norm;

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int32_t kWindowIfAbsent = 4096;
 
-// transformers leaves "layer_types" out of account here, so it must say what happens anyway.
+// Sets the windows. transformers ignores "layer_types" here, so the field must name the layers that
+// it uses anyway.
 Status configure_mistral(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY_STATUS(set_window(json, "sliding_window", kWindowIfAbsent, config));
   const base::JsonView types = json.find("layer_types");
