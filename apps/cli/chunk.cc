@@ -41,6 +41,14 @@ json::value or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
 }
 
+json::value describe_error(const std::optional<KVError>& error) {
+  if (!error) {
+    return nullptr;
+  }
+  return json::object{
+      {"key", error->key}, {"value", error->value}, {"bits_per_value", error->bits_per_value}};
+}
+
 json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
   json::object object{{"chunk_id", chunk.chunk_id},
                       {"chunk_type", chunk_type_name(chunk.type)},
@@ -54,6 +62,8 @@ json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
                       {"anchor", or_null(chunk.anchor)},
                       {"num_variants", chunk.num_variants},
                       {"memory_bytes", chunk.memory_bytes},
+                      {"kv_dtype", chunk.kv_dtype},
+                      {"kv_error", describe_error(chunk.kv_error)},
                       {"saved", chunk.saved}};
   object["ttl_seconds"] =
       chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
@@ -68,6 +78,7 @@ json::object describe_chunk(const CompositionInfo& info) {
                                     {"chunk_type", chunk_type_name(segment.type)},
                                     {"num_tokens", segment.num_tokens},
                                     {"position", segment.position},
+                                    {"kv_dtype", segment.kv_dtype},
                                     {"cached", segment.cached},
                                     {"why_not", or_null(segment.why_not)}});
   }

@@ -182,6 +182,14 @@ class QUIRE_API LLM {
                                               const Interrupt& interrupted = {},
                                               const RequestOptions& options = {});
 
+  // Measures how far KV stored as `kv_dtype` is from KV in the compute type, over this prompt: both
+  // are computed, in memory beside kv_budget. Other requests run in between, and no cache changes.
+  // Errors: those of a request. kInvalidArgument for fewer than two tokens and for an unknown
+  // kv_dtype. kUnsupported for a format that is not there, on a GPU, and for KV that the format
+  // cannot hold.
+  [[nodiscard]] Result<KVAccuracy> kv_accuracy(const Prompt& prompt, const std::string& kv_dtype,
+                                               const Interrupt& interrupted = {});
+
   // Returns which part of the prompt the prefix cache holds for requests of this salt, and why no
   // more. A prompt that only another salt has computed counts as never seen.
   // Changes nothing and computes nothing; waits for the running step. Only the salt of `options`

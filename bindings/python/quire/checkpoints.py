@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from . import _quire
 from .llm import LLM
 from .outputs import Record
 from .sequence import Sequence
-from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
+from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path, to_text
 
 
 class Checkpoint(Record):
@@ -47,7 +47,7 @@ class CheckpointManager:
     every_seconds: ... or when some are new and so much time went by; 0: never by time
     max_bytes: of what the tenant has in the store, bytes or "10GiB": saving evicts what it used least recently; None: no
         limit. Entries of other tenants neither count nor go; Store(folder, max_bytes=).gc() bounds all of them
-    compress: what is saved; smaller, slower
+    compress: what is saved; smaller, slower. True or "zstd", or "lz4", which is faster and less small
     series, tenant: checkpoints of different ones know nothing of each other; different tenants share no KV either
     """
 
@@ -62,7 +62,7 @@ class CheckpointManager:
         max_bytes: int | str | None = None,
         series: str = "default",
         tenant: str = "",
-        compress: bool = False,
+        compress: bool | Literal["zstd", "lz4"] = False,
     ) -> None:
         if not isinstance(llm, LLM):
             raise TypeError(f"checkpoints belong to an LLM, not to a {type(llm).__name__}")
@@ -77,7 +77,7 @@ class CheckpointManager:
         _set(options, "every", every)
         _set(options, "every_seconds", every_seconds)
         _set(options, "max_bytes", to_bytes(max_bytes, "max_bytes"))
-        _set_flag(options, "compress", compress)
+        _set(options, "compress", to_compression(compress, "compress"))
         self._handle = _quire.CheckpointManager.open(llm._handle, to_path(self.folder, "folder"), options)
 
     def save(

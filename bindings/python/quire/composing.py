@@ -82,7 +82,7 @@ class Composition(Record):
 
     __slots__ = ("__weakref__", "_handle")
 
-    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
+    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, kv_dtype, cached, why_not
     mode: str
     grade: str  # that an output will have
     num_levels: int  # runs of KV that attention merges

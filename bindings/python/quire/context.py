@@ -6,10 +6,10 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from . import _quire
-from .convert import _callback, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
+from .convert import _callback, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path, to_text
 from .errors import ChunkNotFoundError, ClosedError
 from .llm import LLM
 from .outputs import Fields, GenerationOutput, Record
@@ -86,7 +86,7 @@ class ContextManager:
     max_host_bytes: of KV in host memory, a number or "10GiB", 0 or None: no limit. KV beyond it goes on to the store, or
         without one nowhere
     max_store_bytes: of the store, likewise; saving evicts what was used least recently
-    compress: what goes into the store; smaller, slower
+    compress: what goes into the store; smaller, slower: True or "zstd", or "lz4", which is faster and less small
     write_through: whatever is computed is saved at once (mode "anchored"); else when asked, or to make room
     """
 
@@ -99,7 +99,7 @@ class ContextManager:
         salt: str = "",
         max_host_bytes: int | str | None = 0,
         max_store_bytes: int | str | None = 0,
-        compress: bool = False,
+        compress: bool | Literal["zstd", "lz4"] = False,
         write_through: bool = False,
     ) -> None:
         if not isinstance(llm, LLM):
@@ -112,7 +112,7 @@ class ContextManager:
         _set(options, "salt", to_text(salt, "salt"))
         _set(options, "max_host_bytes", to_bytes(max_host_bytes, "max_host_bytes"))
         _set(options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
-        _set_flag(options, "compress", compress)
+        _set(options, "compress", to_compression(compress, "compress"))
         _set_flag(options, "write_through", write_through)
         self._open_handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)
 

@@ -87,6 +87,13 @@ def to_choice(value: Any, what: str, choices: Collection[str]) -> str:
     raise error(f"{what} must be one of {', '.join(map(repr, choices))}, not {reprlib.repr(value)}")
 
 
+def to_compression(value: bool | str, what: str) -> str:
+    """Returns "", "zstd" or "lz4". True is zstd."""
+    if isinstance(value, bool):
+        return "zstd" if value else ""
+    return to_choice(value, what, ("zstd", "lz4"))
+
+
 def to_bytes(size: int | str | None, what: str) -> int:
     """Returns bytes as a number, from a number or a text as "10GiB"; None: 0, no limit. ValueError naming `what`."""
     if not isinstance(size, str):

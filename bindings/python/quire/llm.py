@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, all_choices
 from .chat import OWN_WORDS, Conversation, template_arguments
-from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path
+from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .ending import opened
 from .errors import ClosedError
 from .load_options import TAKEN
@@ -28,6 +28,7 @@ from .tokenizer import Tokenizer
 
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Quantize = Literal["q8g32", "q4g32"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
@@ -65,7 +66,7 @@ class LLM(metaclass=habits.Named):
         deterministic: bool = True,
         dtype: DType = "auto",
         quantize: Quantize | None = None,
-        kv_dtype: DType = "auto",
+        kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,
@@ -418,6 +419,14 @@ class LLM(metaclass=habits.Named):
         reuses = to_choice(reuse, "reuse", ("exact", "none")) == "exact"
         whole = to_choice(rows, "rows", ("all", "last")) == "all"
         return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuses, whole, whose(salt=salt)))
+
+    def kv_accuracy(self, prompt: Prompt, kv_dtype: KVDType = "int8") -> dict[str, Any]:
+        """Measures how far KV stored as `kv_dtype` is from KV in the compute type, over a long text or its ids.
+
+        Computes both, in memory beside `kv_budget`. `key_error` and `value_error` have relative errors as `mean`, `max` and
+        `layers`; `attention_kl`, `logit_kl_mean` and `logit_kl_p99` are divergences in nats, `perplexity_delta` a difference.
+        """
+        return self._handle.kv_accuracy(prompt_of(prompt, "prompt"), to_text(kv_dtype, "kv_dtype"))
 
     def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
         """Tells how much of the prompt the prefix cache holds (`hit`) and why it holds no more (`reason`). Changes

@@ -36,5 +36,6 @@ template <class Things, class Describe>
                                         std::initializer_list<std::size_t> shape);
 // Returns the output with logits as an array [rows, vocab_size].
 [[nodiscard]] nanobind::dict to_dict(ForwardOutput output);
+[[nodiscard]] nanobind::dict to_dict(const KVAccuracy& accuracy);
 
 }  // namespace quire::python

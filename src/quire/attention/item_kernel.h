@@ -32,8 +32,8 @@ class TileQueries {
  public:
   TileQueries(const QueryRows& rows, void (*load)(const QueryTask&)) : rows_(rows), load_(load) {}
 
-  // Writes the rows of a strip as AttentionTask::q wants them.
-  void load(const WorkItem& strip, std::byte* to) const;
+  // Writes the rows of a strip as AttentionTask::q wants them, and of int8 their scales.
+  void load(const WorkItem& strip, std::byte* to, float* scales) const;
   // Asks for the angles of the item's rows: keys and values have pushed them out of the caches that
   // are near.
   void look_ahead(const WorkItem& item) const;
@@ -73,6 +73,7 @@ class ItemKernel {
   // The place for queries of an item's rows, one after the other, and the tokens that they see.
   struct ItemRows {
     std::byte* queries = nullptr;
+    float* scales = nullptr;
     TokenRange* visible = nullptr;
     SoftmaxState state;
   };

@@ -43,11 +43,12 @@ class AttentionScratch {
 };
 
 // Computes attention of one layer. fp32 KV: everything in fp32. bf16 KV: the query is rounded to
-// bf16 after rotation, probabilities before they meet V; sums are fp32. Softmax is exact up to
-// rounding of exp2 (fp32: 1.1e-7). Tokens that a row does not see never reach it, whatever their
-// slots hold. Preconditions (QUIRE_CHECK): plan made of these entries, view.head_dim = head_dim
-// rounded up to 32, sizes of q, out, lse and rotary table fit. Runs on all threads of the pool; one
-// call at a time per scratch. Allocates nothing once the scratch has grown. Bytes read:
+// bf16 after rotation, probabilities before they meet V; sums are fp32. int8: cpu/codes.h says what
+// is rounded; sums of products are exact. Softmax is exact up to rounding of exp2 (fp32: 1.1e-7).
+// Tokens that a row does not see never reach it, whatever their slots hold. Preconditions
+// (QUIRE_CHECK): plan made of these entries, view.head_dim = head_dim rounded up to 32, sizes of q,
+// out, lse and rotary table fit. Runs on all threads of the pool; one call at a time per scratch.
+// Allocates nothing once the scratch has grown. Bytes read:
 // plan.counters.blocks_read * head_block_bytes.
 void run(const kernels::KernelContext& context, const RunParams& params,
          const tensor::PagedKVView& view, AttentionScratch& scratch);

@@ -69,6 +69,20 @@ Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_vie
   return text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(type), text);
 }
 
+namespace {
+
+Status check_kv_dtype(const std::string& of_pool, const std::string& asked) {
+  if (asked.empty() || asked == of_pool) {
+    return {};
+  }
+  return {
+      ErrorCode::kUnsupported,
+      base::str_cat("kv_dtype ", base::quoted(asked), " of a chunk is not the pool's, which is \"",
+                    of_pool, "\"; leave it out, or open the model with that kv_dtype")};
+}
+
+}  // namespace
+
 Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   ChunkDraft draft{.content = &content};
@@ -80,6 +94,7 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   if (options.anchor && content.type != ChunkType::kContext) {
     return {ErrorCode::kInvalidArgument, "only context chunks have an anchor"};
   }
+  QUIRE_TRY_STATUS(check_kv_dtype(core_.engine.bundle().kv_name(), options.kv_dtype));
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", options.salt));
   draft.chunk.salt = core_.engine.salt_of(options.salt);
   draft.chunk.type = content.type;

@@ -14,10 +14,12 @@
 #include <string>
 
 #include "quire/base/ids.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/interrupt.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -70,11 +72,13 @@ class ChunkPrefills {
  private:
   class Prefill;
   using BosSegments = std::map<std::string, kv::SegmentId>;  // by salt
-  // Gets the KV of a prefill, or none. Returns an error where nobody has it from now on.
-  using KeepKv = std::function<Status(std::optional<kv::SegmentId>)>;
+  // Gets the KV of a prefill, or none, and what storing it has changed. Returns an error where
+  // nobody has it from now on.
+  using KeepKv = std::function<Status(std::optional<kv::SegmentId>, const kernels::KVErrorSums&)>;
 
   [[nodiscard]] Result<PendingPrefill> start(engine::NewRequest request, kv::VariantName name,
                                              KeepKv store);
+  [[nodiscard]] std::optional<KVError> error_of(const kernels::KVErrorSums& sums) const;
   // Returns a sequence of the chunk's tokens behind what its variant stands behind.
   [[nodiscard]] Result<SeqId> compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key);
 

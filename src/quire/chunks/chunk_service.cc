@@ -39,6 +39,40 @@ bool holds_pairs(base::JsonView metadata, base::JsonView pairs) {
   });
 }
 
+// Formats of KV by what they hold, the most first.
+struct KVPrecision {
+  std::string_view name;
+  int bits;
+};
+constexpr KVPrecision kPrecisions[] = {{"float32", 32}, {"bfloat16", 16}, {"float16", 16},
+                                       {"fp8", 8},      {"int8", 8},      {"int4", 4}};
+
+// Returns an error for every format but the one that the chunk has.
+Status check_new_kv_dtype(std::string_view stored, const std::optional<std::string>& asked) {
+  if (!asked || *asked == stored) {
+    return {};
+  }
+  const auto bits = [](std::string_view name) {
+    const auto* const found = std::ranges::find(kPrecisions, name, &KVPrecision::name);
+    return found == std::end(kPrecisions) ? 0 : found->bits;
+  };
+  if (bits(*asked) == 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv_dtype ", base::quoted(*asked), " is unknown; the chunk has ",
+                          base::quoted(stored))};
+  }
+  if (bits(*asked) >= bits(stored)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv_dtype ", base::quoted(*asked), " is not narrower than ",
+                          base::quoted(stored),
+                          ", which the chunk's KV is stored in; register the text in a model that "
+                          "is open with that kv_dtype")};
+  }
+  return {ErrorCode::kUnsupported,
+          base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
+                        base::quoted(*asked), " yet; open the model with that kv_dtype")};
+}
+
 }  // namespace
 
 ChunkService::ChunkService(engine::Engine& engine, tiers::TierService& tiers,
@@ -155,7 +189,9 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
           .memory_bytes =
-              core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes};
+              core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes,
+          .kv_dtype = core_.engine.bundle().kv_name(),
+          .kv_error = chunk.kv_error};
 }
 
 // Updates a known chunk, in the store first: a change that the store refuses is not made.
@@ -163,6 +199,7 @@ Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::s
                                              const ChunkUpdate& update) {
   QUIRE_TRY_STATUS(library_.adopt(id, salt));
   QUIRE_TRY(const kv::NewChunk changed, core_.registry.updated(id, salt, update));
+  QUIRE_TRY_STATUS(check_new_kv_dtype(core_.engine.bundle().kv_name(), update.kv_dtype));
   const Status saved = library_.update(changed, update.pinned);
   if (!saved.ok()) {
     return saved.error();

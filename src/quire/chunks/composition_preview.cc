@@ -305,6 +305,9 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   }
   info.segments.push_back(segment_of(composition.query));
   info.segments.back().why_not = kQueryIsComputed;
+  for (CompositionInfo::Segment& segment : info.segments) {
+    segment.kv_dtype = core_.engine.bundle().kv_name();
+  }
   if (composition.mode == ReuseMode::kExact) {
     describe_exact(composition, info);
   } else {

@@ -76,6 +76,13 @@ Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) 
   if (ttl > 0) {
     chunk.ttl_seconds = ttl;
   }
+  KVError error;
+  QUIRE_TRY(error.key, base::get_double(object, "kv_key_error", 0));
+  QUIRE_TRY(error.value, base::get_double(object, "kv_value_error", 0));
+  QUIRE_TRY(error.bits_per_value, base::get_double(object, "kv_bits", 0));
+  if (error.bits_per_value > 0) {
+    chunk.kv_error = error;
+  }
   return chunk;
 }
 
@@ -121,6 +128,11 @@ kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
                                     {"priority", chunk.priority}});
   if (chunk.ttl_seconds) {
     object.set("ttl_seconds", *chunk.ttl_seconds);
+  }
+  if (chunk.kv_error) {
+    object.set("kv_key_error", chunk.kv_error->key);
+    object.set("kv_value_error", chunk.kv_error->value);
+    object.set("kv_bits", chunk.kv_error->bits_per_value);
   }
   kv_store::StoreEntry entry{.key = chunk.id,
                              .tenant = chunk.salt,

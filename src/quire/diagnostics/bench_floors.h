@@ -10,7 +10,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
 
@@ -33,8 +33,8 @@ struct StepWork {
 
 class BenchFloors {
  public:
-  // Borrows `peaks`, which outlives it.
-  BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DType kv_dtype);
+  // Borrows `peaks`, which outlives it. `kv`: of the pool, with any number of tokens in a block.
+  BenchFloors(Peaks& peaks, const model::Decoder& decoder, const tensor::KVGeometry& kv);
 
   // Returns the seconds at the measured read bandwidth or at the compute peaks, whichever is
   // longer.
@@ -63,8 +63,8 @@ class BenchFloors {
   Peaks& peaks_;
   const model::ModelConfig config_;
   const model::PackReport weights_;
-  kernels::WeightFormat kv_format_;  // format of matrices with the products of attention
-  double kv_layer_bytes_ = 0;        // KV bytes of a token in one layer
+  kernels::Product kv_product_;  // product that attention runs
+  double kv_layer_bytes_ = 0;    // KV bytes of a token in one layer
 };
 
 }  // namespace quire::diagnostics

@@ -30,7 +30,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/types.h"
 
 namespace quire::diagnostics {
@@ -71,7 +71,9 @@ class Bench {
         options_(options),
         pool_(engine_.context().pool->threads()),
         peaks_({.table = engine_.context().table, .pool = &pool_}, device),
-        floors_(peaks_, decoder_of(engine_), engine_.bundle().kv_dtype),
+        floors_(peaks_, decoder_of(engine_),
+                engine_.model_config().kv_geometry(engine_.bundle().kv_dtype, 1,
+                                                   engine_.bundle().kv_format)),
         prompts_(engine_.model_config().vocab_size),
         format_(decoder_of(engine_).pack_report().main_format) {}
 
@@ -150,7 +152,7 @@ Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth, std::int32
 
 void Bench::add_plain(BenchRecord record) {
   record.weights = kernels::format_name(format_);
-  record.kv = tensor::dtype_name(engine_.bundle().kv_dtype);
+  record.kv = tensor::kv_format_name(engine_.bundle().kv_format, engine_.bundle().kv_dtype);
   record.device = options_.llm.device;
   record.threads = pool_.threads();
   records.push_back(std::move(record));

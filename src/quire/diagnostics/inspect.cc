@@ -17,6 +17,7 @@
 #include "quire/model/weight_packer.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
@@ -67,6 +68,8 @@ NamedNumbers kv_bytes_of(const model::ModelConfig& config) {
     const auto geometry = config.kv_geometry(dtype, 32);
     bytes.emplace_back(tensor::dtype_name(dtype), geometry.block_bytes() / geometry.block_tokens);
   }
+  const auto coded = config.kv_geometry(tensor::DType::kBFloat16, 32, tensor::KVFormat::kInt8);
+  bytes.emplace_back("int8", coded.block_bytes() / coded.block_tokens);
   return bytes;
 }
 

@@ -15,6 +15,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/engine/channel.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
@@ -41,6 +42,10 @@ class RequestObserver {
   // Hears that all KV that was asked for is stored, when the sequence is about to be closed.
   virtual void computed(SeqId /*sequence*/) {}
   virtual void failed(const Error& /*error*/) {}
+  // Returns whether it wants to know what storing KV as codes has changed.
+  [[nodiscard]] virtual bool measures_kv() const { return false; }
+  // Hears what storing the KV of computed rows has changed.
+  virtual void stored(const kernels::KVErrorSums& /*sums*/) {}
 };
 
 // A prompt with KV of its own: its sequence, opened in the ledger, and the ids of its pieces.

@@ -28,6 +28,7 @@
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
@@ -314,13 +315,15 @@ kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType d
 struct Formats {
   kernels::WeightFormat weights;
   tensor::DType kv;
+  tensor::KVFormat stored = tensor::KVFormat::kPlain;
 };
 
 Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model_files) {
   const tensor::DType dtype = compute_dtype(options.dtype, model_files);
+  const bool coded = options.kv_dtype == "int8";
   // "auto": as the weights are, also where those are fp16.
   const tensor::DType kv =
-      options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
+      coded || options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
   if (options.placement.accelerator == nullptr &&
       (dtype == tensor::DType::kFloat16 || kv == tensor::DType::kFloat16)) {
     return {ErrorCode::kUnsupported,
@@ -333,7 +336,8 @@ Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model
                           tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
                           "\" is another")};
   }
-  return Formats{weight_format(options.quantize, dtype), kv};
+  return Formats{weight_format(options.quantize, dtype), kv,
+                 coded ? tensor::KVFormat::kInt8 : tensor::KVFormat::kPlain};
 }
 
 Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::string_view name,
@@ -347,6 +351,7 @@ Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::stri
   bundle.decoder.emplace(std::move(decoder));
   bundle.text_error = "a preset has no tokenizer; pass token ids";
   bundle.kv_dtype = formats.kv;
+  bundle.kv_format = formats.stored;
   return bundle;
 }
 
@@ -517,6 +522,9 @@ std::string digest_of(const ModelBundle& bundle) {
   base::FieldHasher hasher;
   hasher.add(bundle.decoder->weights_digest());
   hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
+  if (bundle.kv_format != tensor::KVFormat::kPlain) {  // plain KV keeps the digest that it had
+    hasher.add(tensor::kv_format_name(bundle.kv_format, bundle.kv_dtype));
+  }
   if (bundle.text != nullptr) {
     const text::Tokenizer& tokenizer = bundle.text->tokenizer;
     for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -580,6 +588,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
         path, " holds no ", is_gguf(path) ? "vocabulary" : "tokenizer.json or tokenizer.model");
   }
   bundle.kv_dtype = formats.kv;
+  bundle.kv_format = formats.stored;
   bundle.eos_token_ids = ends_of_text(source.config, bundle.text.get());
   return bundle;
 }

@@ -11,6 +11,8 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -54,7 +56,10 @@ struct ModelBundle {
   std::optional<model::Decoder> decoder;   // always there after open_model
   std::shared_ptr<const TextBundle> text;  // null for presets and folders without tokenizer
   std::string text_error;                  // why text is null
-  tensor::DType kv_dtype = tensor::DType::kBFloat16;
+  tensor::DType kv_dtype = tensor::DType::kBFloat16;  // that KV is computed in
+  tensor::KVFormat kv_format = tensor::KVFormat::kPlain;
+  // Returns what both are as a kv_dtype.
+  [[nodiscard]] const char* kv_name() const { return tensor::kv_format_name(kv_format, kv_dtype); }
   std::vector<TokenId> eos_token_ids;
   std::vector<std::string>
       remarks;  // failures that need not stop the model from opening, for people

@@ -20,6 +20,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
+#include "quire/engine/stored_rows.h"
 #include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -140,6 +141,11 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     fail_request(step, run.request, loaded.error());  // its KV and token were computed over rubbish
     return;
   }
+  if (const Status stored = check_stored(step, run, index); !stored.ok()) {
+    fail_request(step, run.request, stored.error());
+    return;
+  }
+  tell_stored(step, run, index);
   auto& sampled = step.sampled[index];
   if (sampled && !sampled->ok()) {
     step.core.scheduler.complete(run, std::nullopt);
@@ -252,6 +258,10 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   const std::function<void(int)> before_layer = [&turn](int layer) { turn.before(layer); };
   if (turn.tells || !awaited.empty()) {
     batch.before_layer = &before_layer;
+  }
+  if (measures_kv(step, running)) {
+    running.kv_errors.assign(static_cast<std::size_t>(rows_of(running)), {});
+    batch.kv_errors = running.kv_errors;
   }
   running.reads_files = running.reads_files || !awaited.empty();
   if (step.core.decoder().chooses()) {

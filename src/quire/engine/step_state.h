@@ -28,6 +28,7 @@
 #include "quire/engine/request_table.h"
 #include "quire/engine/stats_snapshot.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
@@ -37,9 +38,10 @@ namespace quire::engine {
 
 // A step from its plan until its tokens are booked.
 struct RunningStep {
-  std::vector<sched::ScheduledRun> runs;  // empty: there is no such step
-  std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
-  std::vector<LogitRange> logits;         // [runs]
+  std::vector<sched::ScheduledRun> runs;        // empty: there is no such step
+  std::vector<ActiveRequest*> requests;         // [runs]; null for one that has ended meanwhile
+  std::vector<LogitRange> logits;               // [runs]
+  std::vector<kernels::KVErrorSums> kv_errors;  // [rows], where somebody measures them
   bool launched = false;
   bool ahead = false;         // true: launched while the step before was still running
   bool chosen_apart = false;  // the device chooses a token for every run, whatever the tokens

@@ -29,7 +29,7 @@ namespace quire::kernels {
                                  std::int64_t rows);
 
 // Returns the FLOP/s of one kind of product on registers, all threads together. Precondition: some
-// matmul of the table runs it.
+// kernel of the instruction set runs it.
 [[nodiscard]] double measure_peak(const KernelContext& context, Product product);
 
 }  // namespace quire::kernels

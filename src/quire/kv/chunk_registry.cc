@@ -162,9 +162,12 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   return &begun;
 }
 
-void ChunkRegistry::finish(std::string_view id) {
+void ChunkRegistry::finish(std::string_view id, const std::optional<KVError>& error) {
   Chunk* chunk = state_->lookup(id);
   QUIRE_CHECK(chunk != nullptr, "finished a chunk that is not there");
+  if (!chunk->kv_error) {
+    chunk->kv_error = error;
+  }
   if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt &&
       !chunk->temporary) {
     state_->tenant(chunk->salt).systems.push_back(chunk);

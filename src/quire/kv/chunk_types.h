@@ -58,6 +58,7 @@ struct NewChunk {
                                           // stay, composed or changed meanwhile
   std::string text_id;                    // chunk_text_id of a chunk given as text; else ""
   std::optional<bool> retokenizes_alike;  // encoding its text gives its ids; nullopt: not known
+  std::optional<KVError> kv_error;        // error of its KV, where it was measured
   std::optional<WallClock::time_point>
       created_before;  // time of creation by another process; nothing: now
 };

@@ -49,9 +49,9 @@ class DevicePagedPool {
                                      std::span<const std::byte> from) = 0;
 };
 
-// Makes a pool of `num_blocks` blocks on the device, in bf16 or fp16. Fails with kUnsupported for
-// KV in float32, with kOutOfBlocks and both numbers when the device has no room, and with kDevice
-// without CUDA.
+// Makes a pool of `num_blocks` blocks on the device, in bf16, fp16 or int8. Fails with kUnsupported
+// for KV of a model in float32, and with kDevice without CUDA. Fails with kOutOfBlocks and both
+// numbers when the device has no room.
 [[nodiscard]] Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(
     device::Accelerator& accelerator, const tensor::KVGeometry& geometry, std::int32_t num_blocks);
 

@@ -29,13 +29,14 @@ inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
 enum class Codec : std::uint8_t {
   kRaw = 0,     // bytes as in memory
   kPlanes = 1,  // byte planes + zstd where that is smaller, else as in memory
+  kLz4 = 2,     // the same with lz4
 };
 
 // The places and checksums of one run's head blocks: [layer][kv_head][block].
 struct RunHeadBlocks {
   std::int64_t offset = 0;  // place of the payload in the file, at a multiple of kPayloadAlignment
   std::vector<std::uint64_t> checksums;     // XXH3-64 of each head block as in memory
-  std::vector<std::uint32_t> stored_bytes;  // Codec::kPlanes: of each head block; else empty
+  std::vector<std::uint32_t> stored_bytes;  // of each head block; of Codec::kRaw empty
 };
 
 // Everything of a KV file but its payload.
@@ -69,7 +70,7 @@ struct PayloadPlaces {
   std::vector<std::int64_t> offsets;  // [runs]
   std::int64_t file_bytes = 0;
 };
-// Returns the places of all payloads. With Codec::kPlanes all but the offset of run 0 need
+// Returns the places of all payloads. Compressed, all but the offset of run 0 need
 // stored_bytes.
 [[nodiscard]] PayloadPlaces place_payload(const KVFileHeader& header);
 // Returns kKVFileVersionWithLost if a run has lost blocks, else kKVFileVersion.

@@ -19,8 +19,9 @@
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
 
 namespace quire::kv_store {
 namespace {
@@ -178,6 +179,17 @@ class PayloadWriter {
   std::int64_t unsynced_ = 0;
 };
 
+Codec codec_of(Compression compress) {
+  switch (compress.codec()) {
+    case Compression::kZstd:
+      return Codec::kPlanes;
+    case Compression::kLz4:
+      return Codec::kLz4;
+    default:
+      return Codec::kRaw;
+  }
+}
+
 }  // namespace
 
 Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name,
@@ -193,16 +205,17 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
     return refuse_file(base::str_cat("the paged pool differs from its geometry: ", differs));
   }
   QUIRE_TRY_STATUS(check_blocks(content, pool, blocks));
-  KVFileHeader header = make_header(content, options.compress ? Codec::kPlanes : Codec::kRaw);
+  KVFileHeader header = make_header(content, codec_of(options.compress));
   if (header_size(header) > kMaxHeaderBytes) {
     return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
                                      kMaxHeaderBytes, "; save fewer tokens in a file"));
   }
   std::optional<PlaneCodec> codec;
-  if (options.compress) {
-    QUIRE_TRY(codec,
-              PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                 static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+  if (header.codec != Codec::kRaw) {
+    QUIRE_TRY(codec, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                                        static_cast<std::size_t>(tensor::kv_value_bytes(
+                                            geometry.format, geometry.dtype)),
+                                        header.codec));
   }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
   PayloadWriter writer(file, pool, header, std::move(codec), options);

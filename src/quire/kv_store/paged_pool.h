@@ -44,10 +44,10 @@ class PagedPool {
   // Returns a view of the bytes of one layer. Valid while the pool lives.
   [[nodiscard]] tensor::PagedKVView view(int layer) const;
 
-  // Copies the first `tokens` slots of a block in all layers and heads. An odd count may copy one
-  // more slot of V, because bf16 stores V in pairs of tokens. Preconditions (QUIRE_CHECK): both
-  // blocks exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens /
-  // block_tokens. Fails only on an accelerator, with kDevice or kOutOfBlocks.
+  // Copies the first `tokens` slots of a block in all layers and heads. Up to three more slots of V
+  // may be copied, because tokens share words of V. Preconditions (QUIRE_CHECK): both blocks exist,
+  // tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens. Fails only
+  // on an accelerator, with kDevice or kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
   // Copies `count` slots of the run in `from`, from slot `first` on, to the first slots of the run

@@ -15,6 +15,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store_entry.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -47,6 +48,9 @@ std::string seed_of(const LiveSequence& sequence, std::string_view tenant,
       .add_int(geometry.head_dim)
       .add_int(static_cast<std::int64_t>(geometry.dtype))
       .add_int(geometry.block_tokens);
+  if (geometry.format != tensor::KVFormat::kPlain) {
+    hasher.add(tensor::kv_format_name(geometry.format, geometry.dtype));
+  }
   for (const int window : geometry.window_tokens) {
     hasher.add_int(window);
   }

@@ -23,6 +23,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -42,13 +43,15 @@ class TemporaryFolder : public base::TemporaryFolder {
 };
 
 inline tensor::KVGeometry small_geometry(tensor::DType dtype = tensor::DType::kBFloat16,
-                                         int block_tokens = 4) {
+                                         int block_tokens = 4,
+                                         tensor::KVFormat format = tensor::KVFormat::kPlain) {
   return {.layers = 2,
           .kv_heads = 2,
           .head_dim = 8,
           .dtype = dtype,
           .block_tokens = block_tokens,
-          .window_tokens = {0, 16}};
+          .window_tokens = {0, 16},
+          .format = format};
 }
 
 // Returns a pool whose every byte is random.

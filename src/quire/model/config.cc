@@ -17,6 +17,7 @@
 #include "quire/model/rope.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 #include "quire/weights/model_files.h"
@@ -104,14 +105,15 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
   }
 }
 
-tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype,
-                                            std::int32_t block_tokens) const {
+tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype, std::int32_t block_tokens,
+                                            tensor::KVFormat format) const {
   return {.layers = layers,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .dtype = kv_dtype,
           .block_tokens = block_tokens,
-          .window_tokens = {window_tokens.begin(), window_tokens.end()}};
+          .window_tokens = {window_tokens.begin(), window_tokens.end()},
+          .format = format};
 }
 
 Status ModelConfig::validate(const FieldNames& names) const {

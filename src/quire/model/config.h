@@ -12,6 +12,7 @@
 #include "quire/kernels/rotary.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 #include "quire/weights/gguf.h"
@@ -67,8 +68,9 @@ struct ModelConfig {
   // Returns context_length for a message, with the reason if longrope lowers it.
   [[nodiscard]] std::string context_text() const;
 
-  [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
-                                               std::int32_t block_tokens) const;
+  [[nodiscard]] tensor::KVGeometry kv_geometry(
+      tensor::DType kv_dtype, std::int32_t block_tokens,
+      tensor::KVFormat format = tensor::KVFormat::kPlain) const;
 };
 
 // Parses a config.json. Fails with kUnsupported, by name, for a field that changes the result and

@@ -30,6 +30,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -97,6 +98,10 @@ struct CpuBackend final : DecoderBackend {
       std::size_t /*row*/) const override {
     return {};
   }
+  [[nodiscard]] std::span<const std::uint8_t> last_refused() const override {
+    const bool any = std::ranges::find(refused, std::uint8_t{1}) != refused.end();
+    return any ? std::span<const std::uint8_t>(refused) : std::span<const std::uint8_t>();
+  }
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
 
@@ -104,7 +109,8 @@ struct CpuBackend final : DecoderBackend {
   const ModelConfig& config;
   const DecoderWeights& weights;
   ForwardTiming timing;
-  std::span<float> launched;  // logits
+  std::span<float> launched;          // logits
+  std::vector<std::uint8_t> refused;  // [T] rows whose KV the format cannot hold
 
   // One step. `residual` is the sum that every layer adds to.
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
@@ -325,8 +331,13 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
                         .v_stride = parts.stride,
                         .head_dim = config.head_dim,
                         .rotary = &key_rotary,
-                        .slots = call.batch.slots},
+                        .slots = call.batch.slots,
+                        .refused = refused,
+                        .errors = call.batch.kv_errors},
                        call.view);
+  }
+  if (probe != nullptr && probe->queries != nullptr) {
+    (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride, &key_rotary});
   }
   if (call.batch.before_layer != nullptr) {
     (*call.batch.before_layer)(static_cast<int>(call.index));
@@ -381,6 +392,8 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   Stopwatch watch;
   const std::int64_t hidden = config.hidden_size;
   prepare(batch, kv.front().block_tokens, probe, watch);
+  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain;
+  refused.assign(may_refuse ? batch.token_ids.size() : 0, 0);
 
   // token_ids [T] -> x [T, H]
   auto x = rows_of(residual, std::ssize(batch.token_ids), hidden);

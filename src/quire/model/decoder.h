@@ -74,8 +74,8 @@ class Decoder {
   // the next call. `kv` has one view for each layer. The bits of a row's logits depend on its
   // token, its positions and the KV that its entries show, not on other rows. Preconditions
   // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
-  // `probe` may be null; a pass that it ends early gives no logits. Fails with kDevice or
-  // kOutOfBlocks, on an accelerator only.
+  // `probe` may be null; a pass that it ends early gives no logits. Fails with kUnsupported where
+  // the format of KV cannot hold a row's; with kDevice or kOutOfBlocks, on an accelerator only.
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);
@@ -100,6 +100,10 @@ class Decoder {
   // or behind the size of the vocabulary, mean nothing.
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
+  // Returns 1 for each row of the last await whose keys or values the format of KV cannot hold, and
+  // 0 for others. Returns nothing where it holds those of all. KV of such a row means nothing.
+  [[nodiscard]] std::span<const std::uint8_t> last_refused() const;
+
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const PackReport& pack_report() const;
   // Returns the times of the last forward, or of all calls since the await before the last.
@@ -118,5 +122,8 @@ class Decoder {
   explicit Decoder(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Returns the error of a token whose keys or values the format of KV cannot hold.
+[[nodiscard]] Error kv_refused(std::int64_t token);
 
 }  // namespace quire::model

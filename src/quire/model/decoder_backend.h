@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -41,6 +42,7 @@ class DecoderBackend {
   [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
   [[nodiscard]] virtual std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t row) const = 0;
+  [[nodiscard]] virtual std::span<const std::uint8_t> last_refused() const { return {}; }
   [[nodiscard]] virtual ForwardTiming last_timing() const = 0;
   [[nodiscard]] virtual attention::PlanCounters last_counters() const = 0;
 };

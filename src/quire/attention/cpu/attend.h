@@ -6,6 +6,7 @@
 // that it does not see contribute exact zeros, and a piece that it does not see is not merged.
 #pragma once
 
+#include "quire/attention/cpu/codes.h"
 #include "quire/attention/cpu/products.h"
 #include "quire/attention/cpu/queries.h"
 
@@ -39,15 +40,19 @@ void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, Piec
 template <class V, class P>
 void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {
-  if constexpr (P::kInterleavedRows <= kStripRows) {
-    if (t.rows >= P::kInterleavedRows && sees_all(rows, view)) {
-      P::interleaved(t, view, b);
-      return;
+  if constexpr (P::Format::kCodes) {
+    reduce_codes<V, P>(t, piece, rows, view, b);
+  } else {
+    if constexpr (P::kInterleavedRows <= kStripRows) {
+      if (t.rows >= P::kInterleavedRows && sees_all(rows, view)) {
+        P::interleaved(t, view, b);
+        return;
+      }
     }
+    P::scores(t, view, b);
+    softmax_strip<V, typename P::Format>(t, rows, view, b);
+    piece_values<V, P>(t, piece, rows, view, b);
   }
-  P::scores(t, view, b);
-  softmax_strip<V, typename P::Format>(t, rows, view, b);
-  piece_values<V, P>(t, piece, rows, view, b);
 }
 
 template <class V, class P>
@@ -71,8 +76,10 @@ constexpr KernelTable vector_table(device::Isa isa) {
   return {.isa = isa,
           .load_queries_bf16 = load_queries<V, WideBf16<V>>,
           .load_queries_fp32 = load_queries<V, Fp32<V>>,
+          .load_queries_int8 = load_coded_queries<V>,
           .attend_bf16 = attend<V, VectorProducts<V, WideBf16<V>>>,
           .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
+          .attend_int8 = attend<V, VectorProducts<V, Int8<V>>>,
           .merge = merge<V>};
 }
 

@@ -82,8 +82,13 @@ struct Bf16 {
   using Operand = typename V::I;
   static constexpr int kPack = 2;
   static constexpr int kParts = 1;
+  static constexpr bool kCodes = false;   // integers with scales (codes.h)
+  static constexpr bool kScaled = false;  // scores and probabilities meet scales (softmax.h)
   static constexpr Word kExponents[] = {0x7f80u, 0x7f800000u};
 
+  using Sum = typename V::F;  // of products
+  static Sum no_sum() { return V::zero(); }
+  static typename V::F number(Sum sum) { return sum; }
   static Operand load(const Word* words, int) { return V::load_bits(words); }
   static Operand input(const Word* x) { return V::set_bits(kernels::word_at(x)); }
   static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
@@ -101,8 +106,13 @@ struct Fp32 {
   using Operand = typename V::F;
   static constexpr int kPack = 1;
   static constexpr int kParts = 1;
+  static constexpr bool kCodes = false;
+  static constexpr bool kScaled = false;
   static constexpr Word kExponents[] = {0x7f800000u};
 
+  using Sum = typename V::F;
+  static Sum no_sum() { return V::zero(); }
+  static typename V::F number(Sum sum) { return sum; }
   static Operand load(const Word* words, int) {
     return V::load(reinterpret_cast<const float*>(words));
   }

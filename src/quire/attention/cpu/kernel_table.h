@@ -1,8 +1,8 @@
 // The seam between run.cc (compiled once, baseline) and the kernels (compiled per instruction set).
 // Only plain structs and function pointers cross it; see quire/kernels/cpu/kernel_table.h for why.
 //
-// Everything is counted in words of 4 bytes: a word holds two bf16 or one fp32. So both formats
-// have one layout:  K of a block  [head_dim / kPack][block slots] words
+// Everything is counted in words of 4 bytes: a word holds two bf16, one fp32 or four int8 codes. So
+// all formats have one layout:  K of a block  [head_dim / kPack][block slots] words
 //                   V of a block  [block slots / kPack][head_dim] words
 #pragma once
 
@@ -31,6 +31,12 @@ struct NextPiece {
   int piece = 0;
 };
 
+// Units of a piece of int8 that lie in `scratch` as they are multiplied.
+struct WidenedUnits {
+  int piece = -1;
+  unsigned units = 0;  // bits
+};
+
 // Reduces canonical pieces [first_piece, last_piece) of one entry for up to kStripRows stacked rows
 // over one KV head. Merges each into the state, in order. Blocks without a token that some row sees
 // are not touched.
@@ -48,7 +54,10 @@ struct AttentionTask {
   int padded_dim = 0;
   int first_piece = 0;
   int last_piece = 0;
-  std::byte* scratch = nullptr;  // scratch_bytes of the calling thread, 64-byte aligned
+  const float* q_scales = nullptr;  // int8: [rows], value of a unit of q
+  std::ptrdiff_t scale_offset = 0;  // int8: bytes from a block's K to its scales
+  std::byte* scratch = nullptr;     // scratch_bytes of the calling thread, 64-byte aligned
+  WidenedUnits* widened = nullptr;  // units of the item's strips; null: nothing is kept
   SoftmaxState state;
   NextPiece next = {};  // a hint
 };
@@ -81,16 +90,20 @@ struct QueryTask {
   int padded_dim = 0;
   float scale = 0;           // log2(e) * softmax scale
   std::byte* out = nullptr;  // 64-byte aligned
+  float* scales = nullptr;   // [rows], of int8
 };
 
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  bool bf16_queries = false;  // true: attend_bf16 takes bf16 queries; false: fp32
+  bool bf16_queries = false;       // true: attend_bf16 takes bf16 queries; false: fp32
+  bool bf16_code_queries = false;  // true: attend_int8 takes bf16 queries; false: 16-bit integers
   void (*load_queries_bf16)(const QueryTask&) = nullptr;
   void (*load_queries_fp32)(const QueryTask&) = nullptr;
+  void (*load_queries_int8)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
+  void (*attend_int8)(const AttentionTask&) = nullptr;
   void (*merge)(const MergeTask&) = nullptr;
 };
 

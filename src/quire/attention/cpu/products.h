@@ -31,7 +31,7 @@ struct VectorProducts {
   static constexpr int kFewColumns = kFewRegisters * V::kLanes;
   // True where registers are few and words are widened. The first tile of rows keeps the columns
   // that it has widened, side by side, and the others take them from there.
-  static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
+  static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters && !E::kCodes;
   static_assert(!kKeepsColumns || kColumns <= kKeptColumns);
   // Rows of a tile where there are several, about. x 2 registers are as many chains as hide the
   // latency of a multiply-add. Taller tiles take longer to begin and to end.
@@ -40,7 +40,7 @@ struct VectorProducts {
 
   template <int R, int N>
   struct Sums {
-    typename V::F acc[R][N];
+    typename E::Sum acc[R][N];
   };
 
   template <int R, int N>
@@ -49,7 +49,7 @@ struct VectorProducts {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        sums.acc[r][n] = V::zero();
+        sums.acc[r][n] = E::no_sum();
       }
     }
   }
@@ -109,7 +109,7 @@ struct VectorProducts {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        V::store(out + r * stride + std::ptrdiff_t{n} * V::kLanes, sums.acc[r][n]);
+        V::store(out + r * stride + std::ptrdiff_t{n} * V::kLanes, E::number(sums.acc[r][n]));
       }
     }
   }

@@ -8,22 +8,32 @@
 
 #include "quire/attention/device_plan.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
 // One layer of KV on the device. Block b of KV head h begins at data + h * head_stride + b *
-// block_stride (elements) and holds K [token][head_dim], and V [token][head_dim] from v_offset on.
+// block_stride and holds K [token][head_dim], and V [token][head_dim] from v_offset on. These are
+// numbers of dtype or, of int8, codes of one byte. Then a block has scales in fp16, too: of K
+// [token] from scale_offset on, of V from v_scale_offset on.
 struct DeviceKV {
-  std::uint16_t* data = nullptr;    // elements of dtype
-  std::ptrdiff_t head_stride = 0;   // elements
-  std::ptrdiff_t block_stride = 0;  // elements
-  std::ptrdiff_t v_offset = 0;      // elements
+  std::uint16_t* data = nullptr;    // elements of dtype, or codes in pairs
+  std::ptrdiff_t head_stride = 0;   // words of 16 bits
+  std::ptrdiff_t block_stride = 0;  // words
+  std::ptrdiff_t v_offset = 0;      // words
   std::int32_t block_tokens = 0;
   std::int32_t block_shift = -1;  // its logarithm where it is a power of two: no division then
   std::int32_t head_dim = 0;      // stored: a multiple of 32
-  // Type of KV, queries and results: kBFloat16 or kFloat16.
+  // Type of results, and of plain KV and its queries: kBFloat16 or kFloat16.
   tensor::DType dtype = tensor::DType::kBFloat16;
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+  std::ptrdiff_t scale_offset = 0, v_scale_offset = 0;  // words, int8 only
 };
+
+// Returns the type of rotated queries. It is fp16 over codes, which fp16 holds exactly.
+constexpr tensor::DType query_dtype(tensor::DType dtype, tensor::KVFormat format) {
+  return format == tensor::KVFormat::kPlain ? dtype : tensor::DType::kFloat16;
+}
 
 // Returns the DeviceKV::block_shift of a block size.
 constexpr std::int32_t block_shift(std::int32_t block_tokens) {
@@ -59,7 +69,7 @@ struct DeviceWork {
 struct AttentionArgs {
   DeviceKV kv;
   DeviceWork work;
-  const std::uint16_t* q = nullptr;  // [queries, heads, stored head_dim], rotated
+  const std::uint16_t* q = nullptr;  // [queries, heads, stored head_dim], of query_dtype, rotated
   std::int32_t heads = 0, kv_heads = 0;
   std::int32_t head_dim = 0;     // head size of the model, at most the stored one
   float scale_log2 = 0;          // softmax scale times log2(e)

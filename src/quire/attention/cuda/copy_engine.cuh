@@ -90,6 +90,26 @@ __device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& m
       : "memory");
 }
 
+// Copies `bytes` in one piece, a multiple of 16 at multiples of 16.
+template <bool kToPair>
+__device__ __forceinline__ void copy_piece(std::uint16_t* to, const std::uint16_t* from, int bytes,
+                                           const PhaseBarrier& done) {
+  if constexpr (kToPair) {
+    constexpr std::uint16_t kBoth = 3;
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1], %2, [%3], %4;\n" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(done.address()), "h"(kBoth)
+        : "memory");
+    return;
+  }
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];\n" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(done.address())
+      : "memory");
+}
+
 // Copies 16 bytes. The calling thread copies them itself and waits for them by await_copies().
 __device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)

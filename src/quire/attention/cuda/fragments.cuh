@@ -62,6 +62,26 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], std::uin
                : "memory");
 }
 
+// Loads 8 bytes of shared memory; load_shared_16 loads 16.
+__device__ __forceinline__ uint2 load_shared_8(std::uint32_t from) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared_16(std::uint32_t to, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
 // Returns 2^x of the special function unit: 2 ulp, and 0 for results that would be denormal.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

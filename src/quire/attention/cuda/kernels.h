@@ -8,6 +8,7 @@
 
 #include "quire/attention/cuda/args.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
@@ -19,8 +20,8 @@ inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
   return head_dim == 64 || head_dim == 128;
 }
 
-// Calls launch.operator()<T, D>() of the instance for its dtype and stored head size. Returns
-// cudaErrorInvalidValue when there is none.
+// Calls launch.operator()<T, D>() of the instance for its dtype and stored head size, or <T, F,
+// D>() of its format too. Returns cudaErrorInvalidValue when there is none.
 template <tensor::DType T, class Launch>
 [[nodiscard]] cudaError_t launch_for_head(std::int32_t head_dim, const Launch& launch) {
   switch (head_dim) {
@@ -47,6 +48,18 @@ template <class Launch>
              ? launch_for_head<tensor::DType::kBFloat16>(kv.head_dim, launch)
              : cudaErrorInvalidValue;
 }
+template <class Launch>
+[[nodiscard]] cudaError_t launch_for_format(const DeviceKV& kv, const Launch& launch) {
+  return launch_for(kv, [&]<tensor::DType T, int D>() {
+    switch (kv.format) {
+      case tensor::KVFormat::kPlain:
+        return launch.template operator()<T, tensor::KVFormat::kPlain, D>();
+      case tensor::KVFormat::kInt8:
+        return launch.template operator()<T, tensor::KVFormat::kInt8, D>();
+    }
+    return cudaErrorInvalidValue;
+  });
+}
 
 // Returns `options` with what the planner should know of the current device and its kernels for a
 // stored head size. block_tokens is set already.
@@ -59,11 +72,12 @@ template <class Launch>
 // engine. Items write partials, and rows that have but one partial. Then partials become rows, in
 // order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
-// Launches the instance for a dtype and stored head size. There must be items. many_rows_*.cu and
-// items_hopper_*.cu share the instances out, since these compile for long.
-template <tensor::DType T, int D>
+// Launches the instance for a dtype of results, a format of KV and a stored head size. There must
+// be items. many_rows_*.cu and items_hopper_*.cu share the instances out, since these compile for
+// long.
+template <tensor::DType T, tensor::KVFormat F, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
-template <tensor::DType T, int D>
+template <tensor::DType T, tensor::KVFormat F, int D>
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
 // Turns partials into rows. With `of_hopper` their values are fp16, as launch_items_hopper() writes
 // them.

@@ -10,6 +10,7 @@
 #include "quire/attention/cuda/token_tile_map.h"
 #include "quire/attention/device_plan.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 namespace {
@@ -34,9 +35,9 @@ cudaError_t launch_on_hopper(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few + args.work.num_many == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv, [&]<tensor::DType T, int D>() {
+  return launch_for_format(args.kv, [&]<tensor::DType T, tensor::KVFormat F, int D>() {
     if constexpr (is_head_dim_of_hopper(D)) {
-      return launch_items_hopper<T, D>(args, stream);
+      return launch_items_hopper<T, F, D>(args, stream);
     }
     return cudaErrorInvalidValue;
   });
@@ -46,8 +47,9 @@ cudaError_t launch_many(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_many == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv,
-                    [&]<tensor::DType T, int D>() { return launch_many_rows<T, D>(args, stream); });
+  return launch_for_format(args.kv, [&]<tensor::DType T, tensor::KVFormat F, int D>() {
+    return launch_many_rows<T, F, D>(args, stream);
+  });
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace quire::attention::cuda {
 // Returns whether blocks of this size suit the copy engine, and the driver knows it.
 [[nodiscard]] bool can_make_map(std::int32_t block_tokens);
 
-// Makes a map with the dimensions element, slot, key or value, block, KV head. Only where
+// Makes a map with the dimensions element or code, slot, key or value, block, KV head. Only where
 // can_make_map.
 [[nodiscard]] cudaError_t make_map(const DeviceKV& kv, std::int32_t kv_heads, CUtensorMap& map);
 

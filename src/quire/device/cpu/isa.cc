@@ -68,8 +68,9 @@ bool request_tile_permission() {
 }
 
 bool detect_amx() {
-  const std::uint32_t edx = cpuid(7, 0).edx;
-  const bool instructions = has_bit(edx, 22) && has_bit(edx, 24) && has_bit(edx, 25);
+  const CpuidWords seven = cpuid(7, 0);
+  const bool tiles = has_bit(seven.edx, 22) && has_bit(seven.edx, 24) && has_bit(seven.edx, 25);
+  const bool instructions = tiles && has_bit(seven.ecx, 1);  // VBMI, which came before tiles
   constexpr std::uint64_t kTileState = 0x60000;
   return detect_avx512() && instructions && (enabled_state() & kTileState) == kTileState &&
          request_tile_permission();

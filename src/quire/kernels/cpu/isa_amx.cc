@@ -25,6 +25,7 @@ constexpr KernelTable make_table() {
   set_tile_matmul(table, 3, amx_matmul_quant<Q4g32>);
   set_tile_matmul(table, 4, amx_matmul_quant<Q4m32>);
   table.peaks[static_cast<int>(Product::kBf16Pairs)] = {};
+  table.peaks[static_cast<int>(Product::kInt16Pairs)] = {};
   set_peak(table, Product::kBf16Tiles, amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32);
   set_peak(table, Product::kByteTiles, amx_peak_int8,
            kTilePeakProducts * 2 * 16 * 16 * kPeakGroupDepth);

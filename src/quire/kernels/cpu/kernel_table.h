@@ -89,8 +89,9 @@ enum class Product : std::uint8_t {
   kSmallBytes,  // dots of bytes with codes below 16
   kBf16Tiles,   // AMX
   kByteTiles,   // AMX, groups of 32
+  kInt16Pairs,  // dots of pairs of 16-bit integers, as attention over int8 codes runs them
 };
-inline constexpr int kProducts = 6;
+inline constexpr int kProducts = 7;
 
 // Runs one kind of product on registers, for measuring its peak.
 struct PeakTask {
@@ -132,7 +133,7 @@ struct KernelTable {
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;
   // Loads every byte, a multiple of 256, and does nothing with them: the read ceiling.
   void (*read)(const std::byte* data, std::int64_t bytes) = nullptr;
-  PeakLoop peaks[kProducts] = {};  // by Product; null where no matmul runs it
+  PeakLoop peaks[kProducts] = {};  // by Product; null where no kernel runs it
 };
 
 // Returns the kernels of `isa`. Precondition: device::isa_supported(isa).

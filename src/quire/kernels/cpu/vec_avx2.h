@@ -96,6 +96,16 @@ struct VecAvx2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
   }
 
+  // Returns signed bytes 0 and 2, or 1 and 3, of each word as integers of 16 bits.
+  static I even_bytes(I x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }
+  static I odd_bytes(I x) { return _mm256_srai_epi16(x, 8); }
+  // Returns acc + lo(a) lo(b) + hi(a) hi(b) per lane, for pairs of 16 bits.
+  static I dot_int16(I acc, I a, I b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+  static void store_int16(std::int16_t* p, I x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+  }
+
   static F low_half(I x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
   static F high_half(I x) {
     return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));

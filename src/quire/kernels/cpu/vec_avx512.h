@@ -79,6 +79,15 @@ struct VecAvx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
   }
 
+  // Returns signed bytes 0 and 2, or 1 and 3, of each word as integers of 16 bits.
+  static I even_bytes(I x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
+  static I odd_bytes(I x) { return _mm512_srai_epi16(x, 8); }
+  // Returns acc + lo(a) lo(b) + hi(a) hi(b) per lane, for pairs of 16 bits.
+  static I dot_int16(I acc, I a, I b) { return _mm512_dpwssd_epi32(acc, a, b); }
+  static void store_int16(std::int16_t* p, I x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x));
+  }
+
   // Widens the low one of each pair of bf16 values; high_half widens the high one.
   static F low_half(I x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
   static F high_half(I x) {

@@ -98,6 +98,20 @@ struct VecPortable {
     }
   }
 
+  typedef std::int16_t S __attribute__((vector_size(16)));
+  // Returns signed bytes 0 and 2, or 1 and 3, of each word as integers of 16 bits.
+  static I even_bytes(I x) { return reinterpret_cast<I>((reinterpret_cast<S>(x) << 8) >> 8); }
+  static I odd_bytes(I x) { return reinterpret_cast<I>(reinterpret_cast<S>(x) >> 8); }
+  // Returns acc + lo(a) lo(b) + hi(a) hi(b) per lane, for pairs of 16 bits.
+  static I dot_int16(I acc, I a, I b) {
+    return acc + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+  }
+  static void store_int16(std::int16_t* p, I x) {
+    for (int i = 0; i < 4; ++i) {
+      p[i] = static_cast<std::int16_t>(x[i]);
+    }
+  }
+
   static F low_half(I x) { return reinterpret_cast<F>(x << 16); }
   static F high_half(I x) { return reinterpret_cast<F>(x & set_bits(-65536)); }
   // Adds signed bytes of x times unsigned bytes of w to acc. Byte b of w needs a logical shift: it

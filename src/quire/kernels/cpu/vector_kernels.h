@@ -43,6 +43,7 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
   set_matmul(table, 4, matmul_quant<V, Q4m32>, Q4m32::kProduct);
   set_peak(table, Product::kFloats, peak_f32<V>, kFlops);
   set_peak(table, Product::kBytes, peak_quant<V, Q8g32>, 4 * kFlops);
+  set_peak(table, Product::kInt16Pairs, peak_int16<V>, 2 * kFlops);
   set_peak(table, Product::kSmallBytes, peak_quant<V, Q4g32>, 4 * kFlops);
   return table;
 }

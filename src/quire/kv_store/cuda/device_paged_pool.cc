@@ -50,7 +50,8 @@ class CudaPagedPool final : public DevicePagedPool {
               .heads = geometry.layers * geometry.kv_heads,
               .num_blocks = num_blocks,
               .slots = geometry.stored_block_tokens(),
-              .head_dim = geometry.stored_head_dim()} {}
+              .head_dim = geometry.stored_head_dim(),
+              .format = geometry.format} {}
 
   [[nodiscard]] std::byte* data() const override { return bytes_.data(); }
 

@@ -39,6 +39,7 @@
 #include "quire/model/cuda/mass_probe.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step_result.h"
+#include "quire/model/cuda/stored_rows.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
@@ -76,6 +77,7 @@ class CudaBackend final : public DecoderBackend {
         matmul_(std::move(matmul)),
         step_(device, config, deterministic ? attention::kFixedRangeTokens : 0),
         result_(device, config.vocab_size),
+        stored_(device),
         recorded_(device),
         mass_(device) {}
 
@@ -99,6 +101,9 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t row) const override {
     return result_.logprobs(row);
+  }
+  [[nodiscard]] std::span<const std::uint8_t> last_refused() const override {
+    return stored_.refused();
   }
   [[nodiscard]] ForwardTiming last_timing() const override { return {.host = last_.seconds}; }
   [[nodiscard]] attention::PlanCounters last_counters() const override { return last_.counters; }
@@ -164,6 +169,7 @@ class CudaBackend final : public DecoderBackend {
   kernels::cuda::MatMul matmul_;
   DeviceStep step_;
   cuda::StepResult result_;
+  cuda::StoredRows stored_;
   cuda::RecordedSteps recorded_;
   DeviceBuffer<double> frequencies_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
@@ -233,6 +239,7 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
   QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
+  QUIRE_TRY_STATUS(stored_.reserve(step_.shape(), recorded_));
   return result_.reserve(step_.shape(), recorded_);
 }
 
@@ -287,6 +294,11 @@ Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   return to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads");
 }
 
+// Where a block's scales of V lie, in words.
+std::ptrdiff_t v_scale_offset(const PagedKVView& view) {
+  return view.scale_offset / kElement + view.stored_block_tokens();
+}
+
 Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
   const PagedKVView& view = call.view;
   return to_status(kernels::cuda::append_kv({.qkv = qkv_.data(),
@@ -300,7 +312,12 @@ Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
                                              .head_stride = view.head_stride / kElement,
                                              .block_stride = view.block_stride / kElement,
                                              .v_offset = view.v_offset / kElement,
-                                             .stored_dim = view.head_dim},
+                                             .stored_dim = view.head_dim,
+                                             .format = view.format,
+                                             .scale_offset = view.scale_offset / kElement,
+                                             .v_scale_offset = v_scale_offset(view),
+                                             .refused = stored_.refused(step_.shape()),
+                                             .errors = stored_.errors(step_.shape())},
                                             stream()),
                    "append_kv");
 }
@@ -315,7 +332,10 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                  .block_tokens = view.block_tokens,
                  .block_shift = attention::cuda::block_shift(view.block_tokens),
                  .head_dim = view.head_dim,
-                 .dtype = view.dtype},
+                 .dtype = view.dtype,
+                 .format = view.format,
+                 .scale_offset = view.scale_offset / kElement,
+                 .v_scale_offset = v_scale_offset(view)},
           .work = {.few = step_.get(window.few),
                    .many = step_.get(window.many),
                    .rows = step_.get(window.rows),
@@ -343,17 +363,19 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
 // Computes qkv_ and the cache -> attended_.
 Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
   const WindowStep& window = call.window;
+  const tensor::DType dtype = attention::cuda::query_dtype(call.view.dtype, call.view.format);
   QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries({.qkv = qkv_.data(),
                                                             .stride = qkv_width(),
                                                             .heads = config_.heads,
                                                             .kv_heads = config_.kv_heads,
                                                             .head_dim = config_.head_dim},
                                                            table(window.cosines, window.sines),
-                                                           {.dtype = call.view.dtype,
+                                                           {.dtype = dtype,
                                                             .rows = step_.get(window.query_rows),
                                                             .count = window.shape.queries,
                                                             .stored_dim = call.view.head_dim,
-                                                            .out = queries_.data()},
+                                                            .out = queries_.data(),
+                                                            .saturates = dtype != call.view.dtype},
                                                            stream()),
                              "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
@@ -434,6 +456,7 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
 Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                 ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows, kept = step_.shape().logit_rows;
+  QUIRE_TRY_STATUS(stored_.clear(step_.shape()));
   QUIRE_TRY_STATUS(fill_rotary(step_.positions(), rows, key_cosines_, key_sines_));
   for (const WindowStep& window : step_.windows()) {
     QUIRE_TRY_STATUS(
@@ -471,7 +494,11 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               ForwardProbe* probe) {
   QUIRE_CHECK(result_.num_sent() == 0, "a step that was launched is not awaited yet");
   QUIRE_TRY_STATUS(start(batch, kv, probe));
-  return result_.num_sent() == 0 ? std::span<float>() : await();
+  if (result_.num_sent() == 0) {
+    stored_.forget_refused();
+    return std::span<float>();
+  }
+  return await();
 }
 
 Status CudaBackend::start(const ForwardBatch& batch, std::span<const PagedKVView> kv,
@@ -503,13 +530,16 @@ Result<std::span<float>> CudaBackend::await() {
   last_ = std::exchange(since_await_, {});
   if (!logits.ok()) {
     abandon();
+    return logits;
   }
+  stored_.fetch();
   return logits;
 }
 
 // Gives up the steps under way. An error that fails here fails the next step too.
 void CudaBackend::abandon() {
   result_.forget_sent();
+  stored_.forget_sent();
   [[maybe_unused]] const Status ignored = device_.compute_stream().synchronize();
 }
 
@@ -538,7 +568,12 @@ Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedK
   if (weighs) {
     QUIRE_TRY_STATUS(mass_.end(*probe));
   }
-  return result_.send(batch.logit_rows.size(), step_.shape());
+  QUIRE_TRY_STATUS(stored_.send(batch.token_ids.size(), batch.kv_errors, step_.shape()));
+  Status sent = result_.send(batch.logit_rows.size(), step_.shape());
+  if (!sent.ok()) {
+    stored_.take_back();
+  }
+  return sent;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -43,6 +44,8 @@ struct WindowShape {
 struct StepShape {
   const std::byte* kv = nullptr;      // KV of the first layer
   const std::byte* arrays = nullptr;  // on the device
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+  bool measures = false;  // what storing KV as codes changes
   std::int32_t rows = 0;
   std::int32_t logit_rows = 0;
   bool chooses = false;      // tokens are chosen on the device
