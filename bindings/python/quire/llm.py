@@ -29,7 +29,7 @@ from .tokenizer import Tokenizer
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
-Quantize = Literal["q8g32", "q4g32"]
+Quantize = Literal["q8g32", "q4g32", "fp8"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 # Calls that apply the chat template, by those that do not.

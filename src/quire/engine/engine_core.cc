@@ -84,7 +84,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                                               device::Accelerator* accelerator) {
   BundleOptions how = options.model;
   if (accelerator != nullptr) {
-    how.placement = {accelerator, options.deterministic};
+    how.placement = {.accelerator = accelerator, .deterministic = options.deterministic};
   }
   QUIRE_TRY(ModelBundle bundle, open_model(context, model, how));
   QUIRE_CHECK(bundle.decoder.has_value(), "an open model has a decoder");

@@ -15,13 +15,6 @@ namespace quire::engine {
 
 namespace {
 
-// Returns the dtype to compute in. A GPU computes in bf16 whatever the checkpoint holds, quantised
-// tensors too.
-std::string dtype_of(const LLMOptions& options) {
-  const bool on_cpu = options.device == "cpu";
-  return options.dtype == "auto" && !on_cpu ? "bfloat16" : options.dtype;
-}
-
 Status out_of_range(std::string_view option, std::int64_t value, std::string_view range) {
   return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
 }
@@ -67,7 +60,7 @@ Status check_options(const LLMOptions& options) {
   QUIRE_TRY_STATUS(
       check_name("kv_dtype", options.kv_dtype, {"auto", "float32", "bfloat16", "float16", "int8"}));
   if (!options.quantize.empty()) {
-    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32"}));
+    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32", "fp8"}));
   }
   if (options.cache_weights && options.store.empty()) {
     return {ErrorCode::kInvalidArgument,
@@ -105,7 +98,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .prefix_cache = options.prefix_cache,
           .share_reads = options.share_reads,
           .log = Log(options.log),
-          .model = {.dtype = dtype_of(options),
+          .model = {.dtype = options.dtype,
                     .quantize = options.quantize,
                     .kv_dtype = options.kv_dtype,
                     .seed = options.seed,

@@ -20,10 +20,10 @@
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/engine/bundle_options.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"
 #include "quire/kernels/kernel_context.h"
-#include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
@@ -291,62 +291,13 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   return parsed;
 }
 
-// Returns the dtype of a name, which LLMOptions::validate has checked.
-tensor::DType compute_dtype(const std::string& name, tensor::DType model_files) {
-  if (name == "auto") {  // the CPU has no fp16 arithmetic: fp16 models compute in bf16
-    return model_files == tensor::DType::kFloat32 ? tensor::DType::kFloat32
-                                                  : tensor::DType::kBFloat16;
-  }
-  if (name == "float16") {
-    return tensor::DType::kFloat16;
-  }
-  return name == "float32" ? tensor::DType::kFloat32 : tensor::DType::kBFloat16;
-}
-
-kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType dtype) {
-  if (quantize.empty()) {
-    constexpr kernels::WeightFormat kFormats[] = {
-        kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kF16};
-    return kFormats[static_cast<std::uint8_t>(dtype)];
-  }
-  return quantize == "q8g32" ? kernels::WeightFormat::kQ8g32 : kernels::WeightFormat::kQ4g32;
-}
-
-struct Formats {
-  kernels::WeightFormat weights;
-  tensor::DType kv;
-  tensor::KVFormat stored = tensor::KVFormat::kPlain;
-};
-
-Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model_files) {
-  const tensor::DType dtype = compute_dtype(options.dtype, model_files);
-  const bool coded = options.kv_dtype == "int8";
-  // "auto": as the weights are, also where those are fp16.
-  const tensor::DType kv =
-      coded || options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
-  if (options.placement.accelerator == nullptr &&
-      (dtype == tensor::DType::kFloat16 || kv == tensor::DType::kFloat16)) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(dtype == tensor::DType::kFloat16 ? "dtype" : "kv_dtype",
-                          " \"float16\" needs a GPU: the CPU computes in float32 or bfloat16")};
-  }
-  if (options.placement.accelerator != nullptr && kv != dtype) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("on a GPU KV has the type of the weights, which is ",
-                          tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
-                          "\" is another")};
-  }
-  return Formats{weight_format(options.quantize, dtype), kv,
-                 coded ? tensor::KVFormat::kInt8 : tensor::KVFormat::kPlain};
-}
-
 Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.context_length = kPresetPositions;  // random weights learned no length: bench at any depth
   QUIRE_TRY(const Formats formats, choose_formats(options, config.stored_dtype));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
-                                                 options.placement));
+                                                 placement_of(options, formats)));
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text_error = "a preset has no tokenizer; pass token ids";
@@ -575,7 +526,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
   bundle.text = own_text;
   if (!bundle.decoder) {
     QUIRE_TRY(bundle.decoder, model::Decoder::open(context, source.config, source.model_files,
-                                                   packing, options.placement));
+                                                   packing, placement_of(options, formats)));
     if (cache) {
       cache->keep(context, *bundle.decoder);
     }

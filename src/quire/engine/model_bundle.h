@@ -1,12 +1,12 @@
 // ModelBundle: everything that one model path stands for: decoder, tokenizer, chat template.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "quire/engine/bundle_options.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
@@ -40,17 +40,6 @@ struct TextBundle {
 // Returns the tokenizer and template of a path that locate() gave; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
                                                           const weights::ModelFiles& model_files);
-
-struct BundleOptions {
-  std::string dtype = "auto";  // dtype of LLMOptions, validated
-  std::string quantize;
-  std::string kv_dtype = "auto";
-  std::uint64_t seed = 0;     // seed of random presets
-  std::string chat_template;  // chat template of LLMOptions
-  std::function<void(double)> progress;
-  std::string weights_store;  // folder of packed weights; "": none. On the CPU
-  model::Placement placement;
-};
 
 struct ModelBundle {
   std::optional<model::Decoder> decoder;   // always there after open_model

@@ -124,8 +124,8 @@ Decoder::~Decoder() = default;
 
 template <class Fill>
 Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& fill) {
-  QUIRE_TRY(const auto upload,
-            make_device_upload(*placement.accelerator, config, placement.deterministic));
+  QUIRE_TRY(const auto upload, make_device_upload(*placement.accelerator, config,
+                                                  placement.deterministic, placement.dtype));
   base::FieldHasher hasher;
   add_config(hasher, config);
   Digester digester(*context.pool, hasher);

@@ -25,6 +25,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/model/pack_options.h"  // IWYU pragma: export
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/weights/model_files.h"
 
@@ -33,7 +34,8 @@ namespace quire::model {
 // The place where a decoder computes.
 struct Placement {
   device::Accelerator* accelerator = nullptr;  // outlives the decoder; null: the CPU
-  bool deterministic = true;                   // passed to make_device_upload
+  bool deterministic = true;                   // passed to make_device_upload, and so is dtype
+  tensor::DType dtype = tensor::DType::kBFloat16;
   // For tests: makes the backend that replaces the CPU's, which it is given.
   std::function<std::unique_ptr<DecoderBackend>(std::unique_ptr<DecoderBackend>)> instead;
 };

@@ -16,6 +16,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -55,10 +56,12 @@ class DeviceUpload : public WeightSink {
 };
 
 // Begins an upload to `accelerator`, which outlives the backend, as `config` does. With
-// `deterministic` a row's bits do not depend on its batch. This call or take() fails with
+// `deterministic` a row's bits do not depend on its batch. Activations are of `dtype`, bf16 or
+// fp16, and so are weights that are not quantised. This call or take() fails with
 // kUnsupported that names a size or format without a kernel, kOutOfBlocks when the device has no
 // room, or kDevice.
 [[nodiscard]] Result<std::unique_ptr<DeviceUpload>> make_device_upload(
-    device::Accelerator& accelerator, const ModelConfig& config, bool deterministic);
+    device::Accelerator& accelerator, const ModelConfig& config, bool deterministic,
+    tensor::DType dtype);
 
 }  // namespace quire::model

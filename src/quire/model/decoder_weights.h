@@ -65,7 +65,7 @@ class WeightSink {
 
 // Returns the format in which a matrix is packed when the user asks for `format`. Quantised formats
 // are for the layers and an untied head. The embedding table stays bf16: it is read a row at a
-// time, so its size costs no time. A tied head, being that table too, is never below q8g32.
+// time, so its size costs no time. A tied head, being that table too, is q8g32 then.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 

@@ -41,6 +41,10 @@ constexpr int kTrials = 16;               // algorithms
 constexpr int kTimedRuns = 5;             // timed runs of each algorithm
 constexpr std::size_t kMostPlans = 1024;  // some hundreds of bytes each
 
+std::int64_t out_stride(const Product& call) {
+  return call.out_stride == 0 ? call.outputs : call.out_stride;
+}
+
 // A descriptor of cuBLASLt and how it goes.
 template <class T>
 using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
@@ -48,7 +52,7 @@ using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
 }  // namespace
 
 struct MatMul::Impl {
-  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>;
+  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t>;
 
   struct Plan {
     Owned<cublasLtMatrixLayout_t> weights, x, out;
@@ -70,7 +74,7 @@ struct MatMul::Impl {
   }
   Status set_up();
   Result<Owned<cublasLtMatrixLayout_t>> layout(cudaDataType type, std::int64_t rows,
-                                               std::int64_t columns);
+                                               std::int64_t columns, std::int64_t stride);
   Result<Plan> make_plan(const Product& call);
   Result<std::vector<cublasLtMatmulAlgo_t>> candidates(const Product& call, std::int64_t rows,
                                                        int count);
@@ -111,10 +115,11 @@ Status MatMul::Impl::set_up() {
 }
 
 Result<Owned<cublasLtMatrixLayout_t>> MatMul::Impl::layout(cudaDataType type, std::int64_t rows,
-                                                           std::int64_t columns) {
+                                                           std::int64_t columns,
+                                                           std::int64_t stride) {
   cublasLtMatrixLayout_t made = nullptr;
   QUIRE_TRY_STATUS(to_status(lt->layout_create(&made, type, static_cast<std::uint64_t>(rows),
-                                               static_cast<std::uint64_t>(columns), rows),
+                                               static_cast<std::uint64_t>(columns), stride),
                              "cublasLtMatrixLayoutCreate"));
   return Owned<cublasLtMatrixLayout_t>(made, lt->layout_destroy);
 }
@@ -123,9 +128,9 @@ Result<Owned<cublasLtMatrixLayout_t>> MatMul::Impl::layout(cudaDataType type, st
 // first.
 Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product& call,
                                                                    std::int64_t rows, int count) {
-  QUIRE_TRY(const auto weights, layout(element(), call.inputs, call.outputs));
-  QUIRE_TRY(const auto x, layout(element(), call.inputs, rows));
-  QUIRE_TRY(const auto out, layout(CUDA_R_32F, call.outputs, rows));
+  QUIRE_TRY(const auto weights, layout(element(), call.inputs, call.outputs, call.inputs));
+  QUIRE_TRY(const auto x, layout(element(), call.inputs, rows, call.inputs));
+  QUIRE_TRY(const auto out, layout(CUDA_R_32F, call.outputs, rows, out_stride(call)));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
   int there = 0;
   QUIRE_TRY_STATUS(
@@ -146,9 +151,9 @@ Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product
 }
 
 Result<MatMul::Impl::Plan> MatMul::Impl::make_plan(const Product& call) {
-  QUIRE_TRY(auto weights, layout(element(), call.inputs, call.outputs));
-  QUIRE_TRY(auto x, layout(element(), call.inputs, call.rows));
-  QUIRE_TRY(auto out, layout(CUDA_R_32F, call.outputs, call.rows));
+  QUIRE_TRY(auto weights, layout(element(), call.inputs, call.outputs, call.inputs));
+  QUIRE_TRY(auto x, layout(element(), call.inputs, call.rows, call.inputs));
+  QUIRE_TRY(auto out, layout(CUDA_R_32F, call.outputs, call.rows, out_stride(call)));
   QUIRE_TRY(const auto algorithms, candidates(call, row_invariant ? kManyRows : call.rows, 1));
   Plan plan{std::move(weights), std::move(x), std::move(out), algorithms.front()};
   if (row_invariant && call.rows <= kFewRows) {
@@ -256,6 +261,8 @@ Status MatMul::run(const Product& call) {
   if (call.rows == 0) {
     return {};
   }
+  QUIRE_CHECK(!impl_->row_invariant || out_stride(call) == call.outputs,
+              "row-invariant products write whole rows");
   if (call.rows == 1 && !impl_->row_invariant && call.inputs % 8 == 0) {
     return device::cuda::to_status(gemv({.dtype = impl_->dtype,
                                          .x = call.x,
@@ -267,7 +274,7 @@ Status MatMul::run(const Product& call) {
                                         impl_->device->compute_stream().get()),
                                    "gemv");
   }
-  const Impl::Shape shape{call.rows, call.outputs, call.inputs, call.accumulate};
+  const Impl::Shape shape{call.rows, call.outputs, call.inputs, call.accumulate, out_stride(call)};
   auto plan = impl_->plans.find(shape);
   if (plan == impl_->plans.end()) {
     QUIRE_TRY(auto made, impl_->make_plan(call));

@@ -27,6 +27,7 @@ struct Product {
   std::int64_t outputs = 0;
   std::int64_t inputs = 0;
   bool accumulate = false;
+  std::int64_t out_stride = 0;  // between rows of `out`; 0: outputs
 };
 
 class MatMul {

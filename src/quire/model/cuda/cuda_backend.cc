@@ -30,13 +30,14 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/cuda/matmul.h"
+#include "quire/kernels/cuda/coded_weights.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
 #include "quire/model/cuda/mass_probe.h"
+#include "quire/model/cuda/products.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step_result.h"
 #include "quire/model/cuda/stored_rows.h"
@@ -70,11 +71,11 @@ constexpr std::size_t kMostGraphRows = 256;
 class CudaBackend final : public DecoderBackend {
  public:
   CudaBackend(DeviceContext& device, const ModelConfig& config, cuda::DeviceWeights weights,
-              kernels::cuda::MatMul matmul, bool deterministic)
+              cuda::Products products, bool deterministic)
       : device_(device),
         config_(config),
         weights_(std::move(weights)),
-        matmul_(std::move(matmul)),
+        products_(std::move(products)),
         step_(device, config, deterministic ? attention::kFixedRangeTokens : 0),
         result_(device, config.vocab_size),
         stored_(device),
@@ -166,7 +167,7 @@ class CudaBackend final : public DecoderBackend {
   DeviceContext& device_;
   const ModelConfig& config_;
   const cuda::DeviceWeights weights_;
-  kernels::cuda::MatMul matmul_;
+  cuda::Products products_;
   DeviceStep step_;
   cuda::StepResult result_;
   cuda::StoredRows stored_;
@@ -258,13 +259,7 @@ Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::
 
 Status CudaBackend::linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows, float* out,
                            bool accumulate) {
-  QUIRE_TRY_STATUS(matmul_.run({.x = x,
-                                .weights = matrix.weights.data(),
-                                .out = out,
-                                .rows = rows,
-                                .outputs = matrix.outputs,
-                                .inputs = matrix.inputs,
-                                .accumulate = accumulate}));
+  QUIRE_TRY_STATUS(products_.run(matrix, x, rows, out, accumulate));
   if (matrix.bias.data() == nullptr) {
     return {};
   }
@@ -463,16 +458,19 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
         fill_rotary(window.query_positions, window.shape.queries, window.cosines, window.sines));
   }
   const DeviceMatrix& table = config_.tied_embeddings ? weights_.head : weights_.embedding;
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed({.dtype = weights_.dtype,
-                                                   .table = table.weights.data(),
-                                                   .ids = step_.ids(),
-                                                   .from = step_.ids_from(),
-                                                   .chosen = result_.chosen_on_device(),
-                                                   .rows = rows,
-                                                   .width = config_.hidden_size,
-                                                   .out = residual_.data()},
-                                                  stream()),
-                             "embed"));
+  const kernels::cuda::EmbedParams embed{
+      .dtype = config_.tied_embeddings ? weights_.dtype : weights_.embedding_dtype,
+      .table = table.weights.data(),
+      .ids = step_.ids(),
+      .from = step_.ids_from(),
+      .chosen = result_.chosen_on_device(),
+      .rows = rows,
+      .width = config_.hidden_size,
+      .out = residual_.data()};
+  QUIRE_TRY_STATUS(
+      to_status(table.format ? kernels::cuda::embed_codes(cuda::codes_of(table), embed, stream())
+                             : kernels::cuda::embed(embed, stream()),
+                "embed"));
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv[i], probe));
     if (!goes_on) {
@@ -582,9 +580,9 @@ Result<std::unique_ptr<DecoderBackend>> cuda::make_backend(DeviceContext& device
                                                            const ModelConfig& config,
                                                            cuda::DeviceWeights weights,
                                                            bool deterministic) {
-  QUIRE_TRY(auto matmul, kernels::cuda::MatMul::create(device, deterministic, weights.dtype));
+  QUIRE_TRY(auto products, cuda::Products::create(device, weights, deterministic));
   auto backend = std::make_unique<CudaBackend>(device, config, std::move(weights),
-                                               std::move(matmul), deterministic);
+                                               std::move(products), deterministic);
   QUIRE_TRY_STATUS(backend->set_up());
   return std::unique_ptr<DecoderBackend>(std::move(backend));
 }

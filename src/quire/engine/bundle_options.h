@@ -1,0 +1,42 @@
+// How a model is opened, and the formats of weights and KV that follow from it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "quire/kernels/packed_weights.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+
+namespace quire::engine {
+
+struct BundleOptions {
+  std::string dtype = "auto";  // dtype of LLMOptions, validated
+  std::string quantize;
+  std::string kv_dtype = "auto";
+  std::uint64_t seed = 0;     // seed of random presets
+  std::string chat_template;  // chat template of LLMOptions
+  std::function<void(double)> progress;
+  std::string weights_store;  // folder of packed weights; "": none. On the CPU
+  model::Placement placement;
+};
+
+struct Formats {
+  kernels::WeightFormat weights;
+  tensor::DType kv;  // type that KV is computed in
+  tensor::KVFormat stored;
+  tensor::DType compute;
+};
+
+// Returns the formats of a model whose files have the type `model_files`. kUnsupported where the
+// device does not compute in them.
+[[nodiscard]] Result<Formats> choose_formats(const BundleOptions& options,
+                                             tensor::DType model_files);
+
+// Returns where a model of those formats computes.
+[[nodiscard]] model::Placement placement_of(const BundleOptions& options, const Formats& formats);
+
+}  // namespace quire::engine
