@@ -46,8 +46,9 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
     const auto text = base::read_file(path_ + "/config.json");
     ASSERT_TRUE(text.ok());
     const auto config = base::parse_json(*text, "config.json");
-    const auto vocab =
-        static_cast<std::uint32_t>(base::get_int(config.value(), "vocab_size", 0).value());
+    const base::JsonView whole = config.value();
+    const base::JsonView model = whole.contains("text_config") ? whole.find("text_config") : whole;
+    const auto vocab = static_cast<std::uint32_t>(base::get_int(model, "vocab_size", 0).value());
     std::uint32_t seed = 17;
     for (std::size_t i = 0; i < kTokens; ++i) {
       seed = seed * 1664525u + 1013904223u;

@@ -16,6 +16,7 @@ struct AttentionShape {
   int kv_heads = 0;
   int head_dim = 0;          // the model's head size, at most kMaxHeadDim
   double softmax_scale = 0;  // usually 1 / sqrt(head_dim)
+  double soft_cap = 0;       // scaled scores s become cap * tanh(s / cap); 0: they stay
 };
 
 // Up to kItemRows stacked (row, head) pairs of one entry and one KV head, in strips of kStripRows.

@@ -132,6 +132,7 @@ AttentionTask ItemKernel::strip_task(const WorkItem& strip, int first, const Ite
           .last_piece = strip.last_piece,
           .q_scales = to.scales + first,
           .scale_offset = view.scale_offset,
+          .soft_cap = inputs_.soft_cap,
           .scratch = inputs_.pieces + static_cast<std::size_t>(thread) * piece_bytes(view),
           .state = {to.state.max + first, to.state.sum + first, to.state.acc + at}};
 }

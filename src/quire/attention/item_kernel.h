@@ -54,6 +54,7 @@ class ItemKernel {
   struct Inputs {
     std::span<const Entry> entries;
     std::int32_t window_tokens = 0;  // 0 = none
+    float soft_cap = 0;              // of exponents of 2; 0 = none
     const tensor::PagedKVView& view;
     std::byte* pieces = nullptr;  // [threads] one piece of K and V each
   };

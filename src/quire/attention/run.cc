@@ -186,6 +186,7 @@ void check_call(const RunParams& params, const tensor::PagedKVView& view, std::s
   const auto rows = static_cast<std::ptrdiff_t>(num_rows);
   const std::ptrdiff_t width = std::ptrdiff_t{shape.heads} * shape.head_dim;
   QUIRE_CHECK(shape.softmax_scale > 0, "softmax scale must be positive");
+  QUIRE_CHECK(shape.soft_cap >= 0, "a soft cap must not be negative");
   QUIRE_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim &&
                   view.head_dim == (shape.head_dim + 31) / 32 * 32 &&
                   shape.kv_heads == view.kv_heads,
@@ -251,6 +252,7 @@ ItemKernel item_kernel(const KernelTable& table, const RunParams& params,
       kernels.load_queries);
   return ItemKernel({.entries = params.entries,
                      .window_tokens = params.window_tokens,
+                     .soft_cap = static_cast<float>(params.shape.soft_cap * std::numbers::log2e),
                      .view = view,
                      .pieces = pieces},
                     queries, kernels.attend);

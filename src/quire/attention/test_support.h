@@ -361,7 +361,9 @@ inline Expected expected(const Pool& pool, const Problem& problem, bool bf16_que
           continue;
         }
         const float* k = &use.run->k[(j * shape.kv_heads + kv_head) * dim];
-        scores.push_back(std::inner_product(q.begin(), q.end(), k, 0.0) * std::numbers::ln2);
+        const double score = std::inner_product(q.begin(), q.end(), k, 0.0) * std::numbers::ln2;
+        const double cap = shape.soft_cap;
+        scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
         values.push_back(&use.run->v[(j * shape.kv_heads + kv_head) * dim]);
       }
     }

@@ -61,6 +61,7 @@ class Rows {
     ids_.push_back(id);
     tokens_.push_back(token);
     positions_.push_back(token.local);
+    use_positions_.push_back(run.start_position + token.local);
     slots_.push_back(slot_of(run, token.local));
   }
 
@@ -93,7 +94,11 @@ class Rows {
       }
       entries_.push_back({.blocks = blocks, .num_tokens = tokens, .rows = rows});
     }
-    batch_ = {.token_ids = ids_, .positions = positions_, .slots = slots_, .entries = entries_};
+    batch_ = {.token_ids = ids_,
+              .positions = positions_,
+              .use_positions = use_positions_,
+              .slots = slots_,
+              .entries = entries_};
     return batch_;
   }
 
@@ -105,6 +110,7 @@ class Rows {
   std::vector<TokenId> ids_;
   std::vector<TokenRef> tokens_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
   std::deque<std::vector<attention::EntryRow>> entry_rows_;
   std::deque<std::vector<std::int32_t>> entry_blocks_;

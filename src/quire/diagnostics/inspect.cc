@@ -175,6 +175,7 @@ Result<ModelInfo> inspect(const std::string& model) try {
   } else {
     if (model_files) {
       model::take_dtype(*model_files, *config);
+      model::note_skipped_tensors(*model_files, *config);
     }
     info.config = config_info(*config, model_files);
   }

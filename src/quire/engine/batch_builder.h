@@ -86,6 +86,7 @@ class BatchBuilder {
   std::int32_t shared_tokens_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
   std::vector<std::int32_t> blocks_;
   std::vector<attention::EntryRow> rows_;

@@ -5,6 +5,7 @@
 
 #include "quire/base/str.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -39,10 +40,10 @@ kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType d
 
 }  // namespace
 
-Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model_files) {
+Result<Formats> choose_formats(const BundleOptions& options, const model::ModelConfig& config) {
   const bool on_gpu = options.placement.accelerator != nullptr;
   const tensor::DType dtype =
-      compute_dtype(options.dtype, on_gpu ? tensor::DType::kBFloat16 : model_files);
+      compute_dtype(options.dtype, on_gpu ? tensor::DType::kBFloat16 : config.stored_dtype);
   // "auto": as the weights are, also where those are fp16.
   const bool coded = options.kv_dtype == "int8";
   const tensor::DType kv =
@@ -66,6 +67,12 @@ Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model
             base::str_cat("on a GPU KV has the type of the weights, which is ",
                           tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
                           "\" is another")};
+  }
+  if (coded && config.scales.score_cap != 0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv_dtype \"int8\" is not there for models that cap the scores of "
+                          "attention, as ",
+                          config.family, " does; use kv_dtype=\"auto\"")};
   }
   return Formats{weight_format(options.quantize, dtype), kv,
                  coded ? tensor::KVFormat::kInt8 : tensor::KVFormat::kPlain, dtype};

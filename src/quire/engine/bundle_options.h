@@ -6,6 +6,7 @@
 #include <string>
 
 #include "quire/kernels/packed_weights.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -31,10 +32,10 @@ struct Formats {
   tensor::DType compute;
 };
 
-// Returns the formats of a model whose files have the type `model_files`. kUnsupported where the
-// device does not compute in them.
+// Returns the formats of a model. kUnsupported where the device, or the model, does not compute in
+// them.
 [[nodiscard]] Result<Formats> choose_formats(const BundleOptions& options,
-                                             tensor::DType model_files);
+                                             const model::ModelConfig& config);
 
 // Returns where a model of those formats computes.
 [[nodiscard]] model::Placement placement_of(const BundleOptions& options, const Formats& formats);

@@ -288,7 +288,7 @@ void Comparison::compare_attention(Slice slice, const model::LayerQueries& queri
   read_keys(rounded_.view(queries.layer), kv_head, slice.first + slice.count, got_keys);
   const auto window =
       static_cast<std::size_t>(config.window_tokens[static_cast<std::size_t>(queries.layer)]);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  const double scale = config.score_scale();
   const int group = config.heads / config.kv_heads;
   for (std::size_t row = 0; row < slice.count; row += kRowsPerSample) {
     const std::size_t end = slice.first + row + 1;

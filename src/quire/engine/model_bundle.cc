@@ -295,7 +295,7 @@ Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::stri
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.context_length = kPresetPositions;  // random weights learned no length: bench at any depth
-  QUIRE_TRY(const Formats formats, choose_formats(options, config.stored_dtype));
+  QUIRE_TRY(const Formats formats, choose_formats(options, config));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
                                                  placement_of(options, formats)));
   ModelBundle bundle;
@@ -350,6 +350,7 @@ Result<Source> open_source(const std::string& model) {
   QUIRE_TRY(auto config, config_of_folder(model));
   QUIRE_TRY(auto model_files, weights::ModelFiles::open(model));
   model::take_dtype(model_files, config);
+  model::note_skipped_tensors(model_files, config);
   return Source{std::move(model_files), std::move(config)};
 }
 
@@ -501,7 +502,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
   }
   QUIRE_TRY(const std::string path, locate(model));
   QUIRE_TRY(const auto source, open_source(path));
-  QUIRE_TRY(const Formats formats, choose_formats(options, source.config.stored_dtype));
+  QUIRE_TRY(const Formats formats, choose_formats(options, source.config));
   const model::PackOptions packing{
       .format = formats.weights,
       .keep_codes = options.quantize.empty() && options.dtype == "auto",

@@ -220,11 +220,12 @@ void add_bias(std::span<const float> bias, float* values) {
 
 // Gates a tile, whose gate and up are [rows][stride] each, and writes it to its place in `gated`.
 void gate_tile(const Call& call, const OutputTile& tile, float* gate, float* up,
-               PackedRows& gated) {
+               const GatedRows& gated) {
   const std::ptrdiff_t stride = tile.panels * kPanelColumns;
   const auto first = static_cast<std::size_t>(tile.first_panel * kPanelColumns);
   const auto columns = static_cast<std::size_t>(stride);
   const std::span<const float> bias = call.epilogue.bias;
+  const auto gate_mul = call.table.gate_mul[static_cast<std::uint8_t>(gated.activation)];
   for (std::int64_t block = 0; block < tile.rows; block += kBlockRows) {
     const std::int64_t end = std::min<std::int64_t>(block + kBlockRows, tile.rows);
     for (std::int64_t row = block; row < end; ++row) {
@@ -234,15 +235,16 @@ void gate_tile(const Call& call, const OutputTile& tile, float* gate, float* up,
         add_bias(bias.subspan(first, columns), gate_row);
         add_bias(bias.subspan(bias.size() / 2 + first, columns), up_row);
       }
-      call.table.silu_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
+      gate_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
     }
     pack_steps(call.table, {gate + block * stride, stride, stride},
-               {tile.first_row + block, tile.first_panel}, gated);
+               {tile.first_row + block, tile.first_panel}, gated.rows);
   }
 }
 
 // Multiplies and gates the pairs of panels [first_panel, first_panel + panels), a few at a time.
-void run_gated(const Call& call, const OutputTile& pairs, PackedRows& gated, std::byte* scratch) {
+void run_gated(const Call& call, const OutputTile& pairs, const GatedRows& gated,
+               std::byte* scratch) {
   auto* gate = reinterpret_cast<float*>(scratch);
   float* up = gate + kEpilogueFloats;
   scratch += 2 * kEpilogueFloats * sizeof(float);
@@ -394,7 +396,7 @@ void linear_gated(const KernelContext& context, const PackedWeights& weights,
   const Epilogue epilogue = {.bias = bias};
   const Call call = {*context.table, weights, packed, {}, 0, epilogue};
   for_each_tile(context, grid, rows, pairs, scratch, [&](const OutputTile& tile, int thread) {
-    run_gated(call, tile, gated.rows, scratch.of_thread(thread));
+    run_gated(call, tile, gated, scratch.of_thread(thread));
   });
 }
 

@@ -78,16 +78,17 @@ struct OutputRows {
 void linear(const KernelContext& context, const PackedWeights& weights, const PackedRows& packed,
             const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch);
 
-// Rows that are packed for a product with weights of format `next`.
+// Rows that are gated and packed for a product with weights of format `next`.
 struct GatedRows {
   PackedRows& rows;
   WeightFormat next = WeightFormat::kF32;
+  Activation activation = Activation::kSilu;
 };
 
-// Computes the first half of a gated MLP for many rows: gated = pack(silu(gate) * up). There gate
-// and up are the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or
-// nothing. The bits are those of linear, silu_mul and pack_rows in turn, but only a few panels of
-// gate and up are there at a time. Precondition: can_gate(weights). Cost as linear.
+// Computes the first half of a gated MLP for many rows: gated = pack(activation(gate) * up). There
+// gate and up are the halves of the product with `weights` [2 * width, depth] plus `bias` [2 *
+// width] or nothing. The bits are those of linear, gate_mul and pack_rows in turn, but only a few
+// panels of gate and up are there at a time. Precondition: can_gate(weights). Cost as linear.
 void linear_gated(const KernelContext& context, const PackedWeights& weights,
                   const PackedRows& packed, std::span<const float> bias, const GatedRows& gated,
                   LinearScratch& scratch);

@@ -21,6 +21,8 @@ struct Tolerance {
   static constexpr double kLinear = 1e-6;
   static constexpr double kRmsNorm = 2e-7;
   static constexpr double kSiluMul = 2e-7;  // with the exponential's own 2e-7 in its worst place
+  static constexpr double kGeluMul = 2e-6;  // the exponential's argument grows with the cube
+  static constexpr double kSoftCap = 1e-6;  // 1 - e cancels near 0
   static constexpr double kRotate = 2e-7;
   // Rounding activations, and products of the unpacked weights with plain activations.
   static constexpr double kBf16Rows = 4e-3;
@@ -51,6 +53,10 @@ struct Tolerance {
                                            double epsilon);
 // Returns silu(gate) * up of one row; gate_up [2 * width].
 [[nodiscard]] std::vector<double> silu_mul(std::span<const float> gate_up);
+// Returns gelu_tanh(gate) * up of one row.
+[[nodiscard]] std::vector<double> gelu_mul(std::span<const float> gate_up);
+// Returns cap * tanh(value / cap) of each value.
+[[nodiscard]] std::vector<double> soft_cap(std::span<const float> values, double cap);
 // Rotates one head: pairs (i, i + cos.size()) by the angles i. The rest stays as it is.
 [[nodiscard]] std::vector<double> rotate(std::span<const float> head, std::span<const float> cos,
                                          std::span<const float> sin);

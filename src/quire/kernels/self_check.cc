@@ -141,6 +141,14 @@ Status test_row_operations(const KernelContext& context) {
   QUIRE_TRY_STATUS(within(
       "silu_mul", isa, reference::relative_l2(std::span(out).first(kDepth), reference::silu_mul(x)),
       Tolerance::kSiluMul));
+  gate_mul(context, Activation::kGeluTanh, x, 1, std::span(out).first(kDepth));
+  QUIRE_TRY_STATUS(within(
+      "gelu_mul", isa, reference::relative_l2(std::span(out).first(kDepth), reference::gelu_mul(x)),
+      Tolerance::kGeluMul));
+  std::ranges::copy(x, out.begin());
+  soft_cap(context, 0.5f, out);
+  QUIRE_TRY_STATUS(within("soft_cap", isa, reference::relative_l2(out, reference::soft_cap(x, 0.5)),
+                          Tolerance::kSoftCap));
   std::vector<std::uint16_t> rounded(x.size());
   context.table->round_bf16(x.data(), static_cast<std::int64_t>(x.size()), rounded.data());
   int wrong = 0;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -196,7 +197,7 @@ Status check_fixed_keys(const Metadata& metadata, const Family& family) {
 
 // Refuses keys of the architecture that are not implemented. Only they can change a result; keys of
 // other architectures are ignored.
-Status check_names(const Metadata& metadata) {
+Status check_names(const Metadata& metadata, const Family& family) {
   for (const std::string& key : metadata.file.keys()) {
     if (!key.starts_with(metadata.prefix)) {
       continue;
@@ -204,8 +205,8 @@ Status check_names(const Metadata& metadata) {
     const std::string_view name = std::string_view(key).substr(metadata.prefix.size());
     const weights::GgufValue& value = *metadata.file.find(key);
     const bool is_one = is_listed(kMultiplierKeys, name) && as_number(value) == 1.0;
-    if (!is_listed(kReadKeys, name) && !is_listed(kHarmlessKeys, name) && !is_one &&
-        !is_neutral(value)) {
+    if (!is_listed(kReadKeys, name) && !is_listed(family.gguf_keys, name) &&
+        !is_listed(kHarmlessKeys, name) && !is_one && !is_neutral(value)) {
       return {ErrorCode::kUnsupported,
               base::str_cat("GGUF key ", base::quoted(key), shown(value),
                             " is not implemented and may change the result")};
@@ -226,7 +227,11 @@ Status check_experts(const Metadata& metadata) {
 
 // Refuses an attention scale other than the usual one, which 0 stands for and which files may also
 // give as a number.
-Status check_attention_scale(const Metadata& metadata, const ModelConfig& config) {
+Status check_attention_scale(const Metadata& metadata, const Family& family,
+                             const ModelConfig& config) {
+  if (is_listed(family.gguf_keys, "attention.scale")) {
+    return {};
+  }
   QUIRE_TRY(const double scale, metadata.number("attention.scale", 0.0));
   const double usual = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   if (scale != 0.0 && !(std::fabs(scale - usual) <= 1e-6 * usual)) {
@@ -345,6 +350,9 @@ Status read_scaling(const Metadata& metadata, RopeSpec& spec) {
   QUIRE_TRY(spec.original_context_length,
             metadata.number("rope.scaling.original_context_length",
                             static_cast<double>(spec.context_length)));
+  // Both mscales of the model, which cancel out.
+  QUIRE_TRY(spec.mscale, metadata.number("rope.scaling.yarn_log_multiplier", 0.0));
+  spec.mscale_all_dim = spec.mscale;
   return {};
 }
 
@@ -362,6 +370,10 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                           spec.rotary_dim, " for heads of ", config.head_dim)};
   }
   QUIRE_TRY_STATUS(read_scaling(metadata, spec));
+  if (family.rope_by_kind && spec.type == "linear" &&
+      !metadata.has("rope.scaling.original_context_length")) {
+    spec.original_context_length = config.context_length / *spec.factor;  // it was stretched
+  }
   const std::int32_t half = spec.rotary_dim / 2;
   QUIRE_TRY(spec.divisors, read_values(metadata.file, "rope_freqs.weight", half));
   QUIRE_TRY(spec.short_factor, read_values(metadata.file, "rope_factors_short.weight", half));
@@ -376,6 +388,21 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                           attention_factor, "; implemented for longrope only")};
   }
   return spec;
+}
+
+// Returns the rope of layers with a window, if they have one of their own; it is never scaled.
+Result<std::optional<RopeSpec>> read_local_rope(const Metadata& metadata, const Family& family,
+                                                const RopeSpec& main) {
+  if (!family.rope_by_kind) {
+    return std::optional<RopeSpec>();
+  }
+  RopeSpec local;
+  local.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base_swa"));
+  const double usual = family.local_theta == 0.0 ? main.theta : family.local_theta;
+  QUIRE_TRY(local.theta, metadata.number("rope.freq_base_swa", usual));
+  local.rotary_dim = main.rotary_dim;
+  local.context_length = main.context_length;
+  return std::optional<RopeSpec>(std::move(local));
 }
 
 Status add_end(std::string_view key, std::int64_t id, ModelConfig& config) {
@@ -422,7 +449,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   const Metadata metadata{file, architecture + "."};
   QUIRE_TRY_STATUS(check_fixed_keys(metadata, *family));
   QUIRE_TRY_STATUS(check_experts(metadata));
-  QUIRE_TRY_STATUS(check_names(metadata));
+  QUIRE_TRY_STATUS(check_names(metadata, *family));
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);
   if (embedding == nullptr) {
@@ -433,11 +460,16 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   QUIRE_TRY_STATUS(read_shape(metadata, *embedding, config));
   const FieldNames names = field_names(metadata);
   QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
-  QUIRE_TRY_STATUS(check_attention_scale(metadata, config));
+  QUIRE_TRY_STATUS(check_attention_scale(metadata, *family, config));
   read_switches(file, *family, config);
+  if (family->configure_gguf != nullptr) {
+    QUIRE_TRY_STATUS(family->configure_gguf(file, config));
+    family = find_family(config.family);  // two may have one architecture
+  }
   QUIRE_TRY_STATUS(read_ends(file, config));
   QUIRE_TRY(const auto spec, read_rope(metadata, *family, config));
-  QUIRE_TRY_STATUS(finish_config(spec, names, config));
+  QUIRE_TRY(const auto local, read_local_rope(metadata, *family, spec));
+  QUIRE_TRY_STATUS(finish_config(spec, local, names, config));
   return config;
 }
 

@@ -124,6 +124,7 @@ Decoder::~Decoder() = default;
 
 template <class Fill>
 Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& fill) {
+  QUIRE_TRY_STATUS(check_device_switches(config));
   QUIRE_TRY(const auto upload, make_device_upload(*placement.accelerator, config,
                                                   placement.deterministic, placement.dtype));
   base::FieldHasher hasher;

@@ -23,7 +23,9 @@ struct ForwardBatch {
   // [T] or empty, for backends that choose tokens. Names the row of logits of the step launched
   // before whose chosen token is this row's token. -1: token_ids has it.
   std::span<const std::int32_t> ids_from;
-  std::span<const std::int32_t> positions;    // [T] rotary position of the key: segment-local
+  std::span<const std::int32_t> positions;  // [T] rotary position of the key: segment-local
+  // [T] or empty: positions at which the tokens are used in their sequences. Empty: `positions`.
+  std::span<const std::int32_t> use_positions;
   std::span<const tensor::KVSlot> slots;      // [T] where the token's K and V are stored
   std::span<const attention::Entry> entries;  // attention; every row is in at least one entry
   std::span<const std::int32_t>

@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/model/config.h"
@@ -47,9 +48,16 @@ class TensorMap {
   // Finds every weight of the config and then asks of every tensor in the files that it was
   // among them. A GGUF file must be of the config's family: others order rows otherwise.
   [[nodiscard]] Status check_all() const;
+  // Number of tensors of parts for images and sounds, which check_all lets pass. 0 but for the text
+  // part of a model of several parts.
+  [[nodiscard]] std::int64_t num_skipped() const;
+  // Weights of the norm stand for 1 + w.
+  [[nodiscard]] bool lacks_one(const WeightId& id) const;
 
  private:
   [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;
+  [[nodiscard]] std::string placed(std::string_view name) const;
+  [[nodiscard]] bool is_skipped(std::string_view name) const;
   [[nodiscard]] Status check_architecture() const;
   [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;
   [[nodiscard]] Status check_unused(const std::set<const weights::TensorInfo*>& used) const;
@@ -57,6 +65,9 @@ class TensorMap {
   const ModelConfig& config_;
   const weights::ModelFiles& model_files_;
   TensorNames names_;
+  // Beginnings that the files give to names of the text part: before all of them, or instead of
+  // "model.".
+  std::string_view before_all_, before_model_;
 };
 
 }  // namespace quire::model

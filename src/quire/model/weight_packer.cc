@@ -284,6 +284,9 @@ class Packer {
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     QUIRE_TRY(const auto parts, map_.find(id, size, 0));
     values = read_vectors(parts);
+    if (map_.lacks_one(id)) {
+      std::ranges::for_each(values, [](float& value) { value += 1.0f; });
+    }
     QUIRE_TRY_STATUS(model_files_.check_whole());
     finish(parts);
     return tally_.vector(id, values);

@@ -56,6 +56,7 @@ struct AttentionTask {
   int last_piece = 0;
   const float* q_scales = nullptr;  // int8: [rows], value of a unit of q
   std::ptrdiff_t scale_offset = 0;  // int8: bytes from a block's K to its scales
+  float soft_cap = 0;               // scores s become cap * tanh(s / cap); 0: they stay
   std::byte* scratch = nullptr;     // scratch_bytes of the calling thread, 64-byte aligned
   WidenedUnits* widened = nullptr;  // units of the item's strips; null: nothing is kept
   SoftmaxState state;

@@ -62,12 +62,24 @@ struct RmsNormTask {
   std::ptrdiff_t out_stride = 0;
 };
 
-// out[i] = silu(gate[i]) * up[i] for `count` elements.
-struct SiluMulTask {
+// The activation of a gated MLP. silu(x) = x / (1 + e^-x). The tanh form of gelu (Hendrycks &
+// Gimpel 2016) is x / (1 + e^-2u), where u = sqrt(2 / pi) * (x + 0.044715 * x^3).
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+inline constexpr int kActivations = 2;
+
+// out[i] = activation(gate[i]) * up[i] for `count` elements.
+struct GateMulTask {
   const float* gate = nullptr;
   const float* up = nullptr;
   std::int64_t count = 0;
   float* out = nullptr;
+};
+
+// values[i] = cap * tanh(values[i] / cap) for `count` elements; NaN stays NaN.
+struct SoftCapTask {
+  float* values = nullptr;
+  std::int64_t count = 0;
+  float cap = 1;  // above 0
 };
 
 // out = one head rotated: pairs (i, i + half) by the angles i; elements from 2 * half on are
@@ -127,7 +139,8 @@ struct KernelTable {
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   // Returns the factor of rms_norm for a row of `width` values: 1 / sqrt(mean(x^2) + epsilon).
   float (*rms_factor)(const float* x, std::int64_t width, double epsilon) = nullptr;
-  void (*silu_mul)(const SiluMulTask&) = nullptr;
+  void (*gate_mul[kActivations])(const GateMulTask&) = {};  // by Activation
+  void (*soft_cap)(const SoftCapTask&) = nullptr;
   void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;

@@ -32,7 +32,8 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
                        .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
                        .rms_norm = rms_norm_rows<V>,
                        .rms_factor = rms_factor<V>,
-                       .silu_mul = silu_mul<V>,
+                       .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>},
+                       .soft_cap = soft_cap<V>,
                        .rotate = rotate<V>,
                        .round_bf16 = round_bf16<V>,
                        .read = read_bytes<V>};

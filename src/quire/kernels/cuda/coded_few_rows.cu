@@ -189,8 +189,8 @@ bool pairs_fill_device(std::int64_t outputs) {
          outputs >= std::int64_t{2} * kTileOutputs * processors;
 }
 
-// Launches pairs of tiles where they measured faster on an H200: two tiles share a look at the
-// activations, but units of q8g32, and of q4m32 with its minimums, take many registers.
+// Launches pairs of tiles where they measured faster on an H200. Two tiles share a look at the
+// activations. Units of q8g32, and of q4m32 with its minimums, take too many registers for it.
 template <CodeFormat kFormat, DType T, int kBlocks>
 cudaError_t launch(const CodedProduct& product, bool pairs, cudaStream_t stream) {
   constexpr bool kFits = kFormat == CodeFormat::kQ4 || kFormat == CodeFormat::kE4m3 ||
