@@ -177,6 +177,7 @@ struct CpuBackend final : DecoderBackend {
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
 
+ private:
   [[nodiscard]] attention::AttentionShape attention_shape() const {
     return {.heads = config.heads,
             .kv_heads = config.kv_heads,
