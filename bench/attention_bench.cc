@@ -87,8 +87,9 @@ kv_store::PagedPool filled_pool(const tensor::KVGeometry& geometry, int num_bloc
          block < std::int64_t{num_blocks} * geometry.layers * geometry.kv_heads; ++block) {
       std::byte* scales =
           pool->view(0).data + block * geometry.head_block_bytes() + geometry.scale_offset();
-      for (std::ptrdiff_t i = 0; i < 2 * geometry.stored_block_tokens(); ++i) {
-        std::memcpy(scales + 2 * i, &kScale, sizeof(kScale));
+      std::byte* const end = scales + geometry.head_block_bytes() - geometry.scale_offset();
+      for (; scales != end; scales += sizeof(kScale)) {
+        std::memcpy(scales, &kScale, sizeof(kScale));
       }
     }
   }

@@ -187,6 +187,8 @@ void check_call(const RunParams& params, const tensor::PagedKVView& view, std::s
   const std::ptrdiff_t width = std::ptrdiff_t{shape.heads} * shape.head_dim;
   QUIRE_CHECK(shape.softmax_scale > 0, "softmax scale must be positive");
   QUIRE_CHECK(shape.soft_cap >= 0, "a soft cap must not be negative");
+  QUIRE_CHECK(shape.soft_cap == 0 || view.format == tensor::KVFormat::kPlain,
+              "scores over codes are not capped");
   QUIRE_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim &&
                   view.head_dim == (shape.head_dim + 31) / 32 * 32 &&
                   shape.kv_heads == view.kv_heads,

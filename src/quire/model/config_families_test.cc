@@ -279,10 +279,11 @@ constexpr std::uint32_t kArray = 9;
 // A file of six layers; tests add keys.
 class Gguf {
  public:
-  explicit Gguf(std::string architecture) : prefix_(std::move(architecture)) {
+  explicit Gguf(std::string architecture, std::uint32_t context_length = 512)
+      : prefix_(std::move(architecture)) {
     file_.key("general.architecture", kString, weights::testing::counted(prefix_));
     for (const auto& [name, value] :
-         std::vector<std::pair<std::string, std::uint32_t>>{{"context_length", 512},
+         std::vector<std::pair<std::string, std::uint32_t>>{{"context_length", context_length},
                                                             {"embedding_length", 8},
                                                             {"feed_forward_length", 12},
                                                             {"block_count", 6},
@@ -345,6 +346,7 @@ TEST(GemmaGguf, LeavesThePatternTheRopesAndTheCapsToTheArchitecture) {
 
   const ModelConfig two = Gguf("gemma2").set("attention.sliding_window", 16U).parse();
   EXPECT_THAT(two.window_tokens, ElementsAre(16, 0, 16, 0, 16, 0));
+  EXPECT_THAT(Gguf("gemma2", 8192).parse().window_tokens, ElementsAre(4096, 0, 4096, 0, 4096, 0));
   EXPECT_EQ(two.scales.score_cap, 50);
   EXPECT_EQ(two.scales.logit_cap, 30);
   EXPECT_EQ(two.norms, NormPlacement::kBoth);

@@ -1,4 +1,6 @@
 // Gemma 2: norms before and behind attention and MLP, soft caps, a window on every other layer.
+#include <algorithm>
+
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/config.h"
@@ -25,6 +27,9 @@ Status configure_gemma2_gguf(const weights::GgufFile& file, ModelConfig& config)
   config.scales.logit_cap = 30.0;
   QUIRE_TRY_STATUS(configure_gemma_gguf(file, 46, config));
   QUIRE_TRY(config.scales.score_cap, file.get_double("gemma2.attn_logit_softcapping", 50.0));
+  if (file.find("gemma2.attention.sliding_window") == nullptr) {
+    std::ranges::fill(config.window_tokens, kGemma2Turns.absent_window);
+  }
   return set_windows_in_turn(file, kGemma2Turns, config);
 }
 

@@ -49,6 +49,7 @@ const Family& mistral_family() {
                   .fields = {"sliding_window", "layer_types"},
                   .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
                   .configure = configure_mistral,
+                  .wrapper = {"mistral3", "Mistral3ForConditionalGeneration"},
                   .hf = hf_names(),
                   .gguf = gguf};
   }();
