@@ -301,8 +301,12 @@ TEST_F(LoaderTest, QuantisingSparesTheEmbedding) {
   EXPECT_EQ(weight_format(config, WeightRole::kDown, q4), q4);
   EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), q4);
   EXPECT_EQ(weight_format(config, WeightRole::kEmbedding, q4), kernels::WeightFormat::kBf16);
+  const auto f8 = kernels::WeightFormat::kF8;
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, f8), f8);
+  EXPECT_EQ(weight_format(config, WeightRole::kEmbedding, f8), kernels::WeightFormat::kBf16);
   config.tied_embeddings = true;
   EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), kernels::WeightFormat::kQ8g32);
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, f8), kernels::WeightFormat::kQ8g32);
   EXPECT_EQ(weight_format(config, WeightRole::kHead, kernels::WeightFormat::kF32),
             kernels::WeightFormat::kF32);
 }
@@ -325,6 +329,8 @@ TEST_F(LoaderTest, AValueThatAFormatCannotHoldIsNamedInsteadOfLost) {
   EXPECT_THAT(refusal_of(524024.0f, kQ4g32), HasSubstr("holds 524033 in row 3"));
   EXPECT_EQ(refusal_of(524024.0f, kQ8g32), "accepted");
   EXPECT_THAT(refusal_of(9e6f, kQ8g32), HasSubstr("holds 9e+06 in row 0"));
+  EXPECT_EQ(refusal_of(9e6f, kF8), "accepted");
+  EXPECT_EQ(refusal_of(NAN, kF8), where + "nan in row 0, which fp8 cannot express");
   EXPECT_EQ(refusal_of(NAN, kF32), "accepted");  // computing says that there is none
 }
 
