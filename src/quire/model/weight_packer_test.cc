@@ -264,7 +264,7 @@ TEST_F(LoaderTest, TheTextPartIsFoundUnderEachOfItsNamesAndOtherPartsAreCounted)
     EXPECT_THAT(config.remarks.front(), HasSubstr("2 tensors"));
     EXPECT_THAT(refusal(gemma_config(false), gemma_tensors("", "model.language_model."),
                         ErrorCode::kCorrupt),
-                HasSubstr("model.embed_tokens.weight"));
+                HasSubstr("model.layers.0.input_layernorm.weight"));
     tensors["something_else.weight"] = {{2}, 0};
     EXPECT_THAT(refusal(config, tensors, ErrorCode::kUnsupported), HasSubstr("something_else"));
   }
