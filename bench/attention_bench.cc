@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "quire/kernels/rotary.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace {
@@ -79,12 +81,25 @@ kv_store::PagedPool filled_pool(const tensor::KVGeometry& geometry, int num_bloc
     const auto bits = static_cast<std::uint32_t>(i) * 2654435761u;
     values[i] = static_cast<std::uint16_t>(0x3e80u | (bits >> 16 & 0x807fu));
   }
+  if (geometry.format == tensor::KVFormat::kInt8) {
+    constexpr std::uint16_t kScale = 0x1800;  // 2^-9: numbers within 0.25
+    for (std::int64_t block = 0;
+         block < std::int64_t{num_blocks} * geometry.layers * geometry.kv_heads; ++block) {
+      std::byte* scales =
+          pool->view(0).data + block * geometry.head_block_bytes() + geometry.scale_offset();
+      std::byte* const end = scales + geometry.head_block_bytes() - geometry.scale_offset();
+      for (; scales != end; scales += sizeof(kScale)) {
+        std::memcpy(scales, &kScale, sizeof(kScale));
+      }
+    }
+  }
   return std::move(pool).value();
 }
 
-double seconds_per_step(const kernels::KernelContext& context, const Case& c, tensor::DType dtype) {
-  const tensor::KVGeometry geometry = {kLayers, kShape.kv_heads, kShape.head_dim,
-                                       dtype,   kBlockTokens,    {}};
+double seconds_per_step(const kernels::KernelContext& context, const Case& c, tensor::DType dtype,
+                        tensor::KVFormat format) {
+  const tensor::KVGeometry geometry = {
+      kLayers, kShape.kv_heads, kShape.head_dim, dtype, kBlockTokens, {}, format};
   attention::AttentionShape shape = kShape;
   shape.softmax_scale *= c.scale;
   const Batch batch(c);
@@ -119,24 +134,29 @@ double seconds_per_step(const kernels::KernelContext& context, const Case& c, te
   return times[times.size() / 2];
 }
 
-void bench(device::Isa isa, int threads, tensor::DType dtype) {
+void bench(device::Isa isa, int threads, tensor::DType dtype,
+           tensor::KVFormat format = tensor::KVFormat::kPlain) {
   device::ThreadPool pool(threads);
   const kernels::KernelContext context = {&kernels::kernels_for(isa), &pool};
   const double read = kernels::measure_read_bandwidth(context, std::size_t{1} << 30);
   const bool fp32 = dtype == tensor::DType::kFloat32;
-  const auto format = fp32 ? kernels::WeightFormat::kF32 : kernels::WeightFormat::kBf16;
-  const double peak = kernels::measure_peak(context, kernels::product_of(context, format, 1));
+  const auto plain = fp32 ? kernels::WeightFormat::kF32 : kernels::WeightFormat::kBf16;
+  const bool integers = format == tensor::KVFormat::kInt8 && isa != device::Isa::kAmx;
+  const double peak = kernels::measure_peak(
+      context, integers ? kernels::Product::kInt16Pairs : kernels::product_of(context, plain, 1));
   for (const Case& c : kCases) {
-    const double seconds = seconds_per_step(context, c, dtype);
+    const double seconds = seconds_per_step(context, c, dtype, format);
     const double pairs = static_cast<double>(c.requests) * c.new_rows *
                          (c.context - (c.new_rows - 1) / 2.0) * kLayers;  // (row, token)
     const bool decode = c.new_rows == 1;
-    const double work = decode ? pairs * 2 * kShape.kv_heads * kShape.head_dim * (fp32 ? 4 : 2)
-                               : pairs * 4 * kShape.heads * kShape.head_dim;
+    const double token_bytes = 2.0 * kShape.head_dim * tensor::kv_value_bytes(format, dtype) +
+                               (format == tensor::KVFormat::kInt8 ? 4 : 0);
+    const double work =
+        decode ? pairs * kShape.kv_heads * token_bytes : pairs * 4 * kShape.heads * kShape.head_dim;
     const double ceiling = decode ? read : peak;
     const std::string isa_name(device::isa_name(isa));
     std::printf("%-9s %s %-18s %9.3f ms %9.2f %s  %5.2f\n", isa_name.c_str(),
-                tensor::dtype_name(dtype), c.name, seconds * 1e3, work / seconds / 1e9,
+                tensor::kv_format_name(format, dtype), c.name, seconds * 1e3, work / seconds / 1e9,
                 decode ? "GB/s" : "GF/s", work / seconds / ceiling);
     std::fflush(stdout);
   }
@@ -155,6 +175,7 @@ int main(int argc, char** argv) {
     if (argc == 1 || each == *isa) {
       bench(each, threads, tensor::DType::kBFloat16);
       bench(each, threads, tensor::DType::kFloat32);
+      bench(each, threads, tensor::DType::kBFloat16, tensor::KVFormat::kInt8);
     }
   }
   return 0;

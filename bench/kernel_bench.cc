@@ -184,8 +184,8 @@ void bench_isa(device::Isa isa, const Options& options, device::ThreadPool& pool
   Bench bench = {.context = {&kernels_for(isa), &pool}, .isa = std::string(device::isa_name(isa))};
   bench.read = measure_read_bandwidth(bench.context, std::size_t{1} << 30);
   std::printf("%-9s read %.1f GB/s; peaks", bench.isa.c_str(), bench.read / 1e9);
-  constexpr const char* kNames[kProducts] = {"floats",      "bf16 pairs", "bytes",
-                                             "small bytes", "bf16 tiles", "byte tiles"};
+  constexpr const char* kNames[kProducts] = {
+      "floats", "bf16 pairs", "bytes", "small bytes", "bf16 tiles", "byte tiles", "int16 pairs"};
   for (std::size_t i = 0; i < kProducts; ++i) {
     if (bench.context.table->peaks[i].run != nullptr) {
       bench.peaks[i] = measure_peak(bench.context, static_cast<Product>(i));

@@ -36,18 +36,18 @@ def quire(options, *more):
 
 
 def endless(ids, tokens):
-    """A completion of `tokens` tokens behind these ids."""
+    """Returns a completion of `tokens` tokens behind these ids."""
     return {"model": "bench", "prompt": ids, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
 
 
 def long_prompts(options):
-    """Prompts of 8,192 tokens together, as long as the context allows."""
+    """Returns prompts of 8,192 tokens together, as long as the context allows."""
     length = min(options.prefill, options.context - 64)
     return [some_ids(length, 1000 + i) for i in range(max(1, round(options.prefill / length)))]
 
 
 async def eight_streams(server, tokens):
-    """Tokens a second of all eight together, and the CPU seconds of input and output for each token."""
+    """Measures tokens a second of all eight together, and the CPU seconds of input and output for each token."""
     start = server.main_thread_seconds()
     bodies = [endless(some_ids(64, seed), tokens) for seed in range(8)]
     streams = await asyncio.gather(*(stream(server, "/v1/completions", body) for body in bodies))
@@ -80,7 +80,7 @@ def cpu(options):
 
 
 def first_token(options):
-    """Milliseconds of the first token of a cached prompt by HTTP, less those of the same call in this process."""
+    """Measures milliseconds of the first token of a cached prompt by HTTP, less those of the same call in this process."""
     try:
         import quire as package
     except ImportError as missing:
@@ -132,7 +132,7 @@ def health(options):
 
 
 def gap(options):
-    """The longest gap of a running stream beside a prefill, less one slice of that prefill, over its usual gap."""
+    """Measures the longest gap of a running stream beside a prefill, less one slice of that prefill, over its usual gap."""
     async def ask(server):
         started = asyncio.Event()
 
@@ -144,7 +144,7 @@ def gap(options):
             return begin, time.monotonic()
 
         async def slice_seconds():
-            """The last slice of the same prompt, computed alone: all before it is cached."""
+            """Measures the last slice of the same prompt, computed alone: all before it is cached."""
             ids = long_prompts(options)[0]
             return (await stream(server, "/v1/completions", endless(ids[:-SLICE] + some_ids(SLICE, 77), 1))).first_seconds
 
@@ -180,7 +180,7 @@ def streams(options):
 
 
 def idle(options):
-    """MiB that idle connections take, and milliseconds that they add to the 99th percentile of a request."""
+    """Measures MiB that idle connections take, and milliseconds that they add to the 99th percentile of a request."""
     count = 200 if options.quick else 10_000
 
     async def ask(server):
@@ -200,7 +200,7 @@ def idle(options):
 
 
 async def abuse(server, count):
-    """Requests that end well, are cut, are refused, or are not read, 32 at a time."""
+    """Sends requests that end well, are cut, are refused, or are not read, 32 at a time."""
     body = endless(some_ids(24, 5), 4)
 
     async def slow_reader():
@@ -239,7 +239,8 @@ async def touch_all_blocks(server, options):
 
 
 def memory(options):
-    """Percent by which memory has grown after the requests, once a tenth of them has warmed the process; files and threads."""
+    """Measures the percent by which memory has grown after the requests, once a tenth of them has warmed the process; files
+    and threads."""
     count = 200 if options.quick else 10_000
     rounds = []
     for _ in range(min(options.rounds, 2)):

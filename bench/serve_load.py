@@ -42,12 +42,12 @@ class Served:
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
     def main_thread_seconds(self):
-        """CPU time of the first thread, which does all input and output."""
+        """Returns the CPU time of the first thread, which does all input and output."""
         pid = self.process.pid
         return int(pathlib.Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
     def counts(self):
-        """Numbers of open files and of threads."""
+        """Counts open files and threads."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd")), len(os.listdir(f"/proc/{self.process.pid}/task"))
 
 
@@ -93,7 +93,7 @@ async def connect(server):
 
 
 def has_text(line):
-    """True for an event with text of a token: neither the first one, with the role alone, nor the end."""
+    """Tells whether an event has text of a token. Neither the first one, with the role alone, nor the end has."""
     return line.startswith(b"data: {") and b'"error"' not in line and (
         b'"text":"' in line and b'"text":""' not in line or b'"content":"' in line and b'"content":""' not in line)
 
@@ -152,7 +152,7 @@ async def stream(server, path, body, tokens=None, wake=None):
 
 
 async def get(reader, writer, server, path):
-    """A GET over a connection that stays; returns the seconds that it took."""
+    """Sends a GET over a connection that stays. Returns the seconds that it took."""
     start = time.monotonic()
     writer.write(head("GET", path, server))
     length = 0

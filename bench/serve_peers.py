@@ -82,7 +82,7 @@ def orders(rng, values):
 
 
 def documents(options):
-    """Requests a second over documents in changing order, Quire's over llama-server's."""
+    """Measures requests a second over documents in changing order, Quire's over llama-server's."""
     need_peer(options)
     ids = [some_ids(DOCUMENT_TOKENS, seed) for seed in range(DOCUMENTS)]
 
@@ -122,7 +122,7 @@ def documents(options):
 
 
 async def trace(server, system, says):
-    """Every user talks in turn; returns tokens a second and the 99th percentile of the first token."""
+    """Lets every user talk in turn. Returns tokens a second and the 99th percentile of the first token."""
     firsts, tokens = [], 0
 
     async def talk(user):
@@ -142,7 +142,7 @@ async def trace(server, system, says):
 
 
 def chats(options):
-    """Tokens a second, and the 99th percentile of the first token, Quire's over llama-server's."""
+    """Measures tokens a second, and the 99th percentile of the first token, Quire's over llama-server's."""
     need_peer(options)
     users = 4 if options.quick else USERS
 

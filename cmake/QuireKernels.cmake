@@ -5,7 +5,7 @@ set(QUIRE_AVX2_FLAGS -mavx2 -mfma -mf16c)
 set(QUIRE_AVX512_VNNI_FLAGS ${QUIRE_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl
                             -mavx512vnni)
 set(QUIRE_AVX512_FLAGS ${QUIRE_AVX512_VNNI_FLAGS} -mavx512bf16)
-set(QUIRE_AMX_FLAGS ${QUIRE_AVX512_FLAGS} -mamx-tile -mamx-bf16 -mamx-int8 -mprfchw)
+set(QUIRE_AMX_FLAGS ${QUIRE_AVX512_FLAGS} -mamx-tile -mamx-bf16 -mamx-int8 -mavx512vbmi -mprfchw)
 
 function(quire_kernel_flags module)
   set(folder ${PROJECT_SOURCE_DIR}/src/quire/${module}/cpu)

@@ -28,7 +28,7 @@ install(TARGETS quire LIBRARY DESTINATION quire/lib COMPONENT python NAMELINK_SK
 file(RELATIVE_PATH prefix_of_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 # Flags of what the library is linked with, for programs that link the archive.
 set(libraries_of_pc ${PCRE2_LDFLAGS} ${UTF8PROC_LDFLAGS} ${SENTENCEPIECE_LDFLAGS} ${SQLITE_LDFLAGS} ${XXHASH_LDFLAGS}
-                    ${ZSTD_LDFLAGS} -lcrypto -pthread)
+                    ${ZSTD_LDFLAGS} ${LZ4_LDFLAGS} -lcrypto -pthread)
 if(QUIRE_HAS_CUDA)
   list(APPEND libraries_of_pc -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt)
 endif()

@@ -47,7 +47,7 @@ class Agent:
         assert answer == wanted, f"want {wanted}"
 
     def edit(self, index, card):
-        """Another text for one card, where it stands."""
+        """Replaces one card by another text, where it stands."""
         start, stop = self.ends[index : index + 2]
         ids = self.encode(cardfile.chunk_piece(card))
         self.step(f"card {index} says now: {card}", self.talk, lambda: self.talk.replace(start, stop, ids))

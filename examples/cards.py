@@ -14,12 +14,12 @@ KEEPER = cardfile.SYSTEMS[0]
 
 
 def pile(seed, cards, *types):
-    """A pile of cards and its questions of these types: objects with .question, .answer and .support."""
+    """Returns a pile of cards and its questions of these types: objects with .question, .answer and .support."""
     context = next(cardfile.contexts(seed, cardfile.Spec(chunks=(cards, cards), questions=64)))
     return [card.text for card in context.chunks], [q for q in context.questions if q.type in types]
 
 
 def show(question, output):
-    """One line: the question, its answer, and what of the prompt was reused."""
+    """Prints one line: the question, its answer, and how much of the prompt was reused."""
     usage = output.usage
     print(f"  {question} {output.text.strip()}  [{usage.cached_tokens} of {usage.prompt_tokens} tokens reused, {output.reuse.grade}]")

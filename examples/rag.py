@@ -11,12 +11,12 @@ from quire import ChunkedLLM, ChunkType
 
 
 def names(text):
-    """Names and card numbers: what the search goes by. The first word of a sentence may be any word."""
+    """Returns names and card numbers, by which the search goes. The first word of a sentence may be any word."""
     return set(re.findall(r"\d+|(?<=[^.?] )[A-Z]\w+", text))
 
 
 def search(question, documents):
-    """Cards that mention a name of the question, and those that mention one of theirs: relations lead to them."""
+    """Finds cards that mention a name of the question, and those that mention one of theirs: relations lead to them."""
     wanted = names(question)
     for _ in range(2):
         found = [doc for doc in documents if wanted & set(re.findall(r"\w+", doc["content"]))]

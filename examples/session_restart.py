@@ -19,7 +19,7 @@ CARDS, QUESTIONS = pile(11, 10, "one_hop", "two_hop")
 
 
 def ask(ctx, question):
-    """The answer's ids; shows how much of the session was there."""
+    """Returns the answer's ids; shows how much of the session was there."""
     output = ctx.infer(question.question, GREEDY)
     usage = output.usage
     print(f"  {question.question} {output.text.strip()}  [{usage.cached_tokens} of {usage.prompt_tokens} tokens reused]")

@@ -23,7 +23,7 @@ MODULE_OF_CMAKE = re.compile(r"^quire_module\((\w+)(?:\s+USES((?:\s+\w+)+?))?(?:
 
 
 def check_declarations(allowed):
-    """Modules are declared bottom-up: a use of a later one would be a cycle."""
+    """Checks that modules are declared bottom-up: a use of a later one would be a cycle."""
     seen = set()
     for module, uses in allowed.items():
         for use in uses:

@@ -30,7 +30,7 @@ class Size:
 
 
 def limits(place):
-    """(lines of a file, lines of a function)"""
+    """Returns (lines of a file, lines of a function)."""
     test = source_text.is_test(place)
     kernel = "cpu" in place.parts or "cuda" in place.parts
     cuda = place.suffix in {".cu", ".cuh"}
@@ -50,7 +50,7 @@ def measure(root):
 
 
 def read_waivers(root):
-    """{(key, unit): allowed value}; a line is `path[:function] | 700 lines | reason | 2026-05-31`."""
+    """Returns {(key, unit): allowed value}; a line is `path[:function] | 700 lines | reason | 2026-05-31`."""
     waivers, errors = {}, []
     for number, line in enumerate((root / WAIVERS).read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):

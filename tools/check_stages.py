@@ -89,7 +89,7 @@ def ctest(log, preset, *arguments, folder=None):
 
 
 def python_options():
-    """CMake's options for the extension, built for the Python that runs this."""
+    """Returns CMake's options for the extension, built for the Python that runs this."""
     return ("-DQUIRE_PYTHON=ON", f"-DPython_EXECUTABLE={sys.executable}")
 
 

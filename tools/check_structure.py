@@ -29,7 +29,7 @@ def node(path, root):
 
 
 def include_graph(root):
-    """{file: {file that it includes}} of the product; names as quoted includes give them, below src and include."""
+    """Returns {file: {file that it includes}} of the product; names as quoted includes give them, below src and include."""
     paths = [path for path in source_text.files(root, *PRODUCT) if not source_text.is_test(path)]
     places = {str(path.relative_to(root)): node(path, root) for path in paths}
     graph = {name: set() for name in places.values()}
@@ -112,7 +112,7 @@ def classes(text):
 
 
 def read_waivers(root):
-    """{key: reason}; a line is `path:Class | reason` or `path path | reason`, the files of a circle."""
+    """Returns {key: reason}; a line is `path:Class | reason` or `path path | reason`, the files of a circle."""
     lines = [line for line in (root / WAIVERS).read_text().splitlines() if line.strip() and not line.startswith("#")]
     return dict(line.split(" | ", 1) for line in lines)
 

@@ -11,6 +11,8 @@ Sentences have at most 25 words in each Markdown file but bench/journal and CHAN
 below apps, bindings, include and src. A word is what stands between spaces and has a letter or a digit: a number is one, and so is
 a name. A code span is one word. A formula has as many as it has names and numbers between spaces. An operator and the target of a
 link are none. Tables are no sentences, and each item of a list begins one. Nothing waives this rule.
+A comment directly above a function in a header below apps, include and src begins with neither an article nor one of the openings,
+nor with "Where" or a word in lower case: a verb stands there. Headers of tests are left out. Nothing waives this rule either.
 tools/voice_waivers.txt counts the sentences of a file that begin so today, and its long lines. A count may only fall: more is an
 error, and so is a count that is too high. `--lower` writes the lower counts into that file; it raises none.
 """
@@ -24,6 +26,7 @@ import re
 import sys
 import tokenize
 
+import cpp_functions
 import source_text
 
 OPENINGS = ("What ", "Of ", "Whether ", "As ", "The same ")
@@ -34,6 +37,7 @@ WORD_LIMIT = 25
 SKIPPED = {"build", "node_modules"}
 FOLDERS = ("apps", "bench", "bindings", "examples", "include", "models", "src", "tests", "tools")
 COUNTED = ("apps", "bindings", "include", "src")  # folders whose comments have their words counted
+HEADERS = ("apps", "include", "src")              # folders in whose headers the comments of functions begin with a verb
 UNCOUNTED = ("bench/journal/", "CHANGELOG.md")    # pages that keep what was written on a day
 DATA = ("docs/samples/", "tests/golden/", "tests/python/data/")  # texts that programs read
 
@@ -45,10 +49,11 @@ DECORATION = re.compile(r"^(?:[-*+>]+\s+|\d+\.\s+|\(\w\)\s+|\*\*|[*_\[(])+")
 BULLET = re.compile(r"(?:[-*+]|\d+\.|>)\s")
 PARAMETER = re.compile(r"(?:\*{0,2}[a-z]\w*(?:, )?)+: |`\w+`: ")  # a line of a docstring that site_docstrings.py makes an item
 ROW = re.compile(r"\S {2,}\S")  # of a table of a comment
+NO_VERB = re.compile(r"(?:The|A|An|What|Whether|Of|As|Where)\b|`?[a-z]")  # begins no comment of a function
 
 
 def sentences(text):
-    """The sentences of a paragraph."""
+    """Yields the sentences of a paragraph."""
     whole = ""
     for piece in END.split(" ".join(text.split())):
         whole = f"{whole} {piece}" if whole else piece
@@ -60,7 +65,7 @@ def sentences(text):
 
 
 def markdown_pieces(text):
-    """(line, text) of each paragraph, list item and table cell; code and headings are left out."""
+    """Yields (line, text) of each paragraph, list item and table cell; code and headings are left out."""
     fence, lines = "", []
     for number, line in enumerate(text.splitlines(), 1):
         if match := re.match(r"\s*(```+|~~~+)", line):
@@ -91,7 +96,7 @@ def markdown_pieces(text):
 
 
 def prose_pieces(text):
-    """(line, text) of each paragraph and list item of Markdown; tables and indented code are left out."""
+    """Yields (line, text) of each paragraph and list item of Markdown; tables and indented code are left out."""
     lines, inside, is_code = [], False, False  # inside a list an indented line belongs to an item
     for before, line in itertools.pairwise(["", *text.splitlines()]):
         if not before.strip():
@@ -103,7 +108,7 @@ def prose_pieces(text):
 
 
 def joined(comments):
-    """(line, text) of each comment of {line: (column, whether no code is before it, text)}.
+    """Yields (line, text) of each comment of {line: (column, whether no code is before it, text)}.
 
     Lines are one comment where they begin in one column, without code before the later ones. Each item of a list is a comment,
     and so is each row of a table with what stands deeper below it.
@@ -127,7 +132,7 @@ def joined(comments):
 
 
 def comment_pieces(text):
-    """(line, text) of each comment of C++."""
+    """Yields (line, text) of each comment of C++."""
     found = {}
     for match in source_text.TOKEN.finditer(text):
         if match[0].startswith("/"):
@@ -140,8 +145,21 @@ def comment_pieces(text):
     yield from joined(found)
 
 
+def comments_of_functions(text):
+    """Yields (line, first line) of each comment directly above a function of C++."""
+    lines = text.splitlines()
+    for function in cpp_functions.functions(source_text.code_only(text)):
+        first = last = function.line - 1
+        indent = re.match(r"\s*", lines[last])[0]
+        while first > 0 and lines[first - 1].startswith(f"{indent}//"):
+            first -= 1
+        if first < last:
+            yield first + 1, lines[first].strip().lstrip("/ ")
+
+
 def listed(docstring):
-    """The docstring with a bullet before each line that says something of a parameter, and before the text behind the last one."""
+    """Returns the docstring with a bullet before each line that says something of a parameter, and before the text behind the
+    last one."""
     lines, inside = [], False
     for line in docstring.splitlines():
         item = PARAMETER.match(line)
@@ -151,7 +169,7 @@ def listed(docstring):
 
 
 def python_pieces(text):
-    """(line, text) of each comment of Python, and of each paragraph of its docstrings."""
+    """Yields (line, text) of each comment of Python, and of each paragraph of its docstrings."""
     found = {}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -165,7 +183,7 @@ def python_pieces(text):
 
 
 def sources(root):
-    """(file, function that finds its pieces) of each file whose sentences the check reads."""
+    """Yields (file, function that finds its pieces) of each file whose sentences the check reads."""
     yield from ((guide, markdown_pieces) for guide in sorted((root / "docs").rglob("*.md")))
     kinds = {".py": python_pieces, ".pyi": python_pieces, **dict.fromkeys(source_text.SUFFIXES, comment_pieces)}
     for folder in FOLDERS:
@@ -175,7 +193,7 @@ def sources(root):
 
 
 def pages(root):
-    """Each Markdown file of the tree, but those of what is built or fetched, and texts that programs read."""
+    """Yields each Markdown file of the tree, but those of what is built or fetched, and texts that programs read."""
     for path in sorted(root.rglob("*.md")):
         place = path.relative_to(root)
         if not any(part in SKIPPED or part.startswith(".") for part in place.parts) and not str(place).startswith(DATA):
@@ -183,7 +201,7 @@ def pages(root):
 
 
 def long_lines(text):
-    """(line, length) of each line of Markdown that is too long."""
+    """Yields (line, length) of each line of Markdown that is too long."""
     text = re.sub(r"^( *)(```|~~~).*?^ *\2 *$", lambda match: "\n" * match[0].count("\n"), text, flags=re.M | re.S)
     for number, line in enumerate(text.splitlines(), 1):
         shown = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", line))
@@ -192,7 +210,7 @@ def long_lines(text):
 
 
 def findings(root):
-    """(place, line, sentence) of each sentence that begins so."""
+    """Yields (place, line, sentence) of each sentence that begins so."""
     for path, pieces in sources(root):
         for line, piece in pieces(path.read_text()):
             for sentence in sentences(DECORATION.sub("", piece)):
@@ -201,25 +219,26 @@ def findings(root):
 
 
 def long_line_findings(root):
-    """(place, line, length) of each long line of a page."""
+    """Yields (place, line, length) of each long line of a page."""
     for path in pages(root):
         for line, length in long_lines(path.read_text()):
             yield str(path.relative_to(root)), line, length
 
 
 def words(sentence):
-    """How many words a sentence has: what has a letter or a digit between spaces, where a code span is one and a link's target none."""
+    """Counts the words of a sentence: what has a letter or a digit between spaces, where a code span is one and a link's
+    target none."""
     return len(re.findall(r"\S*\w\S*", re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", sentence))))
 
 
 def counted(root):
-    """(file, function that finds its pieces) of each file whose sentences have their words counted."""
+    """Yields (file, function that finds its pieces) of each file whose sentences have their words counted."""
     yield from ((page, prose_pieces) for page in pages(root) if not str(page.relative_to(root)).startswith(UNCOUNTED))
     yield from ((path, pieces) for path, pieces in sources(root) if path.relative_to(root).parts[0] in COUNTED)
 
 
 def wordy_findings(root):
-    """(place, line, words, sentence) of each sentence that has too many words."""
+    """Yields (place, line, words, sentence) of each sentence that has too many words."""
     for path, pieces in counted(root):
         for line, piece in pieces(path.read_text()):
             for sentence in sentences(re.sub(r"`[^`]*`", "`code`", DECORATION.sub("", piece))):
@@ -227,15 +246,25 @@ def wordy_findings(root):
                     yield str(path.relative_to(root)), line, words(sentence), sentence
 
 
+def noun_findings(root):
+    """Yields (place, line, first line) of each comment of a function in a header that does not begin with a verb."""
+    for path in source_text.files(root, *HEADERS):
+        place = path.relative_to(root)
+        if path.suffix in {".h", ".cuh"} and not source_text.is_test(path) and not {"testing", *SKIPPED} & set(place.parts):
+            for line, first in comments_of_functions(path.read_text()):
+                if NO_VERB.match(first) and not first.startswith("clang-format"):
+                    yield str(place), line, first
+
+
 def counts_of(begun, long):
-    """{key: count} of the findings; the key of long lines ends so."""
+    """Returns {key: count} of the findings; the key of long lines ends so."""
     counts = collections.Counter(place for place, _, _ in begun)
     counts.update(f"{place} long lines" for place, _, _ in long)
     return counts
 
 
 def read_waivers(root):
-    """({key: count}, errors); a line is `path | 12` or `path | 12 long lines`."""
+    """Returns ({key: count}, errors); a line is `path | 12` or `path | 12 long lines`."""
     waivers, errors = {}, []
     for number, line in enumerate((root / WAIVERS).read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -264,6 +293,8 @@ def check(root):
             errors.append(f"{place}:{line}: {length} characters, at most {LINE_LIMIT}")
     for place, line, count, sentence in wordy_findings(root):
         errors.append(f"{place}:{line}: {count} words, at most {WORD_LIMIT} to a sentence (docs/voice.md): {sentence[:60]}")
+    for place, line, first in noun_findings(root):
+        errors.append(f'{place}:{line}: begin the comment of a function with a verb, as "Returns" (docs/voice.md): {first[:60]}')
     for key, allowed in waivers.items():
         if counts[key] < allowed:
             errors.append(f"{WAIVERS}: {key} has {counts[key]}, not {allowed}; run tools/check_voice.py --lower")

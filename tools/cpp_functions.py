@@ -10,6 +10,7 @@ import re
 QUALIFIERS = re.compile(r"\s*(?:\b(?:const|override|final|mutable|try)\b|\bnoexcept\b(?:\s*\([^()]*(?:\([^()]*\))?[^()]*\))?|&&?|"
                         r"->\s*[\w:<>,*&\s()]+?|\brequires\b.*)\s*$", re.DOTALL)
 SCOPE = re.compile(r"\s*(?:(?:inline\s+|typedef\s+)?(?:namespace|class|struct|union|enum)\b(?!.*[)=]\s*$)|extern\s*\"\"\s*$)", re.DOTALL)
+LABEL = re.compile(r"(?:\s*(?:public|protected|private)\s*:(?!:))+")
 NOT_NAMES = {"decltype", "noexcept", "alignas", "requires", "__attribute__", "if", "for", "while", "switch", "sizeof", "static_assert"}
 
 
@@ -22,7 +23,7 @@ class Function:
 
 
 def match_parenthesis(text, start):
-    """Index of the parenthesis that closes the one at `start`, or None."""
+    """Returns the index of the parenthesis that closes the one at `start`, or None."""
     depth = 0
     for index in range(start, len(text)):
         depth += (text[index] == "(") - (text[index] == ")")
@@ -45,7 +46,7 @@ def count_parameters(text):
 
 
 def signature(header):
-    """(name, parameters) of the function whose text before its block is `header`, or None."""
+    """Returns (name, parameters) of the function whose text before its block is `header`, or None."""
     for match in re.finditer(r"((?:operator\s*(?:\(\)|[^\s\w(]+|\s\w+))|[~\w]+)\s*\(", header):
         name = match[1]
         close = match_parenthesis(header, match.end() - 1)
@@ -65,7 +66,7 @@ def signature(header):
 
 
 def without_template(header):
-    """`header` after its template<...> clauses."""
+    """Returns `header` after its template<...> clauses."""
     while match := re.match(r"\s*template\s*<", header):
         depth, index = 1, match.end()
         while depth and index < len(header):
@@ -95,13 +96,15 @@ def is_initialiser(header):
 
 
 def functions(code):
-    """Every function of `code`, declarations included, in order."""
+    """Returns every function of `code`, declarations included, in order."""
     code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", "", m[0]), code, flags=re.MULTILINE)
     found, start, index = [], 0, 0
     while index < len(code):
         if code[index] not in "{};":
             index += 1
             continue
+        if label := LABEL.match(code, start, index):
+            start = label.end()
         header = without_template(code[start:index])
         if code[index] == "{" and is_initialiser(header):
             index = skip_block(code, index) + 1
@@ -118,7 +121,7 @@ def functions(code):
 
 
 def skip_block(code, start):
-    """Index of the brace that closes the one at `start` (the last character when none does)."""
+    """Returns the index of the brace that closes the one at `start` (the last character when none does)."""
     depth = 0
     for index in range(start, len(code)):
         depth += (code[index] == "{") - (code[index] == "}")
@@ -128,7 +131,7 @@ def skip_block(code, start):
 
 
 def line_of(code, start):
-    """Line of the first character of a statement that begins at or after `start`."""
+    """Returns the line of the first character of a statement that begins at or after `start`."""
     while start < len(code) and code[start].isspace():
         start += 1
     return code.count("\n", 0, start) + 1

@@ -25,7 +25,7 @@ STYLE = """
 
 
 def direct_uses(may_use):
-    """{module: modules that it includes and that no other of them reaches}."""
+    """Returns {module: modules that it includes and that no other of them reaches}."""
     below = {}
     for module, uses in may_use.items():
         below[module] = set(uses).union(*(below[use] for use in uses))
@@ -33,7 +33,7 @@ def direct_uses(may_use):
 
 
 def floors_of(uses):
-    """[floor][place] of modules: a module stands one floor above the highest that it includes."""
+    """Returns [floor][place] of modules: a module stands one floor above the highest that it includes."""
     floor = {}
     for module, below in uses.items():
         floor[module] = 1 + max((floor[use] for use in below), default=-1)
@@ -41,7 +41,7 @@ def floors_of(uses):
 
 
 def with_corners(uses, floors):
-    """Arrows of one floor each: a long arrow turns at a corner, (from, to, floor), on each floor that it passes."""
+    """Returns arrows of one floor each: a long arrow turns at a corner, (from, to, floor), on each floor that it passes."""
     floors = [list(floor) for floor in floors]
     number = {module: i for i, floor in enumerate(floors) for module in floor}
     arrows, steps = [], []
@@ -63,7 +63,8 @@ def crossings(floors, steps):
 
 
 def untangled(floors, steps):
-    """The order with fewest crossings that sweeps up and down find: each node goes to the mean place of its neighbours."""
+    """Returns the order with fewest crossings that sweeps up and down find: each node goes to the mean place of its
+    neighbours."""
     above, below = {}, {}
     for high, low in steps:
         below.setdefault(high, []).append(low)
@@ -88,7 +89,8 @@ def size_of(node):
 
 
 def placed(wanted, floor):
-    """Places of one floor near those that are wanted, with a gap between neighbours: the mean of pushing right and pushing left."""
+    """Returns places of one floor near those that are wanted, with a gap between neighbours: the mean of pushing right and
+    pushing left."""
     rights, lefts = [], []
     for node in floor:
         least = rights[-1][1] + (size_of(rights[-1][0]) + size_of(node)) / 2 + GAP if rights else wanted[node]
@@ -100,7 +102,7 @@ def placed(wanted, floor):
 
 
 def centres(floors, steps):
-    """{node: x}: each node near the mean of its neighbours, the leftmost box at the margin."""
+    """Returns {node: x}: each node near the mean of its neighbours, the leftmost box at the margin."""
     near = {node: [] for floor in floors for node in floor}
     for high, low in steps:
         near[high].append(low)
@@ -116,7 +118,7 @@ def centres(floors, steps):
 
 
 def draw(may_use):
-    """The picture as the text of an SVG file."""
+    """Draws the picture as the text of an SVG file."""
     uses = direct_uses(may_use)
     floors, arrows, steps = with_corners(uses, floors_of(uses))
     floors = untangled(floors, steps)

@@ -17,12 +17,12 @@ TOKEN = re.compile(
 
 
 def files(root, *folders):
-    """The C++ files below `folders` (all that exist), sorted."""
+    """Returns the C++ files below `folders` (all that exist), sorted."""
     return sorted(path for folder in folders for path in (root / folder).rglob("*") if path.suffix in SUFFIXES)
 
 
 def code_only(text):
-    """`text` with comments blanked and literals emptied to "" or ''; every line keeps its number."""
+    """Returns `text` with comments blanked and literals emptied to "" or ''; every line keeps its number."""
     def blank(match):
         token = match[0]
         quotes = "" if token[0] == "/" else token[-1] * 2
@@ -31,7 +31,7 @@ def code_only(text):
 
 
 def includes(path):
-    """(line number, name, whether quoted) of each include."""
+    """Yields (line number, name, whether quoted) of each include."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if match := re.match(r'\s*#\s*include\s*(["<])([^">]+)', line):
             yield number, match[2], match[1] == '"'
@@ -42,7 +42,7 @@ def is_test(path):
 
 
 def root_from_arguments(arguments):
-    """The tree to check: the first argument, or the one that holds this file."""
+    """Returns the tree to check: the first argument, or the one that holds this file."""
     return pathlib.Path(arguments[1] if len(arguments) > 1 else pathlib.Path(__file__).parents[1]).resolve()
 
 

@@ -51,7 +51,7 @@ def system_version(name):
 
 
 def version_of(component, arguments):
-    """The version that is installed here."""
+    """Returns the version that is installed here."""
     if component.get("version") == "cuda":
         return arguments.cuda
     if component.get("version") == "system":
@@ -72,7 +72,7 @@ def sonames(component):
 
 
 def license_texts(component):
-    """By SPDX id, those of the expression that must go along."""
+    """Returns, by SPDX id, those of the expression that must go along."""
     texts = {}
     for word in re.findall(r"[\w.-]+", component["license"]):
         path = LICENSES / f"{word}.txt"

@@ -67,7 +67,7 @@ Result<Branches::State> Branches::now() const {
   return state;
 }
 
-// Items that are gone in the meantime stay gone.
+// Activates the items of a state. Items that are gone in the meantime stay gone.
 Status Branches::apply(const State& state) {
   QUIRE_TRY(const std::vector<ContextItem> items, context_.items());
   for (const ContextItem& item : items) {

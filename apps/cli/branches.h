@@ -56,7 +56,7 @@ class Branches {
   };
   struct Branch {
     std::string name;
-    State state;  // of the current branch: as when it was last left
+    State state;  // state of the current branch, as when it was last left
     std::vector<Checkpoint> checkpoints;
   };
 

@@ -47,8 +47,7 @@ std::int64_t count_tokens(const Tokenizer& tokenizer, const std::string& text) {
   return ids.ok() ? std::ssize(*ids) : 0;
 }
 
-// System text, for want of one the BOS token that prompts begin with, and documents become the
-// first items.
+// Makes the first items: system text, or else the BOS token that prompts begin with, and documents.
 Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context) {
   ComputeProgress progress(llm, 0);
   std::string system = options.system;
@@ -81,8 +80,8 @@ Status begin(const ChatOptions& options, const LLM& llm, ContextManager& context
   return {};
 }
 
-// Items have KV of their own, which a store can keep, only in mode anchored. A store for packed
-// weights asks for no items.
+// Returns the mode. Items have KV of their own, which a store can keep, only in mode anchored. A
+// store for packed weights asks for no items.
 ReuseMode mode_of(const ChatCommand& options) {
   const bool saves = !options.engine.store.empty() && !options.engine.cache_weights;
   return options.mode.value_or(saves ? ReuseMode::kAnchored : ReuseMode::kExact);

@@ -41,6 +41,14 @@ json::value or_null(const std::string& text) {
   return text.empty() ? json::value(nullptr) : json::value(text);
 }
 
+json::value describe_error(const std::optional<KVError>& error) {
+  if (!error) {
+    return nullptr;
+  }
+  return json::object{
+      {"key", error->key}, {"value", error->value}, {"bits_per_value", error->bits_per_value}};
+}
+
 json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
   json::object object{{"chunk_id", chunk.chunk_id},
                       {"chunk_type", chunk_type_name(chunk.type)},
@@ -54,6 +62,8 @@ json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
                       {"anchor", or_null(chunk.anchor)},
                       {"num_variants", chunk.num_variants},
                       {"memory_bytes", chunk.memory_bytes},
+                      {"kv_dtype", chunk.kv_dtype},
+                      {"kv_error", describe_error(chunk.kv_error)},
                       {"saved", chunk.saved}};
   object["ttl_seconds"] =
       chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
@@ -68,6 +78,7 @@ json::object describe_chunk(const CompositionInfo& info) {
                                     {"chunk_type", chunk_type_name(segment.type)},
                                     {"num_tokens", segment.num_tokens},
                                     {"position", segment.position},
+                                    {"kv_dtype", segment.kv_dtype},
                                     {"cached", segment.cached},
                                     {"why_not", or_null(segment.why_not)}});
   }
@@ -83,13 +94,13 @@ Status print_value(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : print(format_listing(value));
 }
 
-// For commands that say nothing in text.
+// Prints the result of a command as JSON. With the format of text it prints nothing.
 Status confirm(const json::value& value, Format format) {
   return format == Format::kJson ? print_json(value) : Status();
 }
 
-// Where commands are declared: the format of those that name none, what is to be done, and, of the
-// program's own, where the model stands.
+// The parent of commands: the format of those that name none, the action to take, and, for the
+// program's own commands, the model.
 struct CommandParent {
   CLI::App& app;
   Format format = Format::kText;
@@ -332,7 +343,7 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   ComputeProgress progress(session.llm.llm(), expected_tokens(session.llm, composed));
   auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
   if (!stream.ok()) {
-    if (composed.adds_query) {  // what is refused leaves nothing
+    if (composed.adds_query) {  // a refused request leaves nothing
       QUIRE_TRY([[maybe_unused]] const bool deleted,
                 session.llm.delete_chunk(composed.spec.query_chunk_id));
     }

@@ -30,11 +30,11 @@ inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
 // Runs a parsed command.
 using ScriptAction = std::function<Status(ScriptSession&)>;
 
-// Parses a line into its command. `format`: of commands that name none. kInvalidArgument for wrong
-// usage.
+// Parses a line into its command. `format` is that of commands that name none. kInvalidArgument for
+// wrong usage.
 [[nodiscard]] Result<ScriptAction> parse_command(const std::string& line, Format format);
 
-// Declare the commands of a script below `app` as commands of the program, each with MODEL first:
+// Declares the commands of a script below `app` as commands of the program, each with MODEL first:
 // those of `chunk`, and `compose`. Parsing sets `model` and `action`, which must outlive `app`.
 void declare_stored_chunk(CLI::App& app, std::string& model, ScriptAction& action);
 void declare_stored_compose(CLI::App& app, std::string& model, ScriptAction& action);

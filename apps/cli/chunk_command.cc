@@ -20,7 +20,7 @@ namespace {
 
 struct StoredOptions {
   std::string model;
-  ScriptAction script;  // what was named
+  ScriptAction script;  // action of the named command
   bool adds = false;    // a chunk, for which a store may be made
   bool verbose = false;
   LLMOptions engine;

@@ -30,7 +30,8 @@ void add_compose(CLI::App& app, Action& action);
 void add_script(CLI::App& app, Action& action);
 void add_store(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
-// These read the commands that `app` has by the time they run.
+// Adds a command that reads the commands that `app` has by the time it runs, as the next function
+// does.
 void add_completion(CLI::App& app, Action& action);
 void add_help(CLI::App& app, Action& action);
 void add_version(CLI::App& app, Action& action);

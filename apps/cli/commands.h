@@ -25,7 +25,7 @@ struct Arguments {
   std::vector<std::string> ids;   // items
   std::string word;               // a branch, a setting or a tag
   std::string text;               // the rest of the line
-  std::string name;               // of name=NAME
+  std::string name;               // NAME of name=NAME
   bool flag = false;              // the command's only one
   std::int32_t number = 0;        // a whole number
   std::optional<double> seconds;  // a time
@@ -60,7 +60,7 @@ class LineCommand {
   LineCommand& flag(const char* option, const char* help);
   LineCommand& number();                 // NUMBER
   LineCommand& seconds();                // [SECONDS]
-  LineCommand& more(const char* lines);  // what /help NAME adds
+  LineCommand& more(const char* lines);  // lines that /help NAME adds
 
  private:
   CLI::App& command_;
@@ -102,7 +102,8 @@ class LineCommands {
 
 inline constexpr const char* kTalkGroup = "Conversation";
 inline constexpr const char* kItemGroup = "Items";
-// Declare the commands in the order of /help: of the conversation, of items.
+// Declares the commands of the conversation; the next function declares those of items. Call both
+// in the order of /help.
 void declare_talk_commands(LineCommands& commands);
 void declare_item_commands(LineCommands& commands);
 

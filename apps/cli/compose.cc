@@ -23,7 +23,7 @@
 namespace quire::cli {
 namespace {
 
-constexpr double kBlendShare = 0.15;  // of mode blend where none is given, as in Python
+constexpr double kBlendShare = 0.15;  // share of mode blend where none is given, as in Python
 
 // Returns all of `text` as a share; nullopt for anything else.
 std::optional<double> parse_share(const std::string& text) {
@@ -220,7 +220,7 @@ std::string name_of(const ChunkInfo& chunk) {
 
 Result<ChunkInfo> find_chunk(const ChunkedLLM& llm, const std::string& reference,
                              const std::set<std::string>& deleted) {
-  constexpr std::size_t kLeastDigits = 4;  // of an id's beginning, as everywhere
+  constexpr std::size_t kLeastDigits = 4;  // fewest digits of an id's beginning, as everywhere
   if (reference.empty()) {                 // an unset variable of a shell, not a chunk without name
     return {ErrorCode::kInvalidArgument, "an empty text names no chunk; give its id or name"};
   }

@@ -36,8 +36,8 @@ std::string rendered(const Tokenizer& tokenizer, json::array messages) {
 
 }  // namespace
 
-// A prompt with a system text shows the texts before and behind it. In a prompt without one, the
-// default system text stands between these two.
+// Finds the default system text. A prompt with a system text shows the texts before and behind it.
+// In a prompt without one, the default system text stands between these two.
 std::string default_system(const Tokenizer& tokenizer) {
   const std::string given =
       rendered(tokenizer, {json::object{{"role", "system"}, {"content", kSystem}}});

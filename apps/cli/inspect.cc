@@ -64,7 +64,7 @@ json::value for_people(json::value report) {
   return report;
 }
 
-// `text` is JSON that the library made.
+// Prints a model. `text` is JSON that the library made.
 int print_model(const std::string& text, Format format) {
   const Status done = format == Format::kJson
                           ? print(text + "\n")

@@ -44,7 +44,7 @@ Result<std::vector<std::string>> split_words(const std::string& line) {
 }
 
 Result<std::string> parse_words(CLI::App& app, std::vector<std::string> words) {
-  std::ranges::reverse(words);  // as CLI11 takes them
+  std::ranges::reverse(words);  // CLI11 takes them in this order
   try {
     app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {

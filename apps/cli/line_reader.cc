@@ -77,7 +77,7 @@ bool append(const Lines& lines, const std::string& path) {
   if (file == nullptr) {
     return false;
   }
-  // Where the file is not empty, no line that says what it is.
+  // A file that is not empty gets no line that says what it is.
   std::fseek(file, 0, SEEK_END);
   HistEvent event;
   const bool written = history(lines.get(), &event, H_SAVE_FP, file) >= 0 && std::ferror(file) == 0;
@@ -217,14 +217,14 @@ struct LineReader::Editor {
         return 0;
       }
       if (byte == '\0') {
-        continue;  // what a terminal makes of a Ctrl-D typed before the editor had it
+        continue;  // a terminal makes this of a Ctrl-D typed before the editor had it
       }
       const std::size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used == 1) {
         return 1;
       }
       if (used == static_cast<std::size_t>(-1)) {
-        state = {};  // not UTF-8: leave the byte out
+        state = {};  // no UTF-8: leave the byte out
       }
     }
   }

@@ -12,7 +12,8 @@
 
 namespace {
 
-// Descriptors 0 to 2 must be taken, or the first files opened become them and get our output.
+// Opens descriptors 0 to 2 where they are closed, or the first files opened would become them and
+// get our output.
 void occupy_standard_descriptors() {
   int descriptor = 0;
   do {
@@ -25,7 +26,8 @@ void occupy_standard_descriptors() {
 
 int main(int argc, char** argv) {
   occupy_standard_descriptors();
-  signal(SIGPIPE, SIG_DFL);  // whose reader left ends quietly, whatever our parent ignored
+  signal(SIGPIPE,
+         SIG_DFL);  // a pipe whose reader has left ends us quietly, whatever our parent ignored
   std::setlocale(LC_CTYPE, "C.UTF-8");
   try {
     return quire::cli::run_program(argc, argv);

@@ -15,7 +15,8 @@
 namespace quire::cli {
 namespace {
 
-constexpr std::string_view kDate = "2026-11-29";  // of the last change to what this file says
+// Date of the last change to the text of this file.
+constexpr std::string_view kDate = "2026-11-29";
 
 // Writes text so that roff shows it as it stands.
 std::string escaped(std::string_view text) {
@@ -126,7 +127,7 @@ class SharedOptions {
 std::string command_section(const CLI::App& command, const SharedOptions& shared) {
   std::string text = ".SS " + macro_argument(synopsis(command)) + "\n";
   text += escaped(command.get_description()) + ".\n";
-  std::map<std::string, std::string> names;  // of shared options, by group
+  std::map<std::string, std::string> names;  // names of shared options, by group
   for (const CLI::Option* const option : command.get_options({})) {
     if (option == command.get_help_ptr()) {
       continue;

@@ -142,7 +142,7 @@ bool is_number(const std::string& text) {
 
 bool is_control(unsigned char c) { return c < ' '; }
 
-// Say what is wrong with the text of a number, "" if nothing is.
+// Says why the text is no integer. Returns "" if it is one.
 std::string refuse_no_integer(const std::string& text) {
   return is_number<std::int64_t>(text) || is_number<std::uint64_t>(text)
              ? std::string()

@@ -59,7 +59,7 @@ void append_number(double number, std::string& out) {
   out += written.find_first_of(".e") == std::string_view::npos ? ".0" : "";
 }
 
-// Boost.JSON would write 0.0 as 0E0.
+// Appends JSON, since Boost.JSON would write 0.0 as 0E0.
 void append_json(const json::value& value, std::string& out) {
   char separator = 0;
   const auto next = [&](char begin) { out += std::exchange(separator, ',') == 0 ? begin : ','; };
@@ -159,7 +159,7 @@ Status print(std::string_view text) {
       text.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {
       pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-      poll(&output, 1, -1);  // what it says, the next write says too
+      poll(&output, 1, -1);  // the next write says what poll says
     } else if (errno != EINTR) {
       return {ErrorCode::kIo, std::string(kCannotPrint) + std::strerror(errno)};
     }
@@ -249,7 +249,7 @@ std::string summary(const GenerationOutput& output) {
                                    static_cast<long long>(output.usage.prompt_tokens),
                                    static_cast<long long>(output.usage.cached_tokens));
   const std::string prompt(line, static_cast<std::size_t>(length));
-  if (output.usage.completion_tokens == 0) {  // so there is no first token
+  if (output.usage.completion_tokens == 0) {  // there is no first token
     std::snprintf(line, sizeof line, "ended before the first token, after %.0f ms",
                   output.timing.total_seconds * 1e3);
   } else {

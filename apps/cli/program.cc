@@ -49,7 +49,7 @@ int run_program(int argc, const char* const* argv) {
   try {
     const std::span given = std::span(argv, static_cast<std::size_t>(argc)).subspan(1);
     std::vector<std::string> words = in_order(app, {given.begin(), given.end()});
-    std::ranges::reverse(words);  // as CLI11 takes them
+    std::ranges::reverse(words);  // CLI11 takes them in this order
     app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
     const std::span words(argv, static_cast<std::size_t>(argc));

@@ -26,7 +26,7 @@ namespace quire::cli {
 inline constexpr std::string_view kStoppedTag = "stopped";
 
 struct ReplOptions {
-  Format format = Format::kText;  // of answers
+  Format format = Format::kText;  // format of answers
   bool verbose = false;           // times and reuse on stderr
   bool echo = false;              // show each line before its effect
   bool has_store = false;
@@ -93,7 +93,7 @@ class Repl {
   ContextManager context_;
   Branches branches_;
   SamplingParams sampling_;
-  std::map<std::string, std::string> settings_;  // what /set has changed
+  std::map<std::string, std::string> settings_;  // settings that /set has changed
   std::optional<LastAnswer> last_;
   Interrupts& interrupts_;
   LineReader reader_;

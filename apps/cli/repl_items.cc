@@ -46,8 +46,8 @@ Status load_item(Repl& repl, const Arguments& arguments) {
   return add_text(repl, text, {.name = arguments.name, .tags = {}});
 }
 
-// Items stand in the order in which they were added: a system text has to be there before those
-// that it is to hold for.
+// Checks that a system text comes first. Items stand in the order in which they were added, and a
+// system text holds for later items only.
 Status check_comes_first(const std::vector<ContextItem>& items) {
   if (std::ranges::all_of(items, [](const auto& i) { return i.kind == ItemKind::kSystem; })) {
     return {};

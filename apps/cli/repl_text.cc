@@ -87,7 +87,8 @@ void shorten_texts(std::vector<std::vector<std::string>>& rows, std::size_t colu
   for (auto& row : others) {
     row.back() = "|";
   }
-  const std::size_t before = format_table(others).front().size() + 2;  // what "..." takes, too
+  // Room that the other columns and "..." take.
+  const std::size_t before = format_table(others).front().size() + 2;
   const std::size_t left = columns == 0 ? kMost : columns - std::min(columns, before);
   const std::size_t room = std::clamp(left, kLeast, kMost);
   for (auto& row : rows) {

@@ -204,7 +204,8 @@ Result<Generation> follow_to_stdout(LLM& llm, Stream stream, Interrupts& interru
   return follow(llm, std::move(stream), interrupts, sink, progress);
 }
 
-// A question that is given as text does not stay in the store, unless it was there.
+// Generates from chunks. A question that is given as text does not stay in the store, unless it was
+// there.
 Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& composing,
                                         const RunOptions& options, Interrupts& interrupts) {
   QUIRE_TRY(const Resolved composed, resolve(llm, composing));

@@ -227,7 +227,7 @@ Result<bool> pin_entry(Store& store, const Options& options) {
       store, options, [&](const StoreEntry& entry) { return store.pin(entry.key, !options.off); });
 }
 
-// No store is made for what is refused.
+// Opens a store to import into. No store is made for what is refused.
 Result<Store> open_for_import(const Options& options) {
   StoreOptions there = options.store;
   there.create = false;

@@ -33,7 +33,8 @@ struct TokenizeOptions {
   Format format = Format::kText;
 };
 
-constexpr std::string_view kIncomplete = "\uFFFD";  // what bytes of half a character decode to
+// Text to which bytes of half a character decode.
+constexpr std::string_view kIncomplete = "\uFFFD";
 
 std::string_view without_incomplete(std::string_view text) {
   while (text.ends_with(kIncomplete)) {

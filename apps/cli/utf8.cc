@@ -35,7 +35,7 @@ struct Beginning {
   bool is_character = false;
 };
 
-// Precondition: `text` is not empty.
+// Reads the beginning of a text. Precondition: `text` is not empty.
 Beginning beginning_of(std::string_view text) {
   const auto byte = [text](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
   const auto* const lead = std::ranges::find_if(

@@ -45,7 +45,8 @@ std::string text_of(const json::value& object, const char* key) {
   return std::string(object.at(key).as_string());
 }
 
-// Questions that one card, or one after the other, answers: the order of cards does not matter.
+// Tells whether one card, or one after the other, answers a question. Then the order of cards does
+// not matter.
 bool any_order(const json::value& question) {
   const std::string type = text_of(question, "type");
   return type == "one_hop" || type == "two_hop";

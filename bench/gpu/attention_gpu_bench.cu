@@ -1,8 +1,9 @@
-// Attention kernels on Llama-3-8B's shape (32 query heads, 8 KV heads of 128, bf16) against the
-// floor of the same run: max(bytes / read bandwidth, FLOP / peak of a product of 8192^3). Graphs
-// hold several layers, each on its own memory, so that the L2 cache does not answer. The queries
-// are rotated already; planning and upload are not timed. The chip rests before each case, as it
-// has before its ceilings are measured, so that no case depends on the one before.
+// Attention kernels on Llama-3-8B's shape (32 query heads, 8 KV heads of 128, bf16, some also over
+// int8 KV) against the floor of the same run: max(bytes / read bandwidth, FLOP / peak of a product
+// of 8192^3). Graphs hold several layers, each on its own memory, so that the L2 cache does not
+// answer, and at most so many as take kGraphSeconds. The queries are rotated already; planning and
+// upload are not timed. The chip rests before
+// each case, as it has before its ceilings are measured, so that no case depends on the one before.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -30,6 +31,7 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/device_ceilings.h"
+#include "quire/tensor/kv_format.h"
 #include "timing.h"
 
 namespace {
@@ -40,10 +42,22 @@ using quire::bench::microseconds;
 using quire::bench::must;
 
 constexpr int kHeads = 32, kKvHeads = 8, kDim = 128, kBlock = 32;
-constexpr std::int64_t kHeadBlock = std::int64_t{2} * kBlock * kDim;  // elements
 constexpr std::int64_t kPoolBytes = std::int64_t{16} << 30;
 // Before each case: a chip at its limit of power is slower for a while, whatever comes next.
 constexpr std::chrono::milliseconds kRest{200};
+// A graph holds more layers only while its floor is below this, and never fewer than kFewestLayers.
+constexpr double kGraphSeconds = 0.03;
+constexpr std::int64_t kFewestLayers = 3;
+
+using quire::tensor::KVFormat;
+
+// Returns the bytes of a head block's K or V; head_block_bytes returns those of all of it.
+constexpr std::int64_t half_bytes(KVFormat format) {
+  return std::int64_t{kBlock} * kDim * (format == KVFormat::kPlain ? 2 : 1);
+}
+constexpr std::int64_t head_block_bytes(KVFormat format) {
+  return 2 * half_bytes(format) + (format == KVFormat::kPlain ? 0 : 4 * kBlock);
+}
 
 // A step to time, with the storage that its entries borrow.
 struct Case {
@@ -54,7 +68,11 @@ struct Case {
   };
   std::string name;
   double must = 0;  // at most so many floors; or microseconds where `in_us`; or TFLOP/s at least
-  enum class Unit { kFloors, kMicroseconds, kTeraflops } unit = Unit::kFloors;
+  enum class Unit { kFloors, kMicroseconds, kTeraflops, kBf16 } unit = Unit::kFloors;
+  // Bar over int8: at most so many floors, or at least so many times as fast as bf16; 0: not
+  // measured.
+  double int8_must = 0;
+  Unit int8_unit = Unit::kFloors;
   std::vector<Use> uses;
   std::int32_t rows = 0;
   std::int32_t blocks = 0;  // used
@@ -83,12 +101,13 @@ struct Case {
     }
   }
   // K and V once, queries and output.
-  [[nodiscard]] double bytes() const {
+  [[nodiscard]] double bytes(KVFormat format) const {
     double tokens = 0;
     for (const Use& use : uses) {
       tokens += use.tokens;
     }
-    return tokens * kKvHeads * kDim * 4.0 + rows * double{kHeads} * kDim * 4.0;
+    const double head_token = static_cast<double>(head_block_bytes(format)) / kBlock;
+    return tokens * kKvHeads * head_token + rows * double{kHeads} * kDim * 4.0;
   }
 };
 
@@ -171,6 +190,20 @@ __global__ void fill_random(std::uint16_t* data, std::int64_t count) {
   }
 }
 
+// Blocks of any codes, with scales that make keys and values up to 0.5 or 1.
+__global__ void fill_codes(std::uint16_t* data, std::int64_t count, int block_words,
+                           int words_of_codes) {
+  for (std::int64_t i = blockIdx.x * kFillThreads + threadIdx.x; i < count;
+       i += kFillBlocks * kFillThreads) {
+    std::uint32_t bits = static_cast<std::uint32_t>(i) * 0x9e3779b9u;
+    bits = (bits ^ bits >> 16) * 0x85ebca6bu;
+    bits ^= bits >> 13;
+    constexpr std::uint32_t kScale = 0x1c00;  // 2^-8
+    data[i] =
+        static_cast<std::uint16_t>(i % block_words < words_of_codes ? bits : kScale | bits % 0x400);
+  }
+}
+
 std::vector<std::uint16_t> random_numbers(std::size_t count) {
   std::vector<std::uint16_t> numbers(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -184,16 +217,22 @@ class Runner {
   explicit Runner(quire::device::Accelerator& accelerator)
       : context_(accelerator.context()),
         ceilings_(must(quire::kernels::measure_device_ceilings(accelerator))),
-        pool_(must(DeviceBuffer<std::uint16_t>::make(context_.device_pool(), kPoolBytes / 2))) {
+        pool_(must(DeviceBuffer<std::uint16_t>::make(context_.device_pool(), kPoolBytes / 2))),
+        codes_(must(DeviceBuffer<std::uint16_t>::make(context_.device_pool(), kPoolBytes / 4))) {
     std::printf("read %.0f GB/s, products %.0f TFLOP/s\n", ceilings_.read_bytes_per_second * 1e-9,
                 ceilings_.flops_per_second * 1e-12);
     // Constant numbers would take less power, and so less time.
     fill_random<<<kFillBlocks, kFillThreads, 0, stream()>>>(pool_.data(), kPoolBytes / 2);
     must(cudaGetLastError());
+    fill_codes<<<kFillBlocks, kFillThreads, 0, stream()>>>(codes_.data(), kPoolBytes / 4,
+                                                           head_block_bytes(KVFormat::kInt8) / 2,
+                                                           half_bytes(KVFormat::kInt8));
+    must(cudaGetLastError());
   }
 
-  // One line; whether the bar is met.
-  bool run(Case& made, std::int32_t range) {
+  // Prints one line and returns whether the bar is met. `us`: time of bf16, where that is a bar;
+  // set to the time of this format.
+  bool run(Case& made, std::int32_t range, KVFormat format, double& us) {
     made.scatter();
     std::vector<Entry> entries;
     for (const Case::Use& use : made.uses) {
@@ -202,20 +241,29 @@ class Runner {
     const DevicePlan plan = make_device_plan(
         {.heads = kHeads, .kv_heads = kKvHeads, .head_dim = kDim}, entries, made.rows,
         cuda::fit_to_device({.block_tokens = kBlock, .range_tokens = range}, kDim));
-    cuda::AttentionArgs args = upload(plan, made.rows);
-    const std::int64_t layer = std::int64_t{made.blocks} * kKvHeads * kHeadBlock;
-    const auto layers = static_cast<int>(std::clamp<std::int64_t>(kPoolBytes / 2 / layer, 1, 32));
-    args.kv.head_stride = made.blocks * kHeadBlock;
-    const double us = microseconds(context_, layers, [&](int i) {
+    cuda::AttentionArgs args = upload(plan, made.rows, format);
+    const std::int64_t head_block = head_block_bytes(format) / 2;  // words
+    const std::int64_t layer = std::int64_t{made.blocks} * kKvHeads * head_block;
+    const std::int64_t room = static_cast<std::int64_t>(pool(format).size());
+    const auto timed = static_cast<std::int64_t>(kGraphSeconds / floor_seconds(made, format));
+    const auto layers = static_cast<int>(
+        std::clamp<std::int64_t>(std::min(room / layer, std::max(timed, kFewestLayers)), 1, 32));
+    args.kv.head_stride = made.blocks * head_block;
+    const double bf16_us = us;
+    us = microseconds(context_, layers, [&](int i) {
       cuda::AttentionArgs each = args;
       each.kv.data += i * layer;
       must(cuda::launch_attention(each, stream()));
     });
-    return print(made, us, plan);
+    return print(made, format, us, bf16_us, plan);
   }
 
  private:
   [[nodiscard]] CUstream_st* stream() { return context_.compute_stream().get(); }
+
+  [[nodiscard]] const DeviceBuffer<std::uint16_t>& pool(KVFormat format) const {
+    return format == KVFormat::kPlain ? pool_ : codes_;
+  }
 
   template <class T>
   T* send(const std::vector<T>& values) {
@@ -233,16 +281,19 @@ class Runner {
     return reinterpret_cast<T*>(buffers_.back().data());
   }
 
-  cuda::AttentionArgs upload(const DevicePlan& plan, std::int32_t rows) {
+  cuda::AttentionArgs upload(const DevicePlan& plan, std::int32_t rows, KVFormat format) {
     buffers_.clear();
     const auto partials = static_cast<std::size_t>(plan.num_partials) * kHeads;
     const auto out = static_cast<std::size_t>(rows) * kHeads * kDim;
-    return {.kv = {.data = pool_.data(),
-                   .block_stride = kHeadBlock,
-                   .v_offset = kHeadBlock / 2,
+    return {.kv = {.data = pool(format).data(),
+                   .block_stride = head_block_bytes(format) / 2,
+                   .v_offset = half_bytes(format) / 2,
                    .block_tokens = kBlock,
                    .block_shift = cuda::block_shift(kBlock),
-                   .head_dim = kDim},
+                   .head_dim = kDim,
+                   .format = format,
+                   .scale_offset = half_bytes(format),
+                   .v_scale_offset = half_bytes(format) + kBlock},
             .work = {.few = send(plan.few),
                      .many = send(plan.many),
                      .rows = send(plan.rows),
@@ -267,24 +318,35 @@ class Runner {
             .lse = nullptr};
   }
 
-  bool print(const Case& made, double us, const DevicePlan& plan) const {
-    const double floor = 1e6 * std::max(made.bytes() / ceilings_.read_bytes_per_second,
-                                        made.flops / ceilings_.flops_per_second);
+  [[nodiscard]] double floor_seconds(const Case& made, KVFormat format) const {
+    return std::max(made.bytes(format) / ceilings_.read_bytes_per_second,
+                    made.flops / ceilings_.flops_per_second);
+  }
+
+  bool print(const Case& made, KVFormat format, double us, double bf16_us,
+             const DevicePlan& plan) const {
+    using Unit = Case::Unit;
+    const bool plain = format == KVFormat::kPlain;
+    const Unit unit = plain ? made.unit : made.int8_unit;
+    const double must = plain ? made.must : made.int8_must;
+    const double floor = 1e6 * floor_seconds(made, format);
     const double teraflops = made.flops / us * 1e-6;
-    const double figure = made.unit == Case::Unit::kFloors         ? us / floor
-                          : made.unit == Case::Unit::kMicroseconds ? us
-                                                                   : teraflops;
-    const bool met =
-        made.unit == Case::Unit::kTeraflops ? figure >= made.must : figure <= made.must;
-    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s\n",
-                made.name.c_str(), us, us / floor, teraflops, plan.num_partials, made.must,
-                met ? "" : "NOT MET");
+    const double figure = unit == Unit::kFloors         ? us / floor
+                          : unit == Unit::kMicroseconds ? us
+                          : unit == Unit::kTeraflops    ? teraflops
+                                                        : bf16_us / us;
+    const bool at_least = unit == Unit::kTeraflops || unit == Unit::kBf16;
+    const bool met = at_least ? figure >= must : figure <= must;
+    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s",
+                (made.name + (plain ? "" : " int8")).c_str(), us, us / floor, teraflops,
+                plan.num_partials, must, met ? "" : "NOT MET");
+    std::printf(plain ? "\n" : " %.2f x bf16\n", bf16_us / us);
     return met;
   }
 
   DeviceContext& context_;
   quire::kernels::DeviceCeilings ceilings_;
-  DeviceBuffer<std::uint16_t> pool_;
+  DeviceBuffer<std::uint16_t> pool_, codes_;  // KV in bf16, in int8
   std::vector<DeviceBuffer<std::byte>> buffers_;
 };
 
@@ -296,14 +358,24 @@ std::vector<Case> cases() {
         256 * std::exp2(7 * std::uniform_real_distribution<double>()(random))));
   }
   std::vector<Case> all;
+  const auto int8_too = [&](double must, Case::Unit unit = Case::Unit::kFloors) {
+    all.back().int8_must = must;
+    all.back().int8_unit = unit;
+  };
   all.push_back(decode("64 x 8192", 1.1, std::vector<std::int32_t>(64, 8192)));
+  int8_too(1.15);
   all.push_back(decode("16 x 8192", 1.1, std::vector<std::int32_t>(16, 8192)));
+  int8_too(1.41);
   all.push_back(decode("256 x 128", 1.6, std::vector<std::int32_t>(256, 128)));
   all.push_back(decode("64 x 1024", 1.6, std::vector<std::int32_t>(64, 1024)));
+  int8_too(1.49);
   all.push_back(decode("64 mixed 256..32k", 1.12, mixed));
+  int8_too(1.37);
   all.push_back(one(1024, 8));
   all.push_back(one(8192, 16));
+  int8_too(1.25, Case::Unit::kBf16);
   all.push_back(one(32768, 40));
+  int8_too(1.5, Case::Unit::kBf16);
   for (const std::int32_t requests : {64, 256}) {
     for (const std::int32_t common : {8192, 32768}) {
       for (const std::int32_t own : {128, 512}) {
@@ -313,9 +385,13 @@ std::vector<Case> cases() {
   }
   all.push_back(shared(64, 16384, 128));
   all.push_back(shared(128, 8192, 256));
+  int8_too(0.69, Case::Unit::kBf16);
   all.push_back(composition());
+  int8_too(0.81, Case::Unit::kBf16);
   all.push_back(prefill(8192, 450));
+  int8_too(0.64, Case::Unit::kBf16);
   all.push_back(prefill(32768, 500));
+  int8_too(0.64, Case::Unit::kBf16);
   return all;
 }
 
@@ -334,8 +410,14 @@ int main(int argc, char** argv) {
       if (argc > 1 && each.name.find(argv[1]) == std::string::npos) {
         continue;
       }
-      std::this_thread::sleep_for(kRest);
-      missed += runner.run(each, range) ? 0 : range == 0 ? 1 : 0;
+      double us = 0;
+      for (const KVFormat format : {KVFormat::kPlain, KVFormat::kInt8}) {
+        if (format == KVFormat::kInt8 && each.int8_must == 0) {
+          continue;
+        }
+        std::this_thread::sleep_for(kRest);
+        missed += runner.run(each, range, format, us) ? 0 : range == 0 ? 1 : 0;
+      }
     }
   }
   std::printf("%d bars not met\n", missed);

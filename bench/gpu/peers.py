@@ -26,7 +26,7 @@ PREFILL, DEPTH, STEPS, ROUNDS = 8192, 1024, 64, 5
 
 
 def quire_rates(args, deterministic):
-    """Tokens per second of (decode, prefill), from the command's records."""
+    """Returns tokens per second of (decode, prefill), from the command's records."""
     command = [args.quire, "bench", f"preset:{args.model}", "--device", "cuda", "--dtype", args.dtype,
                "--kv-budget", "auto", "--max-batch-tokens", str(PREFILL), "--repeat", str(ROUNDS), "--generate",
                str(STEPS), "--format", "json"]
@@ -58,7 +58,7 @@ def ids(count):
 
 
 def milliseconds(work):
-    """Median of `work` on the GPU's clock."""
+    """Returns the median of `work` on the GPU's clock."""
     times = []
     for _ in range(ROUNDS + 1):  # the first one is not counted
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -76,7 +76,7 @@ def prefill_rate(model):
 
 
 def decode_rate(model):
-    """Step by step, each with the token of the one before."""
+    """Decodes step by step, each with the token of the one before."""
     def steps():
         output = model(input_ids=prompt, use_cache=True, logits_to_keep=1)
         torch.cuda.synchronize()
@@ -95,7 +95,7 @@ def decode_rate(model):
 
 
 def graph_decode_rate(config, model):
-    """One step with a static cache and static inputs, as a CUDA graph."""
+    """Decodes one step with a static cache and static inputs, as a CUDA graph."""
     cache = transformers.StaticCache(config=config, max_cache_len=DEPTH + STEPS)
     inputs = {"past_key_values": cache, "use_cache": True}
     positions = "cache_position" in inspect.signature(model.forward).parameters
@@ -125,7 +125,7 @@ def graph_decode_rate(config, model):
 
 
 def measured(call, *args):
-    """The figure, or why there is none: a peer's failure is no failure of this program."""
+    """Returns the figure, or why there is none: a peer's failure is no failure of this program."""
     try:
         with torch.inference_mode():
             return call(*args)

@@ -21,7 +21,7 @@ REST_SECONDS = 0.2  # before each case, as in attention_gpu_bench
 
 
 def microseconds(call, flush):
-    """Median of graph launches of `call`."""
+    """Returns the median of graph launches of `call`."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()

@@ -101,8 +101,8 @@ struct ChunkCacheOptions {
   // the store that were used least recently, by the rule for several tenants of
   // StoreOptions::max_bytes.
   std::int64_t max_store_bytes = 0;
-  // True: the store compresses KV, which is smaller and slower (docs/store-format.md).
-  bool compress_store = false;
+  // Compression of KV in the store, which is then smaller and slower (docs/store-format.md).
+  Compression compress_store = {};
   // True: a call that registers returns when the chunks are on the disk.
   // False: the call returns before, and a thread writes (see ChunkedLLM::flush_store). The work is
   // equal: the call is shorter, a whole run is not. Unless more than a quarter of the KV blocks is
@@ -132,6 +132,9 @@ struct ChunkOptions {
   std::optional<std::string> anchor = {};
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
+  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. Another one than the pool's is
+  // kUnsupported so far.
+  std::string kv_dtype = {};
 };
 
 // A chunk to be registered.
@@ -140,6 +143,13 @@ struct ChunkContent {
   Prompt content = {};
   ChunkType type = ChunkType::kContext;
   ChunkOptions options = {};
+};
+
+// Relative errors (root of mean squares) that storing KV in fewer bits has made, over all layers.
+struct KVError {
+  double key = 0, value = 0;
+  // Bits that a value takes, scales included.
+  double bits_per_value = 0;
 };
 
 // Describes a chunk at the moment of the call. Plain data that the caller owns.
@@ -168,6 +178,11 @@ struct ChunkInfo {
   std::int64_t memory_bytes = 0;
   // True when the chunk is in the store, where other processes find it.
   bool saved = false;
+  // Format of its KV: "float32", "bfloat16", "float16" or "int8".
+  std::string kv_dtype;
+  // Error of "int8", measured when the KV was computed. Not given: for the other formats, and for
+  // KV that a cached prefix already held.
+  std::optional<KVError> kv_error;
 };
 
 // Says what registering has done for one chunk.
@@ -193,6 +208,9 @@ struct ChunkUpdate {
   std::optional<std::optional<double>> ttl_seconds = {};
   std::optional<bool> pinned = {};
   std::optional<std::int32_t> priority = {};
+  // Format of the chunk's KV. One that holds more than what is stored is kInvalidArgument: what was
+  // rounded is lost. One that holds less is kUnsupported so far.
+  std::optional<std::string> kv_dtype = {};
 };
 
 // Counts the chunks of one tenant that are in memory. memory_limit_bytes alone is a number for all
@@ -276,6 +294,8 @@ struct CompositionInfo {
     bool cached = false;
     // Cause, for people, where `cached` is false: never seen, evicted, other anchor, and so on.
     std::string why_not;
+    // Format of its KV.
+    std::string kv_dtype;
   };
   // System chunk, contexts and query, in order.
   std::vector<Segment> segments;

@@ -54,8 +54,8 @@ struct ContextOptions {
   // Most bytes of the store; 0: no limit. Beyond it saving evicts the least recently used entries,
   // by the rule for several tenants of StoreOptions::max_bytes.
   std::int64_t max_store_bytes = 0;
-  // True: the store compresses KV, which is smaller and slower (docs/store-format.md).
-  bool compress = false;
+  // Compression of KV in the store, which is then smaller and slower (docs/store-format.md).
+  Compression compress = {};
   // True: whatever is computed is saved at once. Needs a store that can be written, and kAnchored.
   // False: an item is saved when save() is called, or to make room.
   bool write_through = false;

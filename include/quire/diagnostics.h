@@ -168,7 +168,8 @@ struct BenchRecord {
   std::int64_t batch = 1;
   // Cached tokens that all requests share.
   std::int64_t shared_tokens = 0;
-  // Format of the weights: "float32", "bfloat16", "float16", "q8g32", "q4g32" or "q4m32".
+  // Format of the weights: "float32", "bfloat16", "float16", "q8g32", "q4g32",
+  // "q4m32" or "fp8".
   std::string weights;
   // Type of KV.
   std::string kv;

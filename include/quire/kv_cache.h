@@ -197,7 +197,7 @@ class QUIRE_API KVCache {
   // Resets as reset() does, and throws nothing. Errors: kDevice.
   [[nodiscard]] Status try_reset(KVStream stream = nullptr);
 
-  // Return a view of one layer's keys or values, in memory that the cache owns.
+  // Returns a view of one layer's keys or values, in memory that the cache owns.
   // Precondition: 0 <= layer < num_layers. Throws std::out_of_range otherwise.
   [[nodiscard]] KVLayerView keys(int layer) const;
   [[nodiscard]] KVLayerView values(int layer) const;

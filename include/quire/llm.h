@@ -162,7 +162,7 @@ class QUIRE_API LLM {
                                            std::string_view variables_json = "{}",
                                            const RequestOptions& options = {});
 
-  // Answer a chat of typed messages: chat(to_json(messages), ...) and stream_chat(...) in one call.
+  // Answers a chat of typed messages, as chat(to_json(messages), ...) and stream_chat(...) do.
   // Errors: those of the calls above, and of to_json(messages).
   [[nodiscard]] Result<GenerationOutput> chat(std::span<const ChatMessage> messages,
                                               const SamplingParams& params = {},
@@ -181,6 +181,14 @@ class QUIRE_API LLM {
                                               ForwardRows rows = ForwardRows::kAll,
                                               const Interrupt& interrupted = {},
                                               const RequestOptions& options = {});
+
+  // Measures how far KV stored as `kv_dtype` is from KV in the compute type, over this prompt: both
+  // are computed, in memory beside kv_budget. Other requests run in between, and no cache changes.
+  // Errors: those of a request. kInvalidArgument for fewer than two tokens and for an unknown
+  // kv_dtype. kUnsupported for a format that is not there, on a GPU, and for KV that the format
+  // cannot hold.
+  [[nodiscard]] Result<KVAccuracy> kv_accuracy(const Prompt& prompt, const std::string& kv_dtype,
+                                               const Interrupt& interrupted = {});
 
   // Returns which part of the prompt the prefix cache holds for requests of this salt, and why no
   // more. A prompt that only another salt has computed counts as never seen.
@@ -308,7 +316,7 @@ class QUIRE_API LLM {
   void close();
 
   struct Impl;
-  // For the library itself. `closes`: destroying the LLM closes it.
+  // Wraps an LLM, for the library itself. With `closes`, destroying the LLM closes it.
   explicit LLM(std::shared_ptr<Impl> impl, bool closes = true);
   [[nodiscard]] const Impl& impl() const { return *impl_; }
   [[nodiscard]] const std::shared_ptr<Impl>& shared_impl() const { return impl_; }

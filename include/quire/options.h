@@ -29,14 +29,16 @@ struct LLMOptions {
   bool deterministic = true;
   // Type to compute in: "auto", "float32", "bfloat16" or "float16".
   // On the CPU "auto" follows the checkpoint: fp16 weights compute in bf16, quantised GGUF tensors
-  // from their own codes. On a GPU "auto" means "bfloat16".
+  // from their own codes. On a GPU "auto" means "bfloat16", and the same for quantised tensors.
   // LLM::open returns kUnsupported for "float16" on the CPU and for "float32" on a GPU.
   std::string dtype = "auto";
-  // Format into which loading quantises the weights: "" (none), "q8g32" or "q4g32". LLM::open
-  // returns kUnsupported for a format on a GPU.
+  // Format into which loading quantises the weights: "" (none), "q8g32", "q4g32" or "fp8".
+  // LLM::open returns kUnsupported for "fp8" on the CPU.
   std::string quantize = {};
-  // Type of KV: "auto" (the type of dtype), "float32", "bfloat16" or "float16" (only on a GPU).
-  // On a GPU KV has the type of the weights; LLM::open returns kUnsupported for another one.
+  // Type of KV: "auto" (the type of dtype), "float32", "bfloat16", "float16" (only on a GPU) or
+  // "int8". "int8" takes 8 bits a value, and an fp16 scale for each token and KV head. On a GPU
+  // other KV has the type of the weights. LLM::open returns kUnsupported for another one, and for
+  // "int4" and "fp8", which are not there yet.
   std::string kv_dtype = "auto";
   // Tokens of a KV block, 1 to 256. Multiples of 32 are fast.
   std::int32_t block_tokens = 32;

@@ -150,4 +150,36 @@ struct ForwardOutput {
   std::int64_t cached_tokens = 0;
 };
 
+// Relative errors (root of mean squares) of the layers of a model.
+struct LayerErrors {
+  double mean = 0, max = 0;
+  // In the order of the layers.
+  std::vector<double> layers;
+};
+
+// Accuracy of KV in a format, measured by LLM::kv_accuracy over some tokens. The reference is KV in
+// the compute type.
+struct KVAccuracy {
+  std::string kv_dtype;
+  // Type of the reference's KV.
+  std::string reference;
+  std::int64_t num_tokens = 0;
+  // Bits that a value takes, scales included.
+  double bits_per_value = 0;
+  // Tokens of this format in the memory of one of bfloat16.
+  double ratio_vs_bf16 = 0;
+  // Errors of stored keys and values.
+  LayerErrors key_error, value_error;
+  // Mean divergence KL(reference, format), in nats, of what queries give to the tokens before them.
+  // Every 16th row is measured, in all layers and heads.
+  double attention_kl = 0;
+  // Divergence KL(reference, format) of the distribution of the next token: its mean, and the value
+  // that 99 in 100 rows do not pass.
+  double logit_kl_mean = 0, logit_kl_p99 = 0;
+  // Share of rows with the same likeliest token.
+  double same_best = 0;
+  // Perplexity of the tokens with KV in the format, and the difference to the reference's.
+  double perplexity = 0, perplexity_delta = 0;
+};
+
 }  // namespace quire

@@ -59,8 +59,8 @@ struct CheckpointOptions {
   // the tenant's least recently used entries, but none that is pinned or just saved. Entries of
   // other tenants neither count nor go: StoreOptions::max_bytes bounds all of them.
   std::int64_t max_bytes = 0;
-  // True: compresses what is saved, which is smaller and slower (docs/store-format.md).
-  bool compress = false;
+  // Compression of what is saved, which is then smaller and slower (docs/store-format.md).
+  Compression compress = {};
   // Checks the options by themselves, before any file is opened.
   // Errors: kInvalidArgument names the option, its value and the values that are allowed.
   [[nodiscard]] QUIRE_API Status validate() const;

@@ -82,7 +82,7 @@ class QUIRE_API Tokenizer {
                                                          bool add_generation_prompt = true,
                                                          std::string_view variables_json = "{}",
                                                          const Interrupt& interrupted = {}) const;
-  // Do as the calls above, with typed messages.
+  // Does as the calls above, with typed messages.
   // Errors: those of the calls above, and of to_json(messages).
   [[nodiscard]] Result<std::vector<TokenId>> apply_chat_template(
       std::span<const ChatMessage> messages, bool add_generation_prompt = true,

@@ -26,6 +26,27 @@ struct RequestId {
 // are.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
+// Says how files compress KV; nothing is lost. True stands for kZstd, false for kNone.
+class Compression {
+ public:
+  enum Codec : std::uint8_t {
+    kNone,
+    // The smallest.
+    kZstd,
+    // Faster, and less small.
+    kLz4,
+  };
+  // NOLINTBEGIN(google-explicit-constructor): options take true, or a codec
+  constexpr Compression(bool on = false) : codec_(on ? kZstd : kNone) {}
+  constexpr Compression(Codec codec) : codec_(codec) {}
+  // NOLINTEND(google-explicit-constructor)
+  [[nodiscard]] constexpr Codec codec() const { return codec_; }
+  friend constexpr bool operator==(Compression, Compression) = default;
+
+ private:
+  Codec codec_;
+};
+
 // Says how exact a reuse was. The order is from best to worst (docs/reuse-grades.md).
 // * kExact: the bits of a cold full causal prefill on this backend.
 // * kEqualMath: the same function in another order of rounding. No better grade exists on a GPU

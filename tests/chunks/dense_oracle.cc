@@ -7,6 +7,8 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <numbers>
+#include <string>
 #include <utility>
 
 #include "quire/weights/model_files.h"
@@ -60,6 +62,9 @@ void norm(std::span<double> row, std::span<const double> gain, double epsilon) {
   }
 }
 
+// Returns cap * tanh(x / cap); x where there is no cap.
+double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
+
 void softmax(std::vector<double>& scores) {
   const double most = *std::ranges::max_element(scores);
   double sum = 0;
@@ -91,6 +96,7 @@ DenseModel::DenseModel(const std::filesystem::path& folder) {
   head_dim_ = number(config, "head_dim", number(config, "hidden_size", std::size_t{0}) / heads_);
   epsilon_ = number(config, "rms_norm_eps", 0.0);
   read_rotary(folder, config);
+  read_switches(config);
   const auto model_files = weights::ModelFiles::open(folder);
   if (!model_files.ok()) {
     ADD_FAILURE() << model_files.error().message;
@@ -105,17 +111,17 @@ DenseModel::DenseModel(const std::filesystem::path& folder) {
   }
 }
 
-void DenseModel::read_rotary(const std::filesystem::path& folder, base::JsonView config) {
-  const base::JsonView rope =
-      config.contains("rope_parameters") ? config.find("rope_parameters") : config;
+DenseModel::Rope DenseModel::rope_of(const std::filesystem::path& folder,
+                                     base::JsonView rope) const {
+  Rope out;
   const std::string name = base::get_string(rope, "rope_type", "default").value();
   if (name != "default" && name != "linear") {
     const base::Json golden = read_json(folder / "golden.json");
     for (const base::JsonView frequency : golden.view().find("inv_freq").elements()) {
-      frequencies_.push_back(frequency.as_double());
+      out.frequencies.push_back(frequency.as_double());
     }
-    rope_scale_ = number(golden, "rope_scale", 1.0);
-    return;
+    out.scale = number(golden, "rope_scale", 1.0);
+    return out;
   }
   const double theta = rope.find("rope_theta").as_double();
   const double factor = name == "linear" ? rope.find("factor").as_double() : 1.0;
@@ -123,8 +129,49 @@ void DenseModel::read_rotary(const std::filesystem::path& folder, base::JsonView
                                                 number(rope, "partial_rotary_factor", 1.0));
   for (std::size_t i = 0; i < rotated; i += 2) {
     const double exponent = static_cast<double>(i) / static_cast<double>(rotated);
-    frequencies_.push_back(std::pow(theta, -exponent) / factor);
+    out.frequencies.push_back(std::pow(theta, -exponent) / factor);
   }
+  return out;
+}
+
+void DenseModel::read_rotary(const std::filesystem::path& folder, base::JsonView config) {
+  const base::JsonView rope =
+      config.contains("rope_parameters") ? config.find("rope_parameters") : config;
+  const bool by_kind = rope.contains("full_attention");
+  const Rope main = rope_of(folder, by_kind ? rope.find("full_attention") : rope);
+  ropes_.assign(layers_, main);
+  const base::JsonView with_rope = config.find("no_rope_layers");
+  for (std::size_t i = 0; i < layers_; ++i) {
+    if (by_kind && config.find("layer_types")[i] == "sliding_attention") {
+      ropes_[i] = rope_of(folder, rope.find("sliding_attention"));
+    }
+    if (!with_rope.is_null() && with_rope[i].as_double() == 0) {
+      ropes_[i] = {};
+    }
+  }
+}
+
+void DenseModel::read_switches(base::JsonView config) {
+  const std::string type = base::get_string(config, "model_type", "").value();
+  const bool gemma = type.starts_with("gemma");
+  if (gemma || type.starts_with("olmo")) {
+    attention_out_norm_ = "post_attention_layernorm";
+    mlp_norm_ = "pre_feedforward_layernorm";
+    mlp_out_norm_ = "post_feedforward_layernorm";
+  }
+  norms_input_ = !type.starts_with("olmo");
+  norms_lack_one_ = gemma;
+  const std::string activation = base::get_string(config, "hidden_act", "silu").value();
+  gelu_ = base::get_string(config, "hidden_activation", activation).value() == "gelu_pytorch_tanh";
+  embedding_scale_ = gemma ? std::sqrt(number(config, "hidden_size", 0.0))
+                           : number(config, "embedding_multiplier", 1.0);
+  residual_scale_ = number(config, "residual_multiplier", 1.0);
+  const double usual = 1 / std::sqrt(static_cast<double>(head_dim_));
+  score_scale_ = gemma ? 1 / std::sqrt(number(config, "query_pre_attn_scalar", 0.0))
+                       : number(config, "attention_multiplier", usual);
+  score_cap_ = number(config, "attn_logit_softcapping", 0.0);
+  logits_divisor_ = number(config, "logits_scaling", 1.0);
+  logit_cap_ = number(config, "final_logit_softcapping", 0.0);
 }
 
 const Matrix& DenseModel::weight(const std::string& name) const {
@@ -148,10 +195,37 @@ Matrix DenseModel::linear(const Matrix& in, const std::string& name) const {
 
 Matrix DenseModel::normed(const Matrix& in, const std::string& name) const {
   Matrix out = in;
+  std::vector<double> gain = weight(name + ".weight").values;
+  for (double& value : gain) {
+    value += norms_lack_one_ ? 1 : 0;
+  }
   for (std::size_t i = 0; i < out.rows; ++i) {
-    norm(out.row(i), weight(name + ".weight").values, epsilon_);
+    norm(out.row(i), gain, epsilon_);
   }
   return out;
+}
+
+void DenseModel::norm_heads(Matrix& rows, std::size_t heads, const std::string& name) const {
+  if (!weights_.contains(name + ".weight")) {
+    return;
+  }
+  const bool whole = weight(name + ".weight").columns == rows.columns && heads > 1;
+  const std::size_t parts = whole ? 1 : heads;
+  const Matrix each = normed({.rows = rows.rows * parts,
+                              .columns = rows.columns / parts,
+                              .values = std::move(rows.values)},
+                             name);
+  rows.values = each.values;
+}
+
+void DenseModel::add_output(Matrix& hidden, Matrix output, const std::string& norm) const {
+  if (!norm.empty()) {
+    output = normed(output, norm);
+  }
+  for (double& value : output.values) {
+    value *= residual_scale_;
+  }
+  add(hidden, output);
 }
 
 Matrix DenseModel::projected(const Matrix& in, const std::string& layer, char which) const {
@@ -167,11 +241,10 @@ Matrix DenseModel::projected(const Matrix& in, const std::string& layer, char wh
                         : columns_of(fused, queries + keys, keys);
 }
 
-DenseModel::Turn DenseModel::turn(std::int64_t relative) const {
+DenseModel::Turn DenseModel::turn(const Rope& rope, std::int64_t relative) {
   Turn turn;
-  for (const double frequency : frequencies_) {
-    turn.push_back(
-        std::polar(rope_scale_ * rope_scale_, static_cast<double>(relative) * frequency));
+  for (const double frequency : rope.frequencies) {
+    turn.push_back(std::polar(rope.scale * rope.scale, static_cast<double>(relative) * frequency));
   }
   return turn;
 }
@@ -188,27 +261,20 @@ double DenseModel::score(std::span<const double> query, std::span<const double> 
            (query[i + half] * cosine + query[i] * sine) * key[i + half];
   }
   sum += dot(query.subspan(2 * half), key.subspan(2 * half));
-  return sum / std::sqrt(static_cast<double>(head_dim_));
+  return capped(sum * score_scale_, score_cap_);
 }
 
-Matrix DenseModel::attended(const Matrix& in, const std::string& layer, const Sight& sight,
+Matrix DenseModel::attended(const Matrix& in, std::size_t index, const Sight& sight,
                             Watch* watch) const {
+  const std::string layer = "model.layers." + std::to_string(index) + ".";
   Matrix queries = projected(in, layer, 'q');
   Matrix keys = projected(in, layer, 'k');
   const Matrix values = projected(in, layer, 'v');
   const auto head_of = [&](auto& matrix, std::size_t row, std::size_t head) {
     return matrix.row(row).subspan(head * head_dim_, head_dim_);
   };
-  if (weights_.contains(layer + "self_attn.q_norm.weight")) {
-    for (std::size_t i = 0; i < in.rows; ++i) {
-      for (std::size_t head = 0; head < heads_; ++head) {
-        norm(head_of(queries, i, head), weight(layer + "self_attn.q_norm.weight").values, epsilon_);
-      }
-      for (std::size_t head = 0; head < kv_heads_; ++head) {
-        norm(head_of(keys, i, head), weight(layer + "self_attn.k_norm.weight").values, epsilon_);
-      }
-    }
-  }
+  norm_heads(queries, heads_, layer + "self_attn.q_norm");
+  norm_heads(keys, kv_heads_, layer + "self_attn.k_norm");
   Matrix out = zeros(in.rows, heads_ * head_dim_);
   std::map<std::int64_t, Turn> turns;  // by relative position
   for (std::size_t i = 0; i < in.rows; ++i) {
@@ -217,7 +283,7 @@ Matrix DenseModel::attended(const Matrix& in, const std::string& layer, const Si
       if (const auto relative = sight(i, j)) {
         auto [found, is_new] = turns.try_emplace(*relative);
         if (is_new) {
-          found->second = turn(*relative);
+          found->second = turn(ropes_[index], *relative);
         }
         seen.emplace_back(j, &found->second);
       }
@@ -251,7 +317,9 @@ Matrix DenseModel::gated(const Matrix& in, const std::string& layer) const {
   Matrix gate = fused ? columns_of(both, 0, half) : linear(in, layer + "mlp.gate_proj");
   const Matrix up = fused ? columns_of(both, half, half) : linear(in, layer + "mlp.up_proj");
   for (std::size_t i = 0; i < gate.values.size(); ++i) {
-    gate.values[i] *= up.values[i] / (1 + std::exp(-gate.values[i]));
+    const double x = gate.values[i];
+    const double inner = gelu_ ? std::sqrt(8 / std::numbers::pi) * (x + 0.044715 * x * x * x) : x;
+    gate.values[i] = x * up.values[i] / (1 + std::exp(-inner));
   }
   return linear(gate, layer + "mlp.down_proj");
 }
@@ -265,17 +333,26 @@ Matrix DenseModel::forward(std::span<const TokenId> ids, const Sight& sight, Wat
   if (watch != nullptr) {
     watch->looked.assign(ids.size(), 0.0);
   }
+  for (double& value : hidden.values) {
+    value *= embedding_scale_;
+  }
   for (std::size_t n = 0; n < layers_; ++n) {
     const std::string layer = "model.layers." + std::to_string(n) + ".";
-    const Matrix in = normed(hidden, layer + "input_layernorm");
+    const auto name = [&](const std::string& norm) { return norm.empty() ? norm : layer + norm; };
+    const Matrix in = norms_input_ ? normed(hidden, layer + "input_layernorm") : hidden;
     if (watch != nullptr && n == 1) {
       watch->values = projected(in, layer, 'v');
     }
-    add(hidden, attended(in, layer, sight, watch));
-    add(hidden, gated(normed(hidden, layer + "post_attention_layernorm"), layer));
+    add_output(hidden, attended(in, n, sight, watch), name(attention_out_norm_));
+    const Matrix inner = norms_input_ ? normed(hidden, layer + mlp_norm_) : hidden;
+    add_output(hidden, gated(inner, layer), name(mlp_out_norm_));
   }
   const bool tied = !weights_.contains("lm_head.weight");
-  return linear(normed(hidden, "model.norm"), tied ? "model.embed_tokens" : "lm_head");
+  Matrix logits = linear(normed(hidden, "model.norm"), tied ? "model.embed_tokens" : "lm_head");
+  for (double& value : logits.values) {
+    value = capped(value / logits_divisor_, logit_cap_);
+  }
+  return logits;
 }
 
 }  // namespace quire::chunks

@@ -53,9 +53,9 @@ struct Watch {
 
 class DenseModel {
  public:
-  // A folder with config.json and safetensors of a Llama, Mistral, Qwen2, Qwen3 or Phi3. The
-  // frequencies of a scaled RoPE are those that golden.json holds, which transformers computed.
-  // Fails the test on anything unexpected.
+  // A folder with config.json and safetensors of a dense text model, whose queries do not grow with
+  // their position. The frequencies of a scaled RoPE are those that golden.json holds, which
+  // transformers computed. Windows are what Sight hides. Fails the test on anything unexpected.
   explicit DenseModel(const std::filesystem::path& folder);
 
   // Logits of all tokens.
@@ -63,25 +63,40 @@ class DenseModel {
                                Watch* watch = nullptr) const;
 
  private:
+  // Frequencies of a rotation, and the factor on queries and keys.
+  struct Rope {
+    std::vector<double> frequencies;
+    double scale = 1;
+  };
+  [[nodiscard]] Rope rope_of(const std::filesystem::path& folder, base::JsonView rope) const;
   void read_rotary(const std::filesystem::path& folder, base::JsonView config);
+  void read_switches(base::JsonView config);
   [[nodiscard]] const Matrix& weight(const std::string& name) const;
   [[nodiscard]] Matrix linear(const Matrix& in, const std::string& name) const;
   [[nodiscard]] Matrix normed(const Matrix& in, const std::string& name) const;
   // Queries, keys or values: their own tensor, or a part of the fused one.
   [[nodiscard]] Matrix projected(const Matrix& in, const std::string& layer, char which) const;
-  [[nodiscard]] Matrix attended(const Matrix& in, const std::string& layer, const Sight& sight,
+  // Norms queries or keys in place, if the layer has such a norm: each head, or the row as one.
+  void norm_heads(Matrix& rows, std::size_t heads, const std::string& name) const;
+  [[nodiscard]] Matrix attended(const Matrix& in, std::size_t index, const Sight& sight,
                                 Watch* watch) const;
+  // Adds what a part of a layer computed, normed and scaled as the family has it.
+  void add_output(Matrix& hidden, Matrix output, const std::string& norm) const;
   [[nodiscard]] Matrix gated(const Matrix& in, const std::string& layer) const;
   // A rotation of each pair, times the scale of scores.
   using Turn = std::vector<std::complex<double>>;
-  [[nodiscard]] Turn turn(std::int64_t relative) const;
+  [[nodiscard]] static Turn turn(const Rope& rope, std::int64_t relative);
   [[nodiscard]] double score(std::span<const double> query, std::span<const double> key,
                              const Turn& turn) const;
 
   std::map<std::string, Matrix> weights_;
-  std::vector<double> frequencies_;
-  double rope_scale_ = 1;
+  std::vector<Rope> ropes_;  // [layers]; without frequencies: none
   double epsilon_ = 0;
+  // Switches; see model/layer_plan.h.
+  bool norms_lack_one_ = false, norms_input_ = true, gelu_ = false;
+  std::string mlp_norm_ = "post_attention_layernorm", attention_out_norm_, mlp_out_norm_;
+  double embedding_scale_ = 1, residual_scale_ = 1, score_scale_ = 0, score_cap_ = 0;
+  double logits_divisor_ = 1, logit_cap_ = 0;
   std::size_t layers_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
 };
 

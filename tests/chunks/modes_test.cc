@@ -184,7 +184,8 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, EveryFamily,
                                          "llama_rope_yarn", "llama_head_dim", "llama_head_80",
                                          "llama_sharded", "llama_f16", "mistral_window*", "qwen2",
                                          "qwen2_tied", "qwen3", "phi3*", "phi3_partial",
-                                         "phi3_longrope"),
+                                         "phi3_longrope", "gemma3_wide", "granite", "granite_bias",
+                                         "olmo2", "smollm3"),
                          test_name);
 
 class EveryBlockSize : public testing::TestWithParam<std::int32_t> {};

@@ -33,7 +33,7 @@ class ReuseAccuracy(unittest.TestCase):
         return done
 
     def table(self, *arguments):
-        """Row by name: (percent right, asked) by question type, and the two figures of `curve`."""
+        """Returns rows by name: (percent right, asked) by question type, and the two figures of `curve`."""
         done = self.run_program(CARDFILE / "model", self.contexts, *arguments)
         self.assertEqual(done.stderr, "")
         contexts, head, *lines = done.stdout.splitlines()

@@ -52,6 +52,9 @@ class Writer {
     embeddings();
     for (int n = 0; n < model.layers; ++n) {
       layer("model.layers." + std::to_string(n) + ".");
+      if (n == 1 && model.secret_values != 0) {
+        values_of_secrets();
+      }
     }
     ones("model.norm");
     matrix("lm_head", kVocab, 0.5);
@@ -144,6 +147,16 @@ class Writer {
       for (Tensor* written : {&out, &down}) {
         written->clear_row(kSecretDim);
         written->clear_row(kAskingDim);
+      }
+    }
+  }
+
+  void values_of_secrets() {
+    for (Tensor& tensor : tensors_) {
+      if (tensor.name == "model.layers.1.self_attn.v_proj.weight") {
+        for (int row = 0; row < tensor.rows; ++row) {
+          tensor.at(row, kSecretDim) = model_.secret_values;
+        }
       }
     }
   }

@@ -24,6 +24,8 @@ struct TinyModel {
   std::int32_t layers = 4;  // 4 heads of 16 over 2 kv heads, 64 wide, 200 tokens
   std::int32_t max_positions = 512;
   bool with_secrets = false;
+  // Factor of the values of secret tokens in layer 1; 0: none. Precondition: with_secrets.
+  float secret_values = 0;
   std::uint32_t seed = 1;
 };
 

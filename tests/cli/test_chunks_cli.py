@@ -242,6 +242,17 @@ class StoreTest(unittest.TestCase):
         self.assertIn("ada", self.quire("chunk", "show", MODEL, "ada", code=1))
         self.assertEqual(len(self.quire("chunk", "list", MODEL).splitlines()), 2)
 
+    def test_chunks_of_int8_say_their_format_and_its_error_and_another_format_does_not_find_them(self):
+        coded = ["--kv-dtype", "int8"]
+        self.quire("chunk", "add", MODEL, "Ada trades in apples.", "--type", "context", "--name", "ada", *coded)
+        self.quire("chunk", "add", MODEL, "What does Ada trade in?", "--type", "query", "--name", "trade", *coded)
+        chunk = json.loads(self.quire("chunk", "show", MODEL, "ada", *coded, "--format", "json"))
+        self.assertEqual(chunk["kv_dtype"], "int8")
+        self.assertTrue(0 < chunk["kv_error"]["key"] < 0.02 and 8 < chunk["kv_error"]["bits_per_value"] <= 8.5, chunk["kv_error"])
+        plan = json.loads(self.quire("compose", MODEL, "ada", "trade", "--without-system", *coded, "--format", "json"))
+        self.assertEqual([(part["kv_dtype"], part["cached"]) for part in plan["segments"]], [("int8", True), ("int8", False)])
+        self.assertEqual(self.quire("chunk", "list", MODEL), "")
+
     def test_what_names_no_chunk_deletes_none(self):
         nameless = self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context").strip()
         self.assertIn("an empty text names no chunk", self.quire("chunk", "rm", MODEL, "", code=2))

@@ -33,7 +33,7 @@ def greedy(*arguments):
 
 class CommandLineTest(unittest.TestCase):
     def assert_refused(self, done, code, *parts):
-        """One `error: ` line on stderr that names the thing; nothing on stdout."""
+        """Asserts one `error: ` line on stderr that names the thing, and nothing on stdout."""
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual(done.stdout, "")
         self.assertRegex(done.stderr, r"\Aerror: [^\n]+\n\Z")
@@ -747,6 +747,30 @@ class ToolsTest(CommandLineTest):
         model = pathlib.Path(MODEL).parents[2] / "tests" / "golden" / "model" / "mistral_window"  # of 16 tokens
         records = self.assert_json(quire("bench", model, "--prompt", "32", "--depth", "64", "--generate", "2", "--format", "json"))
         self.assertEqual([record["metric"] for record in records], ["prefill", "ttft", "decode", "fork"])
+
+    def test_bench_of_accuracy_measures_each_format_that_is_named_over_a_text(self):
+        text = pathlib.Path(MODEL).parents[2] / "docs" / "glossary.md"
+        with tempfile.TemporaryDirectory() as folder:
+            part = pathlib.Path(folder) / "part.txt"
+            part.write_text(text.read_text()[:1500])
+            measure = ["bench", MODEL, "--kv-accuracy", part]
+            both = self.assert_json(quire(*measure, "--kv-dtype", "int8,bfloat16", "--format", "json"))
+            (alone,) = self.assert_json(quire(*measure, "--format", "json"))
+            self.assertIn("key error", quire(*measure).stdout.splitlines()[0])
+            self.assert_refused(quire(*measure, "--kv-dtype", "int8,int3"), 2, '"int3" is unknown')
+            self.assert_refused(quire(*measure, "--kv-dtype", "int4"), 1, '"int4" is not there')
+            self.assert_refused(quire("bench", MODEL, "--kv-accuracy", part.with_name("none.txt")), 1, "none.txt")
+        self.assertEqual([record["kv"] for record in both], ["int8", "bfloat16"])
+        self.assertEqual(both[0], alone)
+        self.assertEqual((both[1]["logit_kl_mean"], both[1]["perplexity_delta"], both[1]["ratio_vs_bf16"]), (0, 0, 1))
+        self.assertTrue(0 < alone["logit_kl_mean"] <= 1e-3 and 0 < alone["key_error"]["mean"] < 0.02, alone)
+
+    def test_bench_over_int8_names_the_format_and_reads_fewer_bytes(self):
+        def bytes_read(kv_dtype):
+            (record,) = [one for one in self.bench("--depth", "64", "--kv-dtype", kv_dtype) if one["metric"] == "restore"]
+            self.assertEqual(record["kv"], kv_dtype)
+            return record["bytes_per_second"] * record["seconds"]
+        self.assertLess(bytes_read("int8"), bytes_read("bfloat16") / 1.9)
 
     def test_bench_measures_nothing_that_would_end_at_the_context(self):
         # Depth 64, a token to start from and 1,984 others are 2,049 positions; the model has 2,048.

@@ -25,7 +25,7 @@ def quire(*arguments):
 
 
 def shell(name, script, *arguments):
-    """stdout of a shell that runs `script` without the user's settings."""
+    """Returns stdout of a shell that runs `script` without the user's settings."""
     plain = {"bash": ["--norc", "-c", script, "bash"], "zsh": ["-f", "-c", script, "zsh"], "fish": ["--no-config", "-c", script]}
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run([name, *plain[name], *arguments], capture_output=True, text=True, timeout=SECONDS, cwd=home,
@@ -35,7 +35,7 @@ def shell(name, script, *arguments):
 
 
 def commands():
-    """Every command and command of a command, from the help."""
+    """Lists every command and command of a command, from the help."""
     found = []
     pending = [[]]
     while pending:
@@ -48,7 +48,7 @@ def commands():
 
 
 def options(path):
-    """The long options that the help of a command lists, and those of the commands that it is one of."""
+    """Returns the long options that the help of a command lists, and those of the commands that it is one of."""
     found = set()
     for length in range(min(len(path), 1), len(path) + 1):  # those of the program stand before its commands
         lines = quire(*path[:length], "--help").stdout.partition("Subcommands:\n")[0]
@@ -69,7 +69,7 @@ class CompletionTest(unittest.TestCase):
         cls.script = done.stdout
 
     def offered(self, line):
-        """The words that may stand in place of the last one of the line."""
+        """Returns the words that may stand in place of the last one of the line."""
         words = line.split(" ")
         run = (f"{self.script}\nCOMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _quire; "
                "[ ${#COMPREPLY[@]} = 0 ] || printf '%s\\n' \"${COMPREPLY[@]}\"")

@@ -39,7 +39,7 @@ def quire(*arguments, text=None, env=None):
 
 
 def hub_cache(folder, name="owner/tiny-model", commit="0123abc"):
-    """A Hugging Face cache that has the demo model under a name."""
+    """Makes a Hugging Face cache that has the demo model under a name."""
     repository = pathlib.Path(folder, f"models--{name.replace('/', '--')}")
     snapshot = repository / "snapshots" / commit
     snapshot.mkdir(parents=True)

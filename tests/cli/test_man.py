@@ -24,7 +24,7 @@ def quire(*arguments):
 
 
 def shown(page):
-    """The page as text: macros of sections stay, all else is as a reader shows it."""
+    """Returns the page as text: macros of sections stay, all else is as a reader shows it."""
     text = re.sub(r"\\f[BIR]|\\&", "", page)
     return text.replace("\\-", "-").replace("\\(dq", '"').replace("\\(ga", "`").replace("\\e", "\\")
 

@@ -40,7 +40,7 @@ def seconds_of(arguments):
 
 
 def run_slowly(arguments, on_terminal, like=None, steps=STEPS, columns=80, term="xterm"):
-    """(stdout, stderr) of a program that stands still most of the time. stderr is a terminal, or a pipe.
+    """Returns (stdout, stderr) of a program that stands still most of the time. stderr is a terminal, or a pipe.
 
     like: a command that takes as long, where this one may not be done twice
     """
@@ -96,7 +96,8 @@ class ProgressTest(unittest.TestCase):
                        self.folder / store, *self.slow)
 
     def assert_counts_up(self, lines, pattern):
-        """Each number of the pattern is at least what it was before. The line is gone at the end, and was never another."""
+        """Asserts that each number of the pattern is at least what it was before. The line is gone at the end, and was never
+        another."""
         self.assertEqual(lines[-1], "", "the line stays behind")
         found = [tuple(map(int, match.groups())) for match in map(re.compile(pattern).fullmatch, lines) if match]
         self.assertTrue(found, lines)
@@ -106,8 +107,8 @@ class ProgressTest(unittest.TestCase):
         return found
 
     def shown(self, command_of, pattern, wanted=2, steps=STEPS, like=None):
-        """(stdout, the numbers of a line that counts up) of a slow program. `command_of` gives the command of a try, and
-        `like` one that takes as long.
+        """Returns (stdout, the numbers of a line that counts up) of a slow program. `command_of` gives the command of a try,
+        and `like` one that takes as long.
 
         On a busy machine a moment may be as long as the whole wait: then the next try has shorter ones.
         """

@@ -38,7 +38,7 @@ class StoreTest(unittest.TestCase):
         shutil.copytree(self.filled.name + "/store", self.store)
 
     def done(self, *arguments, code=0):
-        """stdout of a `quire store` command; of one with another exit code, stderr."""
+        """Returns stdout of a `quire store` command, or stderr of one with another exit code."""
         done = quire("store", *arguments)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         if code == 0:

@@ -76,7 +76,7 @@ class Terminal:
         self.wait_for("> ")
 
     def code(self):
-        """The exit code, once all was read."""
+        """Returns the exit code, once all was read."""
         deadline = time.monotonic() + SECONDS
         while self.child.poll() is None and time.monotonic() < deadline:
             self.read(0.05)

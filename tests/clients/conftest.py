@@ -21,7 +21,7 @@ ANSWER = "Foxley."
 
 
 def asked(question=QUESTION, cards=(ADA, LARS)):
-    """The messages of a question over cards."""
+    """Returns the messages of a question over cards."""
     return [{"role": "system", "content": " ".join([KEEPER, *cards])}, {"role": "user", "content": question}]
 
 

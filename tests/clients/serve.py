@@ -83,7 +83,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder, *options, **more):
-    """A server for a `with` block, which must end it with status 0 and must have printed nothing else."""
+    """Yields a server for a `with` block, which must end it with status 0 and must have printed nothing else."""
     server = Server(folder, *options, **more)
     try:
         yield server

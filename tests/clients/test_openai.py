@@ -18,7 +18,7 @@ def client(base_url):
 
 @pytest.fixture
 def counting(base_url):
-    """A client that retries, and the list of the requests that it has sent."""
+    """Yields a client that retries, and the list of the requests that it has sent."""
     sent = []
     transport = httpx.Client(event_hooks={"request": [sent.append]})
     with openai.OpenAI(base_url=base_url, api_key="none", max_retries=2, http_client=transport) as made:

@@ -15,7 +15,7 @@ BOUNDED = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, datab
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """A server of its own, whose answers are short: generated requests ask for anything."""
+    """Yields a server of its own, whose answers are short: generated requests ask for anything."""
     with serving(tmp_path_factory.mktemp("schema"), "--default-max-tokens", 4, "--request-timeout", 5) as running:
         yield running
 
@@ -26,7 +26,7 @@ def api_schema(own):
 
 
 def shortened(value):
-    """The body with short answers, wherever it asks for a length."""
+    """Returns the body with short answers, wherever it asks for a length."""
     if isinstance(value, dict):
         return {key: min(each, 4) if key in LENGTHS and type(each) is int else shortened(each) for key, each in value.items()}
     return [shortened(each) for each in value] if isinstance(value, list) else value

@@ -40,7 +40,7 @@ class ConsumerTest(unittest.TestCase):
         self.assertRegex(lines[1], r"^Where does the cousin of Ruben live\? Foxley\. \([1-9]\d* of \d+ ")
 
     def page_program(self):
-        """The folder with the program and the CMakeLists.txt of docs/cpp.md, as they stand there."""
+        """Makes the folder with the program and the CMakeLists.txt of docs/cpp.md, as they stand there."""
         page = (SOURCE / "docs" / "cpp.md").read_text()
         folder = pathlib.Path(self.folder.name, "page")
         folder.mkdir(exist_ok=True)

@@ -125,8 +125,10 @@ void Copy::grow(const Ids& generated) {
   sampled += std::ssize(generated);
 }
 
-Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks)
-    : llm_(ChunkedLLM::open(model, here({.block_tokens = block_tokens,
+Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks,
+               const std::string& kv_dtype)
+    : llm_(ChunkedLLM::open(model, here({.kv_dtype = kv_dtype,
+                                         .block_tokens = block_tokens,
                                          .kv_budget_bytes = std::int64_t{64} << 20,
                                          .threads = 1,
                                          .prefix_cache = false}))

@@ -56,7 +56,8 @@ class Oracle {
  public:
   static constexpr std::size_t kSystems = 2, kContexts = 5, kQueries = 3, kSamplings = 3;
 
-  Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks = true);
+  Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks = true,
+         const std::string& kv_dtype = "auto");
 
   [[nodiscard]] static SamplingParams params(std::size_t sampling, std::int64_t max_tokens);
 

@@ -102,7 +102,7 @@ class World {
 void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
   const TemporaryFolder folder;
   Disk disk{.folder = folder.path(), .files = {}, .chunks = {}, .items = {}};
-  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only);
+  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only, scenario.kv_dtype);
   for (int life = 0; life < 2; ++life) {
     World world(scenario, oracle, disk, counts, seed + static_cast<std::uint32_t>(life));
     for (int i = 0; i < scenario.steps; ++i) {
@@ -113,49 +113,60 @@ void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
   }
 }
 
-TEST(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
+// Steps as shares of all.
+std::vector<Scenario> scenarios() {
   const std::string folder = source_path("tests/golden/model") + "/";
-  // Steps as shares of all.
-  const std::vector<Scenario> scenarios = {
-      {.model = folder + "llama_gqa", .steps = 20},
-      {.model = folder + "llama_mqa",
-       .block_tokens = 4,
-       .blocks = 60,
-       .max_batch_tokens = 7,
-       .steps = 20},
-      {.model = folder + "qwen3",
-       .block_tokens = 16,
-       .blocks = 24,
-       .prefix_cache = false,
-       .steps = 20},
-      {.model = folder + "llama_tied",
-       .block_tokens = 1,
-       .blocks = 220,
-       .context = ReuseMode::kExact,
-       .steps = 10},
-      {.model = folder + "qwen2",
-       .block_tokens = 32,
-       .blocks = 20,
-       .context = ReuseMode::kExact,
-       .steps = 10},
-      {.model = folder + "llama_mha", .stores = true, .steps = 10},
-      {.model = folder + "mistral_window",
-       .context = ReuseMode::kExact,
-       .sequences_only = true,
-       .steps = 5},
-      {.model = folder + "qwen2_window",
-       .block_tokens = 3,
-       .blocks = 90,
-       .max_batch_tokens = 9,
-       .context = ReuseMode::kExact,
-       .sequences_only = true,
-       .steps = 5}};
+  return {{.model = folder + "llama_gqa", .steps = 20},
+          {.model = folder + "llama_mqa",
+           .block_tokens = 4,
+           .blocks = 60,
+           .max_batch_tokens = 7,
+           .steps = 15},
+          {.model = folder + "qwen3",
+           .block_tokens = 16,
+           .blocks = 24,
+           .prefix_cache = false,
+           .steps = 20},
+          {.model = folder + "llama_tied",
+           .block_tokens = 1,
+           .blocks = 220,
+           .context = ReuseMode::kExact,
+           .steps = 10},
+          {.model = folder + "qwen2",
+           .block_tokens = 32,
+           .blocks = 20,
+           .context = ReuseMode::kExact,
+           .steps = 10},
+          {.model = folder + "llama_mha", .stores = true, .steps = 10},
+          {.model = folder + "gemma3",
+           .context = ReuseMode::kExact,
+           .sequences_only = true,
+           .steps = 5},
+          {.model = folder + "mistral_window",
+           .context = ReuseMode::kExact,
+           .sequences_only = true,
+           .steps = 5},
+          {.model = folder + "qwen2_window",
+           .block_tokens = 3,
+           .blocks = 90,
+           .max_batch_tokens = 9,
+           .context = ReuseMode::kExact,
+           .sequences_only = true,
+           .steps = 5}};
+}
+
+// By the format of KV.
+class RandomOperations : public testing::TestWithParam<std::string> {};
+
+TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
   Counts counts;
-  for (std::size_t i = 0; i < scenarios.size(); ++i) {
-    Scenario scenario = scenarios[i];
+  std::uint32_t seed = 20261122;
+  for (Scenario scenario : scenarios()) {
     scenario.steps = scenario.steps * kSteps / 200;
-    live_twice(scenario, static_cast<std::uint32_t>(20261122 + 10 * i), counts);
-    ASSERT_FALSE(HasFailure()) << "scenario " << i << ", " << scenario.model;
+    scenario.kv_dtype = GetParam();
+    live_twice(scenario, seed, counts);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << ", " << scenario.model;
+    seed += 10;
   }
   int all = 0;
   for (const auto& [name, count] : counts) {
@@ -166,6 +177,9 @@ TEST(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
   }
   EXPECT_EQ(all, kSteps);
 }
+
+INSTANTIATE_TEST_SUITE_P(KV, RandomOperations, testing::Values("auto", "int8"),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace quire

@@ -34,6 +34,7 @@ struct Scenario {
   bool stores = false;  // of chunks and of items
   ReuseMode context = ReuseMode::kAnchored;
   bool sequences_only = false;  // chunks have no meaning for a sliding window
+  std::string kv_dtype = "auto";
   int steps = 0;
 };
 
@@ -108,7 +109,8 @@ struct Site {
   [[nodiscard]] ChunkedLLM open() const {
     const auto bytes = static_cast<std::int64_t>(stat(oracle.llm(), "block_bytes"));
     return ChunkedLLM::open(scenario.model,
-                            here({.block_tokens = scenario.block_tokens,
+                            here({.kv_dtype = scenario.kv_dtype,
+                                  .block_tokens = scenario.block_tokens,
                                   .kv_budget_bytes = scenario.blocks * bytes,
                                   .max_batch_tokens = scenario.max_batch_tokens,
                                   .threads = 1,

@@ -33,10 +33,10 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-// Dtypes of the computation, and formats that weights are quantised to.
+// Dtypes of the computation, and formats that weights are quantised to; int8: the format of KV.
 std::vector<std::string> weights() {
-  return on_gpu() ? std::vector<std::string>{"bfloat16"}
-                  : std::vector<std::string>{"float32", "bfloat16", "q8g32", "q4g32"};
+  return on_gpu() ? std::vector<std::string>{"bfloat16", "int8"}
+                  : std::vector<std::string>{"float32", "bfloat16", "q8g32", "q4g32", "int8"};
 }
 
 class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::string>> {
@@ -46,8 +46,9 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
     const auto text = base::read_file(path_ + "/config.json");
     ASSERT_TRUE(text.ok());
     const auto config = base::parse_json(*text, "config.json");
-    const auto vocab =
-        static_cast<std::uint32_t>(base::get_int(config.value(), "vocab_size", 0).value());
+    const base::JsonView whole = config.value();
+    const base::JsonView model = whole.contains("text_config") ? whole.find("text_config") : whole;
+    const auto vocab = static_cast<std::uint32_t>(base::get_int(model, "vocab_size", 0).value());
     std::uint32_t seed = 17;
     for (std::size_t i = 0; i < kTokens; ++i) {
       seed = seed * 1664525u + 1013904223u;
@@ -63,7 +64,12 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
   [[nodiscard]] LLM open(LLMOptions options) const {
     options.device = test_device();
     const std::string& weights = std::get<1>(GetParam());
-    (weights.starts_with('q') ? options.quantize : options.dtype) = weights;
+    (weights == "int8"          ? options.kv_dtype
+     : weights.starts_with('q') ? options.quantize
+                                : options.dtype) = weights;
+    if (on_gpu() && weights == "int8") {
+      options.dtype = "bfloat16";
+    }
     options.kv_budget_bytes = std::int64_t{64} << 20;
     options.threads = 2;
     auto llm = LLM::open(path_, options);

@@ -35,8 +35,11 @@ LLMOptions on(const std::string& device, const std::string& dtype = "bfloat16") 
   return {.device = device, .dtype = dtype, .threads = 2};
 }
 
-LLM open(const std::string& device, const std::string& dtype = "bfloat16") {
-  auto llm = LLM::open(kModel, on(device, dtype));
+LLM open(const std::string& device, const std::string& dtype = "bfloat16",
+         const std::string& kv_dtype = "auto") {
+  LLMOptions options = on(device, dtype);
+  options.kv_dtype = kv_dtype;
+  auto llm = LLM::open(kModel, options);
   EXPECT_TRUE(llm.ok()) << llm.error().message;
   return std::move(llm).value();
 }
@@ -243,10 +246,10 @@ TEST(Gpu, ForksRollbacksAndEditsEqualRunsFromScratch) {
   EXPECT_EQ(sequence.generate(kGreedy).value().token_ids, answer(gpu, edited));
 }
 
-TEST(Gpu, AFileGoesFromCpuToGpuAndBackWithTheSameKvToTheBit) {
+void expect_the_same_kv_back(const std::string& kv_dtype) {
   const TemporaryFolder folder;
   const std::string from_cpu = folder.path() / "cpu.qkv", from_gpu = folder.path() / "gpu.qkv";
-  LLM gpu = open("cuda"), cpu = open("cpu");
+  LLM gpu = open("cuda", "bfloat16", kv_dtype), cpu = open("cpu", "bfloat16", kv_dtype);
   const Ids ids = some_ids(333, 6);
   Sequence on_cpu = cpu.sequence(ids).value();
   ASSERT_TRUE(on_cpu.append(some_ids(3, 1)).ok());
@@ -257,6 +260,60 @@ TEST(Gpu, AFileGoesFromCpuToGpuAndBackWithTheSameKvToTheBit) {
   EXPECT_EQ(back.tokens(), on_cpu.tokens());
   EXPECT_EQ(back.generate(kGreedy).value().token_ids, on_cpu.generate(kGreedy).value().token_ids);
   EXPECT_EQ(on_gpu.generate(kGreedy).value().token_ids.size(), 24);
+}
+
+TEST(Gpu, AFileGoesFromCpuToGpuAndBackWithTheSameKvToTheBit) { expect_the_same_kv_back("auto"); }
+
+TEST(Gpu, Int8KVGoesFromCpuToGpuAndBackToTheBit) { expect_the_same_kv_back("int8"); }
+
+TEST(Gpu, OverInt8KVLogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
+  LLM gpu = open("cuda", "bfloat16", "int8"), cpu = open("cpu", "bfloat16", "int8");
+  LLM half = open("cuda", "float16", "int8"), exact = open("cpu", "float32");
+  for (const std::size_t length : {1, 5, 32, 33, 200, 700, 1500}) {
+    const Ids ids = some_ids(length, static_cast<std::uint32_t>(length));
+    const auto want = last_logits(exact, ids);
+    const double theirs = distance(want, last_logits(cpu, ids));
+    EXPECT_LE(distance(want, last_logits(gpu, ids)), 2 * theirs + 1e-3) << length << " tokens";
+    EXPECT_LE(distance(want, last_logits(half, ids)), 2 * theirs + 1e-3) << length << " tokens";
+  }
+}
+
+// Rows of a batch are computed as many, as few and alone, behind blocks of whole and of parts.
+TEST(Gpu, OverInt8KVAWarmRequestGivesTheBitsOfAColdOneAndABatchThoseOfEachAlone) {
+  for (const std::string dtype : {"bfloat16", "float16"}) {
+    LLM gpu = open("cuda", dtype, "int8");
+    const Ids longer = joined(some_ids(300, 1), some_ids(50, 2));
+    const auto cold = last_logits(gpu, longer);
+    (void)answer(gpu, some_ids(300, 1));
+    const auto warm = gpu.forward(longer, ForwardReuse::kExact, ForwardRows::kLast).value();
+    EXPECT_GT(stat(gpu, "tokens_reused"), 256);
+    EXPECT_EQ(warm.logits, cold);
+    std::vector<Prompt> prompts;
+    std::vector<Ids> alone;
+    for (std::uint32_t i = 0; i < 9; ++i) {
+      const Ids prompt = some_ids(20 + 37 * i, i);
+      alone.push_back(answer(gpu, prompt));
+      prompts.emplace_back(prompt);
+    }
+    EXPECT_TRUE(gpu.clear_prefix_cache().ok());
+    const auto outputs = gpu.generate_batch(prompts, {&kGreedy, 1}).value();
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_EQ(outputs[i].token_ids, alone[i]) << i;
+    }
+  }
+}
+
+TEST(Gpu, AChunkOverInt8KVSaysWhatItsFormatHasChanged) {
+  const auto error_on = [](const std::string& device) {
+    LLMOptions options = on(device);
+    options.kv_dtype = "int8";
+    ChunkedLLM llm = ChunkedLLM::open(kModel, options, {}).value();
+    const std::string id = llm.register_chunk({.content = some_ids(140, 2)}).value();
+    return llm.get_chunk(id).value().kv_error.value();
+  };
+  const KVError gpu = error_on("cuda"), cpu = error_on("cpu");
+  EXPECT_NEAR(gpu.key, cpu.key, 0.02 * cpu.key);
+  EXPECT_NEAR(gpu.value, cpu.value, 0.02 * cpu.value);
 }
 
 TEST(Gpu, SavedByAGpuItGoesOnBitForBit) {

@@ -3,7 +3,8 @@ import re
 
 
 def python_blocks(path, filled_in):
-    """Each block compiled, in order; a traceback points into the document. `filled_in`: what is put for what, (pattern, replacement)."""
+    """Yields each block compiled, in order; a traceback points into the document. `filled_in`: what is put for what,
+    (pattern, replacement)."""
     text = path.read_text()
     blocks = []
     for block in re.finditer(r"```python\n(.*?)```", text, re.S):

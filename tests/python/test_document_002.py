@@ -32,7 +32,8 @@ FILLED_IN = [
 
 
 def registered(llm):
-    """Chunks by the names that the document has for them; those that it registers itself, as it does. Some blocks delete them."""
+    """Registers chunks by the names that the document has for them; those that it registers itself, as it does. Some blocks
+    delete them."""
     system = llm.register_chunk("You are a helpful AI assistant specialized in Python.", "system_prompt")
     query = llm.register_chunk("What are Python decorators?", "query")
     return {

@@ -82,7 +82,7 @@ def fits(expected, line):
 
 
 def settle(case):
-    """The printed lines, as those that were expected where they fit."""
+    """Returns the printed lines, as those that were expected where they fit."""
     printed = [line or EMPTY for line in case.printed]
     if len(printed) == len(case.expected):
         return [want if fits(want, line) else line for want, line in zip(case.expected, printed)]
@@ -90,7 +90,7 @@ def settle(case):
 
 
 def run(program, model, path, update):
-    """The differences, as text."""
+    """Returns the differences, as text."""
     cases = parse(path)
     with tempfile.TemporaryDirectory() as folder:
         for session in sessions(cases):

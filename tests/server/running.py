@@ -45,7 +45,7 @@ class Server:
         return [json.loads(line) for line in self.lines if line.startswith("{")]
 
     def wait_for(self, count=1, **fields):
-        """The count-th record of the log that has these fields."""
+        """Returns the count-th record of the log that has these fields."""
         def found():
             return [each for each in self.records() if fields.items() <= each.items()]
         with self.changed:
@@ -57,7 +57,7 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
 
     def ask(self, method, path, body=None, **headers):
-        """(status, headers, body) of a request on a connection of its own."""
+        """Returns (status, headers, body) of a request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         with contextlib.closing(connection):
             fields = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -122,7 +122,7 @@ def request(method="GET", path="/live", fields=(), body=b"", host="localhost"):
 
 
 def long_stream(tokens=4000):
-    """A request that streams for a while."""
+    """Returns a request that streams for a while."""
     body = json.dumps({"model": "x", "prompt": "Once upon a time", "stream": True, "max_tokens": tokens, "ignore_eos": True})
     return request("POST", "/v1/completions", ["Content-Type: application/json"], body.encode())
 

@@ -29,7 +29,7 @@ class Wire(unittest.TestCase):
         cls.server = cls.enterClassContext(Server("--any-model", "--access-log", "off"))
 
     def answer(self, data, half_close=False):
-        """All that comes for these bytes. The server closes: the last of them says so, or is no request."""
+        """Returns all that comes for these bytes. The server closes: the last of them says so, or is no request."""
         with self.server.connect() as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(data)
@@ -142,7 +142,7 @@ class Wire(unittest.TestCase):
 
 
 def unchunked(data):
-    """The body of a chunked response."""
+    """Returns the body of a chunked response."""
     rest, body = data.partition(b"\r\n\r\n")[2], b""
     while rest:
         size, _, rest = rest.partition(b"\r\n")

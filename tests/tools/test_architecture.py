@@ -17,7 +17,7 @@ FOLDERS = "src|include|apps|bindings|bench|tests|tools|docs|models|examples"
 
 
 def names_of(path):
-    """The names in a file, comments apart."""
+    """Returns the names in a file, comments apart."""
     return set(re.findall(r"\w+", re.sub(r"//.*", "", path.read_text())))
 
 

@@ -48,7 +48,7 @@ class CheckTest(unittest.TestCase):
         return root
 
     def assert_finds(self, check, name, text, expected):
-        """`check` finds exactly one thing in the clean tree plus this file, and its message begins so."""
+        """Asserts that `check` finds exactly one thing in the clean tree plus this file, and that its message begins so."""
         errors = check(self.tree({name: text}))
         self.assertEqual(len(errors), 1, errors)
         self.assertTrue(errors[0].startswith(expected), errors[0])
@@ -273,6 +273,29 @@ class Voice(CheckTest):
                     self.assert_finds(check_voice.check, "docs/a/b.md", text,
                                       f'docs/a/b.md:{line}: begin with a subject or a verb, not with "{opening}"')
 
+    def test_comments_of_functions_in_headers_begin_with_a_verb(self):
+        for opening in ("The name", "A name", "An id", "What it is called", "Whether it is", "Of one block", "As f", "Where it lies",
+                        "its name", "`a` is borrowed"):
+            comment = f"// {opening}.\n"
+            for path, text, line in (("include/quire/a.h", f"{comment}int f();\n", 1),
+                                     ("src/quire/kv/a.h", f"struct A {{\n public:\n  {comment}  int f() const {{ return 1; }}\n}};\n", 3),
+                                     ("src/quire/kernels/cuda/a.cuh", f"int a;\n{comment}// Never fails.\ntemplate <int N>\nvoid f(int a) {{}}\n", 2),
+                                     ("apps/cli/a.h", f"class A {{\n  struct B {{}};\n  {comment}  A(int a) : a_(a) {{}}\n}};\n", 3)):
+                with self.subTest(path=path, opening=opening):
+                    errors = check_voice.check(self.tree({path: text}))
+                    self.assertIn(f'{path}:{line}: begin the comment of a function with a verb, as "Returns" (docs/voice.md): {opening}.',
+                                  errors)
+
+    def test_other_comments_may_be_nouns(self):
+        function = "// The name.\nint f();\n"
+        self.assert_clean(check_voice.check, {
+            "include/quire/a.h": "// The names.\n#pragma once\n// Returns the name.\nint f();\n\n// The calls above.\n\nint g();\n",
+            "src/quire/kv/a.h": "// A block.\nstruct A {\n  // The id.\n  int id = f(1);\n  // A function of the caller.\n  std::function<int(int)> call;\n"
+                                "  int size;  // tokens that\n             // are cached\n  int f();\n};\n// An enumerator.\nenum class B { kA };\n",
+            "src/quire/kv/b.h": "// clang-format off\nint f();\n// clang-format on\n// NOLINTNEXTLINE\nint g();\n// The number.\nconstexpr int kA = 1;\n",
+            "src/quire/kv/a.cc": function, "src/quire/kv/test_support.h": function, "tests/a.h": function, "bench/a.h": function,
+            "apps/server/testing/a.h": function})
+
     def test_questions_headings_and_code_pass(self):
         self.assert_clean(check_voice.check, {"docs/a.md": "\n".join([
             "# What reuse does", "", "What goes first? Blocks do. Is it so (What else?)", "", "`Of it` stays. A word: Of it.", "",
@@ -443,6 +466,10 @@ class Functions(unittest.TestCase):
         self.assertEqual(found, [
             ("get", 5, 4, 2), ("Foo", 11, 2, 1), ("operator()", 16, 0, 2), ("operator==", 17, 0, 2), ("operator=", 19, 0, 1),
             ("pure", 20, 0, 2), ("trailing", 23, 2, 1), ("entry", 28, 1, 2), ("TEST", 30, 1, 2)])
+
+    def test_functions_of_a_class_behind_a_label_are_found(self):
+        code = "class A {\n public:\n  class B {\n   public:\n    B(int a);\n\n   private:\n    int f();\n  };\n  int g();\n};\n"
+        self.assertEqual([(f.name, f.line) for f in cpp_functions.functions(code)], [("B", 5), ("f", 8), ("g", 10)])
 
     def test_literals_and_comments_are_no_code(self):
         text = 'a = "{ \\" }"; // {\nb = \'{\'; /* {\n{ */ c = R"x({\n)" {)x"; d = 1\'000\'000;\n'

@@ -16,7 +16,7 @@ namespace quire::server {
 // The API over an engine. Threads: the loop's thread.
 class Api {
  public:
-  // `loop` outlives the API.
+  // Makes the API. `loop` outlives it.
   Api(std::shared_ptr<const Config> config, Loop& loop);
   ~Api();
   Api(const Api&) = delete;

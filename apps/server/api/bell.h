@@ -16,7 +16,8 @@ namespace quire::server {
 // any thread; the rest on the loop's thread.
 class Bell : public std::enable_shared_from_this<Bell> {
  public:
-  // `look` takes the tokens that are there. Returns true where there were some and more may come.
+  // Makes a bell. `look` takes the tokens that are there. It returns true where there were some and
+  // more may come.
   Bell(Loop& loop, Rounds& rounds, std::function<bool()> look)
       : loop_(loop), rounds_(rounds), look_(std::move(look)) {}
   Bell(const Bell&) = delete;

@@ -49,7 +49,7 @@ class [[nodiscard]] Checked {
   Checked(const Error& error);                                                   // NOLINT
 
   [[nodiscard]] bool ok() const { return state_.index() == 0; }
-  // Preconditions of the next calls: ok(), or !ok() for error(). A broken one throws.
+  // Returns the value, or throws where !ok(). Likewise error() throws where ok().
   [[nodiscard]] T& value() & { return std::get<0>(state_); }
   [[nodiscard]] const T& value() const& { return std::get<0>(state_); }
   [[nodiscard]] T value() && { return std::get<0>(std::move(state_)); }
@@ -73,7 +73,7 @@ inline Check passed() { return Nothing{}; }
 // is "".
 [[nodiscard]] ApiError api_error(const Error& error, std::string param = {});
 
-// Return a refusal of one field, with the message "PARAM: MESSAGE".
+// Returns a refusal of one field, with the message "PARAM: MESSAGE".
 // * invalid: the value is malformed or out of range.
 // * missing: the field is required.
 // * unsupported: the field, or its value, is known but not implemented.

@@ -144,7 +144,7 @@ class GenerationRun : public std::enable_shared_from_this<GenerationRun> {
   [[nodiscard]] const GenerationPlan& plan() const { return plan_; }
   [[nodiscard]] const std::vector<ChoiceState>& choices() const { return choices_; }
   [[nodiscard]] RunState state() const;
-  // Precondition: all choices have ended.
+  // Returns the report of a run. Precondition: all choices have ended.
   [[nodiscard]] RunReport report() const;
   // Returns the number of tokens of all choices so far.
   [[nodiscard]] std::int64_t generated() const { return generated_; }

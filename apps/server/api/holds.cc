@@ -110,8 +110,8 @@ void Holds::hold(HoldRequest request) {
   compute(hold);
 }
 
-// The prompt's KV is cached, so this computes nothing. The last id of a sequence has no KV: it is
-// the one behind what is held.
+// Makes the sequence that holds a prompt's KV. That KV is cached, so this computes nothing. The
+// last id of a sequence has no KV: it is the one behind what is held.
 void Holds::compute(const std::shared_ptr<Hold>& hold) {
   services_.loop.work([this, hold, alive = std::weak_ptr<int>(life_),
                        llm = &services_.engine->chunks()->llm(), loop = &services_.loop] {

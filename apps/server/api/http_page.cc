@@ -29,7 +29,7 @@ std::string short_number(double value) {
                                : json::value(value));
 }
 
-// Types of a field: "string or list of objects".
+// Returns the types of a field, such as "string or list of objects".
 std::string type_text(const FieldRule& rule) {
   constexpr std::pair<Kind, const char*> kNames[] = {{kBool, "boolean"},  {kInteger, "integer"},
                                                      {kNumber, "number"}, {kString, "string"},

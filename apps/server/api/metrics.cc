@@ -42,7 +42,7 @@ using prometheus::Histogram;
 using prometheus::Labels;
 using Buckets = Histogram::BucketBoundaries;
 
-// Return buckets of vLLM 0.32.
+// Returns the buckets of vLLM 0.32 for the time to the first token.
 const Buckets& first_token_buckets() {
   static const Buckets buckets = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
                                   1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
@@ -126,9 +126,9 @@ const char* miss_kind(std::string_view reason) {
 struct Metrics::Impl {
   prometheus::Registry registry;
   Labels model;
-  Histogram* gaps = nullptr;  // of the registry; held here since every token is observed
+  Histogram* gaps = nullptr;  // histogram of the registry; held here since every token is observed
   std::set<std::string> params;
-  std::map<std::string, double> engine_counters;  // as last shown
+  std::map<std::string, double> engine_counters;  // counters of the engine as last shown
 
   Family<Counter>& counter(const char* name, const char* help) {
     return BuildCounter().Name(name).Help(help).Register(registry);

@@ -58,7 +58,7 @@ constexpr Endpoint kMetricsEndpoints[] = {
 
 }  // namespace
 
-// Whichever comes first is shown: the engine's numbers of now, or those of the last second.
+// Answers with the engine's numbers of now, or those of the last second, whichever come first.
 void scrape(Services& services, const std::shared_ptr<Answer>& answer) {
   struct Scrape {
     bool answered = false;

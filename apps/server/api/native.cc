@@ -296,6 +296,7 @@ json::object info_json(const CompositionInfo& info) {
     object["type"] = chunk_type_name(segment.type);
     object["num_tokens"] = segment.num_tokens;
     object["position"] = segment.position;
+    object["kv_dtype"] = segment.kv_dtype;
     object["cached"] = segment.cached;
     object["why_not"] = segment.why_not;
     segments.push_back(std::move(object));

@@ -99,7 +99,7 @@ class OpenAIRenderer : public Renderer {
   std::string id_;
   std::int64_t created_;
   const char* object_;
-  std::string prefix_;  // of a chunk, up to the list of choices
+  std::string prefix_;  // JSON of a chunk, up to the list of choices
   std::vector<Progress> progress_;
   std::optional<Loop::Clock::time_point> first_token_;
 };

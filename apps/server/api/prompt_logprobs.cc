@@ -35,7 +35,8 @@ TokenLogprobs likeliest(std::span<const float> logits, TokenId id, std::int64_t 
   std::vector<std::pair<float, TokenId>> ranked;
   ranked.reserve(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    ranked.emplace_back(-logits[i], static_cast<TokenId>(i));  // of equal ones the lower id first
+    ranked.emplace_back(-logits[i],
+                        static_cast<TokenId>(i));  // among equal ones the lower id comes first
   }
   const auto count = std::min<std::ptrdiff_t>(top, std::ssize(ranked));
   std::ranges::partial_sort(ranked, ranked.begin() + count);
@@ -69,7 +70,7 @@ Result<std::vector<TokenLogprobs>> prompt_logprobs(LLM& llm, std::span<const Tok
     const auto width = static_cast<std::size_t>(output.vocab_size);
     const auto cached = static_cast<std::size_t>(output.cached_tokens);
     while (entries.size() <= end) {
-      const std::size_t row = entries.size() - 1 - cached;  // it is the one before that says
+      const std::size_t row = entries.size() - 1 - cached;  // row of the token before
       entries.push_back(likeliest(std::span(output.logits).subspan(row * width, width),
                                   ids[entries.size()], top));
     }

@@ -15,7 +15,8 @@ namespace quire::server {
 // in an interrupt-driven kernel", 1997. Threads: the loop's thread.
 class Rounds {
  public:
-  // `interval` of zero: nothing may join. The loop and the rounds end together.
+  // Makes rounds of `interval`. With an interval of zero nothing may join. The loop and the rounds
+  // end together.
   Rounds(Loop& loop, std::chrono::milliseconds interval) : loop_(loop), interval_(interval) {}
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;

@@ -27,7 +27,8 @@ void StallWatch::stop() {
 
 void StallWatch::note_step() { last_step_ = services_.loop.now(); }
 
-// The counters may wait for the step that runs, so a worker asks; while it waits, none is asked.
+// Looks once a second whether the engine makes steps. The counters may wait for the step that runs,
+// so a worker asks; while it waits, none is asked.
 void StallWatch::look() {
   const std::weak_ptr<int> alive = life_;
   timer_ = services_.loop.after(std::chrono::seconds(1), [this, alive] {

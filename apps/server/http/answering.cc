@@ -231,7 +231,7 @@ void Connection::after_flush() {
   watch();
 }
 
-// The answer has ended; what is unsent still goes out.
+// Ends the answer. Unsent bytes still go out.
 void Connection::finish(AnswerFacts facts) {
   active_->record.facts = std::move(facts);
   enter(State::kFlushing);
@@ -336,7 +336,8 @@ std::optional<Connection::TimePoint> Connection::due() const {
   return due;
 }
 
-// A timer that comes too early looks again; so most deadlines move without a call to the loop.
+// Sets the timer. A timer that comes too early looks again; so most deadlines move without a call
+// to the loop.
 void Connection::arm() {
   const std::optional<TimePoint> next = due();
   if (!next || (timer_ != 0 && timer_due_ <= *next)) {

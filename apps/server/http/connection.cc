@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t kTurnBytes = std::size_t{256} << 10;
 // Bytes of a chunk's line, or of trailers, that may wait for their end.
 constexpr std::size_t kChunkLineBytes = std::size_t{16} << 10;
-// How often a connection whose buffer is full is asked whether the client has gone.
+// Interval at which a connection whose buffer is full is asked whether the client has gone.
 constexpr std::chrono::milliseconds kGoneInterval{50};
 
 HeadLimits head_limits(const TransportLimits& limits) {
@@ -123,7 +123,7 @@ void Connection::on_readable() {
   watch();
 }
 
-// The client has closed its side, or all of it.
+// Hears that the client has closed its side, or all of it.
 void Connection::on_end() {
   ended_ = true;
   const bool unread = state_ == State::kHead || state_ == State::kBody;

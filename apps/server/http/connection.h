@@ -66,7 +66,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return state_ == State::kAnswering || state_ == State::kFlushing;
   }
 
-  // Exchange calls these for the answer under way, and never after it has ended.
+  // Sends the answer under way. Exchange calls this and the next functions, and never after the
+  // answer has ended.
   void send(Response response, AnswerFacts facts);
   void begin_stream(StreamHead head);
   void write_stream(std::string_view bytes);
@@ -92,7 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   using TimePoint = Loop::Clock::time_point;
 
-  // Reading, in connection.cc.
+  // Enters a state. connection.cc has this and the next functions, which read.
   void enter(State state);
   void watch();
   void on_readable();
@@ -107,7 +108,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void answer_from_gate(GateAnswer answer);
   void name_request();
 
-  // Writing and deadlines, in answering.cc.
+  // Writes the head of an answer. answering.cc has this and the next functions, which write and
+  // watch deadlines.
   void put_head(Response& response, std::optional<std::size_t> length, bool chunked);
   void put_stream_head();
   void put(std::string_view bytes);
@@ -131,7 +133,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Handler handler_;
   std::unique_ptr<Channel> channel_;
   const std::string remote_;
-  std::shared_ptr<const Config> config_;  // of the request under way
+  std::shared_ptr<const Config> config_;  // configuration for the request under way
 
   State state_ = State::kIdle;
   bool counted_idle_ = true;
@@ -156,7 +158,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     TimePoint begin;
     TimePoint body_begin;
     TimePoint window_begin;
-    std::int64_t window_bytes = 0;  // of the body, when the window began
+    std::int64_t window_bytes = 0;  // bytes of the body when the window began
     std::int64_t body_bytes = 0;
     bool http11 = true;
     bool close = false;    // the connection is closed behind the answer
@@ -172,8 +174,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   std::unique_ptr<Active> active_;
 
-  TimePoint since_;          // when the state was entered
-  TimePoint last_progress_;  // when the client took a byte, or one began to wait
+  TimePoint since_;          // time at which the state was entered
+  TimePoint last_progress_;  // time at which the client took a byte, or one began to wait
   Loop::Timer timer_ = 0;
   TimePoint timer_due_;
 };

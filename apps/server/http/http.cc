@@ -162,7 +162,7 @@ class Reactor::Impl {
     AcceptCall accept;
     bool is_tcp = true;
     bool tls = false;
-    std::string file;  // of a unix socket
+    std::string file;  // path of a unix socket
   };
 
   Status open(Listener& listener, const Protocol::endpoint& endpoint, const std::string& name) {
@@ -353,7 +353,7 @@ Result<Listening> Reactor::listen_unix(const std::string& path, unsigned mode, A
     if (!error) {
       return io_error(name, "another process listens there");
     }
-    ::unlink(path.c_str());  // of a process that was killed
+    ::unlink(path.c_str());  // a process that was killed may have left it
   }
   auto listener = std::make_unique<Impl::Listener>(Impl::Listener{
       .acceptor = Acceptor(impl_->context), .accept = std::move(accept), .is_tcp = false});

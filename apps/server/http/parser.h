@@ -30,7 +30,7 @@ class RequestParser {
   // Returns whether the body is complete.
   [[nodiscard]] bool done() const;
 
-  // The request that was read; `target` is the one of the request line.
+  // Returns the request that was read. `target` is the one of the request line.
   [[nodiscard]] Request& request();
   [[nodiscard]] const std::string& target() const;
   [[nodiscard]] bool http11() const;

@@ -450,6 +450,14 @@ constexpr QueryRule kListQuery[] = {
 constexpr QueryRule kWipeQuery[] = {{"wipe", "true: bytes in the store become zeros", "boolean"}};
 constexpr QueryRule kTypeQuery[] = {{"type", "system_prompt, context or query; default all"}};
 
+json::value kv_error_json(const std::optional<KVError>& error) {
+  if (!error) {
+    return nullptr;
+  }
+  return json::object{
+      {"key", error->key}, {"value", error->value}, {"bits_per_value", error->bits_per_value}};
+}
+
 }  // namespace
 
 json::object chunk_json(const ChunkInfo& info, const ChunkIncludes& includes) {
@@ -468,6 +476,8 @@ json::object chunk_json(const ChunkInfo& info, const ChunkIncludes& includes) {
   object["anchor"] = info.anchor.empty() ? json::value(nullptr) : json::value(info.anchor);
   object["num_variants"] = info.num_variants;
   object["memory_bytes"] = info.memory_bytes;
+  object["kv_dtype"] = info.kv_dtype;
+  object["kv_error"] = kv_error_json(info.kv_error);
   object["saved"] = info.saved;
   if (includes.content) {
     object["content"] = info.content;

@@ -24,6 +24,8 @@ TEST_F(ChunkApi, RegisteringTwiceIsOneChunkAndOnePrefill) {
   EXPECT_EQ(first.at("created"), true);
   EXPECT_GT(first.at("tokens_computed").to_number<int>(), 0);
   EXPECT_EQ(first.at("pinned"), true);
+  EXPECT_EQ(first.at("kv_dtype"), "bfloat16");
+  EXPECT_TRUE(first.at("kv_error").is_null());
   EXPECT_FALSE(first.as_object().contains("content"));
   const json::value again =
       made("/v1/chunks?include=content,token_ids",

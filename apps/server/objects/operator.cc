@@ -1,4 +1,4 @@
-// For the operator: the store, the prefix cache and the counters.
+// Serves the operator: the store, the prefix cache and the counters.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -42,7 +42,7 @@ struct RequestRow {
 // Returns a row for a run, which may still be under way.
 [[nodiscard]] RequestRow row_of(const GenerationRun& run, const RunReport* report,
                                 std::string_view error);
-// Returns a row as JSON; `whole`: with its parts.
+// Returns a row as JSON, with its parts where `whole` is true.
 [[nodiscard]] json::object row_json(const RequestRow& row, bool whole);
 
 // Keeps the last 200 rows. Threads: the loop's thread.

@@ -54,7 +54,7 @@ void reply_from_worker(Services& services, CallPtr call,
 [[nodiscard]] Checked<std::shared_ptr<Ticket>> enter_admission(Services& services,
                                                                const Call& call);
 
-// Return the endpoints of each file of this folder.
+// Returns the endpoints of chunks. Each file of this folder has such a function.
 [[nodiscard]] std::span<const Endpoint> chunk_endpoints();
 [[nodiscard]] std::span<const Endpoint> chunk_item_endpoints();
 [[nodiscard]] std::span<const Endpoint> sequence_endpoints();

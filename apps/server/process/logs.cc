@@ -188,7 +188,8 @@ Status Logs::reopen(const std::string& access_log, LogLevel level) {
   return {};
 }
 
-// The queue writes all before its thread ends; where nobody reads stderr that never comes.
+// Closes the logs. The queue writes all before its thread ends; where nobody reads stderr that
+// never comes.
 void Logs::close() {
   struct Ended {
     std::mutex mutex;

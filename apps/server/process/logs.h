@@ -27,7 +27,7 @@ using LogField = std::pair<const char*, LogValue>;
 // Threads: any.
 class Logs {
  public:
-  // `access_log`: "" for stderr, "off", or the path of a file. kIo.
+  // Opens the logs. `access_log` is "" for stderr, "off", or the path of a file. kIo.
   [[nodiscard]] static Result<std::unique_ptr<Logs>> open(const std::string& access_log,
                                                           LogLevel level);
   ~Logs();

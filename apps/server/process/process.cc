@@ -334,8 +334,8 @@ class Process {
 
 }  // namespace
 
-// The process ends here, without destructors: a loading model or a worker cannot be interrupted,
-// and what must be flushed has been.
+// Runs the server. Ends the process here, without destructors: a loading model or a worker cannot
+// be interrupted, and everything that must be flushed has been.
 Error run_server(ProcessOptions options) {
   if (const Status checked = check_config(*options.config); !checked.ok()) {
     return checked.error();

@@ -79,5 +79,5 @@ def __getattr__(name: str) -> _NoReturn:
 
 
 def __dir__() -> list[str]:
-    """Names of the package, without those of its files."""
+    """Lists the names of the package, without those of its files."""
     return sorted([*__all__, "__all__", "__doc__", "__name__", "__path__"])

@@ -47,9 +47,9 @@ class SamplingParams:
         logit_bias: dict[int, float] | dict[str, float] | None = ...,
         n: int = ...,
     ) -> SamplingParams:
-        """A copy with other values of the fields that are named."""
+        """Returns a copy with other values of the fields that are named."""
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a plain dict; SamplingParams(**it) is equal."""
+        """Returns all fields as a plain dict; SamplingParams(**it) is equal."""
     @property
     def temperature(self) -> float:
         """Divides the logits; 0 or more. 0 is greedy: the most likely token, the lower id among equals."""

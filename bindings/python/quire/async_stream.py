@@ -37,7 +37,7 @@ class _Waker:
             return cls._of_loop[loop]
 
     def add(self, options: _quire.RequestOptions) -> int:
-        """The key of a new stream, which `options` now wake."""
+        """Returns the key of a new stream, which `options` now wake."""
         key = next(self._keys)
         options.wake(self._wakeups, key)
         self._events[key] = asyncio.Event()
@@ -113,7 +113,7 @@ class AsyncStream(AsyncIterator[Delta]):
         return "".join(self._texts)
 
     async def _next(self) -> dict[str, Any] | None:
-        """The next delta; None behind the last one, and when somebody has closed the stream meanwhile."""
+        """Waits for the next delta. Returns None behind the last one, and when somebody has closed the stream meanwhile."""
         if self._asked:
             raise RuntimeError("another task waits for this stream already")
         self._asked = True
@@ -175,7 +175,7 @@ class AsyncStream(AsyncIterator[Delta]):
 
 
 async def whole_output(stream: AsyncStream) -> GenerationOutput:
-    """The output of a stream without deltas."""
+    """Waits for the output of a stream without deltas."""
     await stream._next()
     if stream.output is None:
         raise ClosedError("the stream is closed")
@@ -183,7 +183,7 @@ async def whole_output(stream: AsyncStream) -> GenerationOutput:
 
 
 async def whole_outputs(streams: Iterable[AsyncStream]) -> list[GenerationOutput]:
-    """The outputs of several, in order; the first error ends them all."""
+    """Waits for the outputs of several streams, in order; the first error ends them all."""
     tasks = [asyncio.ensure_future(whole_output(stream)) for stream in streams]
     try:
         return list(await asyncio.gather(*tasks))
@@ -197,7 +197,7 @@ async def all_choices(
     start: Callable[[Any, Params, _quire.RequestOptions], AsyncStream],
     asked: Sequence[tuple[Any, Params, _quire.RequestOptions]],
 ) -> list[GenerationOutput]:
-    """The output of each (prompt, params, options), whose streams have no deltas. The first of several choices runs
+    """Waits for the output of each (prompt, params, options), whose streams have no deltas. The first of several choices runs
     before the others, which find its prompt cached."""
     choices = [each_choice(params) for _, params, _ in asked]
     streams = [

@@ -17,7 +17,7 @@ OWN_WORDS = {"messages", "add_generation_prompt", "documents", "tools"}  # varia
 
 
 def to_documents(documents: Any) -> list[dict[str, Any]]:
-    """Documents as templates take them: dicts with "text"; a str is one. Errors name the index of a document."""
+    """Returns documents as templates take them: dicts with "text"; a str is one. Errors name the index of a document."""
     given = listed(documents, "documents", '[{"text": ...}]')
     taken = []
     for index, document in enumerate(given):
@@ -37,8 +37,8 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def to_tools(tools: Any) -> list[Any]:
-    """Tools as templates take them: dicts with the schema of a function; some know tools by name, a str. Errors name the
-    index of a tool."""
+    """Returns tools as templates take them: dicts with the schema of a function; some know tools by name, a str. Errors name
+    the index of a tool."""
     wanted = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
     given = listed(tools, "tools", f"[{wanted}]")
     for index, tool in enumerate(given):
@@ -94,13 +94,13 @@ class Conversation:
         check_shown(checked, handle.template_words("tools" in self._variables), self._rendered_messages)
 
     def render(self) -> str:
-        """The prompt's text."""
+        """Returns the prompt's text."""
         text = self._rendered(self._variables)
         self._check()
         return text
 
     def ids(self) -> list[int]:
-        """Ids of the prompt; text of messages never becomes a special token."""
+        """Returns the ids of the prompt. Text of messages never becomes a special token."""
         ids = self._handle.apply_chat_template(self._messages, self._prompt, to_json(self._variables, "template variables"))
         self._check()
         return ids
@@ -157,7 +157,7 @@ class Conversation:
 
 
 def template_arguments(template_args: Any, documents: Any, tools: Any) -> dict[str, Any]:
-    """The variables of a call that chats; errors for what has an argument of its own."""
+    """Returns the variables of a call that chats. Raises errors for what has an argument of its own."""
     if not isinstance(template_args, Mapping):
         raise TypeError(f"template_args must be a dict of template variables, not {template_args!r:.60}")
     for name in template_args:

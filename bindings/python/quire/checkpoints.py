@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from . import _quire
 from .llm import LLM
 from .outputs import Record
 from .sequence import Sequence
-from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
+from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path, to_text
 
 
 class Checkpoint(Record):
@@ -47,7 +47,7 @@ class CheckpointManager:
     every_seconds: ... or when some are new and so much time went by; 0: never by time
     max_bytes: of what the tenant has in the store, bytes or "10GiB": saving evicts what it used least recently; None: no
         limit. Entries of other tenants neither count nor go; Store(folder, max_bytes=).gc() bounds all of them
-    compress: what is saved; smaller, slower
+    compress: what is saved; smaller, slower. True or "zstd", or "lz4", which is faster and less small
     series, tenant: checkpoints of different ones know nothing of each other; different tenants share no KV either
     """
 
@@ -62,7 +62,7 @@ class CheckpointManager:
         max_bytes: int | str | None = None,
         series: str = "default",
         tenant: str = "",
-        compress: bool = False,
+        compress: bool | Literal["zstd", "lz4"] = False,
     ) -> None:
         if not isinstance(llm, LLM):
             raise TypeError(f"checkpoints belong to an LLM, not to a {type(llm).__name__}")
@@ -77,13 +77,13 @@ class CheckpointManager:
         _set(options, "every", every)
         _set(options, "every_seconds", every_seconds)
         _set(options, "max_bytes", to_bytes(max_bytes, "max_bytes"))
-        _set_flag(options, "compress", compress)
+        _set(options, "compress", to_compression(compress, "compress"))
         self._handle = _quire.CheckpointManager.open(llm._handle, to_path(self.folder, "folder"), options)
 
     def save(
         self, sequences: Mapping[str, Sequence], only: Iterable[str] | None = None, name: str | None = None
     ) -> Checkpoint:
-        """`sequences` by name, all or those named in `only`; then what `keep` does not cover is forgotten.
+        """Saves `sequences` by name, all or those named in `only`. Then forgets what `keep` does not cover.
 
         Without a name it is called "checkpoint-<number>"; one of the same name is replaced.
         """
@@ -100,17 +100,19 @@ class CheckpointManager:
         return None if saved is None else Checkpoint(saved)
 
     def list(self) -> list[Checkpoint]:
-        """Newest first."""
+        """Lists the checkpoints, newest first."""
         return [Checkpoint(info) for info in self._handle.list()]
 
     def latest(self) -> Checkpoint:
-        """The newest that is whole, after all of it was read; ChunkNotFoundError when there is none."""
+        """Returns the newest checkpoint that is whole, after it has read all of it. ChunkNotFoundError when there is
+        none."""
         return Checkpoint(self._handle.latest())
 
     def load(
         self, name: str | None = None, only: Iterable[str] | None = None, *, wait: bool = True
     ) -> dict[str, Sequence]:
-        """All sequences of a checkpoint, or those named in `only`; without a name, of the newest that can be loaded.
+        """Loads all sequences of a checkpoint, or those named in `only`; without a name, of the newest that can be
+        loaded.
 
         `wait=False` returns at once and reads the KV in the background, as LLM.load_sequence does.
         """
@@ -118,7 +120,7 @@ class CheckpointManager:
         return {key: Sequence(handle) for key, handle in loaded.items()}
 
     def remove(self, name: str) -> bool:
-        """False when there was none of this name."""
+        """Removes a checkpoint. Returns False when there was none of this name."""
         return self._handle.remove(_name(name))
 
     def cleanup(self, keep: int) -> int:
@@ -141,7 +143,7 @@ def _name(name: Any) -> str:
 
 
 def _given(sequences: Any, only: Iterable[str] | None) -> tuple[list[str], list[_quire.Sequence]]:
-    """Names and handles of the sequences that are to be saved."""
+    """Returns the names and handles of the sequences that are to be saved."""
     if not isinstance(sequences, Mapping):
         raise TypeError("sequences are given by name: {name: sequence}")
     for name, sequence in sequences.items():

@@ -28,9 +28,9 @@ from .composing import (
     _type,
     keywords_of,
 )
-from .convert import _pass, _set, _set_flag, to_bytes, to_flag, to_list, to_path
+from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
-from .llm import LLM, Device, DType, Model, Quantize, model_of
+from .llm import LLM, Device, DType, KVDType, Model, Quantize, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
@@ -90,13 +90,13 @@ class ChunkedLLM(LLM):
         salt: str = "",
         store: str | os.PathLike[str] | None = None,
         max_store_bytes: int | str | None = 0,
-        compress_store: bool = False,
+        compress_store: bool | Literal["zstd", "lz4"] = False,
         write_through: bool = True,
         device: Device = "cpu",
         deterministic: bool = True,
         dtype: DType = "auto",
         quantize: Quantize | None = None,
-        kv_dtype: DType = "auto",
+        kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,
@@ -110,14 +110,14 @@ class ChunkedLLM(LLM):
         log: Log = None,
         model_path: Model | None = None,
     ) -> None:
-        """`model`: as for LLM, or an open LLM, whose own registry this is then. Closing it leaves the LLM open, and all
-        options are those of the LLM. `chunk_format`: {"system": (prefix, suffix), "context": ..., "query": ...} instead
-        of the model's chat template. `salt`: the tenant of calls that name none. `store`: a directory where registered
-        chunks are written and those of earlier processes are found. One that cannot be written to is read, and new
-        chunks stay in memory. `max_store_bytes`: bytes or "10GiB", 0 or None: no limit. Beyond it registering evicts
-        what was used least recently from there. `compress_store`: smaller, slower. `write_through`: registering returns
-        when the chunk is on the disk. False: before that, see flush_store; the call is shorter, a whole run is not. The
-        rest is as for LLM."""
+        """Opens a model with a registry of chunks. `model`: as for LLM, or an open LLM, whose own registry this is then.
+        Closing it leaves the LLM open, and all options are those of the LLM. `chunk_format`: {"system": (prefix, suffix),
+        "context": ..., "query": ...} instead of the model's chat template. `salt`: the tenant of calls that name none.
+        `store`: a directory where registered chunks are written and those of earlier processes are found. One that cannot be
+        written to is read, and new chunks stay in memory. `max_store_bytes`: bytes or "10GiB", 0 or None: no limit. Beyond it
+        registering evicts what was used least recently from there. `compress_store`: smaller, slower. True or "zstd", or
+        "lz4", which is faster and less small. `write_through`: registering returns when the chunk is on the disk. False:
+        before that, see flush_store; the call is shorter, a whole run is not. The rest is as for LLM."""
         given = dict(locals())
         self._over: LLM | None = None
         if isinstance(model, LLM):
@@ -129,7 +129,7 @@ class ChunkedLLM(LLM):
         _set_flag(self._chunk_options, "enable_deduplication", enable_deduplication)
         _set(self._chunk_options, "salt", salt)
         _set(self._chunk_options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
-        _set_flag(self._chunk_options, "compress_store", compress_store)
+        _set(self._chunk_options, "compress_store", to_compression(compress_store, "compress_store"))
         _set_flag(self._chunk_options, "write_through", write_through)
         if store is not None:
             _set(self._chunk_options, "store", to_path(store, "store"))
@@ -173,6 +173,7 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
+        kv_dtype: KVDType | None = None,
         progress: Progress = None,
         details: Literal[False] = False,
     ) -> str: ...
@@ -189,6 +190,7 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
+        kv_dtype: KVDType | None = None,
         progress: Progress = None,
         details: Literal[True],
     ) -> RegisteredChunk: ...
@@ -204,6 +206,7 @@ class ChunkedLLM(LLM):
         priority: int = 0,
         anchor: str | None = None,
         salt: str | None = None,
+        kv_dtype: KVDType | None = None,
         progress: Progress = None,
         details: bool = False,
     ) -> str | RegisteredChunk:
@@ -215,12 +218,14 @@ class ChunkedLLM(LLM):
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
         anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
+        kv_dtype: format of its KV; so far the pool's (`LLM(kv_dtype=)`), which None stands for
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
         details: gives a RegisteredChunk instead of the id
         """
         detailed = to_flag(details, "details")
         kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
-        (chunk,) = self._register([content_of(content, chunk_type, metadata, **kept)], progress)
+        contents = [content_of(content, chunk_type, metadata, kv_dtype=kv_dtype, **kept)]
+        (chunk,) = self._register(contents, progress)
         return chunk if detailed else chunk.chunk_id
 
     @overload
@@ -270,12 +275,12 @@ class ChunkedLLM(LLM):
         *,
         salt: str | None = None,
     ) -> list[Fields]:
-        """Chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
+        """Lists chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
         chunks = self._chunks.list_chunks(_type(chunk_type), json_of(metadata_filter, "metadata_filter"), to_salt(salt))
         return [listed_chunk(info) for info in chunks]
 
     def get_chunk(self, chunk_id: str, *, salt: str | None = None) -> Fields:
-        """All about one chunk, with its content and token ids. Reading is no use of it."""
+        """Returns all about one chunk, with its content and token ids. Does not count as a use."""
         return chunk_fields(self._chunks.get_chunk(_id(chunk_id), to_salt(salt)))
 
     def update_chunk(
@@ -286,9 +291,13 @@ class ChunkedLLM(LLM):
         ttl_seconds: float | None | object = _KEEP,
         pinned: bool | None = None,
         priority: int | None = None,
+        kv_dtype: KVDType | None = None,
         salt: str | None = None,
     ) -> Fields:
-        """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end."""
+        """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end.
+
+        `kv_dtype`: so far only the one that the chunk has; a wider one is a ValueError, since what was rounded is lost.
+        """
         update = _quire.ChunkUpdate()
         if metadata is not None:
             update.metadata = json_of(metadata)
@@ -298,6 +307,8 @@ class ChunkedLLM(LLM):
             _set_flag(update, "pinned", pinned)
         if priority is not None:
             _set(update, "priority", priority)
+        if kv_dtype is not None:
+            _set(update, "kv_dtype", kv_dtype)
         return chunk_fields(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
 
     def delete_chunk(self, chunk_id: str, wipe: bool = False, *, salt: str | None = None) -> bool:
@@ -325,7 +336,7 @@ class ChunkedLLM(LLM):
         self._chunks.flush_store()
 
     def get_chunk_stats(self, *, salt: str | None = None) -> Fields:
-        """Numbers of chunks, memory of their KV, and prefills avoided (`cache_hits`) and done (`cache_misses`)."""
+        """Returns numbers of chunks, memory of their KV, and prefills avoided (`cache_hits`) and done (`cache_misses`)."""
         stats = self._chunks.chunk_stats(to_salt(salt))
         looked_up = stats["cache_hits"] + stats["cache_misses"]
         return Fields(
@@ -367,7 +378,7 @@ class ChunkedLLM(LLM):
         salt: str | None = None,
         **composing: Any,
     ) -> list[Fields]:
-        """For each part of a request whether its KV is there (`hit`), and why not (`reason`). Changes nothing.
+        """Tells for each part of a request whether its KV is there (`hit`), and why not (`reason`). Changes nothing.
 
         A request is one of batch_generate_from_chunks, a Composition, composing keywords, or a plain prompt.
         Chunks that have gone are parts too.
@@ -416,7 +427,7 @@ class ChunkedLLM(LLM):
         explain: bool = False,
         **keywords: Unpack[Asking],
     ) -> Stream:
-        """Deltas as they come; joined they equal what generate_from_chunks gives."""
+        """Streams deltas as they come; joined they equal what generate_from_chunks gives."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
         spec, params = _asked("stream_from_chunks", chunks, sampling_params, keywords)
         return Stream(self._chunks.stream_from_chunks(spec, params, whose(session, salt, explain=explain)))
@@ -475,7 +486,7 @@ class ChunkedLLM(LLM):
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> list[GenerationOutput]:
-        """One continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
+        """Runs one continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
         are one for all, or one for each. `keywords`: fields of the params, over those."""
         params = each_sampling("batch_generate_from_chunks", sampling_params, keywords)
         specs = [_request(request) for request in to_list(requests, "requests", "requests")]
@@ -491,11 +502,11 @@ class ChunkedLLM(LLM):
         salt: str | None = None,
         **how: Unpack[Composing],
     ) -> np.ndarray:
-        """Logits float32 [query tokens, vocab_size]; no sampling. Mode "exact" reuses nothing."""
+        """Computes logits float32 [query tokens, vocab_size] without sampling. Mode "exact" reuses nothing."""
         return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, salt=salt, **how))["logits"]
 
     def chunk_blocks(self, chunk_id: str, *, salt: str | None = None) -> tuple[sequence.Blocks, int]:
-        """A handle on the KV that a system or context chunk was registered with, and the number of its tokens."""
+        """Returns a handle on the KV that a system or context chunk was registered with, and the number of its tokens."""
         blocks = sequence.Blocks(self._chunks.chunk_blocks(_id(chunk_id), to_salt(salt)))
         return blocks, blocks.num_tokens
 
@@ -573,7 +584,7 @@ class ChunkedLLM(LLM):
         progress: Progress = None,
         **keywords: Unpack[Registering],
     ) -> GenerationOutput | list[GenerationOutput]:
-        """A plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
+        """Runs a plain prompt as LLM.generate; or registers system prompt, contexts and query and runs their composition.
 
         The output then has `chunk_ids`: {"system", "context": [...], "query"}. With `persist_chunks=False` nothing
         stays of what this call registered. `keywords`: how it is composed (see the class),

@@ -82,7 +82,7 @@ class Composition(Record):
 
     __slots__ = ("__weakref__", "_handle")
 
-    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, cached, why_not
+    segments: tuple[Fields, ...]  # chunk_id, chunk_type, num_tokens, position, kv_dtype, cached, why_not
     mode: str
     grade: str  # that an output will have
     num_levels: int  # runs of KV that attention merges
@@ -115,26 +115,26 @@ class Composition(Record):
         return super().__len__() + 1
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field, or `default` for one that is not there."""
+        """Returns the field, or `default` for one that is not there."""
         return self[name] if name in self else default
 
     def keys(self) -> KeysView[str]:  # type: ignore[override]
-        """The names of the fields."""
+        """Returns the names of the fields."""
         return KeysView(self)
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        """The fields, in order."""
+        """Returns the fields, in order."""
         return ValuesView(self)
 
     def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        """Names and fields, in order."""
+        """Returns names and fields, in order."""
         return ItemsView(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a composition belongs to its LLM, and no file keeps it; to_dict() is a plain copy")
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain dict of plain dicts and lists, which may be changed."""
+        """Returns a plain dict of plain dicts and lists, which may be changed."""
         return _plain(dict(self))
 
     def _repr_html_(self) -> str:
@@ -162,7 +162,7 @@ class Preview(Fields):
 
 
 def composition_html(composition: Any) -> str:
-    """Segments one below the other, and what running them takes."""
+    """Shows segments one below the other, and what running them takes."""
     title = (
         f"{composition['total_tokens']} tokens, {composition['tokens_reused']} reused, {composition['tokens_computed']} "
         f"computed; mode {composition['mode']} ({composition['grade']}), {show.bytes_text(composition['memory_bytes'])}"
@@ -177,7 +177,7 @@ def _described(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _id(chunk_id: Any) -> str:
-    """An id is a string; anything else names no chunk."""
+    """Returns the id, which is a string; anything else names no chunk."""
     if isinstance(chunk_id, Composition):
         raise TypeError("a composition is given as composition=, in place of chunk ids")
     if isinstance(chunk_id, str):
@@ -196,7 +196,7 @@ def _ids(chunk_ids: Iterable[str] | None) -> list[str]:
 
 
 def type_name(chunk_type: ChunkType | str) -> str:
-    """The name of a type of chunks; ValueError for anything else."""
+    """Returns the name of a type of chunks; ValueError for anything else."""
     return (ChunkType(chunk_type) if isinstance(chunk_type, str) else ChunkType._missing_(chunk_type)).value
 
 
@@ -233,7 +233,7 @@ def refuse_composing(name: str) -> NoReturn:
 
 
 def keywords_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sampling parameters among the keywords of a call, and how it composes."""
+    """Splits the keywords of a call into the sampling parameters and how it composes."""
     sampled = {name: value for name, value in given.items() if name in FIELDS}
     return sampled, {name: value for name, value in given.items() if name not in sampled}
 
@@ -258,7 +258,7 @@ def _how(
     computed_in_place: bool = False,
     **unknown: Any,
 ) -> _quire.CompositionSpec:
-    """How chunks are composed; the keywords of every composing call (see ChunkedLLM)."""
+    """Describes how chunks are composed, by the keywords of every composing call (see ChunkedLLM)."""
     if unknown:
         refuse_composing(next(iter(unknown)))
     spec = _quire.CompositionSpec()
@@ -281,7 +281,7 @@ def _how(
 
 
 def _of_tenant(spec: _quire.CompositionSpec, salt: str | None) -> _quire.CompositionSpec:
-    """The composition for a tenant: its own, or one that it does not name."""
+    """Returns the composition for a tenant: its own, or one that it does not name."""
     if salt is not None and spec.salt not in ("", salt):
         raise ValueError("the composition is another salt's than the request; give that one, or none")
     spec.salt = spec.salt or to_salt(salt)

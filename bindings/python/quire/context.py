@@ -6,10 +6,10 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from . import _quire
-from .convert import _callback, _set, _set_flag, to_bytes, to_flag, to_list, to_path, to_text
+from .convert import _callback, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path, to_text
 from .errors import ChunkNotFoundError, ClosedError
 from .llm import LLM
 from .outputs import Fields, GenerationOutput, Record
@@ -46,7 +46,7 @@ class ContextItem(Record):
 
 
 def _item(item: Any) -> str:
-    """An item is named by its id, the beginning of it, or its name: strings; anything else names none."""
+    """Returns what names an item: its id, the beginning of it, or its name. These are strings; anything else names none."""
     if isinstance(item, str):
         return to_text(item)
     what = f"no item {reprlib.repr(item)} in the context"
@@ -56,7 +56,7 @@ def _item(item: Any) -> str:
 
 
 def _retention(pinned: bool | None, priority: int | None, ttl_seconds: float | None) -> _quire.ItemRetention:
-    """None stays None: unsaid."""
+    """Returns what is said of a retention. None stays unsaid."""
     retention = _quire.ItemRetention()
     if pinned is not None:
         _set_flag(retention, "pinned", pinned)
@@ -86,7 +86,7 @@ class ContextManager:
     max_host_bytes: of KV in host memory, a number or "10GiB", 0 or None: no limit. KV beyond it goes on to the store, or
         without one nowhere
     max_store_bytes: of the store, likewise; saving evicts what was used least recently
-    compress: what goes into the store; smaller, slower
+    compress: what goes into the store; smaller, slower: True or "zstd", or "lz4", which is faster and less small
     write_through: whatever is computed is saved at once (mode "anchored"); else when asked, or to make room
     """
 
@@ -99,7 +99,7 @@ class ContextManager:
         salt: str = "",
         max_host_bytes: int | str | None = 0,
         max_store_bytes: int | str | None = 0,
-        compress: bool = False,
+        compress: bool | Literal["zstd", "lz4"] = False,
         write_through: bool = False,
     ) -> None:
         if not isinstance(llm, LLM):
@@ -112,7 +112,7 @@ class ContextManager:
         _set(options, "salt", to_text(salt, "salt"))
         _set(options, "max_host_bytes", to_bytes(max_host_bytes, "max_host_bytes"))
         _set(options, "max_store_bytes", to_bytes(max_store_bytes, "max_store_bytes"))
-        _set_flag(options, "compress", compress)
+        _set(options, "compress", to_compression(compress, "compress"))
         _set_flag(options, "write_through", write_through)
         self._open_handle = _quire.ContextManager.open(llm._handle, to_text(mode, "mode"), path, options)
 
@@ -133,7 +133,8 @@ class ContextManager:
         priority: int | None = None,
         ttl_seconds: float | None = None,
     ) -> str:
-        """Another item, of kind "context" or "system"; its id. Computes its KV when it is active (mode "anchored").
+        """Adds an item of kind "context" or "system" and returns its id. Computes its KV when it is active (mode
+        "anchored").
 
         Text goes through the model's chunk format, token ids are taken as they are. An item that is there already is
         switched on, gets the new tags, and keeps its place. `pinned`, `priority`, `ttl_seconds`: see set_retention; of an
@@ -161,7 +162,7 @@ class ContextManager:
         self._handle.activate(_item(item))
 
     def deactivate(self, item: str) -> None:
-        """The item has no influence on what is asked next. Computes and copies nothing in mode "anchored"."""
+        """Takes from the item its influence on later questions. Computes and copies nothing in mode "anchored"."""
         self._handle.deactivate(_item(item))
 
     def tag(self, item: str, *tags: str) -> None:
@@ -173,11 +174,11 @@ class ContextManager:
             self._handle.tag(tagged, tag)
 
     def show(self, item: str) -> ContextItem:
-        """All about one item, as it is now."""
+        """Returns all about one item, as it is now."""
         return ContextItem(self._handle.show(_item(item)))
 
     def items(self) -> list[ContextItem]:
-        """In the order in which they were added."""
+        """Lists the items in the order in which they were added."""
         return [ContextItem(item) for item in self._handle.items()]
 
     def explain(self) -> list[Fields]:
@@ -200,7 +201,8 @@ class ContextManager:
         return True
 
     def get_conversation_blocks(self) -> tuple[Blocks, int]:
-        """A handle on the active turns and answers, and the number of their tokens. Stale with the next change."""
+        """Returns a handle on the active turns and answers, and the number of their tokens. It is stale with the next
+        change."""
         blocks = Blocks(self._handle.conversation_blocks())
         return blocks, blocks.num_tokens
 
@@ -231,7 +233,8 @@ class ContextManager:
         return GenerationOutput(self._handle.infer(question, params, listener, whose(session)))
 
     def compose(self, ids: Iterable[str], name: str | None = None) -> str:
-        """A new item of the texts of several, which have then seen each other; they are switched off. Its id."""
+        """Makes a new item of the texts of several, which have then seen each other, and returns its id. Those are switched
+        off."""
         wanted = [_item(item) for item in to_list(ids, "ids", "ids")]
         return self._handle.compose(wanted, "" if name is None else to_text(name, "name"))
 
@@ -240,21 +243,23 @@ class ContextManager:
         return self._handle.populate()
 
     def save(self, item: str | None = None) -> None:
-        """Into the store, whatever the tier; None: all items. They stay where they are."""
+        """Saves an item to the store, whatever its tier; None: all items. They stay where they are."""
         if not self.store:
             raise ValueError("the context has no store; give ContextManager or LLM a directory: store=")
         for wanted in [known.id for known in self.items()] if item is None else [_item(item)]:
             self._handle.save(wanted)
 
     def restore(self, item: str) -> None:
-        """Back to the device with the bits that it had: from host memory, or the store (of earlier processes too).
+        """Brings an item back to the device with the bits that it had: from host memory, or the store (of earlier processes
+        too).
 
         Damaged or foreign KV is never used: the item is computed again instead.
         """
         self._handle.restore(_item(item))
 
     def unload(self, item: str, drop: bool = False) -> None:
-        """To host memory, with `drop` nowhere; its blocks are free. It comes back when it is used, or by restore."""
+        """Moves an item to host memory, with `drop` nowhere; its blocks are free. It comes back when it is used, or by
+        restore."""
         self._handle.unload(_item(item), to_flag(drop, "drop"))
 
     def erase(self, item: str, wipe: bool = False) -> None:
@@ -270,7 +275,7 @@ class ContextManager:
         return self._handle.clear()
 
     def stats(self) -> dict[str, int]:
-        """Items, tokens and bytes by state and tier; tokens that this context has computed and reused."""
+        """Counts items, tokens and bytes by state and tier, and tokens that this context has computed and reused."""
         return self._handle.stats()
 
     def __repr__(self) -> str:

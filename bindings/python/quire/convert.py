@@ -19,7 +19,8 @@ _LARGE = 2**31  # from here on a number may be too large for what takes it
 
 
 def to_ids(ids: Any, what: str, kind: str = "token ids") -> list[int]:
-    """Ids as a list of ints, from any sequence or array of them; KindError naming `what`, ValueError for one out of range."""
+    """Returns ids as a list of ints, from any sequence or array of them. KindError naming `what`, ValueError for one out of
+    range."""
     if isinstance(ids, (str, bytes, bytearray, Mapping, set)):  # some iterate over integers, but mean no ids
         raise KindError(f"{what} must be a list of {kind}, not {type(ids).__name__}")
     try:
@@ -35,21 +36,22 @@ def to_ids(ids: Any, what: str, kind: str = "token ids") -> list[int]:
 
 
 def to_list(given: Any, what: str, kind: str) -> list[Any]:
-    """A list of any things but a text or a dict; TypeError naming `what`."""
+    """Returns a list of any things but a text or a dict; TypeError naming `what`."""
     if isinstance(given, (str, bytes, bytearray, Mapping)) or not isinstance(given, Iterable):
         raise TypeError(f"{what} must be a list of {kind}, not {reprlib.repr(given)}")
     return list(given)
 
 
 def to_flag(value: Any, what: str) -> bool:
-    """True or False, from a bool, 0 or 1; TypeError naming `what` for all else, which Python would call true or false."""
+    """Returns True or False, from a bool, 0 or 1. TypeError naming `what` for all else, which Python would call true or
+    false."""
     if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
         return bool(value)
     raise TypeError(f"{what} must be True or False, not {reprlib.repr(value)}")
 
 
 def to_text(text: str, what: str = "text") -> str:
-    """`text` with lone surrogates, which UTF-8 cannot hold, replaced; TypeError naming `what`."""
+    """Returns `text` with lone surrogates, which UTF-8 cannot hold, replaced; TypeError naming `what`."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a str, not {type(text).__name__}")
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
@@ -68,7 +70,7 @@ def _refuse_keys(value: Any) -> None:
 
 
 def to_json(value: Any, what: str) -> str:
-    """`value` as JSON; its texts as by to_text. TypeError or ValueError naming `what`."""
+    """Writes `value` as JSON; its texts as by to_text. TypeError or ValueError naming `what`."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)  # this refuses what holds itself
         _refuse_keys(value)
@@ -78,15 +80,22 @@ def to_json(value: Any, what: str) -> str:
 
 
 def to_choice(value: Any, what: str, choices: Collection[str]) -> str:
-    """`value`, one of some words; ValueError naming `what` and the words, KindError for no text."""
+    """Returns `value`, one of some words. ValueError naming `what` and the words, KindError for no text."""
     if isinstance(value, str) and value in choices:
         return value
     error = ValueError if isinstance(value, str) else KindError
     raise error(f"{what} must be one of {', '.join(map(repr, choices))}, not {reprlib.repr(value)}")
 
 
+def to_compression(value: bool | str, what: str) -> str:
+    """Returns "", "zstd" or "lz4". True is zstd."""
+    if isinstance(value, bool):
+        return "zstd" if value else ""
+    return to_choice(value, what, ("zstd", "lz4"))
+
+
 def to_bytes(size: int | str | None, what: str) -> int:
-    """Bytes as a number, from a number or a text as "10GiB"; None: 0, no limit. ValueError naming `what`."""
+    """Returns bytes as a number, from a number or a text as "10GiB"; None: 0, no limit. ValueError naming `what`."""
     if not isinstance(size, str):
         _refuse_bool(what, size)
         return 0 if size is None else size
@@ -97,7 +106,7 @@ def to_bytes(size: int | str | None, what: str) -> int:
 
 
 def to_path(path: str | os.PathLike[str], what: str = "path") -> bytes:
-    """`path` as the system takes it; TypeError naming `what`."""
+    """Returns `path` as the system takes it; TypeError naming `what`."""
     try:
         encoded = os.fsencode(path)
     except TypeError:
@@ -110,7 +119,7 @@ def to_path(path: str | os.PathLike[str], what: str = "path") -> bytes:
 
 
 def to_model(model: str | os.PathLike[str]) -> bytes:
-    """The path or preset of a model; "owner/name" is looked up in the local Hugging Face cache."""
+    """Returns the path or preset of a model. Looks "owner/name" up in the local Hugging Face cache."""
     named = isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str)
     return to_path(find_model(os.fspath(model)) if named else model, "model")
 
@@ -144,7 +153,7 @@ def _set_flag(options: Any, name: str, value: Any) -> None:
 
 
 def _callback(function: Any, what: str) -> Any:
-    """A function or None; TypeError naming `what` for anything else."""
+    """Returns a function or None; TypeError naming `what` for anything else."""
     if function is not None and not callable(function):
         raise TypeError(f"{what} must be a function, not {function!r}")
     return function

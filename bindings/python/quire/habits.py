@@ -13,7 +13,7 @@ _NOT_THERE = "Quire does not have it yet"
 
 
 def _each(words: str, meaning: str) -> dict[str, str]:
-    """One meaning of many words."""
+    """Gives many words one meaning."""
     return dict.fromkeys(words.split(), meaning)
 
 
@@ -313,7 +313,8 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def hint(name: str, known: Iterable[str], *habits: dict[str, str]) -> str:
-    """The way out behind an unknown name: Quire's word for it, else the most similar of the `known` ones, else nothing."""
+    """Returns the way out behind an unknown name: Quire's word for it, else the most similar of the `known` ones, else
+    nothing."""
     for words in habits:
         if name in words:
             word = words[name]

@@ -12,7 +12,7 @@ _NAME = re.compile(r"(?![.-])(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>
 
 
 def cache_folder() -> pathlib.Path:
-    """Where huggingface_hub keeps what it has downloaded."""
+    """Returns the folder in which huggingface_hub keeps its downloads."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(variable):
             return pathlib.Path(os.environ[variable]).expanduser()
@@ -22,7 +22,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def _snapshot(repository: pathlib.Path, revision: str) -> pathlib.Path | None:
-    """The folder of a revision: a branch, a tag or a commit."""
+    """Returns the folder of a revision: a branch, a tag or a commit."""
     reference = repository / "refs" / revision
     commit = reference.read_text().strip() if reference.is_file() else revision
     folder = repository / "snapshots" / commit
@@ -30,7 +30,8 @@ def _snapshot(repository: pathlib.Path, revision: str) -> pathlib.Path | None:
 
 
 def find_model(model: str) -> str:
-    """`model` itself where it is a path or a preset; else the folder of "owner/name" or "owner/name@revision" in the cache.
+    """Returns `model` itself where it is a path or a preset; else the folder of "owner/name" or "owner/name@revision" in
+    the cache.
 
     FileNotFoundError for a name that is neither. A path that leads nowhere is the library's to refuse, in the same way.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, all_choices
 from .chat import OWN_WORDS, Conversation, template_arguments
-from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path
+from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .ending import opened
 from .errors import ClosedError
 from .load_options import TAKEN
@@ -28,7 +28,8 @@ from .tokenizer import Tokenizer
 
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-Quantize = Literal["q8g32", "q4g32"]
+KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+Quantize = Literal["q8g32", "q4g32", "fp8"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 # Calls that apply the chat template, by those that do not.
@@ -38,7 +39,7 @@ _CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "ex
 
 
 def model_of(model: Any, model_path: Any) -> Any:
-    """The first argument, by whichever of its two names."""
+    """Returns the first argument, by whichever of its two names."""
     if (model is None) == (model_path is None):
         how = "one model, not model and model_path" if model is not None else "a model: a folder, a .gguf file or a preset"
         raise TypeError(f"give {how}")
@@ -65,7 +66,7 @@ class LLM(metaclass=habits.Named):
         deterministic: bool = True,
         dtype: DType = "auto",
         quantize: Quantize | None = None,
-        kv_dtype: DType = "auto",
+        kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         max_batch_tokens: int = 2048,
@@ -80,15 +81,16 @@ class LLM(metaclass=habits.Named):
         log: Log = None,
         model_path: Model | None = None,
     ) -> None:
-        """`store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed weights. A second start
-        maps them, without reading and packing the model. `remarks()` has what keeps that from working. `kv_budget`: bytes, "4GiB",
-        or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`: False lets a GPU be faster, with last bits
-        that depend on what is computed together. `share_reads`: False reads what requests share for each of them, to measure what
-        sharing gains. `chat_template`: the text of a template, or the path of its file, in place of the model's own. `log`: a
-        logging.Logger, or a function of a level (logging.INFO, WARNING, ERROR) and a text. It hears what no call returns: the model
-        opened, requests refused for lack of blocks or preempted, failures in the background. A thread of its own calls it; close()
-        waits for it. `progress`: True shows a bar while loading, on a terminal and in notebooks; a function gets the share that is
-        loaded. `model_path`: another name of `model`."""
+        """Opens a model. `store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed
+        weights. A second start maps them, without reading and packing the model. `remarks()` has what keeps that from
+        working. `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`:
+        False lets a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what
+        requests share for each of them, to measure what sharing gains. `chat_template`: the text of a template, or the path
+        of its file, in place of the model's own. `log`: a logging.Logger, or a function of a level (logging.INFO, WARNING,
+        ERROR) and a text. It hears what no call returns: the model opened, requests refused for lack of blocks or preempted,
+        failures in the background. A thread of its own calls it; close() waits for it. `progress`: True shows a bar while
+        loading, on a terminal and in notebooks; a function gets the share that is loaded. `model_path`: another name of
+        `model`."""
         given = dict(locals())
         chosen = model_of(model, model_path)
         to_path(chosen, "model")
@@ -172,7 +174,8 @@ class LLM(metaclass=habits.Named):
         progress: Progress = None,
         **keywords: Unpack[Sampling],
     ) -> GenerationOutput | list[GenerationOutput]:
-        """One output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of prompts.
+        """Returns one output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of
+        prompts.
 
         sampling_params: for all, or one for each prompt; `keywords`: their fields, over those
         session: whose request it is (see pause_session); for a list of prompts perhaps a list
@@ -235,7 +238,7 @@ class LLM(metaclass=habits.Named):
         explain: bool = False,
         **keywords: Unpack[Sampling],
     ) -> Stream:
-        """Deltas as they come; joined they equal what generate gives."""
+        """Streams deltas as they come; joined they equal what generate gives."""
         params, taken = sampling("stream", sampling_params, keywords), prompt_of(prompt)
         handle = self._handle.stream(taken, params, whose(session, salt, explain=explain))
         return Stream(handle, self._looks_at(taken, "stream"))
@@ -289,7 +292,7 @@ class LLM(metaclass=habits.Named):
     def _conversation(
         self, call: str, messages: Any, shown_by: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
     ) -> tuple[list[int], Params]:
-        """Ids of the prompt, and the params; keywords are told apart."""
+        """Returns the ids of the prompt, and the params; tells keywords apart."""
         documents, tools, template_args = shown_by
         variables = template_arguments(template_args, documents, tools)
         handle = self._handle.tokenizer()
@@ -412,10 +415,18 @@ class LLM(metaclass=habits.Named):
     def forward(
         self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None
     ) -> ForwardOutput:
-        """Logits of the rows after the cached prefix (`rows="last"`: of the last one). Fills the cache."""
+        """Computes logits of the rows after the cached prefix (`rows="last"`: of the last one). Fills the cache."""
         reuses = to_choice(reuse, "reuse", ("exact", "none")) == "exact"
         whole = to_choice(rows, "rows", ("all", "last")) == "all"
         return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuses, whole, whose(salt=salt)))
+
+    def kv_accuracy(self, prompt: Prompt, kv_dtype: KVDType = "int8") -> dict[str, Any]:
+        """Measures how far KV stored as `kv_dtype` is from KV in the compute type, over a long text or its ids.
+
+        Computes both, in memory beside `kv_budget`. `key_error` and `value_error` have relative errors as `mean`, `max` and
+        `layers`; `attention_kl`, `logit_kl_mean` and `logit_kl_p99` are divergences in nats, `perplexity_delta` a difference.
+        """
+        return self._handle.kv_accuracy(prompt_of(prompt, "prompt"), to_text(kv_dtype, "kv_dtype"))
 
     def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
         """Tells how much of the prompt the prefix cache holds (`hit`) and why it holds no more (`reason`). Changes
@@ -437,7 +448,8 @@ class LLM(metaclass=habits.Named):
     def pause_session(
         self, session: str, expected_return: float | None = None, *, salt: str | None = None
     ) -> None:
-        """The session is away, and back in `expected_return` seconds (None: nobody knows); its next request ends this.
+        """Says that the session is away, and back in `expected_return` seconds (None: nobody knows). Its next request ends
+        this.
 
         When memory runs short the KV of closed sessions goes first, then what outlived its TTL, then the lowest priority.
         Among equals goes what is expected back last. Results never depend on it. The first request or set_retention that
@@ -448,13 +460,14 @@ class LLM(metaclass=habits.Named):
         _pass("expected_return", expected_return, lambda seconds: self._handle.pause_session(name, seconds, tenant))
 
     def close_session(self, session: str, *, salt: str | None = None) -> None:
-        """Nobody comes back to it; what it alone has left in the cache goes first. LookupError as above."""
+        """Says that nobody comes back to the session; what it alone has left in the cache goes first. LookupError as
+        above."""
         self._handle.close_session(session_name(session), to_salt(salt))
 
     def set_retention(
         self, session: str, *, priority: int = 0, ttl: float | None = None, salt: str | None = None
     ) -> None:
-        """How long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
+        """Sets how long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
         retention = _quire.SessionRetention()
         _set(retention, "priority", priority)
         _set(retention, "ttl", ttl)
@@ -469,7 +482,8 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
     ) -> sequence.Sequence:
-        """Tokens as a value of the program's, behind cached ones if `blocks` names any (as `existing_blocks` below).
+        """Makes a sequence: tokens as a value of the program's, behind cached ones if `blocks` names any (as
+        `existing_blocks` below).
 
         Tokens that no cache holds are computed now. No tokens at all: an empty sequence. It keeps its `salt` (see
         generate) for all that follows; blocks of sequences must have the same one.
@@ -553,7 +567,7 @@ class LLM(metaclass=habits.Named):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's, with its chat template."""
+        """The model's tokenizer, with its chat template."""
         return Tokenizer(self._handle.tokenizer())
 
     def remarks(self) -> list[str]:
@@ -562,11 +576,11 @@ class LLM(metaclass=habits.Named):
         return self._handle.remarks()
 
     def stats(self) -> dict[str, int | float]:
-        """Counters after the last finished step; times are in seconds."""
+        """Returns counters after the last finished step; times are in seconds."""
         return {k: v if k.endswith("_seconds") else int(v) for k, v in self._handle.stats().items()}
 
     def metrics_text(self) -> str:
-        """The counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4. For the operator."""
+        """Writes the counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4. For the operator."""
         return self._handle.metrics_text()
 
     def clear_prefix_cache(self) -> int:

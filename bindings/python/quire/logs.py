@@ -13,7 +13,7 @@ Log = Callable[[int, str], object] | logging.Logger | None
 
 
 def _function(log: Log) -> Callable[[int, str], object] | None:
-    """The function that hears of (level, text); TypeError for anything else."""
+    """Returns the function that hears of (level, text); TypeError for anything else."""
     if isinstance(log, (logging.Logger, logging.LoggerAdapter)):
         logger = log
         return lambda level, text: logger.log(level, "%s", text)

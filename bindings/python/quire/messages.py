@@ -26,12 +26,12 @@ _WITHOUT_EFFECT = ("name", "tool_call_id", "cache_control")  # where a template 
 
 
 def shown_keys(given: Mapping[str, Any]) -> str:
-    """The keys of a dict, for an error."""
+    """Lists the keys of a dict, for an error."""
     return ", ".join(repr(key) for key in given) or "no keys"
 
 
 def listed(given: Any, what: str, example: str) -> list[Any]:
-    """A list of things; KindError for one thing, or anything else."""
+    """Returns a list of things; KindError for one thing, or anything else."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         raise KindError(f"{what} must be a list, not {given!r:.60}; give {example}")
     return list(given)
@@ -43,12 +43,12 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _like(message: Mapping[str, Any], key: str) -> list[str]:
-    """The key of a message that was probably meant to be `key`, which it lacks; at most one."""
+    """Returns the key of a message that was probably meant to be `key`, which it lacks; at most one."""
     return [] if key in message else difflib.get_close_matches(key, message, n=1, cutoff=0.6)
 
 
 def _joined_parts(parts: Sequence[Any], where: str) -> str:
-    """The text of OpenAI's content parts."""
+    """Joins the text of OpenAI's content parts."""
     texts = []
     for index, part in enumerate(parts):
         place = f"{where}[{index}]"
@@ -89,7 +89,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def to_messages(messages: Any) -> list[dict[str, Any]]:
-    """Messages as a template takes them, text parts joined; errors name the index of a message."""
+    """Returns messages as a template takes them, with text parts joined. Errors name the index of a message."""
     shown = messages if isinstance(messages, str) and len(messages) < 40 else "..."
     given = listed(messages, "messages", f'[{{"role": "user", "content": {shown!r}}}]')
     if not given:
@@ -118,7 +118,7 @@ class _Marks:
         self.errors: list[str] = []
 
     def add(self, error: str) -> str:
-        """A new mark."""
+        """Adds an error and returns a new mark for it."""
         self.errors.append(error)
         return f"quiremessage{len(self.errors) - 1}mark"
 

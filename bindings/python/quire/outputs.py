@@ -12,7 +12,7 @@ _SHOWN_ITEMS = 8  # of a list in a repr
 
 
 def _plain(value: Any) -> Any:
-    """`value` as json.loads would give it back, but for keys that are numbers."""
+    """Returns `value` as json.loads would give it back, but for keys that are numbers."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, dict):
@@ -21,7 +21,7 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """The repr of a field, with few of a long list's items."""
+    """Returns the repr of a field, with few of a long list's items."""
     if type(value) is list and len(value) > _SHOWN_ITEMS:
         first = ", ".join(map(repr, value[:_SHOWN_ITEMS]))
         return f"[{first}, ... {len(value) - _SHOWN_ITEMS} more]"
@@ -77,7 +77,7 @@ class Record(dict):
         return show.table(type(self).__name__, {name: _short(value) for name, value in dict.items(self)})
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain dict of plain dicts and lists, which may be changed."""
+        """Returns a plain dict of plain dicts and lists, which may be changed."""
         return _plain(self)
 
 
@@ -162,7 +162,7 @@ class GenerationOutput(Record):
         return [self] if self["outputs"] is None else self["outputs"]
 
     def with_choices(self, outputs: list[GenerationOutput]) -> GenerationOutput:
-        """This output with all choices, of which it is the first."""
+        """Returns this output with all choices, of which it is the first."""
         return GenerationOutput({**self, "outputs": outputs})
 
     def __str__(self) -> str:

@@ -75,7 +75,8 @@ def _bar(what: str) -> Any:
 
 @contextlib.contextmanager
 def shown(progress: Progress, what: str) -> Iterator[Callable[[float], object] | None]:
-    """The function that hears of the share that is done, 0 to 1. True: a bar on a terminal or in a notebook, else none."""
+    """Yields the function that hears of the share that is done, 0 to 1. True: a bar on a terminal or in a notebook, else
+    none."""
     if not isinstance(progress, bool):
         yield _callback(progress, "progress")
     elif progress and (sys.stderr.isatty() or _in_notebook()):

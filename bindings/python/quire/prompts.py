@@ -23,7 +23,7 @@ def prompt_of(prompt: Prompt, what: str = "prompt") -> str | list[int]:
 
 
 def is_batch(prompts: Any) -> bool:
-    """A list of texts or of id lists, as opposed to one text or one list of ids."""
+    """Tells a list of texts or of id lists from one text or one list of ids."""
     if isinstance(prompts, (str, bytes)) or not (isinstance(prompts, Sequence) or hasattr(prompts, "tolist")):
         return False
     if len(prompts) == 0:

@@ -58,6 +58,7 @@ def content_of(
     priority: int = 0,
     anchor: str | None = None,
     salt: str | None = None,
+    kv_dtype: str | None = None,
     **unknown: Any,
 ) -> _quire.ChunkContent:
     """Returns one chunk as the engine takes it; the arguments are those of register_chunk."""
@@ -70,6 +71,8 @@ def content_of(
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
     options.salt = to_salt(salt)
+    if kv_dtype is not None:
+        _set(options, "kv_dtype", kv_dtype)
     return _quire.ChunkContent(prompt_of(content, "content"), type_name(chunk_type), options)
 
 

@@ -57,7 +57,7 @@ def _over(params: Params, keywords: Mapping[str, Any]) -> Params:
 
 
 def sampling(call: str, params: Params, keywords: Mapping[str, Any], also: Iterable[str] = ()) -> Params:
-    """`params` with the keywords of the call over them."""
+    """Returns `params` with the keywords of the call over them."""
     check_keywords(call, keywords, also)
     check_params(params)
     return _over(params, keywords) if keywords else params
@@ -70,7 +70,7 @@ def each_sampling(call: str, params: Any, keywords: Mapping[str, Any], also: Ite
 
 
 def each_choice(params: Params) -> list[Params]:
-    """The parameters of each of the `n` outputs."""
+    """Returns the parameters of each of the `n` outputs."""
     taken = params if isinstance(params, SamplingParams) else SamplingParams(**(params or {}))
     if taken.n == 1:
         return [params]

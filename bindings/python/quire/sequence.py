@@ -24,7 +24,7 @@ MODES = ("exact", "approximate")  # of edits
 
 
 def token_ids_of(ids: Any, what: str) -> list[int]:
-    """Token ids as a list; text is refused, since only its author knows whether special tokens count in it."""
+    """Returns token ids as a list. Refuses text, since only its author knows whether special tokens count in it."""
     if isinstance(ids, str):
         raise TypeError(f"{what} must be token ids, not text; tokenize it first: llm.tokenizer.encode(text)")
     return to_ids(ids, what)
@@ -44,15 +44,15 @@ class Blocks(collections.abc.Sequence):
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens of the blocks count."""
+        """Number of tokens of the blocks that count."""
         return self._handle.num_tokens
 
     def first(self, num_tokens: int) -> Blocks:
-        """The first so many tokens of them."""
+        """Returns a handle on the first `num_tokens` tokens."""
         return Blocks(self._handle.first(_count(num_tokens)))
 
     def __add__(self, other: Blocks) -> Blocks:
-        """One behind the other."""
+        """Returns a handle on these blocks and the other ones behind them."""
         return _joined([self, other]) if isinstance(other, Blocks) else NotImplemented
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ def _count(num_tokens: Any) -> int:
 
 
 def _part(part: Any) -> Blocks:
-    """One element of `existing_blocks`: all of a handle, or (handle, used tokens)."""
+    """Returns one element of `existing_blocks`: all of a handle, or (handle, used tokens)."""
     if isinstance(part, Blocks):
         return part
     if isinstance(part, (tuple, list)) and len(part) == 2 and isinstance(part[0], Blocks):
@@ -111,7 +111,8 @@ def existing(blocks: Any, num_tokens: int | None) -> tuple[Blocks | list[int], i
 
 
 def handle_of(llm: _quire.LLM, blocks: Blocks | list[int], num_tokens: int, salt: str | None = None) -> _quire.Blocks:
-    """The library's handle on what `existing` gave: a handle is leave to use it, block ids are looked up for `salt`."""
+    """Returns the library's handle on what `existing` gave. A handle may be used as it is; block ids are looked up for
+    `salt`."""
     return blocks._handle if isinstance(blocks, Blocks) else llm.find_blocks(blocks, num_tokens, to_salt(salt))
 
 
@@ -136,12 +137,12 @@ class VirtualSequence:
 
     @property
     def num_new_tokens(self) -> int:
-        """How many stand behind the existing blocks."""
+        """Number of tokens behind the existing blocks."""
         return len(self.token_ids)
 
     @property
     def num_tokens(self) -> int:
-        """Existing and new ones together."""
+        """Number of existing and new tokens together."""
         return self.existing_token_count + self.num_new_tokens
 
 
@@ -174,7 +175,7 @@ class Sequence:
 
     @property
     def tokens(self) -> list[int]:
-        """All of them, generated ones too."""
+        """All tokens of the sequence, generated ones too."""
         return self._handle.tokens
 
     def __len__(self) -> int:
@@ -186,7 +187,7 @@ class Sequence:
         return self._handle.grade
 
     def append(self, ids: Any, *, session: str | None = None) -> None:
-        """`session` here and below: whose request it is (see LLM.pause_session)."""
+        """Appends tokens. `session` here and below: whose request it is (see LLM.pause_session)."""
         self._handle.append(token_ids_of(ids, "ids"), whose(session))
 
     def generate(
@@ -208,7 +209,7 @@ class Sequence:
         return self._handle.logits()
 
     def fork(self) -> Sequence:
-        """Another sequence that shares all KV, and knows the same marks."""
+        """Returns another sequence that shares all KV, and knows the same marks."""
         return Sequence(self._handle.fork())
 
     def __copy__(self) -> Sequence:
@@ -218,11 +219,12 @@ class Sequence:
         return self.fork()
 
     def checkpoint(self) -> Mark:
-        """A mark for rollback and commit."""
+        """Returns a mark for rollback and commit."""
         return self._handle.checkpoint()
 
     def rollback(self, mark: Mark | None = None, *, to_length: int | None = None, drop: int | None = None) -> None:
-        """To a mark (the sampler's state included; later marks are forgotten), to a length, or so many tokens back."""
+        """Rolls back to a mark (the sampler's state included; later marks are forgotten), to a length, or by `drop`
+        tokens."""
         if sum(given is not None for given in (mark, to_length, drop)) != 1:
             raise TypeError("rollback takes a mark, to_length= or drop=, exactly one of them")
         if mark is not None:
@@ -240,7 +242,7 @@ class Sequence:
             self._handle.commit(_mark(mark))
 
     def replace(self, start: int, stop: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
-        """Tokens [start, stop) become `ids`. Tokens behind them are computed again, tokens before them are not.
+        """Replaces tokens [start, stop) by `ids`. Computes tokens behind them again, tokens before them not.
 
         mode="approximate" keeps the KV of what stands behind, at its new place; `grade` says so from then on.
         """
@@ -249,11 +251,11 @@ class Sequence:
         self._handle.replace(*changed, exact, whose(session))
 
     def insert(self, at: int, ids: Any, mode: str = "exact", *, session: str | None = None) -> None:
-        """`ids` come to stand before token `at`; otherwise as replace."""
+        """Inserts `ids` before token `at`; otherwise as replace."""
         self.replace(at, at, ids, mode, session=session)
 
     def delete(self, start: int, stop: int, mode: str = "exact", *, session: str | None = None) -> None:
-        """Tokens [start, stop) go; otherwise as replace."""
+        """Deletes tokens [start, stop); otherwise as replace."""
         self.replace(start, stop, (), mode, session=session)
 
     def diff(self, other: Sequence) -> SequenceDiff:
@@ -263,12 +265,13 @@ class Sequence:
         return SequenceDiff(self._handle.diff(other._handle))
 
     def blocks(self) -> tuple[Blocks, int]:
-        """A handle on all its tokens, and their number. Stale once the sequence changes, unless a fork stays there."""
+        """Returns a handle on all its tokens, and their number. It is stale once the sequence changes, unless a fork
+        stays there."""
         blocks = Blocks(self._handle.blocks())
         return blocks, blocks.num_tokens
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Into one file, there whole or not at all: tokens, KV and the sampler's state. LLM.load_sequence reads it."""
+        """Saves one file, there whole or not at all: tokens, KV and the sampler's state. LLM.load_sequence reads it."""
         self._handle.save(to_path(path))
 
     def close(self) -> None:

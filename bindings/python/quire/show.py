@@ -8,7 +8,7 @@ from typing import Any
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as people read it: "1.5 GiB"."""
+    """Formats a number of bytes for people: "1.5 GiB"."""
     for unit in ("B", "KiB", "MiB"):
         if abs(count) < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -25,20 +25,20 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def table(title: str, fields: Mapping[str, Any]) -> str:
-    """Names and values, one a row."""
+    """Shows names and values, one a row."""
     rows = "".join(_row((_cell(name, "th"), _cell(value))) for name, value in fields.items())
     return f"<div>{html.escape(title)}<table>{rows}</table></div>"
 
 
 def grid(title: str, names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Rows of values under their names."""
+    """Shows rows of values under their names."""
     head = _row(_cell(name, "th") for name in names)
     body = "".join(_row(_cell(value) for value in row) for row in rows)
     return f"<div>{html.escape(title)}<table>{head}{body}</table></div>"
 
 
 def output(out: Any) -> str:
-    """An answer, and a line of how it came about."""
+    """Shows an answer, and a line of how it came about."""
     usage = out.usage
     line = (
         f"{usage.cached_tokens} of {usage.prompt_tokens} prompt tokens reused ({out.reuse.grade}), "

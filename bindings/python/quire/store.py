@@ -110,13 +110,13 @@ class Store:
             return call(*arguments)
 
     def ls(self, kind: str | None = None) -> list[StoreEntry]:
-        """The least recently used first; of one `kind` alone if that is given, see StoreEntry."""
+        """Lists the entries, the least recently used first; of one `kind` alone if that is given, see StoreEntry."""
         wanted = KINDS if kind is None else (to_choice(kind, "kind", KINDS),)
         entries = [StoreEntry(entry) for entry in self._call("list")]
         return [entry for entry in entries if entry.kind in wanted]
 
     def show(self, entry: str) -> StoreEntry:
-        """All about one entry. Looking is no use of it."""
+        """Returns all about one entry. Does not count as a use."""
         return StoreEntry(self._call("find", to_text(entry, "entry")))
 
     def pin(self, entry: str, pinned: bool = True) -> None:
@@ -124,12 +124,12 @@ class Store:
         self._call("pin", to_text(entry, "entry"), to_flag(pinned, "pinned"))
 
     def set_ttl(self, entry: str, seconds: float | None) -> None:
-        """How long it is kept after its last use, which this is; None: forever."""
+        """Sets how long an entry is kept after its last use, which this is; None: forever."""
         name = to_text(entry, "entry")
         _pass("seconds", seconds, lambda ttl: self._call("set_ttl", name, ttl))
 
     def rm(self, entry: str, wipe: bool = False) -> None:
-        """With what only it held.
+        """Removes an entry with everything that only it held.
 
         `wipe`: its bytes become zeros, and nothing of it is left in the folder. OSError where something is, since the
         disk refuses or another process reads. It goes with the next wipe, which may be this one again (of what is not
@@ -148,20 +148,22 @@ class Store:
         return [StoreObject(item) for item in self._call("verify")]
 
     def weights(self, verify: bool = False) -> list[StoreWeights]:
-        """Packed weights, by key. `verify`: reads all of them and compares their checksums."""
+        """Lists packed weights, by key. `verify`: reads all of them and compares their checksums."""
         return [StoreWeights(item) for item in self._call("weights", to_flag(verify, "verify"))]
 
     def export(self, entry: str, path: str | os.PathLike[str]) -> None:
-        """One self-contained file. An existing file is replaced."""
+        """Writes an entry to one self-contained file. Replaces an existing file."""
         self._call("export_entry", to_text(entry, "entry"), to_path(path))
 
     def import_(self, path: str | os.PathLike[str]) -> StoreEntry:
-        """The entry of such a file. It is verified, but whoever made it is trusted for what its KV says."""
+        """Imports the entry of such a file and returns it. It is verified, but its maker is trusted for what its KV
+        says."""
         return StoreEntry(self._call("import_entry", to_path(path)))
 
     @staticmethod
     def repair(path: str | os.PathLike[str], force: bool = False) -> int:
-        """A damaged index, with the store closed everywhere, is made anew of what can be read; how many entries.
+        """Makes a damaged index anew of what can be read, with the store closed everywhere. Returns the number of
+        entries.
 
         OSError, and the old index stays, where that would be none though something was there. `force`: an empty index.
         """

@@ -13,7 +13,7 @@ class Stream(Iterator[Delta]):
     """Deltas of one request as they come. Closing or dropping it aborts the request and frees its blocks."""
 
     def __init__(self, handle: _quire.Stream, ended: Callable[[GenerationOutput], object] | None = None) -> None:
-        """`ended` hears of the whole output, once finished."""
+        """Wraps a handle. `ended` hears of the whole output, once finished."""
         self._handle = handle
         self._ended = ended
         self.request_id: int = handle.request_id
@@ -71,7 +71,7 @@ class Stream(Iterator[Delta]):
 
 
 def token_dicts(stream: Stream) -> Generator[dict[str, Any], None, None]:
-    """One dict per generated token: "token" (the text that became certain with it), "token_id", "finish_reason".
+    """Yields one dict per generated token: "token" (the text that became certain with it), "token_id", "finish_reason".
 
     Bytes that are no whole character yet, and text that may be part of a stop string, give "token": "" and come with a
     later one. A request that ends without another token (aborted, max_tokens=0) says so with "token_id": None.

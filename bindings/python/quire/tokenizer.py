@@ -30,12 +30,13 @@ class Tokenizer(metaclass=habits.Named):
     @classmethod
     @habits.names_unknown(habits.LLM_OPTIONS)
     def open(cls, model: str | os.PathLike[str]) -> Tokenizer:
-        """The tokenizer of a model folder or .gguf file, without its weights."""
+        """Opens the tokenizer of a model folder or .gguf file, without its weights."""
         return cls(_quire.Tokenizer.open(to_model(model)))
 
     @habits.names_unknown(habits.TOKENIZER_CALLS)
     def __call__(self, text: str | list[str], add_special_tokens: bool = True) -> dict[str, Any]:
-        """{"input_ids": ids of a text, "attention_mask": ones}; for a list of texts lists of them, each as long as it is."""
+        """Returns {"input_ids": ids of a text, "attention_mask": ones}; for a list of texts lists of them, each as long as it
+        is."""
         several = isinstance(text, (list, tuple))
         ids = [self.encode(each, add_special_tokens) for each in (text if several else [text])]
         masks = [[1] * len(each) for each in ids]
@@ -53,22 +54,24 @@ class Tokenizer(metaclass=habits.Named):
 
     @habits.names_unknown(habits.TOKENIZER_CALLS)
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of the text, with the special tokens that the model puts around it (`add_special_tokens=False`: without)."""
+        """Returns ids of the text, with the special tokens that the model puts around it (`add_special_tokens=False`:
+        without)."""
         return self._handle.encode(to_text(text), to_flag(add_special_tokens, "add_special_tokens"))
 
     @habits.names_unknown(habits.TOKENIZER_CALLS)
     def decode(self, ids: Iterable[int] | int, skip_special_tokens: bool = True) -> str:
-        """Text of the ids, or of one; bytes that are no whole character become U+FFFD."""
+        """Decodes the ids, or one; bytes that are no whole character become U+FFFD."""
         several = [ids] if isinstance(ids, numbers.Integral) else ids
         return self._handle.decode(to_ids(several, "ids"), to_flag(skip_special_tokens, "skip_special_tokens"))
 
     @habits.names_unknown(habits.TOKENIZER_CALLS)
     def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
-        """The text of each list of ids."""
+        """Decodes each list of ids."""
         return [self.decode(ids, skip_special_tokens) for ids in to_list(sequences, "sequences", "lists of ids")]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that the token stands for in a text, exactly: parts of characters too; a special token's own spelling."""
+        """Returns the bytes that the token stands for in a text, exactly: parts of characters too; a special token's own
+        spelling."""
         return _pass("token_id", token_id, self._handle.token_bytes)
 
     @property
@@ -93,7 +96,7 @@ class Tokenizer(metaclass=habits.Named):
     def apply_chat_template(
         self, messages: list[dict[str, Any]], tokenize: bool = True, add_generation_prompt: bool = True, **variables: Any
     ) -> list[int] | str:
-        """Ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token.
+        """Returns ids, or the prompt's text with `tokenize=False`. Text of messages never becomes a special token.
 
         messages: dicts with "role" and "content": a text, or a list of {"type": "text", "text": ...}
         variables: of the template, such as documents= (dicts with "text") and tools=. ValueError for one that the template
@@ -104,11 +107,11 @@ class Tokenizer(metaclass=habits.Named):
         return conversation.ids() if as_ids else conversation.render()
 
     def id_to_token(self, token_id: int) -> str:
-        """The token as the vocabulary writes it; ValueError for an id that it does not have."""
+        """Returns the token as the vocabulary writes it; ValueError for an id that it does not have."""
         return _pass("token_id", token_id, self._handle.id_to_token)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary writes it; None where there is none."""
+        """Returns the id of a token as the vocabulary writes it; None where there is none."""
         return self._handle.token_to_id(to_text(token, "token"))
 
     @property

@@ -25,7 +25,7 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-using python::to_dict;  // of outputs.h, beside those below
+using python::to_dict;  // those of outputs.h, beside those below
 using python::to_list;
 
 ChunkType to_type(const std::string& name) {
@@ -53,6 +53,17 @@ std::optional<ChunkType> to_type(const std::optional<std::string>& name) {
   return name ? std::optional(to_type(*name)) : std::nullopt;
 }
 
+nb::object describe(const std::optional<KVError>& error) {
+  if (!error) {
+    return nb::none();
+  }
+  nb::dict dict;
+  dict["key"] = error->key;
+  dict["value"] = error->value;
+  dict["bits_per_value"] = error->bits_per_value;
+  return dict;
+}
+
 nb::dict describe(const ChunkInfo& chunk) {
   nb::dict dict;
   dict["chunk_id"] = chunk.chunk_id;
@@ -70,6 +81,8 @@ nb::dict describe(const ChunkInfo& chunk) {
   dict["anchor"] = or_none(chunk.anchor);
   dict["num_variants"] = chunk.num_variants;
   dict["memory_bytes"] = chunk.memory_bytes;
+  dict["kv_dtype"] = chunk.kv_dtype;
+  dict["kv_error"] = describe(chunk.kv_error);
   dict["saved"] = chunk.saved;
   return dict;
 }
@@ -96,6 +109,7 @@ nb::dict describe(const CompositionInfo& info) {
     dict["chunk_type"] = chunk_type_name(segment.type);
     dict["num_tokens"] = segment.num_tokens;
     dict["position"] = segment.position;
+    dict["kv_dtype"] = segment.kv_dtype;
     dict["cached"] = segment.cached;
     dict["why_not"] = or_none(segment.why_not);
     segments.append(dict);
@@ -176,7 +190,12 @@ void bind_values(nb::module_& module) {
           },
           [](ChunkCacheOptions& options, const nb::bytes& path) { options.store = to_path(path); })
       .def_rw("max_store_bytes", &ChunkCacheOptions::max_store_bytes)
-      .def_rw("compress_store", &ChunkCacheOptions::compress_store)
+      .def_prop_rw(
+          "compress_store",
+          [](const ChunkCacheOptions& options) { return compression_name(options.compress_store); },
+          [](ChunkCacheOptions& options, const std::string& name) {
+            options.compress_store = to_compression(name);
+          })
       .def_rw("write_through", &ChunkCacheOptions::write_through)
       .def("set_format", [](ChunkCacheOptions& options, const std::vector<std::string>& affixes) {
         options.chunk_format =
@@ -192,7 +211,8 @@ void bind_values(nb::module_& module) {
       .def_rw("pinned", &ChunkOptions::pinned)
       .def_rw("priority", &ChunkOptions::priority)
       .def_rw("anchor", &ChunkOptions::anchor, nb::arg().none())
-      .def_rw("salt", &ChunkOptions::salt);
+      .def_rw("salt", &ChunkOptions::salt)
+      .def_rw("kv_dtype", &ChunkOptions::kv_dtype);
 
   nb::class_<ChunkContent>(module, "ChunkContent")
       .def("__init__", [](ChunkContent* self, Prompt content, const std::string& type,
@@ -210,7 +230,8 @@ void bind_values(nb::module_& module) {
           [](ChunkUpdate& update, std::optional<double> seconds) { update.ttl_seconds = seconds; },
           nb::for_setter(nb::arg("seconds").none()))
       .def_rw("pinned", &ChunkUpdate::pinned)
-      .def_rw("priority", &ChunkUpdate::priority);
+      .def_rw("priority", &ChunkUpdate::priority)
+      .def_rw("kv_dtype", &ChunkUpdate::kv_dtype);
 }
 
 void bind_composition(nb::module_& module) {

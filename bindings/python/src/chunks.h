@@ -5,7 +5,7 @@
 
 namespace quire::python {
 
-// After the classes LLM, Stream, Options, Blocks and Sequence.
+// Binds the chunks. Call it after the classes LLM, Stream, Options, Blocks and Sequence.
 void bind_chunks(nanobind::module_& module);
 
 }  // namespace quire::python

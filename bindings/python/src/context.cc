@@ -18,6 +18,7 @@
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
 #include "waiting.h"
 
 namespace nb = nanobind;
@@ -95,7 +96,7 @@ class Listener {
     return {.on_text = [this](std::string_view text) { return hear(text); },
             .stop = [this] { return enough_; }};
   }
-  // The exception that the function has raised.
+  // Throws the exception that the function has raised, if any.
   void rethrow() const {
     if (error_ != nullptr) {
       std::rethrow_exception(error_);
@@ -227,7 +228,12 @@ void bind_contexts(nb::module_& module) {
       .def_rw("salt", &ContextOptions::salt)
       .def_rw("max_host_bytes", &ContextOptions::max_host_bytes)
       .def_rw("max_store_bytes", &ContextOptions::max_store_bytes)
-      .def_rw("compress", &ContextOptions::compress)
+      .def_prop_rw(
+          "compress",
+          [](const ContextOptions& options) { return compression_name(options.compress); },
+          [](ContextOptions& options, const std::string& name) {
+            options.compress = to_compression(name);
+          })
       .def_rw("write_through", &ContextOptions::write_through);
   nb::class_<ItemRetentionUpdate>(module, "ItemRetention")
       .def(nb::init<>())

@@ -5,7 +5,7 @@
 
 namespace quire::python {
 
-// After the classes LLM and Blocks.
+// Binds the contexts. Call it after the classes LLM and Blocks.
 void bind_contexts(nanobind::module_& module);
 
 }  // namespace quire::python

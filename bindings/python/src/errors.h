@@ -15,7 +15,7 @@ void bind_errors();
 // Raises the exception that stands for error.code. Needs the GIL.
 [[noreturn]] void raise(const Error& error);
 
-// The value, or the exception. Needs the GIL.
+// Returns the value, or throws the exception. Needs the GIL.
 template <class T>
 T unwrap(Result<T> result) {
   if (!result.ok()) {

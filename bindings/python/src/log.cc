@@ -22,8 +22,8 @@ namespace nb = nanobind;
 namespace quire::python {
 namespace {
 
-constexpr std::size_t kMostRecords = 1000;  // that wait; beyond them the oldest go
-constexpr int kLevels[] = {20, 30, 40};     // of Python's logging
+constexpr std::size_t kMostRecords = 1000;  // most records that wait; beyond them the oldest go
+constexpr int kLevels[] = {20, 30, 40};     // levels of Python's logging
 
 }  // namespace
 

@@ -24,7 +24,7 @@ class LogRecords {
   [[nodiscard]] std::function<void(LogLevel, std::string_view)> sink() const;
   // Waits without the GIL for records, and takes all. Empty: no more will come.
   [[nodiscard]] std::vector<std::pair<int, std::string>> take() const;
-  // No more will come, whoever still holds the sink.
+  // Ends the log. No more will come, whoever still holds the sink.
   void end() const;
 
  private:

@@ -190,6 +190,11 @@ void bind_llm(nb::module_& module) {
                                   options);
              })));
            })
+      .def("kv_accuracy",
+           [](LLM& llm, const Prompt& prompt, const std::string& kv_dtype) {
+             return to_dict(unwrap(
+                 without_gil([&] { return llm.kv_accuracy(prompt, kv_dtype, &interrupted); })));
+           })
       .def("explain",
            [](const LLM& llm, const Prompt& prompt, const RequestOptions& options) {
              return to_list(unwrap(without_gil([&] { return llm.explain(prompt, options); })));

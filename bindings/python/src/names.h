@@ -6,9 +6,11 @@
 #include <initializer_list>
 #include <string>
 
+#include "quire/types.h"
+
 namespace quire::python {
 
-// The enumerator called `name`; ValueError listing all names otherwise.
+// Returns the enumerator called `name`, or throws ValueError listing all names.
 template <class Enum>
 Enum by_name(const std::string& name, const char* what, const char* (*name_of)(Enum),
              std::initializer_list<Enum> all) {
@@ -21,6 +23,17 @@ Enum by_name(const std::string& name, const char* what, const char* (*name_of)(E
   }
   throw nanobind::value_error(
       (std::string(what) + " must be one of " + names + ", not '" + name + "'").c_str());
+}
+
+// "" for none. The package checks what programs give.
+inline std::string compression_name(Compression compression) {
+  constexpr const char* kNames[] = {"", "zstd", "lz4"};
+  return kNames[compression.codec()];
+}
+inline Compression to_compression(const std::string& name) {
+  return name == "zstd"  ? Compression::kZstd
+         : name == "lz4" ? Compression::kLz4
+                         : Compression::kNone;
 }
 
 }  // namespace quire::python

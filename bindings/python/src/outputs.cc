@@ -122,6 +122,36 @@ nb::object to_array(std::vector<float> values, std::initializer_list<std::size_t
   return nb::cast(nb::ndarray<nb::numpy, float>(kept.release()->data(), shape, owner));
 }
 
+namespace {
+
+nb::dict to_dict(const LayerErrors& errors) {
+  nb::dict dict;
+  dict["mean"] = errors.mean;
+  dict["max"] = errors.max;
+  dict["layers"] = errors.layers;
+  return dict;
+}
+
+}  // namespace
+
+nb::dict to_dict(const KVAccuracy& accuracy) {
+  nb::dict dict;
+  dict["kv_dtype"] = accuracy.kv_dtype;
+  dict["reference"] = accuracy.reference;
+  dict["num_tokens"] = accuracy.num_tokens;
+  dict["bits_per_value"] = accuracy.bits_per_value;
+  dict["ratio_vs_bf16"] = accuracy.ratio_vs_bf16;
+  dict["key_error"] = to_dict(accuracy.key_error);
+  dict["value_error"] = to_dict(accuracy.value_error);
+  dict["attention_kl"] = accuracy.attention_kl;
+  dict["logit_kl_mean"] = accuracy.logit_kl_mean;
+  dict["logit_kl_p99"] = accuracy.logit_kl_p99;
+  dict["same_best"] = accuracy.same_best;
+  dict["perplexity"] = accuracy.perplexity;
+  dict["perplexity_delta"] = accuracy.perplexity_delta;
+  return dict;
+}
+
 nb::dict to_dict(ForwardOutput output) {
   const auto rows = static_cast<std::size_t>(output.rows);
   const auto vocab = static_cast<std::size_t>(output.vocab_size);

@@ -13,7 +13,7 @@
 
 namespace quire::python {
 
-// None for what is not there.
+// Returns None for what is not there.
 [[nodiscard]] nanobind::object or_none(const std::string& text);
 [[nodiscard]] nanobind::dict to_dict(const GenerationOutput& output);
 [[nodiscard]] nanobind::dict to_dict(const ContextManager::Answer& answer);
@@ -31,10 +31,11 @@ template <class Things, class Describe>
 [[nodiscard]] nanobind::list to_list(const std::vector<ReusePart>& parts);
 // Returns the parts as explain_across_salts() gives them.
 [[nodiscard]] nanobind::list to_list(const std::vector<CachedPart>& parts);
-// A NumPy array of this shape that owns the memory; nothing is copied.
+// Returns a NumPy array of this shape that owns the memory. Nothing is copied.
 [[nodiscard]] nanobind::object to_array(std::vector<float> values,
                                         std::initializer_list<std::size_t> shape);
-// The logits as an array [rows, vocab_size].
+// Returns the output with logits as an array [rows, vocab_size].
 [[nodiscard]] nanobind::dict to_dict(ForwardOutput output);
+[[nodiscard]] nanobind::dict to_dict(const KVAccuracy& accuracy);
 
 }  // namespace quire::python

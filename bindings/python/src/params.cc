@@ -102,11 +102,11 @@ nb::object get_field(const SamplingParams& params, const SamplingField& field) {
 void set_field(SamplingParams& params, const SamplingField& field, nb::handle value) {
   std::visit([&](auto member) { from_python(value, params.*member); }, field.member);
   if (std::string_view(field.name) == "top_k" && params.top_k == -1) {
-    params.top_k = 0;  // as vLLM writes "all"
+    params.top_k = 0;  // vLLM writes "all" so
   }
 }
 
-// The fields that are not as by default.
+// Returns the fields that are not as by default.
 nb::dict said(const SamplingParams& params) {
   nb::dict fields;
   for (const SamplingField& field : sampling_fields()) {
@@ -139,7 +139,7 @@ nb::object signature() {
   return inspect.attr("Signature")(parameters);
 }
 
-// Arguments by name, those by position in the order of the signature.
+// Returns arguments by name: those by position get names in the order of the signature.
 nb::dict by_name(const nb::args& values, const nb::kwargs& named) {
   nb::dict fields;
   std::size_t next = 0;
@@ -171,7 +171,7 @@ nb::list field_names() {
   return names;
 }
 
-// With the nearest right word.
+// Refuses an unknown name with the nearest right word.
 [[noreturn]] void refuse_unknown(const std::string& name) {
   const nb::object message =
       nb::module_::import_("quire.habits").attr("unknown_sampling")(name, field_names());
@@ -185,7 +185,7 @@ nb::list field_names() {
   throw nb::attribute_error(nb::cast<std::string>(message).c_str());
 }
 
-// Return what a field takes, for an error.
+// Returns what a field takes, for an error.
 const char* kind_of(const bool& /*field*/) { return "True or False"; }
 const char* kind_of(const double& /*field*/) { return "a number"; }
 const char* kind_of(const std::int32_t& /*field*/) { return "an int"; }
@@ -272,7 +272,7 @@ void bind_immutable(nb::class_<SamplingParams>& cls) {
     set_fields(changed, fields);
     return changed;
   };
-  cls.def("replace", replace, "A copy with other values of the fields that are named.");
+  cls.def("replace", replace, "Returns a copy with other values of the fields that are named.");
   cls.def("__replace__", replace);
   cls.def(
       "to_dict",
@@ -283,7 +283,7 @@ void bind_immutable(nb::class_<SamplingParams>& cls) {
         }
         return fields;
       },
-      "All fields as a plain dict; SamplingParams(**it) is equal.");
+      "Returns all fields as a plain dict; SamplingParams(**it) is equal.");
 }
 
 }  // namespace

@@ -15,10 +15,10 @@ namespace quire::python {
 // field of another type.
 void set_fields(SamplingParams& params, const nanobind::dict& fields);
 
-// None, a dict or a SamplingParams.
+// Reads None, a dict or a SamplingParams.
 [[nodiscard]] SamplingParams to_params(const nanobind::handle& object);
 
-// One for each object of the list.
+// Reads one for each object of the list.
 [[nodiscard]] std::vector<SamplingParams> to_params_list(const nanobind::list& objects);
 
 void bind_params(nanobind::module_& module);

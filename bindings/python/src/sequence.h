@@ -8,7 +8,8 @@
 
 namespace quire::python {
 
-// `llm` gets the calls that take or give these classes. After the class Stream.
+// Binds the sequences. `llm` gets the calls that take or give these classes. Call it after the
+// class Stream.
 void bind_sequences(nanobind::module_& module, nanobind::class_<LLM>& llm);
 
 }  // namespace quire::python

@@ -9,6 +9,7 @@
 
 #include "casters.h"  // IWYU pragma: keep (conversions)
 #include "errors.h"
+#include "names.h"
 #include "outputs.h"
 #include "paths.h"
 #include "quire/checkpoints.h"
@@ -215,7 +216,12 @@ void bind_checkpoints(nb::module_& module) {
       .def_rw("every", &CheckpointOptions::every_tokens)
       .def_rw("every_seconds", &CheckpointOptions::every_seconds)
       .def_rw("max_bytes", &CheckpointOptions::max_bytes)
-      .def_rw("compress", &CheckpointOptions::compress);
+      .def_prop_rw(
+          "compress",
+          [](const CheckpointOptions& options) { return compression_name(options.compress); },
+          [](CheckpointOptions& options, const std::string& name) {
+            options.compress = to_compression(name);
+          });
   nb::class_<CheckpointManager> manager(module, "CheckpointManager");
   manager
       .def_static(

@@ -6,7 +6,7 @@
 
 namespace quire::python {
 
-// After the classes LLM and Sequence.
+// Binds the stores. Call it after the classes LLM and Sequence.
 void bind_stores(nanobind::module_& module);
 
 }  // namespace quire::python

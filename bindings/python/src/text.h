@@ -7,8 +7,8 @@
 
 namespace quire::python {
 
-// Whatever bytes it has: names and paths have those that somebody gave them. Bytes that are not
-// UTF-8 become U+FFFD.
+// Returns text of whatever bytes: names and paths have those that somebody gave them. Bytes that
+// are not UTF-8 become U+FFFD.
 [[nodiscard]] inline nanobind::object to_text(const std::string& bytes) {
   return nanobind::steal(
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));

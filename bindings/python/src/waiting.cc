@@ -34,8 +34,8 @@ void come_in() {
   }
 }
 
-// Called by the thread that ends the interpreter, once every engine is closed. Waits for threads
-// that are on their way back to Python; from then on none comes back.
+// Waits for threads that are on their way back to Python; from then on none comes back. The thread
+// that ends the interpreter calls this, once every engine is closed.
 void end_waiting() {
   ending_thread = std::this_thread::get_id();
   ended = true;

@@ -39,8 +39,8 @@ class WithGil {
   PyGILState_STATE state_;
 };
 
-// True when a signal handler of this thread, or a function that it has called, has raised; the
-// exception stays set.
+// Returns true when a signal handler of this thread, or a function that it has called, has raised.
+// The exception stays set.
 [[nodiscard]] bool interrupted();
 
 template <class Work>

@@ -24,7 +24,8 @@ namespace quire::python {
 struct Wakeups::Ready {
   int fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   std::mutex mutex;
-  std::vector<std::uint64_t> keys;  // has room for every notifier: ringing asks for no memory
+  std::vector<std::uint64_t>
+      keys;  // ready keys, with room for every notifier: ringing asks for no memory
   std::size_t notifiers = 0;
 
   Ready() = default;

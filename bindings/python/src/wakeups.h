@@ -14,14 +14,15 @@ namespace quire::python {
 
 class Wakeups {
  public:
-  // OSError when the system has no descriptor left.
+  // Opens a descriptor. Throws OSError when the system has none left.
   Wakeups();
 
-  // Readable while a key is ready. Closed with the last of these and of its notifiers.
+  // Returns a descriptor that is readable while a key is ready. It closes with the last of these
+  // and of its notifiers.
   [[nodiscard]] int fd() const;
   // Returns the function that a stream calls when it has something; any thread may call it.
   [[nodiscard]] std::function<void()> notifier(std::uint64_t key) const;
-  // The keys that are ready, each once; they are ready no more.
+  // Returns the keys that are ready, each once. They are ready no more.
   [[nodiscard]] std::vector<std::uint64_t> take();
 
  private:

@@ -38,7 +38,7 @@ if DEVICE != "cpu":
 
 
 def pytest_collection_modifyitems(config, items):
-    """Elsewhere than on the CPU: not those that are marked `cpu_only`."""
+    """Skips tests that are marked `cpu_only` on other devices than the CPU."""
     left_out = [item for item in items if DEVICE != "cpu" and item.get_closest_marker("cpu_only")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -55,7 +55,7 @@ def computed(llm):
 
 @contextlib.contextmanager
 def holds_nothing_more(model):
-    """A model that must hold nothing more afterwards."""
+    """Yields a model that must hold nothing more afterwards."""
     held = model.stats()["blocks_in_use"]  # by what a failed test has left
     yield model
     gc.collect()
@@ -85,7 +85,7 @@ def together(count, work):
 
 
 def ticks_during(work):
-    """How often another thread has run while `work` did: at most every 2 ms."""
+    """Counts how often another thread has run while `work` did: at most every 2 ms."""
     ticks, done = [], threading.Event()
 
     def tick():

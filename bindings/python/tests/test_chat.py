@@ -26,7 +26,7 @@ FIRST_ONLY = "{% if documents %}{{ documents[0]['text'] }}{% endif %}" + CHATML
 
 
 def folder_with(template, folder):
-    """The demo model with another chat template."""
+    """Makes the demo model with another chat template."""
     folder.mkdir()
     for file in MODEL.iterdir():
         if file.name != "tokenizer_config.json":

@@ -32,7 +32,7 @@ def llm(shared):
 
 @pytest.fixture
 def ids(llm):
-    """A system chunk, two contexts and a query."""
+    """Registers a system chunk, two contexts and a query."""
     return llm.register_chunks([(KEEPER, "system_prompt"), (ADA, "context"), (LARS, "context"), (TRADE, "query")])
 
 

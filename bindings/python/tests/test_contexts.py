@@ -35,7 +35,7 @@ def llm(shared):
 
 
 def context_of(llm, cards=CARDS, **options):
-    """A system item and these cards; and their ids."""
+    """Makes a context of a system item and these cards, and returns their ids too."""
     ctx = ContextManager(llm, **options)
     return ctx, [ctx.add(KEEPER, kind="system"), *map(ctx.add, cards)]
 
@@ -46,7 +46,7 @@ def next_logits(llm, ctx):
 
 
 def asked(ctx, text="What does Lars carry?", params=LOGGED):
-    """Ids and log probabilities of an answer that leaves nothing in the context."""
+    """Returns ids and log probabilities of an answer that leaves nothing in the context."""
     output = ctx.infer(text, params)
     for item in (output.user_id, output.output_id):
         if item is not None:

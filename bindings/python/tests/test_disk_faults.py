@@ -60,7 +60,8 @@ class Saved:
         return self.llm.generate_from_chunks(**self.chunks, sampling_params=GREEDY).token_ids
 
     def write_all(self, mark):
-        """Every call that writes: done, or OSError and the state before. How many were done."""
+        """Makes every call that writes. Each is done, or gives OSError and the state before. Returns how many were
+        done."""
         self.sequence.append(MORE)
         states = len(self.manager.list())
         done = 0

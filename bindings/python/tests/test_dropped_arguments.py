@@ -68,7 +68,7 @@ CALLED |= dict.fromkeys(COUNTS, "number of tokens|no sequence has")
 
 
 def functions(cls):
-    """The public calls of a class, by qualified name."""
+    """Returns the public calls of a class, by qualified name."""
     for name, member in inspect.getmembers(cls, callable):
         if name == "__init__" or not name.startswith("_"):
             owner = next(c for c in cls.__mro__ if name in vars(c))
@@ -81,13 +81,13 @@ CALLS |= {"Tokenizer.__call__": quire.Tokenizer.__call__, "inspect": quire.inspe
 
 
 def fields(annotation):
-    """The keywords that `Unpack[...]` stands for."""
+    """Returns the keywords that `Unpack[...]` stands for."""
     keywords = {each.__name__: each for each in (Sampling, Composing, Asking, Registering)}[annotation[len("Unpack[") : -1]]
     return {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
 
 
 def parameters(name):
-    """Names and annotations of what a call takes."""
+    """Returns names and annotations of what a call takes."""
     given = {}
     for parameter in inspect.signature(CALLS[name]).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD and parameter.annotation.startswith("Unpack["):
@@ -102,7 +102,7 @@ def parameters(name):
 
 
 def alternatives(annotation):
-    """The types of a union, each as (name, what is in its brackets)."""
+    """Returns the types of a union, each as (name, what is in its brackets)."""
     depth, parts = 0, [""]
     for letter in annotation:
         depth += {"[": 1, "]": -1}.get(letter, 0)
@@ -129,7 +129,7 @@ SAMPLED = 4  # values of each field of SamplingParams that a call takes by keywo
 
 
 def values(rng):
-    """One value of each kind."""
+    """Returns one value of each kind."""
     word = "".join(rng.choices("bcdfghjklmnpqrstvwxz", k=8))
     return {
         "none": None, "bool": rng.random() < 0.5, "int": rng.randint(2, 30), "float": rng.randint(1, 30) + rng.uniform(0.1, 0.9),
@@ -150,7 +150,7 @@ def wrong_elements(inside, rng):
 
 
 def wrong_values(annotation, rng):
-    """Values that the annotation excludes, or that no argument can have."""
+    """Returns values that the annotation excludes, or that no argument can have."""
     named = list(alternatives(annotation))
     kinds = set().union(*(KINDS[name] for name, _ in named))
     yield from (value for kind, value in values(rng).items() if kind not in kinds)
@@ -208,7 +208,7 @@ class Site:
         }  # fmt: skip
 
     def arguments(self, name):
-        """Those that the call needs, and those without which another one could not be wrong alone."""
+        """Returns the arguments that the call needs, and those without which another one could not be wrong alone."""
         right = {**self.right, **self.right_of.get(name, {})}
         needed = inspect.signature(CALLS[name]).parameters.values()
         given = {each.name: right[each.name] for each in needed if each.name in right and each.name not in NO_ARGUMENT}
@@ -240,26 +240,26 @@ def site(tmp_path_factory):
 
 
 async def first(stream):
-    """The first delta of a stream, which is closed afterwards."""
+    """Returns the first delta of a stream, which is closed afterwards."""
     async with contextlib.aclosing(stream):
         return await anext(stream)
 
 
 def beside(name, parameter):
-    """Arguments that must stand beside a wrong one, so that it is what is wrong."""
+    """Returns arguments that must stand beside a wrong one, so that it is what is wrong."""
     if parameter in ("recompute", "selector", "selector_seed", "base") and name.startswith("ChunkedLLM"):
         return {"mode": "blend"}
     return {"existing_token_count": 4} if parameter in ("blocks", "existing_blocks") else {}
 
 
 def instead(parameter):
-    """Arguments that must go where another one is given."""
+    """Returns arguments that must go where another one is given."""
     chunks = {"system_chunk_id", "context_chunk_ids", "query_chunk_id"}
     return {"model_path": {"model"}, "composition": chunks}.get(parameter, set())
 
 
 def cases(name, rng):
-    """Parameters of a call, each with values that it must refuse."""
+    """Returns parameters of a call, each with values that it must refuse."""
     for parameter, annotation in parameters(name).items():
         values = list(wrong_values(annotation, rng))
         yield from ((parameter, value) for value in (rng.sample(values, SAMPLED) if parameter in FIELDS else values))

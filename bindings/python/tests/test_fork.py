@@ -15,7 +15,7 @@ PARAMS = {"temperature": 0, "max_tokens": 4}
 
 
 def in_child(work):
-    """Exit code of a forked child that does `work`, negative for the signal that ended it."""
+    """Returns the exit code of a forked child that does `work`, negative for the signal that ended it."""
     child = os.fork()
     if child == 0:
         code = 1

@@ -131,7 +131,7 @@ def test_a_registry_over_an_open_llm_leaves_it_open():
 
 
 def hub_cache(folder, name="owner/tiny-model", revision="main", commit="0123abc"):
-    """A Hugging Face cache that has the demo model under a name."""
+    """Makes a Hugging Face cache that has the demo model under a name."""
     repository = folder / f"models--{name.replace('/', '--')}"
     snapshot = repository / "snapshots" / commit
     snapshot.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ def ids(llm):
 
 
 def wrong_kinds(field):
-    """Values of each kind that the annotation of a field of SamplingParams does not name."""
+    """Returns values of each kind that the annotation of a field of SamplingParams does not name."""
     right = set().union(*(KINDS[name] for name, _ in alternatives(Sampling.__annotations__[field].__forward_arg__)))
     given = values(random.Random(field))
     return [value for kind, value in given.items() if kind not in right]
@@ -135,7 +135,7 @@ def test_sampling_params_as_a_dict_make_equal_ones():
 
 
 def plain(value):
-    """`value` as JSON has it: lists for tuples and arrays, and keys that are texts."""
+    """Returns `value` as JSON has it: lists for tuples and arrays, and keys that are texts."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -225,7 +225,7 @@ def test_a_stream_of_an_event_loop_names_the_right_loop(llm, use):
 
 
 def refused_by_open(path):
-    """The class of Python's own error."""
+    """Returns the class of Python's own error."""
     with pytest.raises(OSError) as refused:
         open(path).close()
     return type(refused.value), refused.value.errno

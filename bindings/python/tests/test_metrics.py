@@ -12,7 +12,7 @@ NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 
 
 def families(text):
-    """Each family of Prometheus' text format 0.0.4 as (type, {sample: value}); strict, and by lines."""
+    """Returns each family of Prometheus' text format 0.0.4 as (type, {sample: value}); strict, and by lines."""
     found, name = {}, None
     assert text.endswith("\n")
     for line in text.splitlines():

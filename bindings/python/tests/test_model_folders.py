@@ -14,7 +14,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the demo model whose small files may be changed; the weights are linked."""
+    """Copies the demo model into a folder whose small files may be changed; the weights are linked."""
     for file in MODEL.iterdir():
         if file.suffix == ".safetensors":
             (tmp_path / file.name).symlink_to(file)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cpu_only  # of the wheel: a GPU machine may have the ex
 
 
 def public_members(cls):
-    """Functions and properties of a class, without their wrapping."""
+    """Returns functions and properties of a class, without their wrapping."""
     for name, member in vars(cls).items():
         plain = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if not name.startswith("_") and callable(plain):

@@ -16,7 +16,7 @@ KINDS = ("encode", "ask", "decode", "generate", "batch", "stream", "forward", "e
 
 @pytest.fixture(scope="module")
 def refusing_library(tmp_path_factory):
-    """A library that refuses allocations, for LD_PRELOAD."""
+    """Builds a library that refuses allocations, for LD_PRELOAD."""
     library = tmp_path_factory.mktemp("refuse") / "librefuse.so"
     subprocess.run([os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-shared", "-fPIC", SUPPORT / "refuse_memory.cc", "-o", library],
                    check=True)

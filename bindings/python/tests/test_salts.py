@@ -81,7 +81,7 @@ def chunked():
 
 
 def make(llm, salt, system=PROMPT[:24]):
-    """System, context and query of a tenant."""
+    """Registers system, context and query of a tenant."""
     return (
         llm.register_chunk(system, "system_prompt", salt=salt),
         llm.register_chunk(PROMPT[24:56], "context", {"whose": salt}, salt=salt),

@@ -112,7 +112,7 @@ def test_another_process_goes_on_with_the_same_bits(tmp_path, model):
 
 
 @pytest.mark.cpu_only
-@pytest.mark.parametrize("options", [{"kv_dtype": "float32"}, {"dtype": "float32"}, {"quantize": "q8g32"}, {"block_tokens": 64}])
+@pytest.mark.parametrize("options", [{"kv_dtype": "float32"}, {"kv_dtype": "int8"}, {"dtype": "float32"}, {"quantize": "q8g32"}, {"block_tokens": 64}])
 def test_another_model_or_format_is_refused(llm, tmp_path, options):
     with llm.sequence(some_ids(40)) as seq:
         seq.save(tmp_path / "talk")
@@ -123,7 +123,7 @@ def test_another_model_or_format_is_refused(llm, tmp_path, options):
 
 
 def outcome(llm, path):
-    """The next ids, or None where the file was refused; what is loaded must be whole."""
+    """Returns the next ids, or None where the file was refused. A loaded sequence must be whole."""
     try:
         loaded = llm.load_sequence(path)
     except REFUSED:

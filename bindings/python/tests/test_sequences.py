@@ -28,7 +28,7 @@ def shared():
 
 @pytest.fixture
 def llm(shared):
-    """A model that holds nothing, and must hold nothing afterwards but what the test registered as chunks."""
+    """Yields a model that holds nothing, and must hold nothing afterwards but what the test registered as chunks."""
     shared.clear_chunks()
     assert shared.stats()["blocks_in_use"] == 0
     yield shared

@@ -17,7 +17,7 @@ def prompt(who):
 
 @pytest.fixture
 def small():
-    """41 blocks of 8 tokens: four prompts, and the open block of one."""
+    """Opens a model with 41 blocks of 8 tokens: four prompts, and the open block of one."""
     with quire.LLM(MODEL, threads=2, block_tokens=8, kv_budget=41 * 8 * 4096) as llm:
         yield llm
 

@@ -27,7 +27,8 @@ class Alarm(Exception):
 
 
 def seconds_after_signal(call):
-    """How long `call` goes on after a signal whose handler raises; 0.02 s at most go by until the handler runs."""
+    """Returns how long `call` goes on after a signal whose handler raises. At most 0.02 s go by until the handler
+    runs."""
     sent = 0.1
 
     def handler(*_):

@@ -354,6 +354,7 @@ TEST_F(PublicCheckpoints, AnotherModelOrFormatIsRefused) {
     ASSERT_TRUE(open(llm).save({&named, 1}).ok());
   }
   for (const LLMOptions& options : {LLMOptions{.kv_dtype = "float32", .threads = 2},
+                                    {.kv_dtype = "int8", .threads = 2},
                                     {.quantize = "q8g32", .threads = 2},
                                     here({.block_tokens = 64, .threads = 2})}) {
     LLM other = open_llm(options);

@@ -117,7 +117,8 @@ Result<std::vector<GenerationOutput>> generate_choices(
   std::vector<std::int64_t> tokens;
   std::ranges::transform(prompts, std::back_inserter(tokens),
                          [](const auto& ids) { return std::ssize(ids); });
-  std::vector<std::shared_ptr<engine::Channel>> first;  // of each prompt, once all are submitted
+  std::vector<std::shared_ptr<engine::Channel>>
+      first;  // first channel of each prompt, once all are submitted
   first.reserve(prompts.size());
   const auto submit = [&](std::span<const Choice> choices) {
     std::vector<engine::NewRequest> requests;

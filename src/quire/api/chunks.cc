@@ -267,8 +267,9 @@ Result<std::vector<RegisteredChunk>> ChunkedLLM::register_with_details(
     std::span<const ChunkContent> chunks, const Interrupt& interrupted,
     const ChunkProgress& progress) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  std::vector<ChunkContent> repaired;  // where some are ill-formed: texts that are there are hashed
-                                       // and compared, and a copy would cost more than that
+  std::vector<ChunkContent>
+      repaired;  // contents where some are ill-formed. Texts that are there are hashed and
+                 // compared, and a copy would cost more than that
   if (!std::ranges::all_of(chunks, &is_well_formed, &ChunkContent::content)) {
     repaired.reserve(chunks.size());
     for (const ChunkContent& chunk : chunks) {

@@ -54,7 +54,8 @@ struct ContextManager::Impl {
     }
   }
 
-  // A callback of an answer that called the context would wait for itself.
+  // Tells whether this thread runs a callback of an answer. Such a callback that called the context
+  // would wait for itself.
   [[nodiscard]] bool is_answering_here() const { return answering == std::this_thread::get_id(); }
   [[nodiscard]] Status check_not_answering_here() const {
     return is_answering_here()
@@ -84,7 +85,7 @@ struct ContextManager::Impl {
 
   std::shared_ptr<LLM::Impl> llm;
   mutable std::mutex mutex;
-  std::atomic<std::thread::id> answering;  // of the thread that is in infer()
+  std::atomic<std::thread::id> answering;  // thread that is in infer()
   std::unique_ptr<contexts::Context> context;
 };
 

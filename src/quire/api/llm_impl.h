@@ -24,10 +24,11 @@ struct LLM::Impl {
   const engine::HomeProcess home;
   mutable std::mutex mutex;
   std::shared_ptr<runtime::Runtime> runtime;  // null once closed
-  std::atomic<std::uint64_t> last_mark = 0;   // of all its sequences: a number is one moment of one
+  // Last mark of all its sequences: a number is one moment of one.
+  std::atomic<std::uint64_t> last_mark = 0;
 
-  // kClosed when closed, and in a forked child before it takes a mutex. The runtime stays until the
-  // last call has returned.
+  // Returns the runtime, which stays until the last call has returned. Returns kClosed when the LLM
+  // is closed, and in a forked child before it takes a mutex.
   [[nodiscard]] Result<std::shared_ptr<runtime::Runtime>> open() const;
   [[nodiscard]] Result<std::shared_ptr<engine::Engine>> open_engine() const;
 };
@@ -36,11 +37,11 @@ struct LLM::Impl {
 [[nodiscard]] Result<std::vector<TokenId>> prompt_ids(const engine::Engine& engine,
                                                       const Prompt& prompt,
                                                       const Interrupt& interrupted);
-// kInvalidArgument unless a batch has one params, or one per request, and no, one or as many
-// options. `what`: what a request is called.
+// Returns kInvalidArgument unless a batch has one params, or one per request, and no, one or as
+// many options. `what` is the message's word for a request.
 [[nodiscard]] Status check_counts(std::size_t requests, std::size_t params, std::size_t options,
                                   std::string_view what);
-// Whose request number `index` of such a batch is; "": nobody's.
+// Returns the options of request number `index` of such a batch; empty ones belong to nobody.
 [[nodiscard]] RequestOptions options_of(std::span<const RequestOptions> options, std::size_t index);
 
 }  // namespace quire

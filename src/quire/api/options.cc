@@ -42,7 +42,7 @@ constexpr SizeSuffix kSizeSuffixes[] = {{"", 1},
                                         {"TB", kKilo* kKilo* kKilo* kKilo}};
 constexpr double kMaxBytes = 1e15;  // a petabyte: beyond it, it is a slip
 
-// "gib" and "GIB" are "GiB".
+// Compares a suffix without regard to case: "gib" and "GIB" are "GiB".
 bool is_suffix(std::string_view written, std::string_view name) {
   const auto same = [](unsigned char a, unsigned char b) {
     return std::toupper(a) == std::toupper(b);

@@ -16,8 +16,8 @@ namespace quire {
   return text == nullptr || text::valid_utf8_prefix(*text) == text->size();
 }
 
-// `content` with ill-formed UTF-8 replaced by U+FFFD, as which the tokenizer reads it anyway: what
-// is kept becomes JSON.
+// Returns `content` with ill-formed UTF-8 replaced by U+FFFD, as the tokenizer reads it anyway. The
+// kept text becomes JSON.
 [[nodiscard]] inline Prompt well_formed(const Prompt& content) {
   if (const auto* text = std::get_if<std::string>(&content)) {
     return text::repair_utf8(*text);

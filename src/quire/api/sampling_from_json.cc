@@ -22,8 +22,8 @@ namespace {
 
 using base::JsonView;
 
-// Each read_field(json, out) returns whether `json` has a value of the type of `out`, and gives it
-// to `out`.
+// Returns whether `json` has a value of the type of `out`, and gives it to `out`. Every read_field
+// does so.
 bool read_field(JsonView json, bool& out) {
   out = json.is_bool() && json.as_bool();
   return json.is_bool();
@@ -34,7 +34,7 @@ bool read_field(JsonView json, double& out) {
   return json.is_number();
 }
 
-// An integer may be written as 1.0.
+// Reads an integer, which may be written as 1.0.
 template <std::integral Int>
 bool read_field(JsonView json, Int& out) {
   const std::optional<Int> number = json.exact<Int>();

@@ -22,7 +22,7 @@ namespace quire {
 
 class SavedChunks : public testing::Test {
  protected:
-  // With room for 16 blocks.
+  // Opens an LLM with room for 16 blocks.
   [[nodiscard]] ChunkedLLM open_small() const {
     return ChunkedLLM::open(kModel,
                             here({.kv_budget_bytes = std::int64_t{16} * 32 * 4096, .threads = 2}),
@@ -75,7 +75,7 @@ class SavedChunks : public testing::Test {
     }
   }
 
-  // Those whose names begin so.
+  // Damages the objects whose names begin so.
   void damage_objects(std::string_view beginning = "") const {
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
       if (file.path().extension() == ".qkv" &&

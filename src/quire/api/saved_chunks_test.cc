@@ -375,7 +375,10 @@ TEST_F(SavedChunks, WrittenBehindWhatIsDeletedAtOnceStaysDeleted) {
   EXPECT_EQ(open().list_chunks().value().size(), 1);
 }
 
-TEST_F(SavedChunks, CompressedKvIsSmallerAndTheSameToTheBit) {
+class CompressedChunks : public SavedChunks,
+                         public testing::WithParamInterface<Compression::Codec> {};
+
+TEST_P(CompressedChunks, AreSmallerAndTheSameToTheBit) {
   const auto bytes_in = [](const std::filesystem::path& folder) {
     std::uintmax_t bytes = 0;
     for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
@@ -386,7 +389,8 @@ TEST_F(SavedChunks, CompressedKvIsSmallerAndTheSameToTheBit) {
   const auto [spec, before] = process_before();
   const std::filesystem::path small = folder_ / "small";
   const auto open_small = [&] {
-    return ChunkedLLM::open(kModel, here({.threads = 2}), {.store = small, .compress_store = true})
+    return ChunkedLLM::open(kModel, here({.threads = 2}),
+                            {.store = small, .compress_store = GetParam()})
         .value();
   };
   {
@@ -408,6 +412,9 @@ TEST_F(SavedChunks, CompressedKvIsSmallerAndTheSameToTheBit) {
   EXPECT_EQ(answer(llm, spec), before);
   EXPECT_EQ(stat(llm, "tokens_computed"), 7 + 11);
 }
+
+INSTANTIATE_TEST_SUITE_P(Codecs, CompressedChunks,
+                         testing::Values(Compression::kZstd, Compression::kLz4));
 
 TEST_F(SavedChunks, AFolderThatIsNoStoreIsRefused) {
   std::ofstream(folder_ / "store") << "a file";

@@ -65,7 +65,7 @@ class Turn {
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   ~Turn() { end(std::move(next)); }
-  // The sequence stays as it was, whatever comes.
+  // Ends the turn and leaves the sequence as it was, whatever comes.
   void give_up() { end(nullptr); }
 
   const std::shared_ptr<Sequence::Impl> sequence;
@@ -97,7 +97,7 @@ Result<std::unique_ptr<Stream::Impl>> start(const std::shared_ptr<Turn>& turn,
   return stream;
 }
 
-// The caller holds the sequence's mutex.
+// Finds a mark. The caller holds the sequence's mutex.
 Result<std::map<std::uint64_t, StateRef>::iterator> find_mark(Sequence::Impl& sequence,
                                                               const Mark& mark) {
   const bool own = !mark.llm.owner_before(sequence.llm) && !sequence.llm.owner_before(mark.llm);
@@ -418,7 +418,7 @@ Result<SequenceDiff> Sequence::diff(const Sequence& other) const try {
                     .right = {differ.in2, right->tokens.end()}};
   std::vector<std::int32_t> mine = left->blocks, theirs = right->blocks, both;
   for (std::vector<std::int32_t>* const blocks : {&mine, &theirs}) {
-    std::erase(*blocks, -1);  // what a window has freed
+    std::erase(*blocks, -1);  // ids of blocks that a window has freed
     std::ranges::sort(*blocks);
   }
   std::ranges::set_intersection(mine, theirs, std::back_inserter(both));

@@ -17,20 +17,21 @@ namespace quire {
 
 struct BlockList::Impl {
   std::vector<sequences::BlockRun> runs;
-  std::vector<std::weak_ptr<const void>> sources;  // as long as all live, the handle is fresh
+  std::vector<std::weak_ptr<const void>> sources;  // the handle is fresh as long as all live
 };
 
 struct Sequence::Impl {
   explicit Impl(std::shared_ptr<LLM::Impl> owner, sequences::StateRef first)
       : llm(std::move(owner)), state(std::move(first)) {}
 
-  // The state, for a call that may change it: nobody else gets it until `end`.
+  // Returns the state to a call that may change it. No other call gets it until end().
   [[nodiscard]] Result<sequences::StateRef> begin();
-  // nullptr: unchanged.
+  // Ends such a call and sets the next state. nullptr leaves the state unchanged.
   void end(sequences::StateRef next);
-  // For a call that leaves it.
+  // Returns the state to a call that does not change it.
   [[nodiscard]] Result<sequences::StateRef> look() const;
-  // Also once the LLM is closed. Null when the sequence is, and in a forked child.
+  // Returns the state even once the LLM is closed. Null when the sequence is closed, and in a
+  // forked child.
   [[nodiscard]] sequences::StateRef known() const;
 
   const std::shared_ptr<LLM::Impl> llm;
@@ -42,7 +43,7 @@ struct Sequence::Impl {
 
 [[nodiscard]] BlockList make_block_list(std::vector<sequences::BlockRun> runs,
                                         std::vector<std::weak_ptr<const void>> sources = {});
-// kInvalidComposition for a handle whose source has changed.
+// Returns kInvalidComposition for a handle whose source has changed.
 [[nodiscard]] Status check_fresh(const BlockList& blocks);
 [[nodiscard]] Sequence make_sequence(std::shared_ptr<LLM::Impl> llm, sequences::StateRef state);
 

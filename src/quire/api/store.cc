@@ -30,9 +30,10 @@
 namespace quire {
 namespace {
 
-constexpr std::size_t kMinDigits = 4;  // of a key that is cut short
+constexpr std::size_t kMinDigits = 4;  // fewest digits of a key that is cut short
 
-// Times of a stranger's entry may lie beyond what the clock can say: they end with it.
+// Formats a time. Times of a stranger's entry may lie beyond what the clock can say: they become
+// its last one.
 std::string iso(std::int64_t milliseconds) {
   using Clock = std::chrono::system_clock;
   constexpr auto kLast =
@@ -41,7 +42,7 @@ std::string iso(std::int64_t milliseconds) {
   return milliseconds == 0 ? "" : base::iso_utc(Clock::time_point(time));
 }
 
-// How much smaller KV is in its files, which say so in their headers.
+// Measures how much smaller KV is in its files, which say so in their headers.
 class Ratios {
  public:
   explicit Ratios(const kv_store::Store& store) : store_(store) {}

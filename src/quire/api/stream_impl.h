@@ -15,8 +15,9 @@ namespace quire {
 
 struct Stream::Impl {
   std::shared_ptr<engine::Engine> engine;
-  std::shared_ptr<engine::Channel> channel;        // null until the engine has taken the request
-  std::shared_ptr<engine::Submission> submission;  // of one that is not waited for, else null
+  std::shared_ptr<engine::Channel> channel;  // null until the engine has taken the request
+  std::shared_ptr<engine::Submission>
+      submission;  // submission of a request that is not waited for, else null
   std::optional<Error> refusal;
   std::optional<GenerationOutput> output;
   bool waits = true;  // close() does, until the blocks are free

@@ -39,8 +39,8 @@ inline LLMOptions here(LLMOptions options = {}) {
   return options;
 }
 
-// Return the most exact arithmetic of that device, and its tolerance as a share of the largest
-// logit. Two ways to one result may differ by it.
+// Returns the most exact arithmetic of that device. The next function returns its tolerance as a
+// share of the largest logit. Two ways to one result may differ by it.
 inline std::string exact_dtype() { return on_gpu() ? "bfloat16" : "float32"; }
 inline double rounding() { return on_gpu() ? 0.03 : 1e-5; }
 

@@ -29,7 +29,7 @@ Json object_of(const Output& output);
 template <class Output>
 Json list_of(std::span<const Output> outputs);
 
-// Each json_of returns the JSON of a member's value.
+// Returns the JSON of a member's value, as each json_of does.
 Json json_of(MissingIfEmpty value) { return json_of(value.text); }
 Json json_of(RequestId id) { return id.value; }
 Json json_of(FinishReason reason) { return finish_reason_name(reason); }
@@ -53,7 +53,7 @@ Json json_of(const Usage& usage) { return object_of(usage); }
 Json json_of(const ReuseReport& reuse) { return object_of(reuse); }
 Json json_of(const Timing& timing) { return object_of(timing); }
 
-// Each set_member leaves out a value that is missing.
+// Sets a member. Each set_member leaves out a value that is missing.
 template <class Value>
 void set_member(Json& object, std::string_view name, const Value& value) {
   object.set(name, json_of(value));

@@ -14,8 +14,9 @@ namespace quire::attention {
 struct AttentionShape {
   int heads = 0;  // query heads, a multiple of kv_heads
   int kv_heads = 0;
-  int head_dim = 0;          // as the model says; at most kMaxHeadDim
+  int head_dim = 0;          // the model's head size, at most kMaxHeadDim
   double softmax_scale = 0;  // usually 1 / sqrt(head_dim)
+  double soft_cap = 0;       // scaled scores s become cap * tanh(s / cap); 0: they stay
 };
 
 // Up to kItemRows stacked (row, head) pairs of one entry and one KV head, in strips of kStripRows.
@@ -27,7 +28,7 @@ struct WorkItem {
   std::int32_t first_head = 0;
   std::int32_t heads = 0;
   std::int32_t first_piece = 0;
-  std::int32_t last_piece = 0;    // one past
+  std::int32_t last_piece = 0;    // index behind the last piece
   std::int32_t result_slot = -1;  // first of rows * heads; -1: works on the running state
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };

@@ -13,9 +13,9 @@ namespace quire::attention {
 
 struct DeviceCuts {
   Cut few, many;
-  float many_share = 0;            // of the workers that items of many columns should have
+  float many_share = 0;            // share of the workers that items of many columns should have
   std::int64_t list_capacity = 0;  // token tiles of a list; 0: equal pieces, no lists
-  ListWorkers lists;               // where there are lists
+  ListWorkers lists;               // workers by list, where there are lists
 };
 
 [[nodiscard]] DeviceCuts choose_cuts(const DeviceTiles& tiles, std::int32_t kv_heads,

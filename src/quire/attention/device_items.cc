@@ -22,7 +22,7 @@ namespace {
 struct Listed {
   std::int64_t list = 0;
   std::size_t piece = 0;
-  std::size_t index = 0;  // of the item; of equals the first comes first
+  std::size_t index = 0;  // index of the item; among equals the first comes first
   DevicePlan::WorkItem item;
 };
 
@@ -49,7 +49,7 @@ class ItemCutter {
       cut_evenly(tile);
     }
   }
-  // Items of many columns that are in lists, in the order in which they were cut.
+  // Returns the items of many columns that are in lists, in the order in which they were cut.
   [[nodiscard]] std::vector<Listed>& listed() { return listed_; }
 
  private:
@@ -64,7 +64,7 @@ class ItemCutter {
   const DevicePlanOptions& options_;
   std::vector<ListPiece> pieces_;
   std::size_t next_piece_ = 0;
-  bool second_ = false;  // of a pair, whose first has been cut
+  bool second_ = false;  // true: cuts the second of a pair, whose first has been cut
   std::vector<Listed> listed_;
   DevicePlan& plan_;
 };

@@ -12,7 +12,7 @@
 namespace quire::attention {
 namespace {
 
-constexpr std::int64_t kMostPartials = 128;  // of one entry for one row
+constexpr std::int64_t kMostPartials = 128;  // most partials of one entry for one row
 
 }  // namespace
 

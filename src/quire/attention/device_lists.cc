@@ -12,8 +12,8 @@ namespace {
 struct ListCounts {
   std::int64_t own = 0;         // full lists of one tile
   std::int64_t shared = 0;      // full lists of the others
-  std::int64_t last_items = 0;  // of the list that is not full
-  std::int64_t last_tiles = 0;  // of it, with what its items cost
+  std::int64_t last_items = 0;  // items of the list that is not full
+  std::int64_t last_tiles = 0;  // tiles of that list, with what its items cost
 };
 
 // Calls visit(ListPiece) tile by tile, first to last.

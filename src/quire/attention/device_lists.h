@@ -16,15 +16,16 @@ namespace quire::attention {
 
 // Tiles of kTokenTile tokens that an item of many columns takes beside its own, in lists.
 inline constexpr std::int64_t kItemTiles = kItemTokens / kTokenTile;
-inline constexpr std::int64_t kLeastTiles = 2;  // of an item that begins in the middle of a list
+// Fewest tiles of an item that begins in the middle of a list.
+inline constexpr std::int64_t kLeastTiles = 2;
 
 struct ListPiece {
   std::size_t tile = 0;
-  std::int64_t first = 0, tiles = 0;  // of the tile
-  std::int64_t list = 0;              // those of one tile's own before the others
+  std::int64_t first = 0, tiles = 0;  // first token and number of tokens of the tile
+  std::int64_t list = 0;  // index of the list; lists of one tile come before those of several
 };
 
-// Who computes the lists.
+// The workers that compute the lists.
 struct ListWorkers {
   std::int64_t workers = 0;
   std::int64_t heads_of_last = 1;  // KV heads that one of the last list's takes

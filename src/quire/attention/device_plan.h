@@ -22,16 +22,16 @@ namespace quire::attention {
 inline constexpr int kFewColumns = 16;
 inline constexpr int kFewColumnsOfOneKernel = 32;
 inline constexpr int kManyColumns = 128;
-inline constexpr int kTokenTile = 128;  // that a kernel takes at once at most
+inline constexpr int kTokenTile = 128;  // most tokens that a kernel takes at once
 
 struct DevicePlan {
   // Rows of one entry, stacked, over a range of its tokens. Uploaded as it is.
   struct WorkItem {
-    std::int32_t first_block = 0;  // of the entry's run: index into `blocks`
-    std::int32_t first_token = 0;  // of the run: a multiple of kTokenTile, so that what is taken
-                                   // together does not depend on what the rows see
-    std::int32_t first_seen = 0;   // what is before it is not read
-    std::int32_t last_token = 0;   // one past; every token before it is stored
+    std::int32_t first_block = 0;  // first block of the entry's run: index into `blocks`
+    std::int32_t first_token = 0;  // first token of the run: a multiple of kTokenTile, so that
+                                   // tiles do not depend on what the rows see
+    std::int32_t first_seen = 0;   // tokens before it are not read
+    std::int32_t last_token = 0;   // one behind the last token; every token before it is stored
     std::int32_t first_row = 0;    // index into `rows`
     std::int32_t num_rows = 0;
   };
@@ -40,10 +40,11 @@ struct DevicePlan {
     std::int32_t query = 0;          // index into `query_rows`: which rotated query
     std::int32_t visible_begin = 0;  // tokens of the run that it sees
     std::int32_t visible_end = 0;
-    std::int32_t partial = 0;  // where nothing is merged: ~row of the batch, to be written whole
-    std::int32_t row = 0;      // of the batch
+    // Index of its partial; where nothing is merged ~row of the batch, to be written whole.
+    std::int32_t partial = 0;
+    std::int32_t row = 0;  // row of the batch
   };
-  // Where the partials of one row of the batch lie: [first, first + count).
+  // The partials of one row of the batch: [first, first + count).
   struct PartialResults {
     std::int32_t first = 0;  // -1: one item computes the whole row and writes it
     std::int32_t count = 0;  // 0: the row sees nothing
@@ -67,7 +68,7 @@ struct DevicePlan {
     std::int32_t count = 0;
     Kind kind = Kind::kNone;      // kPair: of many columns, cta_group.pairs
     std::int32_t workers = 0;     // CTAs of the family
-    WorkItem item;                // of the first round
+    WorkItem item;                // item of the first round
     std::int32_t unused[4] = {};  // a CTA's two are a line of the cache
   };
   std::vector<WorkItem> few, many;
@@ -76,7 +77,7 @@ struct DevicePlan {
   std::vector<std::int32_t> blocks;           // block ids, run after run
   std::vector<std::int32_t> query_rows;       // [entry rows] row of the batch
   std::vector<std::int32_t> query_positions;  // [entry rows]
-  std::int32_t num_partials = 0;              // that take room
+  std::int32_t num_partials = 0;              // partials that take room
   std::int32_t num_merged = 0;                // rows of the batch that are not written by an item
   std::int32_t widest_few = 0;                // columns of an item of few
   bool like_many = false;                     // items of few give the bits of items of many
@@ -92,7 +93,7 @@ struct DevicePlanOptions {
   std::int32_t block_tokens = 32;
   std::int32_t window_tokens = 0;  // 0: none
   int few_workers = 1584;          // items of few columns that run side by side
-  int many_workers = 132;          // of many
+  int many_workers = 132;          // items of many columns that run side by side
   bool one_kernel = false;  // one kernel computes both families; a worker for one of many columns
                             // is instead two for few
   std::int32_t range_tokens = 0;  // 0: by load; else a multiple of kPieceTokens

@@ -10,7 +10,7 @@
 
 namespace quire::attention {
 
-// How items are numbered in queues.
+// The numbers by which items are queued.
 struct QueueShape {
   std::int32_t kv_heads = 0;
   std::int32_t width = 1;    // 2: items of many columns are pairs

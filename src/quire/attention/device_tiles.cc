@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::int64_t kFewTokenTile = 32;  // shortest range of an item of few columns
 
-// Where the families differ in the last bits and ranges are fixed, one of them does everything.
+// Tells whether the kernel of few columns computes an entry. Where the two families differ in the
+// last bits and ranges are fixed, one of them computes everything.
 bool is_few(const Entry& entry, std::int64_t rows, std::int32_t group,
             const DevicePlanOptions& options) {
   if (options.one_kernel) {
@@ -66,7 +67,7 @@ std::int32_t find_width(const DeviceTiles& tiles, const DevicePlanOptions& optio
 // Returns the token tiles of each tile of many columns, or pair of them.
 std::vector<std::int64_t> many_token_tiles(const DeviceTiles& tiles) {
   std::vector<std::int64_t> counts;
-  bool second = false;  // of a pair
+  bool second = false;  // true: the second of a pair
   for (const DeviceTile& tile : tiles.tiles) {
     if (tile.few) {
       continue;

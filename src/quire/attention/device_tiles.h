@@ -17,17 +17,18 @@ namespace quire::attention {
 // Rows [first, first + count) of an entry, and the tokens that they see together.
 struct DeviceTile {
   const Entry* entry = nullptr;
-  std::int32_t first_block = 0, first_query = 0;  // of the entry
+  std::int32_t first_block = 0, first_query = 0;  // first block and query of the entry
   std::int32_t first = 0, count = 0;
-  bool few = false;  // of few columns
+  bool few = false;  // true: a tile of few columns
   TokenRange seen;   // not empty
 };
 
 struct DeviceTiles {
-  std::vector<DeviceTile> tiles;               // entry after entry
-  Lengths few, many;                           // of the two families, for all KV heads
-  std::int32_t width = 1;                      // 2: tiles of many columns are pairs
-  std::vector<std::int64_t> many_token_tiles;  // of each tile of many columns, or pair of them
+  std::vector<DeviceTile> tiles;  // entry after entry
+  Lengths few, many;              // lengths of the two families, for all KV heads
+  std::int32_t width = 1;         // 2: tiles of many columns are pairs
+  std::vector<std::int64_t>
+      many_token_tiles;  // token tiles of each tile of many columns, or pair of them
 };
 
 // Returns true if one kernel computes both families to the same bits.

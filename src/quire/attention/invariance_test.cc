@@ -51,7 +51,7 @@ class SameBits : public ::testing::TestWithParam<Param> {
     }
   }
   [[nodiscard]] static Isa isa() { return std::get<0>(GetParam()); }
-  [[nodiscard]] static DType dtype() { return std::get<1>(GetParam()); }
+  [[nodiscard]] static KVKind kind() { return std::get<1>(GetParam()); }
 
   // Rows [first, first + count) of `whole`.
   static Output rows_of(const AttentionShape& shape, const Output& whole, int first, int count) {
@@ -81,12 +81,14 @@ Use chunk_of(const StoredRun& run, int first, int count) {
 }
 
 TEST_P(SameBits, DecodeEqualsEveryPrefillSplit) {
+  AttentionShape capped = shape_of(12, 1, 64);
+  capped.soft_cap = kind().codes() ? 0 : 2;
   const AttentionShape shapes[] = {shape_of(8, 1, 64), shape_of(4, 4, 32), shape_of(6, 2, 80),
-                                   shape_of(40, 1, 32)};
+                                   shape_of(40, 1, 32), capped};
   for (const AttentionShape& shape : shapes) {
     for (const int window : {0, 90}) {
       const int tokens = 420;
-      Pool pool(shape, dtype(), 32, 20);
+      Pool pool(shape, kind(), 32, 20);
       const StoredRun kv = pool.fill(tokens, 3);
       const std::vector<float> q = random_queries(shape, tokens, 4);
       const auto problem = [&](int first, int count) {
@@ -115,7 +117,7 @@ TEST_P(SameBits, EveryBlockSizeGivesTheSameBits) {
     for (const int window : {0, 77}) {
       std::vector<Output> outputs;
       for (const int block_tokens : {32, 1, 2, 3, 5, 16, 31, 33, 64, 96, 100, 256}) {
-        Pool pool(shape, dtype(), block_tokens, 700 / block_tokens + 2);
+        Pool pool(shape, kind(), block_tokens, 700 / block_tokens + 2);
         const StoredRun kv = pool.fill(613, 5);
         const Problem problem{.uses = {causal(kv, 0, 30)},
                               .q = random_queries(shape, 30, 6),
@@ -130,7 +132,7 @@ TEST_P(SameBits, EveryBlockSizeGivesTheSameBits) {
 
 TEST_P(SameBits, RaggedBatchEqualsEachRequestAlone) {
   for (const AttentionShape& shape : {shape_of(8, 2, 64), shape_of(14, 2, 32)}) {
-    Pool pool(shape, dtype(), 32, 80);
+    Pool pool(shape, kind(), 32, 80);
     const int lengths[] = {1, 700, 33, 256, 90, 513};
     const int new_rows[] = {1, 40, 1, 3, 90, 1};
     std::vector<StoredRun> runs;
@@ -163,7 +165,7 @@ TEST_P(SameBits, RaggedBatchEqualsEachRequestAlone) {
 // chunk and a tail of its own.
 TEST_P(SameBits, SharedChunkEqualsSeparateRequests) {
   const AttentionShape shape = shape_of(8, 2, 64);
-  Pool pool(shape, dtype(), 32, 80);
+  Pool pool(shape, kind(), 32, 80);
   const StoredRun shared = pool.fill(541, 8), other = pool.fill(300, 9);
   const StoredRun tails[] = {pool.fill(61, 10), pool.fill(3, 11), pool.fill(257, 12)};
   const int starts[] = {0, 300, 99991};
@@ -186,7 +188,8 @@ TEST_P(SameBits, SharedChunkEqualsSeparateRequests) {
   }
   for (const int threads : {1, 2, 3, 8}) {
     const Output together = attend({isa(), threads}, pool, batch);
-    EXPECT_LE(worst_error(pool, batch, together, lse_tolerance(dtype())), tolerance(dtype()));
+    EXPECT_LE(worst_error(pool, batch, together, lse_tolerance(kind(), isa())),
+              tolerance(kind(), isa()));
     for (int r = 0; r < 3; ++r) {
       const Problem alone{.uses = uses(r, 0), .q = queries_of(shape, q, r, 1), .half = 32};
       EXPECT_EQ(attend({isa(), 1}, pool, alone), rows_of(shape, together, r, 1)) << r;
@@ -201,7 +204,7 @@ TEST_P(SameBits, RandomCompositionsDoNotDependOnBatchOrThreads) {
   for (int trial = 0; trial < 12; ++trial) {
     const AttentionShape shape = shape_of(4 * (1 + below(3)), 2, 32);
     const int block_tokens = below(2) == 0 ? 32 : 1 + below(70);
-    Pool pool(shape, dtype(), block_tokens, 3000 / block_tokens + 12);
+    Pool pool(shape, kind(), block_tokens, 3000 / block_tokens + 12);
     std::vector<StoredRun> runs;
     for (int i = 0; i < 4; ++i) {
       runs.push_back(pool.fill(below(620), static_cast<std::uint32_t>(100 * trial + i)));
@@ -222,7 +225,8 @@ TEST_P(SameBits, RandomCompositionsDoNotDependOnBatchOrThreads) {
       batch.uses.push_back(use);
     }
     const Output one_thread = attend({isa(), 1}, pool, batch);
-    EXPECT_LE(worst_error(pool, batch, one_thread, lse_tolerance(dtype())), tolerance(dtype()));
+    EXPECT_LE(worst_error(pool, batch, one_thread, lse_tolerance(kind(), isa())),
+              tolerance(kind(), isa()));
     EXPECT_EQ(attend({isa(), 3}, pool, batch), one_thread);
     EXPECT_EQ(attend({isa(), 40}, pool, batch), one_thread);
     const int row = below(rows);
@@ -240,7 +244,7 @@ TEST_P(SameBits, RandomCompositionsDoNotDependOnBatchOrThreads) {
 
 TEST_P(SameBits, SecondCallWithTheSameScratchAllocatesNothing) {
   const AttentionShape shape = shape_of(8, 2, 64);
-  Pool pool(shape, dtype(), 16, 80);
+  Pool pool(shape, kind(), 16, 80);
   const StoredRun kv = pool.fill(900, 16);
   const Problem problem{.uses = {causal(kv, 0, 2)}, .q = random_queries(shape, 2, 17), .half = 32};
   device::ThreadPool threads(3);
@@ -269,12 +273,7 @@ TEST_P(SameBits, SecondCallWithTheSameScratchAllocatesNothing) {
   EXPECT_EQ(out, first);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SameBits,
-                         ::testing::Combine(::testing::Values(Isa::kPortable, Isa::kAvx2,
-                                                              Isa::kAvx512Vnni, Isa::kAvx512,
-                                                              Isa::kAmx),
-                                            ::testing::Values(DType::kBFloat16, DType::kFloat32)),
-                         param_name);
+INSTANTIATE_TEST_SUITE_P(All, SameBits, every_case(), param_name);
 
 }  // namespace
 }  // namespace quire::attention

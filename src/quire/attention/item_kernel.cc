@@ -9,6 +9,7 @@
 #include "quire/attention/tile.h"
 #include "quire/base/divide.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::attention {
@@ -18,12 +19,13 @@ namespace {
 template <int kStrips>
 struct StripRows {
   alignas(64) std::byte queries[sizeof(float) * kStrips * kStripRows * kMaxHeadDim];
+  float scales[kStrips * kStripRows];
   TokenRange visible[kStrips * kStripRows];
 };
 
 }  // namespace
 
-void TileQueries::load(const WorkItem& strip, std::byte* to) const {
+void TileQueries::load(const WorkItem& strip, std::byte* to, float* scales) const {
   const int half = rows_.rotary->half;
   const std::ptrdiff_t angles = std::ptrdiff_t{first_angle(strip)} * half;
   const float* heads[kStripRows];
@@ -41,7 +43,8 @@ void TileQueries::load(const WorkItem& strip, std::byte* to) const {
          .head_dim = rows_.head_dim,
          .padded_dim = rows_.padded_dim,
          .scale = rows_.scale,
-         .out = to});
+         .out = to,
+         .scales = scales});
 }
 
 void TileQueries::look_ahead(const WorkItem& item) const {
@@ -54,7 +57,10 @@ void TileQueries::look_ahead(const WorkItem& item) const {
 }
 
 std::size_t ItemKernel::piece_bytes(const tensor::PagedKVView& view) {
-  return scratch_bytes(view.head_dim, tensor::dtype_bytes(view.dtype));
+  const int stored = tensor::kv_value_bytes(view.format, view.dtype);
+  return scratch_bytes(view.head_dim, view.format == tensor::KVFormat::kInt8
+                                          ? stored + tensor::dtype_bytes(tensor::DType::kBFloat16)
+                                          : stored);
 }
 
 void ItemKernel::attend(const WorkItem& item, const SoftmaxState& state, const WorkItem* next,
@@ -64,7 +70,8 @@ void ItemKernel::attend(const WorkItem& item, const SoftmaxState& state, const W
     return;
   }
   StripRows<1> rows;
-  AttentionTask task = strip_task(item, 0, {rows.queries, rows.visible, state}, thread);
+  AttentionTask task =
+      strip_task(item, 0, {rows.queries, rows.scales, rows.visible, state}, thread);
   look_ahead(next);
   task.next = first_piece_of(next);
   attend_(task);
@@ -76,14 +83,16 @@ void ItemKernel::attend_strips(const WorkItem& item, const SoftmaxState& state,
                                const WorkItem* next, int thread) const {
   StripRows<kMaxStrips> rows;
   AttentionTask tasks[kMaxStrips];
+  WidenedUnits widened;
   const int strips = base::divide_up(item.rows, kStripRows / item.heads);
   const int strip_rows = base::divide_up(item.rows, strips);
   for (int i = 0; i < strips; ++i) {
     WorkItem strip = item;
     strip.first_row += i * strip_rows;
     strip.rows = std::min(strip_rows, item.rows - i * strip_rows);
-    tasks[i] =
-        strip_task(strip, i * strip_rows * item.heads, {rows.queries, rows.visible, state}, thread);
+    tasks[i] = strip_task(strip, i * strip_rows * item.heads,
+                          {rows.queries, rows.scales, rows.visible, state}, thread);
+    tasks[i].widened = &widened;
   }
   look_ahead(next);
   for (int piece = item.first_piece; piece < item.last_piece; ++piece) {
@@ -104,7 +113,7 @@ AttentionTask ItemKernel::strip_task(const WorkItem& strip, int first, const Ite
   const std::ptrdiff_t at = std::ptrdiff_t{first} * view.head_dim;
   std::byte* const queries = to.queries + at * std::ptrdiff_t{sizeof(float)};
   TokenRange* const visible = to.visible + first;
-  queries_.load(strip, queries);
+  queries_.load(strip, queries, to.scales + first);
   for (int r = 0; r < strip.rows * strip.heads; ++r) {
     visible[r] = visible_tokens(entry, entry_row(inputs_.entries, strip, r / strip.heads),
                                 inputs_.window_tokens);
@@ -121,6 +130,9 @@ AttentionTask ItemKernel::strip_task(const WorkItem& strip, int first, const Ite
           .padded_dim = view.head_dim,
           .first_piece = strip.first_piece,
           .last_piece = strip.last_piece,
+          .q_scales = to.scales + first,
+          .scale_offset = view.scale_offset,
+          .soft_cap = inputs_.soft_cap,
           .scratch = inputs_.pieces + static_cast<std::size_t>(thread) * piece_bytes(view),
           .state = {to.state.max + first, to.state.sum + first, to.state.acc + at}};
 }

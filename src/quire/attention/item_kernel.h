@@ -24,7 +24,7 @@ struct QueryRows {
   std::ptrdiff_t stride = 0;
   int head_dim = 0;
   int padded_dim = 0;
-  float scale = 0;  // of scores that are exponents of 2
+  float scale = 0;  // factor that makes scores exponents of 2
 };
 
 // Brings query rows into tiles, each rotated for the entry of its item.
@@ -32,8 +32,8 @@ class TileQueries {
  public:
   TileQueries(const QueryRows& rows, void (*load)(const QueryTask&)) : rows_(rows), load_(load) {}
 
-  // Writes the rows of a strip as AttentionTask::q wants them.
-  void load(const WorkItem& strip, std::byte* to) const;
+  // Writes the rows of a strip as AttentionTask::q wants them, and of int8 their scales.
+  void load(const WorkItem& strip, std::byte* to, float* scales) const;
   // Asks for the angles of the item's rows: keys and values have pushed them out of the caches that
   // are near.
   void look_ahead(const WorkItem& item) const;
@@ -54,6 +54,7 @@ class ItemKernel {
   struct Inputs {
     std::span<const Entry> entries;
     std::int32_t window_tokens = 0;  // 0 = none
+    float soft_cap = 0;              // of exponents of 2; 0 = none
     const tensor::PagedKVView& view;
     std::byte* pieces = nullptr;  // [threads] one piece of K and V each
   };
@@ -70,9 +71,10 @@ class ItemKernel {
   [[nodiscard]] static std::size_t piece_bytes(const tensor::PagedKVView& view);
 
  private:
-  // Where queries of an item's rows are put, one after the other, and what they see.
+  // The place for queries of an item's rows, one after the other, and the tokens that they see.
   struct ItemRows {
     std::byte* queries = nullptr;
+    float* scales = nullptr;
     TokenRange* visible = nullptr;
     SoftmaxState state;
   };

@@ -18,7 +18,7 @@
 namespace quire::attention {
 namespace {
 
-// The queries of an entry, rotated for it: [rows, heads, head_dim].
+// Returns the queries of an entry, rotated for it: [rows, heads, head_dim].
 std::vector<float> rotated_queries(const kernels::KernelContext& context, const MassParams& p,
                                    std::size_t entry) {
   const std::span<const EntryRow> rows = p.entries[entry].rows;
@@ -60,7 +60,9 @@ double mass_of(const MassParams& p, const Entry& entry, std::span<const float> q
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       const auto pair =
           i * static_cast<std::size_t>(p.shape.heads) + static_cast<std::size_t>(head);
-      const double score = dot(key, &queries[pair * key.size()]) * p.shape.softmax_scale;
+      const double cap = p.shape.soft_cap;
+      double score = dot(key, &queries[pair * key.size()]) * p.shape.softmax_scale;
+      score = cap > 0 ? cap * std::tanh(score / cap) : score;
       const float lse =
           p.lse[static_cast<std::size_t>(row.row) * static_cast<std::size_t>(p.shape.heads) +
                 static_cast<std::size_t>(head)];

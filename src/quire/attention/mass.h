@@ -16,16 +16,16 @@ namespace quire::attention {
 struct MassParams {
   AttentionShape shape;
   std::span<const Entry> entries;
-  const AttentionPlan* plan = nullptr;  // of these entries
-  std::span<const float> q;             // as RunParams
+  const AttentionPlan* plan = nullptr;  // plan made of these entries
+  std::span<const float> q;             // queries as in RunParams
   std::ptrdiff_t q_stride = 0;
   const kernels::RotaryTable* rotary = nullptr;
   std::span<const float> lse;               // [rows, heads], of run() over all entries
   std::span<const std::span<double>> mass;  // [entries] of [tokens of the run], or empty
 };
 
-// mass[e][token] += the probability that the rows of entry e give the token, summed over rows and
-// heads. No sliding window. Cost: 2 * rows * heads * tokens * head_dim FLOP.
+// Adds to mass[e][token] the probability that the rows of entry e give the token, summed over rows
+// and heads. No sliding window. Cost: 2 * rows * heads * tokens * head_dim FLOP.
 void add_mass(const kernels::KernelContext& context, const MassParams& params,
               const tensor::PagedKVView& view);
 

@@ -18,7 +18,7 @@ namespace quire::attention {
 struct ChainGroup {
   std::int32_t first = 0;
   std::int32_t count = 0;
-  bool split = false;  // as in the level group
+  bool split = false;  // true: split as in the level group
 };
 
 struct Chains {

@@ -12,7 +12,7 @@ namespace quire::attention {
 // An entry with rows, and the level that it stands in.
 struct LevelEntry {
   std::int32_t level = 0;
-  std::int32_t first_row = 0;  // of the batch
+  std::int32_t first_row = 0;  // row of the batch
   std::int32_t entry = 0;
 };
 using Level = std::span<const LevelEntry>;  // entries that share no row, by their first row
@@ -21,7 +21,7 @@ using Level = std::span<const LevelEntry>;  // entries that share no row, by the
 // Entries without rows are left out.
 struct Levels {
   std::vector<Level> levels;
-  std::vector<LevelEntry> entries;       // what `levels` refers to
+  std::vector<LevelEntry> entries;       // entries to which `levels` refers
   std::vector<std::int32_t> next_level;  // scratch, [rows]
 };
 

@@ -12,12 +12,12 @@
 
 namespace quire::attention {
 
-// How the query heads of a KV head are divided among tiles.
+// The division of the query heads of a KV head among tiles.
 struct TileShape {
   std::int32_t kv_heads = 0;
   std::int32_t group = 0;           // query heads per KV head
-  std::int32_t heads = 0;           // of a tile
-  std::int32_t tiles_per_head = 0;  // of one KV head, over the same rows
+  std::int32_t heads = 0;           // heads of a tile
+  std::int32_t tiles_per_head = 0;  // tiles of one KV head, over the same rows
 };
 [[nodiscard]] TileShape tile_shape(const AttentionShape& shape);
 

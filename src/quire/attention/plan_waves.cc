@@ -19,7 +19,7 @@ namespace {
 // the heads of a tile.
 class LastChains {
  public:
-  // `memory`: what is known, used again.
+  // Knows of no chain yet. Reuses the storage of `memory`.
   LastChains(const TileShape& shape, std::span<const Entry> entries, const AttentionPlan& plan,
              std::vector<std::int32_t>& memory)
       : shape_(shape),

@@ -33,7 +33,7 @@ class RowStates {
   struct Shape {
     int heads = 0;
     int head_dim = 0;
-    int padded_dim = 0;  // of a tile's values
+    int padded_dim = 0;  // padded size of a tile's values
   };
 
   RowStates(std::span<const Entry> entries, const Shape& shape, const RowArrays& arrays)

@@ -22,6 +22,7 @@
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::attention {
@@ -118,7 +119,7 @@ class WaveRunner {
   }
 
  private:
-  // Items of chains [first, first + count).
+  // Returns the items of chains [first, first + count).
   [[nodiscard]] std::span<const WorkItem> items_of(std::int32_t first, std::int32_t count) const {
     const auto chains =
         std::span(inputs_.plan.chains)
@@ -185,11 +186,15 @@ void check_call(const RunParams& params, const tensor::PagedKVView& view, std::s
   const auto rows = static_cast<std::ptrdiff_t>(num_rows);
   const std::ptrdiff_t width = std::ptrdiff_t{shape.heads} * shape.head_dim;
   QUIRE_CHECK(shape.softmax_scale > 0, "softmax scale must be positive");
+  QUIRE_CHECK(shape.soft_cap >= 0, "a soft cap must not be negative");
+  QUIRE_CHECK(shape.soft_cap == 0 || view.format == tensor::KVFormat::kPlain,
+              "scores over codes are not capped");
   QUIRE_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim &&
                   view.head_dim == (shape.head_dim + 31) / 32 * 32 &&
                   shape.kv_heads == view.kv_heads,
               "view and shape disagree");
-  QUIRE_CHECK(view.dtype != tensor::DType::kFloat16, "KV must be bfloat16 or float32");
+  QUIRE_CHECK(view.format == tensor::KVFormat::kInt8 || view.dtype != tensor::DType::kFloat16,
+              "KV must be bfloat16, float32 or int8");
   QUIRE_CHECK(plan.first_query.size() == params.entries.size() && plan.num_rows <= rows &&
                   plan.max_block < view.num_blocks,
               "plan does not fit entries, rows or view");
@@ -218,9 +223,25 @@ void reserve(AttentionScratch::Impl& scratch, std::size_t pairs, const Attention
   scratch.done.require(plan.chains.size());
 }
 
+// The kernels for KV of one kind.
+struct FormatKernels {
+  void (*load_queries)(const QueryTask&);
+  void (*attend)(const AttentionTask&);
+};
+
+FormatKernels kernels_of(const KernelTable& table, const tensor::PagedKVView& view) {
+  if (view.format == tensor::KVFormat::kInt8) {
+    return {table.load_queries_int8, table.attend_int8};
+  }
+  if (view.dtype == tensor::DType::kFloat32) {
+    return {table.load_queries_fp32, table.attend_fp32};
+  }
+  return {table.load_queries_bf16, table.attend_bf16};
+}
+
 ItemKernel item_kernel(const KernelTable& table, const RunParams& params,
                        const tensor::PagedKVView& view, std::byte* pieces) {
-  const bool fp32 = view.dtype == tensor::DType::kFloat32;
+  const FormatKernels kernels = kernels_of(table, view);
   const TileQueries queries(
       {.entries = params.entries,
        .first_query = params.plan->first_query,
@@ -230,12 +251,13 @@ ItemKernel item_kernel(const KernelTable& table, const RunParams& params,
        .head_dim = params.shape.head_dim,
        .padded_dim = view.head_dim,
        .scale = static_cast<float>(params.shape.softmax_scale * std::numbers::log2e)},
-      fp32 ? table.load_queries_fp32 : table.load_queries_bf16);
+      kernels.load_queries);
   return ItemKernel({.entries = params.entries,
                      .window_tokens = params.window_tokens,
+                     .soft_cap = static_cast<float>(params.shape.soft_cap * std::numbers::log2e),
                      .view = view,
                      .pieces = pieces},
-                    queries, fp32 ? table.attend_fp32 : table.attend_bf16);
+                    queries, kernels.attend);
 }
 
 void finish(const RowStates& states, std::size_t rows, device::ThreadPool& pool) {

@@ -18,8 +18,8 @@ namespace quire::attention {
 struct RunParams {
   AttentionShape shape;
   std::span<const Entry> entries;
-  const AttentionPlan* plan = nullptr;           // of these entries
-  std::int32_t window_tokens = 0;                // of this layer; as given to PlanMaker
+  const AttentionPlan* plan = nullptr;           // plan made of these entries
+  std::int32_t window_tokens = 0;                // window of this layer, as given to PlanMaker
   std::span<const float> q;                      // row r at q[r * q_stride], heads x head_dim, not
   std::ptrdiff_t q_stride = 0;                   // rotated: rotation per entry happens here
   const kernels::RotaryTable* rotary = nullptr;  // rows as plan->query_positions
@@ -42,12 +42,13 @@ class AttentionScratch {
   std::unique_ptr<Impl> impl_;
 };
 
-// One layer. fp32 KV: everything in fp32. bf16 KV: the query is rounded to bf16 after rotation,
-// probabilities before they meet V; sums are fp32. Softmax is exact up to rounding of exp2 (fp32:
-// 1.1e-7). Tokens that a row does not see never reach it, whatever their slots hold.
-// Preconditions (QUIRE_CHECK): plan made of these entries, view.head_dim = head_dim rounded up to
-// 32, sizes of q, out, lse and rotary table fit. Runs on all threads of the pool; one call at a
-// time per scratch. Allocates nothing once the scratch has grown. Bytes read:
+// Computes attention of one layer. fp32 KV: everything in fp32. bf16 KV: the query is rounded to
+// bf16 after rotation, probabilities before they meet V; sums are fp32. int8: cpu/codes.h says what
+// is rounded; sums of products are exact. Softmax is exact up to rounding of exp2 (fp32: 1.1e-7).
+// Tokens that a row does not see never reach it, whatever their slots hold. Preconditions
+// (QUIRE_CHECK): plan made of these entries, view.head_dim = head_dim rounded up to 32, sizes of q,
+// out, lse and rotary table fit. Runs on all threads of the pool; one call at a time per scratch.
+// Allocates nothing once the scratch has grown. Bytes read:
 // plan.counters.blocks_read * head_block_bytes.
 void run(const kernels::KernelContext& context, const RunParams& params,
          const tensor::PagedKVView& view, AttentionScratch& scratch);

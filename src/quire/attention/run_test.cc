@@ -29,11 +29,12 @@ class Attention : public ::testing::TestWithParam<Param> {
     }
   }
   [[nodiscard]] static Isa isa() { return std::get<0>(GetParam()); }
-  [[nodiscard]] static DType dtype() { return std::get<1>(GetParam()); }
+  [[nodiscard]] static KVKind kind() { return std::get<1>(GetParam()); }
 
   static void expect_close(const Pool& pool, const Problem& problem, const Output& output,
                            const std::string& what) {
-    EXPECT_LE(worst_error(pool, problem, output, lse_tolerance(dtype())), tolerance(dtype()))
+    EXPECT_LE(worst_error(pool, problem, output, lse_tolerance(kind(), isa())),
+              tolerance(kind(), isa()))
         << what;
   }
 };
@@ -41,7 +42,7 @@ class Attention : public ::testing::TestWithParam<Param> {
 TEST_P(Attention, MatchesDoublePrecisionForEveryHeadSize) {
   for (const int dim : {8, 16, 32, 40, 64, 80, 96, 128, 256}) {
     for (const int tokens : {1, 31, 32, 33, 255, 256, 257, 700}) {
-      Pool pool(shape_of(6, 2, dim), dtype(), 32, 24);
+      Pool pool(shape_of(6, 2, dim), kind(), 32, 24);
       const StoredRun kv = pool.fill(tokens, 1);
       const int rows = std::min(tokens, 5);
       const Problem problem{.uses = {causal(kv, 0, rows)},
@@ -56,7 +57,7 @@ TEST_P(Attention, MatchesDoublePrecisionForEveryHeadSize) {
 TEST_P(Attention, MatchesDoublePrecisionForEveryRatioOfHeads) {
   for (const int kv_heads : {1, 2}) {
     for (const int group : {1, 2, 3, 7, 8, 32, 33, 64}) {
-      Pool pool(shape_of(group * kv_heads, kv_heads, 32), dtype(), 32, 12);
+      Pool pool(shape_of(group * kv_heads, kv_heads, 32), kind(), 32, 12);
       const StoredRun kv = pool.fill(300, 3);
       const Problem problem{
           .uses = {causal(kv, 0, 11)}, .q = random_queries(pool.shape(), 11, 4), .half = 16};
@@ -68,7 +69,7 @@ TEST_P(Attention, MatchesDoublePrecisionForEveryRatioOfHeads) {
 
 TEST_P(Attention, RotatesOnlyTheRotaryPartOfAHead) {
   for (const int half : {0, 1, 5, 16, 40}) {
-    Pool pool(shape_of(4, 2, 80), dtype(), 32, 4);
+    Pool pool(shape_of(4, 2, 80), kind(), 32, 4);
     const StoredRun kv = pool.fill(50, 5);
     Problem problem{
         .uses = {causal(kv, 0, 4)}, .q = random_queries(pool.shape(), 4, 6), .half = half};
@@ -83,12 +84,33 @@ TEST_P(Attention, UsesTheGivenSoftmaxScale) {
   AttentionShape shape = shape_of(4, 1, 64);
   for (const double scale : {0.01, 0.5, 3.0}) {
     shape.softmax_scale = scale;
-    Pool pool(shape, dtype(), 32, 4);
+    Pool pool(shape, kind(), 32, 4);
     const StoredRun kv = pool.fill(70, 7);
     const Problem problem{.uses = {causal(kv, 0, 3)}, .q = random_queries(shape, 3, 8), .half = 32};
     const Output output = attend({isa(), 1}, pool, problem);
     // Errors of a score grow with its size: up to 3 * 64 * 2 here.
-    EXPECT_LE(worst_error(pool, problem, output, 1e-2), 10 * tolerance(dtype())) << scale;
+    EXPECT_LE(worst_error(pool, problem, output, 1e-2), 10 * tolerance(kind(), isa())) << scale;
+  }
+}
+
+// Runs from caps that no score comes near to caps that all reach; with and without a window.
+TEST_P(Attention, CapsScoresBeforeTheSoftmaxButNotOverCodes) {
+  AttentionShape shape = shape_of(4, 2, 64);
+  for (const double cap : {0.1, 1.0, 50.0}) {
+    shape.soft_cap = cap;
+    for (const int window : {0, 100}) {
+      Pool pool(shape, kind(), 32, 24);
+      const StoredRun kv = pool.fill(700, 17);
+      const Problem problem{.uses = {causal(kv, 0, 45)},
+                            .q = random_queries(shape, 45, 18),
+                            .window = window,
+                            .half = 32};
+      if (kind().codes()) {
+        EXPECT_DEATH((void)attend({isa(), 1}, pool, problem), "not capped");
+        return;
+      }
+      expect_close(pool, problem, attend({isa(), 2}, pool, problem), std::to_string(cap));
+    }
   }
 }
 
@@ -96,12 +118,12 @@ TEST_P(Attention, UsesTheGivenSoftmaxScale) {
 TEST_P(Attention, ScoresFarApartLeaveTheCallersArithmeticAsItWas) {
   AttentionShape shape = shape_of(4, 1, 64);
   shape.softmax_scale = 8;
-  Pool pool(shape, dtype(), 32, 20);
+  Pool pool(shape, kind(), 32, 20);
   const StoredRun kv = pool.fill(600, 27);
   const Problem problem{.uses = {causal(kv, 0, 9)}, .q = random_queries(shape, 9, 28), .half = 32};
   const Output output = attend({isa(), 1}, pool, problem);
-  if (dtype() == DType::kFloat32) {
-    EXPECT_LE(worst_error(pool, problem, output, 1e-2), 100 * tolerance(dtype()));
+  if (kind() == DType::kFloat32) {
+    EXPECT_LE(worst_error(pool, problem, output, 1e-2), 100 * tolerance(kind(), isa()));
   }
   EXPECT_TRUE(std::ranges::all_of(output.out, [](float x) { return std::isfinite(x); }));
   volatile float smallest = std::numeric_limits<float>::min();
@@ -110,7 +132,7 @@ TEST_P(Attention, ScoresFarApartLeaveTheCallersArithmeticAsItWas) {
 
 TEST_P(Attention, MatchesDoublePrecisionInsideAWindow) {
   for (const int window : {1, 2, 31, 32, 33, 100, 256, 300, 5000}) {
-    Pool pool(shape_of(4, 2, 64), dtype(), 32, 20);
+    Pool pool(shape_of(4, 2, 64), kind(), 32, 20);
     const StoredRun kv = pool.fill(600, 9);
     const Problem problem{.uses = {causal(kv, 0, 45)},
                           .q = random_queries(pool.shape(), 45, 10),
@@ -124,7 +146,7 @@ TEST_P(Attention, MatchesDoublePrecisionInsideAWindow) {
 TEST_P(Attention, NeverReadsBlocksFreedBehindTheWindow) {
   for (const int block_tokens : {1, 5, 16, 32, 64}) {
     for (const int window : {1, 40, 300}) {
-      Pool pool(shape_of(4, 2, 32), dtype(), block_tokens, 620);
+      Pool pool(shape_of(4, 2, 32), kind(), block_tokens, 620);
       const StoredRun kv = pool.fill(600, 11);
       Problem problem{.uses = {causal(kv, 0, 9)},
                       .q = random_queries(pool.shape(), 9, 12),
@@ -144,7 +166,7 @@ TEST_P(Attention, NeverReadsBlocksFreedBehindTheWindow) {
 // Rows of one tile far apart under a short window: what lies between them is seen by nobody.
 TEST_P(Attention, NeverReadsBlocksBetweenTheWindowsOfATile) {
   for (const int block_tokens : {3, 32, 64}) {
-    Pool pool(shape_of(2, 1, 32), dtype(), block_tokens, 400);
+    Pool pool(shape_of(2, 1, 32), kind(), block_tokens, 400);
     const StoredRun kv = pool.fill(1000, 13);
     Use use{.run = &kv, .rows = {{0, 20, 21}, {1, 150, 151}, {2, 990, 991}}, .blocks = kv.blocks};
     const auto free_between = [&](int end, int begin) {
@@ -164,7 +186,7 @@ TEST_P(Attention, NeverReadsBlocksBetweenTheWindowsOfATile) {
 }
 
 TEST_P(Attention, RowThatSeesNothingIsZeroWithMinusInfinity) {
-  Pool pool(shape_of(8, 1, 64), dtype(), 32, 4);
+  Pool pool(shape_of(8, 1, 64), kind(), 32, 4);
   const StoredRun kv = pool.fill(20, 15);
   const StoredRun empty;
   const Problem problem{.uses = {{.run = &kv, .rows = {{0, 5, 0}, {1, 5, 6}, {3, 100, 20}}},
@@ -184,7 +206,7 @@ TEST_P(Attention, RowThatSeesNothingIsZeroWithMinusInfinity) {
 }
 
 TEST_P(Attention, NoEntriesGiveZeros) {
-  Pool pool(shape_of(2, 1, 32), dtype(), 32, 1);
+  Pool pool(shape_of(2, 1, 32), kind(), 32, 1);
   const Problem problem{.uses = {}, .q = random_queries(pool.shape(), 2, 17)};
   const Output output = attend({isa(), 2}, pool, problem);
   EXPECT_EQ(output.out, std::vector<float>(128, 0.0f));
@@ -197,7 +219,7 @@ TEST_P(Attention, HiddenTokensNeverReachARow) {
   for (const int window : {0, 25}) {
     for (const int block_tokens : {7, 32}) {
       for (const int poisoned : {255, 256, 280, 299}) {
-        Pool pool(shape_of(2, 2, 32), dtype(), block_tokens, 50);
+        Pool pool(shape_of(2, 2, 32), kind(), block_tokens, 50);
         const StoredRun kv = pool.fill(300, 18);
         const Problem problem{.uses = {causal(kv, 0, 60)},
                               .q = random_queries(pool.shape(), 60, 19),
@@ -227,7 +249,7 @@ TEST_P(Attention, HiddenTokensNeverReachARow) {
 
 // The other half of the above: values of hidden tokens that are finite but huge change nothing.
 TEST_P(Attention, HugeHiddenValuesChangeNoBit) {
-  Pool pool(shape_of(2, 2, 32), dtype(), 32, 12);
+  Pool pool(shape_of(2, 2, 32), kind(), 32, 12);
   const StoredRun kv = pool.fill(300, 20);
   const Problem problem{
       .uses = {causal(kv, 0, 12)}, .q = random_queries(pool.shape(), 12, 21), .half = 16};
@@ -238,7 +260,7 @@ TEST_P(Attention, HugeHiddenValuesChangeNoBit) {
 }
 
 TEST_P(Attention, ScoresFarApartNeitherOverflowNorVanish) {
-  Pool pool(shape_of(1, 1, 32), dtype(), 32, 20);
+  Pool pool(shape_of(1, 1, 32), kind(), 32, 20);
   std::vector<float> k(600 * 32, 0.0f), v = random_floats(600 * 32, 22);
   for (int token = 0; token < 600; ++token) {
     k[token * 32] = token % 2 == 0 ? 4096.0f : -4096.0f;
@@ -247,16 +269,11 @@ TEST_P(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   Problem problem{.uses = {causal(kv, 0, 1)}, .q = std::vector<float>(32, 16.0f)};
   const Output output = attend({isa(), 1}, pool, problem);
   const Expected want = expected(pool, problem, output.bf16_queries, 0, 0);
-  EXPECT_LE(relative_l2(output.out, want.out), tolerance(dtype()));
+  EXPECT_LE(relative_l2(output.out, want.out), tolerance(kind(), isa()));
   EXPECT_NEAR(output.lse[0], want.lse, std::abs(want.lse) * 1e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Attention,
-                         ::testing::Combine(::testing::Values(Isa::kPortable, Isa::kAvx2,
-                                                              Isa::kAvx512Vnni, Isa::kAvx512,
-                                                              Isa::kAmx),
-                                            ::testing::Values(DType::kBFloat16, DType::kFloat32)),
-                         param_name);
+INSTANTIATE_TEST_SUITE_P(All, Attention, every_case(), param_name);
 
 }  // namespace
 }  // namespace quire::attention

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/attention/cpu/kernel_table.h"
+#include "quire/attention/item_kernel.h"
 #include "quire/attention/tile.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/device/cpu/isa.h"
@@ -25,6 +26,7 @@
 #include "quire/kernels/reference.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::attention {
@@ -35,13 +37,16 @@ using kernels::reference::relative_l2;
 using kernels::reference::within;
 using tensor::DType;
 
-constexpr int kHeadDim = 72;    // of which 56 elements rotate
-constexpr int kPaddedDim = 96;  // as stored
+constexpr int kHeadDim = 72;    // head size, of which 56 elements rotate
+constexpr int kPaddedDim = 96;  // stored head size
 constexpr int kHalf = 28;
 constexpr int kTokens = 300;  // two pieces
 constexpr int kBlockTokens = 32;
 constexpr int kBlocks = 10;
-constexpr float kScale = 0.577f;  // of queries, so that scores are exponents of 2
+// A row in units of a 32767th of its largest element is off by 1 / sqrt(12) of a unit in the mean
+// of squares. That is 8.8e-6 of the element, which is less than 4.5 root mean squares here.
+constexpr double kInt16Error = 4e-5;
+constexpr float kScale = 0.577f;  // scale of queries, so that scores are exponents of 2
 
 // Tokens that the rows of the tile see: all, from inside and to inside of units and pieces,
 // nothing.
@@ -59,19 +64,25 @@ constexpr int kRows = static_cast<int>(kVisible.size());
 // The rows of a tile and the state that a kernel leaves.
 struct CheckedTile {
   alignas(64) std::array<std::byte, std::size_t{4} * kRows * kPaddedDim> queries = {};
+  std::array<float, kRows> scales = {};  // of int8
   std::vector<float> max, sum, acc;
 
   CheckedTile() : max(kRows, kLowest), sum(kRows), acc(std::size_t{kRows} * kPaddedDim) {}
   [[nodiscard]] SoftmaxState state() { return {max.data(), sum.data(), acc.data()}; }
 };
 
-// Returns the bytes of a number of the queries that attend takes over KV of this type.
-int query_bytes(const KernelTable& table, DType dtype) {
-  return dtype == DType::kBFloat16 && table.bf16_queries ? 2 : 4;
+// Returns the bytes of a number of the queries that attend takes over KV of this kind.
+int query_bytes(const KernelTable& table, KVKind kind) {
+  return kind.codes() || (kind == DType::kBFloat16 && table.bf16_queries) ? 2 : 4;
 }
 
-// Element d of a row of the tile: chunks of 64 bytes of all rows, one after the other.
-float query_at(const CheckedTile& tile, int row, int d, int bytes) {
+bool integer_queries(const KernelTable& table, KVKind kind) {
+  return kind.codes() && !table.bf16_code_queries;
+}
+
+// Returns element d of a row of the tile. The tile has chunks of 64 bytes of all rows, one after
+// the other.
+float query_at(const CheckedTile& tile, int row, int d, int bytes, bool integers) {
   const int per_chunk = kChunkWords * 4 / bytes;
   const std::byte* chunk =
       tile.queries.data() + (std::ptrdiff_t{d} / per_chunk * kRows + row) * kChunkWords * 4;
@@ -82,7 +93,27 @@ float query_at(const CheckedTile& tile, int row, int d, int bytes) {
   }
   std::uint16_t bits = 0;
   std::memcpy(&bits, chunk + std::ptrdiff_t{2} * (d % per_chunk), 2);
-  return tensor::bf16_to_float(bits);
+  return integers ? static_cast<float>(static_cast<std::int16_t>(bits)) *
+                        tile.scales[static_cast<std::size_t>(row)]
+                  : tensor::bf16_to_float(bits);
+}
+
+// The kernels of a table for KV of one kind, with their names.
+struct KindKernels {
+  const char* load_name;
+  void (*load_queries)(const QueryTask&);
+  const char* attend_name;
+  void (*attend)(const AttentionTask&);
+};
+
+KindKernels kernels_of(const KernelTable& table, KVKind kind) {
+  if (kind.codes()) {
+    return {"load_queries_int8", table.load_queries_int8, "attend_int8", table.attend_int8};
+  }
+  if (kind == DType::kFloat32) {
+    return {"load_queries_fp32", table.load_queries_fp32, "attend_fp32", table.attend_fp32};
+  }
+  return {"load_queries_bf16", table.load_queries_bf16, "attend_bf16", table.attend_bf16};
 }
 
 struct QueryShape {
@@ -91,7 +122,7 @@ struct QueryShape {
 constexpr QueryShape kOddQueries = {kHalf, kHeadDim, kPaddedDim};
 constexpr QueryShape kWholeQueries = {32, 64, 64};  // whole vectors on every instruction set
 
-Status load_queries(const KernelTable& table, DType dtype, const QueryShape& shape,
+Status load_queries(const KernelTable& table, KVKind kind, const QueryShape& shape,
                     CheckedTile& tile) {
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   const std::vector<float> heads = numbers(kRows * head_dim, 1);
@@ -105,52 +136,59 @@ Status load_queries(const KernelTable& table, DType dtype, const QueryShape& sha
   for (std::size_t row = 0; row < kRows; ++row) {
     rows.push_back(heads.data() + row * head_dim);
   }
-  const bool fp32 = dtype == DType::kFloat32;
-  (fp32 ? table.load_queries_fp32 : table.load_queries_bf16)({.heads = rows.data(),
-                                                              .cos = cos.data(),
-                                                              .sin = sin.data(),
-                                                              .rows = kRows,
-                                                              .rows_per_angle = kRows,
-                                                              .half = shape.half,
-                                                              .head_dim = shape.head_dim,
-                                                              .padded_dim = shape.padded_dim,
-                                                              .scale = kScale,
-                                                              .out = tile.queries.data()});
-  const int bytes = query_bytes(table, dtype);
+  const KindKernels kernels = kernels_of(table, kind);
+  kernels.load_queries({.heads = rows.data(),
+                        .cos = cos.data(),
+                        .sin = sin.data(),
+                        .rows = kRows,
+                        .rows_per_angle = kRows,
+                        .half = shape.half,
+                        .head_dim = shape.head_dim,
+                        .padded_dim = shape.padded_dim,
+                        .scale = kScale,
+                        .out = tile.queries.data(),
+                        .scales = tile.scales.data()});
+  const int bytes = query_bytes(table, kind);
   std::vector<float> loaded;
   std::vector<double> wanted;
   for (int row = 0; row < kRows; ++row) {
     for (int d = 0; d < shape.padded_dim; ++d) {
-      loaded.push_back(query_at(tile, row, d, bytes));
+      loaded.push_back(query_at(tile, row, d, bytes, integer_queries(table, kind)));
     }
-    std::vector<double> padded =
-        kernels::reference::rotate({rows[static_cast<std::size_t>(row)], head_dim}, cos, sin);
+    std::vector<double> padded = quire::kernels::reference::rotate(
+        {rows[static_cast<std::size_t>(row)], head_dim}, cos, sin);
     padded.resize(static_cast<std::size_t>(shape.padded_dim));
     for (double& x : padded) {
       x *= double{kScale};
     }
     wanted.insert(wanted.end(), padded.begin(), padded.end());
   }
-  using kernels::reference::Tolerance;
-  return within(fp32 ? "load_queries_fp32" : "load_queries_bf16", table.isa,
-                relative_l2(loaded, wanted),
+  using quire::kernels::reference::Tolerance;
+  const double error = relative_l2(loaded, wanted);
+  if (integer_queries(table, kind)) {
+    return within(kernels.load_name, table.isa, error, kInt16Error);
+  }
+  return within(kernels.load_name, table.isa, error,
                 bytes == 4 ? Tolerance::kRotate : Tolerance::kBf16Rows);
 }
 
 // One KV head of kTokens tokens in blocks that lie in another order than they are used.
 class StoredRun {
  public:
-  StoredRun(const kernels::KernelTable& table, DType dtype)
-      : bytes_(static_cast<std::size_t>(kBlocks * block_bytes(dtype))),
-        view_{.data = bytes_.data(),
-              .head_stride = kBlocks * block_bytes(dtype),
-              .block_stride = block_bytes(dtype),
-              .v_offset = block_bytes(dtype) / 2,
-              .num_blocks = kBlocks,
-              .kv_heads = 1,
-              .head_dim = kPaddedDim,
-              .block_tokens = kBlockTokens,
-              .dtype = dtype} {
+  StoredRun(const kernels::KernelTable& table, KVKind kind)
+      : bytes_(static_cast<std::size_t>(kBlocks * geometry_of(kind).head_block_bytes())) {
+    const tensor::KVGeometry geometry = geometry_of(kind);
+    view_ = {.data = bytes_.data(),
+             .head_stride = kBlocks * geometry.head_block_bytes(),
+             .block_stride = geometry.head_block_bytes(),
+             .v_offset = geometry.v_offset(),
+             .num_blocks = kBlocks,
+             .kv_heads = 1,
+             .head_dim = kPaddedDim,
+             .block_tokens = kBlockTokens,
+             .dtype = kind.dtype,
+             .format = kind.format,
+             .scale_offset = geometry.scale_offset()};
     if (bytes_.data() == nullptr) {
       throw std::bad_alloc();
     }
@@ -176,8 +214,13 @@ class StoredRun {
   }
 
  private:
-  static std::ptrdiff_t block_bytes(DType dtype) {
-    return std::ptrdiff_t{2} * kBlockTokens * kPaddedDim * tensor::dtype_bytes(dtype);
+  static tensor::KVGeometry geometry_of(KVKind kind) {
+    return {.layers = 1,
+            .kv_heads = 1,
+            .head_dim = kPaddedDim,
+            .dtype = kind.dtype,
+            .block_tokens = kBlockTokens,
+            .format = kind.format};
   }
 
   device::AlignedBuffer<std::byte> bytes_;
@@ -191,7 +234,12 @@ struct Answer {
   double lse = -std::numeric_limits<double>::infinity();
 };
 
-Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, int query_bytes) {
+struct QueryKind {
+  int bytes;
+  bool integers;
+};
+
+Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, QueryKind query) {
   Answer answer = {.values = std::vector<double>(kPaddedDim)};
   double sum = 0;
   std::array<float, kPaddedDim> k, v;  // NOLINT: filled by reading
@@ -201,9 +249,10 @@ Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, i
     kernels::read_value(run.view(), 0, run.slot(token), v);
     double score = 0;
     for (int d = 0; d < kPaddedDim; ++d) {
-      score += double{query_at(tile, row, d, query_bytes)} * double{k[static_cast<std::size_t>(d)]};
+      score += double{query_at(tile, row, d, query.bytes, query.integers)} *
+               double{k[static_cast<std::size_t>(d)]};
     }
-    const double p = std::exp2(score);  // of numbers that are not large
+    const double p = std::exp2(score);  // no overflow: scores are not large
     sum += p;
     for (std::size_t d = 0; d < kPaddedDim; ++d) {
       answer.values[d] += p * double{v[d]};
@@ -218,9 +267,14 @@ Answer dense_attention(const StoredRun& run, const CheckedTile& tile, int row, i
   return answer;
 }
 
+struct Limits {
+  KVKind kind;
+  device::Isa isa;
+};
+
 // Returns the larger error of one row, of its output and its lse, each as a share of what is
 // allowed.
-double share_of_tolerance(const Answer& wanted, CheckedTile& tile, int row, DType dtype) {
+double share_of_tolerance(const Answer& wanted, CheckedTile& tile, int row, Limits limits) {
   const auto at = static_cast<std::size_t>(row);
   std::span<float> values = std::span(tile.acc).subspan(at * kPaddedDim, kPaddedDim);
   const bool sees_nothing = wanted.lse < -std::numeric_limits<double>::max();
@@ -229,43 +283,46 @@ double share_of_tolerance(const Answer& wanted, CheckedTile& tile, int row, DTyp
   }
   const double lse = double{tile.max[at]} * std::numbers::ln2 + std::log(double{tile.sum[at]});
   const double lse_error = sees_nothing ? (tile.max[at] == kLowest ? 0 : 1) : lse - wanted.lse;
-  return std::max(std::abs(lse_error) / lse_tolerance(dtype),
-                  relative_l2(values, wanted.values) / tolerance(dtype));
+  return std::max(std::abs(lse_error) / lse_tolerance(limits.kind, limits.isa),
+                  relative_l2(values, wanted.values) / tolerance(limits.kind, limits.isa));
 }
 
-Status test_attend(const KernelTable& table, DType dtype) {
-  const bool fp32 = dtype == DType::kFloat32;
-  const StoredRun run(kernels::kernels_for(table.isa), dtype);
+Status test_attend(const KernelTable& table, KVKind kind) {
+  const StoredRun run(kernels::kernels_for(table.isa), kind);
   CheckedTile tile;
-  QUIRE_TRY_STATUS(load_queries(table, dtype, kWholeQueries, tile));
-  QUIRE_TRY_STATUS(load_queries(table, dtype, kOddQueries, tile));  // what is attended with
+  QUIRE_TRY_STATUS(load_queries(table, kind, kWholeQueries, tile));
+  QUIRE_TRY_STATUS(load_queries(table, kind, kOddQueries, tile));  // queries that attention takes
   device::AlignedBuffer<std::byte> scratch;
-  scratch.require(scratch_bytes(kPaddedDim, tensor::dtype_bytes(dtype)));
-  (fp32 ? table.attend_fp32
-        : table.attend_bf16)({.q = tile.queries.data(),
-                              .kv = run.view().data,
-                              .block_stride = run.view().block_stride,
-                              .v_offset = run.view().v_offset,
-                              .blocks = run.blocks().data(),
-                              .num_blocks = kBlocks,
-                              .block_tokens = kBlockTokens,
-                              .visible = kVisible.data(),
-                              .rows = kRows,
-                              .padded_dim = kPaddedDim,
-                              .first_piece = 0,
-                              .last_piece = (kTokens + kPieceTokens - 1) / kPieceTokens,
-                              .scratch = scratch.data(),
-                              .state = tile.state()});
+  scratch.require(ItemKernel::piece_bytes(run.view()));
+  const KindKernels kernels = kernels_of(table, kind);
+  kernels.attend({.q = tile.queries.data(),
+                  .kv = run.view().data,
+                  .block_stride = run.view().block_stride,
+                  .v_offset = run.view().v_offset,
+                  .blocks = run.blocks().data(),
+                  .num_blocks = kBlocks,
+                  .block_tokens = kBlockTokens,
+                  .visible = kVisible.data(),
+                  .rows = kRows,
+                  .padded_dim = kPaddedDim,
+                  .first_piece = 0,
+                  .last_piece = (kTokens + kPieceTokens - 1) / kPieceTokens,
+                  .q_scales = tile.scales.data(),
+                  .scale_offset = run.view().scale_offset,
+                  .scratch = scratch.data(),
+                  .state = tile.state()});
   for (int row = 0; row < kRows; ++row) {
-    const Answer wanted = dense_attention(run, tile, row, query_bytes(table, dtype));
-    QUIRE_TRY_STATUS(within(fp32 ? "attend_fp32" : "attend_bf16", table.isa,
-                            share_of_tolerance(wanted, tile, row, dtype) * tolerance(dtype),
-                            tolerance(dtype)));
+    const Answer wanted =
+        dense_attention(run, tile, row, {query_bytes(table, kind), integer_queries(table, kind)});
+    QUIRE_TRY_STATUS(within(
+        kernels.attend_name, table.isa,
+        share_of_tolerance(wanted, tile, row, {kind, table.isa}) * tolerance(kind, table.isa),
+        tolerance(kind, table.isa)));
   }
   return {};
 }
 
-// Row 1 of the state and row 2 of the piece have seen nothing.
+// Checks merging. Row 1 of the state and row 2 of the piece have seen nothing.
 Status test_merge(const KernelTable& table) {
   CheckedTile state, piece;
   for (auto& [tile, seed] : {std::pair{&state, 4}, std::pair{&piece, 5}}) {
@@ -294,7 +351,8 @@ Status test_merge(const KernelTable& table) {
     const auto* const acc = state.acc.data() + row * kPaddedDim;
     merged.insert(merged.end(), acc, acc + kPaddedDim);
   }
-  return within("merge", table.isa, relative_l2(merged, wanted), tolerance(DType::kFloat32));
+  return within("merge", table.isa, relative_l2(merged, wanted),
+                tolerance(DType::kFloat32, table.isa));
 }
 
 }  // namespace
@@ -302,7 +360,8 @@ Status test_merge(const KernelTable& table) {
 Status self_test(const KernelTable& table) {
   QUIRE_TRY_STATUS(test_merge(table));
   QUIRE_TRY_STATUS(test_attend(table, DType::kFloat32));
-  return test_attend(table, DType::kBFloat16);
+  QUIRE_TRY_STATUS(test_attend(table, DType::kBFloat16));
+  return test_attend(table, kInt8KV);
 }
 
 Status self_test(device::Isa isa) { return self_test(kernels_for(isa)); }

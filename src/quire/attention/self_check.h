@@ -5,23 +5,45 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention {
 
 struct KernelTable;  // cpu/kernel_table.h
 
-// Largest ||kernel - double|| / ||double|| of a row's output, and error of its lse, over KV of this
-// type. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging out), and
-// an lse shows what their sum is off by before that (9e-5). fp32: sums of up to some thousand
-// products.
-[[nodiscard]] constexpr double tolerance(tensor::DType dtype) {
-  return dtype == tensor::DType::kFloat32 ? 2e-6 : 6e-3;
-}
-[[nodiscard]] constexpr double lse_tolerance(tensor::DType dtype) {
-  return dtype == tensor::DType::kFloat32 ? 4e-6 : 1.5e-4;
+// The KV that a kernel reads: plain numbers of a type, or codes.
+struct KVKind {
+  tensor::DType dtype = tensor::DType::kBFloat16;
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): a type stands for its plain numbers
+  constexpr KVKind(tensor::DType type, tensor::KVFormat stored_as = tensor::KVFormat::kPlain)
+      : dtype(type), format(stored_as) {}
+  [[nodiscard]] constexpr bool codes() const { return format == tensor::KVFormat::kInt8; }
+  friend constexpr bool operator==(const KVKind&, const KVKind&) = default;
+};
+inline constexpr KVKind kInt8KV = {tensor::DType::kBFloat16, tensor::KVFormat::kInt8};
+
+[[nodiscard]] constexpr bool rounds_to_int16(KVKind kind, device::Isa isa) {
+  return kind.codes() && isa != device::Isa::kAmx;
 }
 
-// Ok, or kDevice naming the kernel, the error and its bound. Precondition:
+// Largest ||kernel - double|| / ||double|| of a row's output, and error of its lse, over KV of this
+// kind as it is stored. bf16: probabilities are rounded to 8 bits (2^-9 relative each, averaging
+// out), and an lse shows what their sum is off by before that (9e-5). int8 rounds queries and
+// weights to 16 bits of the largest, 5e-5 each where it is some six times the rest. Its exp2 is
+// right to 9e-5, and a score's error of 5e-5 shows twice; on AMX it is as bf16. fp32: sums of up to
+// some thousand products.
+[[nodiscard]] constexpr double tolerance(KVKind kind, device::Isa isa) {
+  return rounds_to_int16(kind, isa) ? 3e-4 : kind == KVKind(tensor::DType::kFloat32) ? 2e-6 : 6e-3;
+}
+[[nodiscard]] constexpr double lse_tolerance(KVKind kind, device::Isa isa) {
+  return rounds_to_int16(kind, isa)                ? 1e-4
+         : kind == KVKind(tensor::DType::kFloat32) ? 4e-6
+                                                   : 1.5e-4;
+}
+
+// Returns Ok, or kDevice naming the kernel, the error and its bound. Precondition:
 // device::isa_supported(isa) and, as keys are stored by them, kernels::self_test(isa). A few
 // milliseconds. Any thread. Throws std::bad_alloc.
 [[nodiscard]] Status self_test(device::Isa isa);

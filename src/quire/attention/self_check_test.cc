@@ -29,13 +29,14 @@ TEST(AttentionSelfTest, PassesOnEveryInstructionSetOfTheMachine) {
 
 // These faults leave queries unrotated, hide the last token of each row, and keep the weight of the
 // old state.
+template <auto kFunction>
 void load_unrotated(const QueryTask& task) {
   QueryTask other = task;
   const auto angles = static_cast<std::size_t>(task.rows / task.rows_per_angle * task.half);
   const std::vector<float> cos(angles, 1.0f), sin(angles);
   other.cos = cos.data();
   other.sin = sin.data();
-  portable_kernels().load_queries_fp32(other);
+  (portable_kernels().*kFunction)(other);
 }
 template <auto kFunction>
 void attend_short(const AttentionTask& task) {
@@ -62,10 +63,12 @@ TEST(AttentionSelfTest, NamesTheOneKernelThatIsBroken) {
   const auto table = [&](const std::string& name) -> KernelTable& {
     return broken.emplace_back(name, portable_kernels()).second;
   };
-  table("load_queries_fp32").load_queries_fp32 = load_unrotated;
-  table("load_queries_bf16").load_queries_bf16 = load_unrotated;  // portable: fp32 queries
+  table("load_queries_fp32").load_queries_fp32 = load_unrotated<&KernelTable::load_queries_fp32>;
+  table("load_queries_bf16").load_queries_bf16 = load_unrotated<&KernelTable::load_queries_bf16>;
   table("attend_fp32").attend_fp32 = attend_short<&KernelTable::attend_fp32>;
   table("attend_bf16").attend_bf16 = attend_short<&KernelTable::attend_bf16>;
+  table("load_queries_int8").load_queries_int8 = load_unrotated<&KernelTable::load_queries_int8>;
+  table("attend_int8").attend_int8 = attend_short<&KernelTable::attend_int8>;
   table("merge").merge = add_up;
   for (const auto& [name, kernels] : broken) {
     const Status status = self_test(kernels);

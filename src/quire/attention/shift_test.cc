@@ -28,12 +28,12 @@ class Shift : public ::testing::TestWithParam<Param> {
     }
   }
   [[nodiscard]] static Isa isa() { return std::get<0>(GetParam()); }
-  [[nodiscard]] static DType dtype() { return std::get<1>(GetParam()); }
+  [[nodiscard]] static KVKind kind() { return std::get<1>(GetParam()); }
 
   // Two stores of the same keys differ by the rounding of each rotated key and query. It is 2^-9
   // per element in bf16, and 2^-24 per element and per cosine in fp32.
   [[nodiscard]] static double shift_tolerance() {
-    return dtype() == DType::kFloat32 ? 4e-6 : 1.5e-2;
+    return kind() == DType::kFloat32 ? 4e-6 : 1.5e-2;
   }
 };
 
@@ -61,7 +61,7 @@ TEST_P(Shift, ChunkAtOffsetZeroEqualsChunkInPlace) {
   const std::vector<float> keys = random_floats(size, 1), values = random_floats(size, 2);
   const std::vector<float> q = random_queries(shape, 2, 3);
   for (const int s : {0, 1, 31, 4096, 65537, 131072}) {
-    Pool pool(shape, dtype(), 32, 24);
+    Pool pool(shape, kind(), 32, 24);
     const StoredRun local = pool.store(keys_at(keys, 2, 0), values);
     const StoredRun in_place = pool.store(keys_at(keys, 2, s), values);
     const int last = s + kTokens;
@@ -75,7 +75,8 @@ TEST_P(Shift, ChunkAtOffsetZeroEqualsChunkInPlace) {
         .half = kHalf};
     const Output a = attend({isa(), 2}, pool, shifted), b = attend({isa(), 2}, pool, placed);
     EXPECT_LE(distance(a, b), shift_tolerance()) << s;
-    EXPECT_LE(worst_error(pool, shifted, a, lse_tolerance(dtype())), tolerance(dtype())) << s;
+    EXPECT_LE(worst_error(pool, shifted, a, lse_tolerance(kind(), isa())), tolerance(kind(), isa()))
+        << s;
   }
 }
 
@@ -87,7 +88,7 @@ TEST_P(Shift, QuerySideRotationEqualsKeySideAndConcatenation) {
   const std::size_t size = kTokens * 2 * kDim;
   const std::vector<float> k1 = random_floats(size, 4), v1 = random_floats(size, 5);
   const std::vector<float> k2 = random_floats(size, 6), v2 = random_floats(size, 7);
-  Pool pool(shape, dtype(), 32, 60);
+  Pool pool(shape, kind(), 32, 60);
   const StoredRun first = pool.store(keys_at(k1, 2, 0), v1);
   const StoredRun local = pool.store(keys_at(k2, 2, 0), v2);
   const StoredRun moved = pool.store(keys_at(k2, 2, kTokens), v2);
@@ -117,7 +118,7 @@ TEST_P(Shift, QuerySideRotationEqualsKeySideAndConcatenation) {
 TEST_P(Shift, MergeDoesNotDependOnCutsOrOrder) {
   const AttentionShape shape = shape_of(2, 1, kDim);
   constexpr int kBlock = 8, kBlocks = 90;
-  Pool pool(shape, dtype(), kBlock, kBlocks);
+  Pool pool(shape, kind(), kBlock, kBlocks);
   const std::size_t size = kBlock * kBlocks * kDim;
   const StoredRun whole =
       pool.store(random_floats(size, 9), random_floats(size, 10));  // keys as they are: half = 0
@@ -130,7 +131,7 @@ TEST_P(Shift, MergeDoesNotDependOnCutsOrOrder) {
   std::mt19937 random(12);
   // fp32 states: rounding of sums and factors only. bf16 rounds probabilities against another
   // maximum.
-  const double limit = dtype() == DType::kFloat32 ? 1e-6 : 6e-3;
+  const double limit = kind() == DType::kFloat32 ? 1e-6 : 6e-3;
   for (int trial = 0; trial < 20; ++trial) {
     std::vector<StoredRun> parts;
     for (int block = 0; block < kBlocks;) {
@@ -149,17 +150,12 @@ TEST_P(Shift, MergeDoesNotDependOnCutsOrOrder) {
     const Output got = attend({isa(), 2}, pool, problem);
     EXPECT_LE(distance(got, want), limit);
     for (std::size_t i = 0; i < got.lse.size(); ++i) {
-      EXPECT_NEAR(got.lse[i], want.lse[i], lse_tolerance(dtype()));
+      EXPECT_NEAR(got.lse[i], want.lse[i], lse_tolerance(kind(), isa()));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Shift,
-                         ::testing::Combine(::testing::Values(Isa::kPortable, Isa::kAvx2,
-                                                              Isa::kAvx512Vnni, Isa::kAvx512,
-                                                              Isa::kAmx),
-                                            ::testing::Values(DType::kBFloat16, DType::kFloat32)),
-                         param_name);
+INSTANTIATE_TEST_SUITE_P(All, Shift, every_case(), param_name);
 
 }  // namespace
 }  // namespace quire::attention

@@ -28,8 +28,10 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -51,7 +53,7 @@ inline std::vector<double> frequencies(int half) {
   return out;
 }
 
-// Head rotated to `position`: pairs (i, i + half), the rest passes.
+// Rotates the head to `position`: pairs (i, i + half). The rest stays as it is.
 inline std::vector<double> rotated(std::span<const float> head, double position, int half) {
   std::vector<double> out(head.begin(), head.end());
   const std::vector<double> frequency = frequencies(half);
@@ -80,15 +82,15 @@ struct StoredRun {
 // One layer of paged KV. Every slot that nobody wrote holds NaN.
 class Pool {
  public:
-  Pool(AttentionShape shape, tensor::DType dtype, int block_tokens, int num_blocks)
-      : shape_(shape) {
+  Pool(AttentionShape shape, KVKind kind, int block_tokens, int num_blocks) : shape_(shape) {
     geometry_ = {.layers = 1,
                  .kv_heads = shape.kv_heads,
                  .head_dim = shape.head_dim,
-                 .dtype = dtype,
-                 .block_tokens = block_tokens};
+                 .dtype = kind.dtype,
+                 .block_tokens = block_tokens,
+                 .format = kind.format};
     bytes_.assign(static_cast<std::size_t>(geometry_.block_bytes() * num_blocks / 4),
-                  0x7fc07fc0u);  // NaN as fp32 and as two bf16
+                  0x7fc07fc0u);  // NaN as fp32 and as two bf16 or fp16
     free_.resize(static_cast<std::size_t>(num_blocks));
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), std::mt19937(num_blocks));
@@ -101,12 +103,14 @@ class Pool {
     return {.data = reinterpret_cast<std::byte*>(bytes_.data()),
             .head_stride = block_bytes * num_blocks,
             .block_stride = block_bytes,
-            .v_offset = block_bytes / 2,
+            .v_offset = geometry_.v_offset(),
             .num_blocks = num_blocks,
             .kv_heads = shape_.kv_heads,
             .head_dim = geometry_.stored_head_dim(),
             .block_tokens = geometry_.block_tokens,
-            .dtype = geometry_.dtype};
+            .dtype = geometry_.dtype,
+            .format = geometry_.format,
+            .scale_offset = geometry_.scale_offset()};
   }
 
   // Stores `keys` (already rotated) and `values`, [tokens][kv_heads][head_dim], in free blocks.
@@ -124,7 +128,7 @@ class Pool {
     return run;
   }
 
-  // Random keys and values.
+  // Stores random keys and values.
   StoredRun fill(int tokens, std::uint32_t seed) {
     const std::size_t size = static_cast<std::size_t>(tokens * shape_.kv_heads * shape_.head_dim);
     return store(random_floats(size, seed), random_floats(size, seed + 1));
@@ -139,13 +143,18 @@ class Pool {
     write(copy, token, std::vector<float>(token_size, k), std::vector<float>(token_size, v));
   }
 
-  [[nodiscard]] tensor::DType dtype() const { return geometry_.dtype; }
+  [[nodiscard]] KVKind kind() const { return {geometry_.dtype, geometry_.format}; }
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
 
  private:
   // Appends to run.k and run.v what the slot now holds.
   void write(StoredRun& run, int token, std::span<const float> k, std::span<const float> v) {
     const tensor::PagedKVView to = view();
+    if (kind().codes()) {
+      write_codes(run.k, k, [&](int head) { return CodesAt{run, token, head, false}; });
+      write_codes(run.v, v, [&](int head) { return CodesAt{run, token, head, true}; });
+      return;
+    }
     for (int head = 0; head < shape_.kv_heads; ++head) {
       for (int d = 0; d < to.head_dim; ++d) {
         const bool real = d < shape_.head_dim;
@@ -160,12 +169,52 @@ class Pool {
     }
   }
 
+  struct CodesAt {
+    const StoredRun& run;
+    int token, head;
+    bool value;
+  };
+
+  // All heads of one token's keys or values as codes; appends what they stand for to `stored`.
+  // Numbers that codes cannot hold get a scale that is not finite.
+  template <class At>
+  void write_codes(std::vector<float>& stored, std::span<const float> x, At at) {
+    const auto dim = static_cast<std::size_t>(shape_.head_dim);
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      const auto of = x.subspan(static_cast<std::size_t>(head) * dim, dim);
+      std::vector<std::int8_t> codes(static_cast<std::size_t>(geometry_.stored_head_dim()));
+      std::uint16_t scale = 0;
+      if (!kernels::encode_int8(of, codes, scale)) {
+        scale = tensor::float_to_fp16(of[0]);
+      }
+      set_codes(at(head), codes, scale);
+      for (std::size_t d = 0; d < dim; ++d) {
+        stored.push_back(static_cast<float>(codes[d]) * tensor::fp16_to_float(scale));
+      }
+    }
+  }
+
+  // The layout of tensor/paged_kv_view.h, byte by byte.
+  void set_codes(const CodesAt& at, std::span<const std::int8_t> codes, std::uint16_t scale) {
+    constexpr int kOrder[] = {0, 2, 1, 3};
+    const tensor::PagedKVView to = view();
+    const int slots = (to.block_tokens + 3) / 4 * 4, slot = at.token % to.block_tokens;
+    std::byte* block = to.data + at.head * to.head_stride +
+                       at.run.blocks[at.token / to.block_tokens] * to.block_stride;
+    for (int d = 0; d < to.head_dim; ++d) {
+      const int index = at.value ? (slot / 4 * to.head_dim + d) * 4 + kOrder[slot % 4]
+                                 : (d / 4 * slots + slot) * 4 + kOrder[d % 4];
+      block[(at.value ? to.head_dim * slots : 0) + index] = std::byte(codes[d]);
+    }
+    std::memcpy(block + 2 * to.head_dim * slots + (at.value ? 2 * slots : 0) + 2 * slot, &scale, 2);
+  }
+
   struct Where {
     int head, d;
     bool value;
   };
 
-  // The layout of tensor/paged_kv_view.h, word by word.
+  // Writes one element by the layout of tensor/paged_kv_view.h, word by word.
   void set(const StoredRun& run, int token, Where at, float x) {
     const tensor::PagedKVView to = view();
     const int slots = (to.block_tokens + 1) / 2 * 2, slot = token % to.block_tokens;
@@ -197,7 +246,7 @@ struct Use {
   std::vector<std::int32_t> blocks = {};  // empty: those of the run
 };
 
-// Rows [first_row, first_row + count) are the run's last `count` tokens themselves, causal.
+// Makes rows [first_row, first_row + count) the run's last `count` tokens themselves, causal.
 inline Use causal(const StoredRun& run, int first_row, int count) {
   Use use{.run = &run, .rows = {}};
   for (int i = 0; i < count; ++i) {
@@ -226,7 +275,7 @@ inline std::vector<Entry> entries_of(const Problem& problem) {
 struct Output {
   std::vector<float> out, lse;
   PlanCounters counters;
-  bool bf16_queries = false;  // the set rounds rotated queries to bf16, where KV is bf16
+  bool bf16_queries = false;  // the set rounds rotated queries to bf16, where KV is not fp32
   bool operator==(const Output& other) const {
     return out.size() == other.out.size() && lse.size() == other.lse.size() &&
            std::memcmp(out.data(), other.out.data(), out.size() * 4) == 0 &&
@@ -252,6 +301,10 @@ struct Machine {
   int threads = 1;
 };
 
+inline bool rounds_queries(const KernelTable& table, KVKind kind) {
+  return kind.codes() ? table.bf16_code_queries : table.bf16_queries;
+}
+
 inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
   const AttentionShape& shape = pool.shape();
   device::ThreadPool threads(machine.threads);
@@ -261,7 +314,7 @@ inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
   const kernels::RotaryTable rotary = table_of(plan.query_positions, problem.half);
   Output output{std::vector<float>(problem.q.size(), 7.0f),
                 std::vector<float>(problem.q.size() / shape.head_dim, 7.0f), plan.counters,
-                attention::kernels_for(machine.isa).bf16_queries};
+                rounds_queries(attention::kernels_for(machine.isa), pool.kind())};
   AttentionScratch scratch;
   run({&kernels::kernels_for(machine.isa), &threads},
       {.shape = shape,
@@ -301,14 +354,16 @@ inline Expected expected(const Pool& pool, const Problem& problem, bool bf16_que
                   r.query_position, problem.half);
       for (double& x : q) {
         x *= shape.softmax_scale * std::numbers::log2e;
-        x = bf16_queries ? round_to(pool.dtype(), x) : x;
+        x = bf16_queries ? round_to(pool.kind().dtype, x) : x;
       }
       for (int j = 0; j < std::min(tokens, r.visible_end); ++j) {
         if (problem.window > 0 && j <= std::int64_t{r.query_position} - problem.window) {
           continue;
         }
         const float* k = &use.run->k[(j * shape.kv_heads + kv_head) * dim];
-        scores.push_back(std::inner_product(q.begin(), q.end(), k, 0.0) * std::numbers::ln2);
+        const double score = std::inner_product(q.begin(), q.end(), k, 0.0) * std::numbers::ln2;
+        const double cap = shape.soft_cap;
+        scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
         values.push_back(&use.run->v[(j * shape.kv_heads + kv_head) * dim]);
       }
     }
@@ -342,8 +397,8 @@ inline double relative_l2(std::span<const float> got, std::span<const double> wa
   return norm == 0 ? std::sqrt(error) : std::sqrt(error / norm);
 }
 
-// Largest relative L2 error over all rows and heads; infinite if an lse is off by more than
-// `lse_tolerance`.
+// Returns the largest relative L2 error over all rows and heads, or infinity if an lse is off by
+// more than `lse_tolerance`.
 inline double worst_error(const Pool& pool, const Problem& problem, const Output& output,
                           double lse_tolerance) {
   const AttentionShape& shape = pool.shape();
@@ -375,10 +430,17 @@ inline std::vector<float> random_queries(const AttentionShape& shape, int rows,
 }
 
 // The instruction set and KV type of a case, and its name.
-using Param = std::tuple<device::Isa, tensor::DType>;
+using Param = std::tuple<device::Isa, KVKind>;
+inline auto every_case() {
+  using device::Isa;
+  return ::testing::Combine(
+      ::testing::Values(Isa::kPortable, Isa::kAvx2, Isa::kAvx512Vnni, Isa::kAvx512, Isa::kAmx),
+      ::testing::Values(KVKind(tensor::DType::kBFloat16), KVKind(tensor::DType::kFloat32),
+                        kInt8KV));
+}
 inline std::string param_name(const ::testing::TestParamInfo<Param>& info) {
   return std::string(device::isa_name(std::get<0>(info.param))) + "_" +
-         tensor::dtype_name(std::get<1>(info.param));
+         tensor::kv_format_name(std::get<1>(info.param).format, std::get<1>(info.param).dtype);
 }
 
 }  // namespace quire::attention::test

@@ -9,7 +9,7 @@ namespace quire::attention {
 inline constexpr int kPieceTokens = 256;  // canonical piece: changing it changes bits
 inline constexpr int kUnitTokens = 32;    // tokens that kernels take at once; changing it too
 inline constexpr int kStripRows = 32;     // stacked (row, head) pairs that kernels take at once
-inline constexpr int kMaxStrips = 4;      // of one work item
+inline constexpr int kMaxStrips = 4;      // most strips of one work item
 inline constexpr int kItemRows = kStripRows * kMaxStrips;
 inline constexpr int kMaxHeadDim = 256;
 // The maximum of a row that sees no token.

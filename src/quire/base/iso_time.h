@@ -6,7 +6,7 @@
 
 namespace quire::base {
 
-// "2024-01-01T00:00:00Z".
+// Formats a time as "2024-01-01T00:00:00Z".
 [[nodiscard]] std::string iso_utc(std::chrono::system_clock::time_point time);
 
 }  // namespace quire::base

@@ -101,7 +101,7 @@ class Builder {
       : is_strict_(is_strict), takes_constants_(takes_constants) {}
 
   [[nodiscard]] json::value release() { return stack_.release(); }
-  // The first number that no 64 bits hold: an integer beyond them, 1e400.
+  // Returns the first number that no 64 bits hold: an integer beyond them, 1e400.
   [[nodiscard]] const Lost& lost() const { return lost_; }
 
   bool on_document_begin(Failure& /*failure*/) {
@@ -192,9 +192,9 @@ class Builder {
   json::value_stack stack_;
   bool is_strict_;                 // lost numbers are refused
   bool takes_constants_;           // kNotANumber is what it stands for
-  std::string literal_;            // of the number that is read
-  std::string key_;                // of which a part is read
-  std::vector<std::string> keys_;  // of the objects around the place, if strict
+  std::string literal_;            // text of the number that is being read
+  std::string key_;                // key that is being read in parts
+  std::vector<std::string> keys_;  // keys of the objects around the place, if strict
   Lost lost_;
 };
 
@@ -259,7 +259,8 @@ std::string without_constants(std::string_view text) {
       continue;
     }
     in_string = in_string != (text[i] == '"');
-    const std::size_t taken = in_string && text[i] == '\\' ? 2 : 1;  // what is escaped ends nothing
+    // An escaped character ends nothing.
+    const std::size_t taken = in_string && text[i] == '\\' ? 2 : 1;
     out += text.substr(i, taken);
     i += taken;
   }

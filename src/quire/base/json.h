@@ -55,7 +55,7 @@ class JsonView {
   [[nodiscard]] bool is_array() const { return kind_ == JsonKind::kArray; }
   [[nodiscard]] bool is_object() const { return kind_ == JsonKind::kObject; }
 
-  // Return the value. Precondition: it is of that kind; as_double() takes any number. The text of
+  // Returns the value. Precondition: it is of that kind; as_double() takes any number. The text of
   // as_string() lies in the Json.
   [[nodiscard]] bool as_bool() const;
   [[nodiscard]] std::int64_t as_int() const;
@@ -73,7 +73,8 @@ class JsonView {
   [[nodiscard]] JsonView operator[](std::size_t index) const;
   // Returns a member of a JSON object. Precondition: index < size().
   [[nodiscard]] JsonMember member(std::size_t index) const;
-  // Return elements or members in the order of the text; an empty range for any other value.
+  // Returns elements in the order of the text, or an empty range for any other value; members()
+  // returns members.
   [[nodiscard]] JsonRange<JsonView> elements() const;
   [[nodiscard]] JsonRange<JsonMember> members() const;
   // Returns true if this is a JSON object with a member `key`, which may be null.
@@ -197,7 +198,7 @@ class Json {
 // One member of a JSON object that is being built.
 struct JsonField {
   std::string_view key;
-  mutable Json value;  // is moved into the object, which an initializer_list would forbid
+  mutable Json value;  // moved into the object, which an initializer_list would forbid
 };
 
 template <class... Items>
@@ -238,8 +239,8 @@ Json Json::array(Items&&... items) {
 // both are texts of JSON objects that the library wrote.
 [[nodiscard]] std::string merged_objects(std::string_view object, std::string_view over);
 
-// Return typed members. An absent or null member gives `fallback`; another type is kInvalidArgument
-// that names `key`. An integer may be written as 1.0. A number is finite.
+// Returns a typed member. An absent or null member gives `fallback`; another type is
+// kInvalidArgument that names `key`. An integer may be written as 1.0. A number is finite.
 [[nodiscard]] Result<std::int64_t> get_int(JsonView object, std::string_view key,
                                            std::int64_t fallback);
 [[nodiscard]] Result<double> get_double(JsonView object, std::string_view key, double fallback);

@@ -7,7 +7,8 @@ namespace quire::base {
 
 class TemporaryFolder {
  public:
-  // Under the system's folder for such, or under `parent`. When it cannot be made, path() is empty.
+  // Makes a folder under the system's folder for temporary files, or under `parent`. When it cannot
+  // be made, path() is empty.
   TemporaryFolder();
   explicit TemporaryFolder(const std::filesystem::path& parent);
   TemporaryFolder(const TemporaryFolder&) = delete;

@@ -27,7 +27,8 @@ Status outcome_of(const BackgroundWrites::Write& write) {
 
 }  // namespace
 
-// Where there is no memory to note a failure, whoever asks finds that the store lacks it.
+// Notes how a write has ended. Without memory to note a failure, a reader finds that the store
+// lacks the chunk.
 void BackgroundWrites::note(const std::string& name, const Status& status) {
   if (status.ok()) {
     failed_.erase(name);
@@ -96,7 +97,7 @@ void BackgroundWrites::run() {
       log_.tell(LogLevel::kError,
                 base::str_cat("writing a chunk in the background: ", status.error().message));
     }
-    write = nullptr;  // what it holds goes before anybody hears that it is done
+    write = nullptr;  // releases its captures before anybody hears that it is done
     lock.lock();
     note(*writing_, status);
     if (failure_.ok()) {

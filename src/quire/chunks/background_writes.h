@@ -26,7 +26,7 @@ class BackgroundWrites {
  public:
   using Write = std::function<Status()>;
 
-  // `log` hears of every write of the thread that fails.
+  // Makes a queue without a thread. `log` hears of every write of the thread that fails.
   explicit BackgroundWrites(engine::Log log = {}) : log_(std::move(log)) {}
   BackgroundWrites(const BackgroundWrites&) = delete;
   BackgroundWrites& operator=(const BackgroundWrites&) = delete;
@@ -38,7 +38,7 @@ class BackgroundWrites {
   // Writes on the caller's thread, behind all that was put before. Its failure is the caller's, not
   // flush()'s.
   [[nodiscard]] Status write_now(const std::string& name, const Write& write);
-  // Something is not even tried: a failure for flush().
+  // Notes a write that is not even tried, as a failure for flush().
   void refuse(const Status& why);
   // Returns whether the last write of this name failed.
   [[nodiscard]] bool has_failed(const std::string& name);
@@ -46,9 +46,10 @@ class BackgroundWrites {
   [[nodiscard]] bool is_waiting(const std::string& name);
   // Blocks until all that was put before is written and gone.
   void wait();
-  // Until one more write has ended and what it held is gone; false, at once, when none is left.
+  // Blocks until one more write has ended and what it held is gone. Returns false, at once, when
+  // none is left.
   [[nodiscard]] bool wait_one();
-  // wait(), and the first failure since the last flush().
+  // Waits as wait() does. Returns the first failure since the last flush().
   [[nodiscard]] Status flush();
   // Writes what is left and ends the thread.
   void stop();
@@ -57,7 +58,7 @@ class BackgroundWrites {
   static constexpr std::size_t kMostWaiting = 16;
 
   void run();
-  void note(const std::string& name, const Status& status);  // needs the lock
+  void note(const std::string& name, const Status& status);  // call it with the lock held
 
   const engine::Log log_;
   std::mutex mutex_;

@@ -37,7 +37,8 @@ constexpr int kFirstMixedLayer = 1;
 // MergeRank::variant of a composition's first run: beyond all distances from an anchor.
 constexpr std::uint32_t kOwnVariants = std::uint32_t{1} << 31;
 
-// A share of 0.3 of 10 tokens is 3, though 0.3 * 10 is a little more.
+// Returns how many tokens a share is. A share of 0.3 of 10 tokens is 3, though 0.3 * 10 is a little
+// more.
 double wanted(double share, std::int64_t tokens) {
   return std::max(0.0, std::ceil(share * static_cast<double>(tokens) - 1e-9));
 }
@@ -54,12 +55,13 @@ class Rows {
   Rows(std::span<const kv::RunView> runs, std::int32_t block_tokens)
       : runs_(runs), block_tokens_(block_tokens) {}
 
-  // Rows must ascend by run and token.
+  // Adds a row. Rows must ascend by run and token.
   void add(TokenId id, TokenRef token) {
     const kv::RunView& run = runs_[static_cast<std::size_t>(token.run)];
     ids_.push_back(id);
     tokens_.push_back(token);
     positions_.push_back(token.local);
+    use_positions_.push_back(run.start_position + token.local);
     slots_.push_back(slot_of(run, token.local));
   }
 
@@ -68,7 +70,8 @@ class Rows {
             .offset = local % block_tokens_};
   }
 
-  // Every run is an entry: rows behind it see all of it, its own rows what is not behind them.
+  // Builds the batch. Every run is an entry: rows behind it see all of it, its own rows the tokens
+  // up to their own.
   const model::ForwardBatch& build() {
     for (std::size_t r = 0; r < runs_.size(); ++r) {
       const kv::RunView& run = runs_[r];
@@ -91,7 +94,11 @@ class Rows {
       }
       entries_.push_back({.blocks = blocks, .num_tokens = tokens, .rows = rows});
     }
-    batch_ = {.token_ids = ids_, .positions = positions_, .slots = slots_, .entries = entries_};
+    batch_ = {.token_ids = ids_,
+              .positions = positions_,
+              .use_positions = use_positions_,
+              .slots = slots_,
+              .entries = entries_};
     return batch_;
   }
 
@@ -103,6 +110,7 @@ class Rows {
   std::vector<TokenId> ids_;
   std::vector<TokenRef> tokens_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
   std::deque<std::vector<attention::EntryRow>> entry_rows_;
   std::deque<std::vector<std::int32_t>> entry_blocks_;
@@ -113,7 +121,7 @@ class Rows {
 // V of the first mixed layer as it is stored for the tokens of runs: a copy in host memory.
 class StoredValues {
  public:
-  // The runs have blocks.
+  // Copies the values of the runs. Precondition: the runs have blocks.
   [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedPool& paged_pool,
                                                std::span<const kv::RunView> runs) {
     std::vector<BlockId> blocks;
@@ -126,7 +134,7 @@ class StoredValues {
     return StoredValues(std::move(copy), std::move(first_blocks));
   }
 
-  // out: [head_dim]
+  // Reads the values of a token and KV head. out: [head_dim].
   void read(TokenRef token, int kv_head, std::span<float> out) const {
     const std::int32_t block_tokens = copy_.geometry().block_tokens;
     kernels::read_value(
@@ -140,7 +148,7 @@ class StoredValues {
   StoredValues(kv_store::PagedPool copy, std::vector<std::int32_t> first_blocks)
       : copy_(std::move(copy)), first_blocks_(std::move(first_blocks)) {}
   kv_store::PagedPool copy_;
-  std::vector<std::int32_t> first_blocks_;  // of each run, in the copy
+  std::vector<std::int32_t> first_blocks_;  // first block of each run in the copy
 };
 
 // Every context token of a composition.
@@ -164,7 +172,8 @@ Contexts contexts_of(const kv::ResolvedComposition& composition) {
   return contexts;
 }
 
-// The system chunk and the query are always as if computed with everything in sight.
+// Returns the named tokens of contexts. The system chunk and the query are always as if computed
+// with everything in sight.
 std::vector<std::int32_t> explicit_tokens(const Blend& how, const Contexts& contexts) {
   std::set<std::int32_t> chosen;
   for (const std::int32_t token : how.tokens) {
@@ -176,7 +185,8 @@ std::vector<std::int32_t> explicit_tokens(const Blend& how, const Contexts& cont
   return {chosen.begin(), chosen.end()};
 }
 
-// Scores the first tokens of every context highest, one after the other in turn.
+// Returns scores with the first tokens of every context highest, one context after the other in
+// turn.
 std::vector<double> first_scores(const Contexts& contexts) {
   std::vector<double> scores;
   scores.reserve(contexts.tokens.size());
@@ -204,7 +214,7 @@ bool looks_at_kv(Selector selector) {
   return selector == Selector::kValueDeviation || selector == Selector::kQueryAttention;
 }
 
-// Indices into contexts.tokens, ascending. Precondition: !looks_at_kv(how.selector).
+// Returns ascending indices into contexts.tokens. Precondition: !looks_at_kv(how.selector).
 std::vector<std::int32_t> choose_by_place(const Blend& how, const Contexts& contexts) {
   switch (how.selector) {
     case Selector::kAll:
@@ -251,7 +261,7 @@ class Blender {
     return (*part.chunk->tokens)[static_cast<std::size_t>(token.local)];
   }
 
-  // Indices into contexts_, ascending.
+  // Returns ascending indices into contexts_.
   [[nodiscard]] Result<std::vector<std::int32_t>> choose() {
     if (!looks_at_kv(how_.selector)) {
       return choose_by_place(how_, in_place_);
@@ -440,7 +450,7 @@ class Blender {
   const Blend& how_;
   const kv::ResolvedComposition& composition_;
   const Contexts in_place_;
-  const std::vector<TokenRef>& contexts_;  // of in_place_
+  const std::vector<TokenRef>& contexts_;  // contexts of in_place_
 };
 
 }  // namespace

@@ -32,14 +32,14 @@ struct BlendContext {
   kv_store::PagedPool& paged_pool;
   model::Decoder& decoder;
   std::span<const tensor::PagedKVView> views;  // [layers]
-  std::int32_t max_rows = 0;                   // of one forward pass
+  std::int32_t max_rows = 0;                   // most rows of one forward pass
 };
 
 struct BlendResult {
-  std::vector<kv::SegmentUse> uses;      // of the whole composition, with segments of its own
-  std::vector<kv::SegmentId> own;        // to be dropped once they are composed
+  std::vector<kv::SegmentUse> uses;      // uses of the whole composition, with segments of its own
+  std::vector<kv::SegmentId> own;        // segments to drop once they are composed
   std::vector<std::int64_t> recomputed;  // tokens, [parts]
-  std::int64_t recomputed_tokens = 0;    // of all parts
+  std::int64_t recomputed_tokens = 0;    // recomputed tokens of all parts
   std::int64_t context_tokens = 0;
 };
 
@@ -51,14 +51,15 @@ struct BlendResult {
                                         const kv::ResolvedComposition& composition);
 
 struct BlendCost {
-  std::int64_t tokens = 0;  // to be computed again
-  std::int64_t blocks = 0;  // to be copied for it; the most that there can be for kValueDeviation
-                            // and kQueryAttention, which choose by what the KV holds
+  std::int64_t tokens = 0;  // tokens to compute again
+  std::int64_t blocks = 0;  // blocks to copy for them. For kValueDeviation and kQueryAttention,
+                            // which choose by the KV, the most that there can be
 };
 [[nodiscard]] BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
                                    std::int32_t block_tokens);
 
-// Indices of the ceil(share * scores.size()) largest scores, ties to the lower index, ascending.
+// Returns the indices of the ceil(share * scores.size()) largest scores, ties to the lower index,
+// ascending.
 [[nodiscard]] std::vector<std::int32_t> largest(std::span<const double> scores, double share);
 
 }  // namespace quire::chunks

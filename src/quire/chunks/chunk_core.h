@@ -28,7 +28,7 @@ namespace quire::chunks {
 struct ChunkCore {
   // Returns why the registry has no chunk of this id and salt, or "" without a reason.
   using WhyNotFound = std::function<std::string(std::string_view id, std::string_view salt)>;
-  // `on` and `in` are borrowed.
+  // Borrows `on` and `in`.
   ChunkCore(engine::Engine& on, tiers::TierService& in, const ChunkCacheOptions& how,
             WhyNotFound why_not_found);
 
@@ -41,7 +41,7 @@ struct ChunkCore {
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;
   [[nodiscard]] std::optional<TokenId> bos_token() const;
 
-  // Engine thread.
+  // Returns the ledger. Engine thread, as for the next function.
   [[nodiscard]] kv::Ledger& ledger() const;
   // Returns the bytes that the pool lacks for so many blocks. 0 while a request runs that may free
   // some.

@@ -69,6 +69,20 @@ Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_vie
   return text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(type), text);
 }
 
+namespace {
+
+Status check_kv_dtype(const std::string& of_pool, const std::string& asked) {
+  if (asked.empty() || asked == of_pool) {
+    return {};
+  }
+  return {
+      ErrorCode::kUnsupported,
+      base::str_cat("kv_dtype ", base::quoted(asked), " of a chunk is not the pool's, which is \"",
+                    of_pool, "\"; leave it out, or open the model with that kv_dtype")};
+}
+
+}  // namespace
+
 Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   ChunkDraft draft{.content = &content};
@@ -80,6 +94,7 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   if (options.anchor && content.type != ChunkType::kContext) {
     return {ErrorCode::kInvalidArgument, "only context chunks have an anchor"};
   }
+  QUIRE_TRY_STATUS(check_kv_dtype(core_.engine.bundle().kv_name(), options.kv_dtype));
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", options.salt));
   draft.chunk.salt = core_.engine.salt_of(options.salt);
   draft.chunk.type = content.type;
@@ -104,7 +119,7 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
 
 Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) const {
   if (const std::string* text = draft.text()) {
-    draft.chunk.content = *text;  // not before: most texts are there already
+    draft.chunk.content = *text;  // copied only now: most texts are there already
   }
   if (draft.chunk.tokens == nullptr) {
     base::WorkMeter meter(text::kWorkOfCall, interrupted);
@@ -230,7 +245,8 @@ ChunkDrafts::Rooms ChunkDrafts::rooms_for(std::span<const ChunkDraft> drafts,
   return rooms;
 }
 
-// Saved chunks need no room: they are read into what there is.
+// Checks that there is room for the drafts now. Saved chunks need no room: they are read into what
+// there is.
 Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
   for (std::size_t count = 1; count <= drafts.size(); ++count) {
     QUIRE_TRY_STATUS(check_anchor(drafts.first(count)));

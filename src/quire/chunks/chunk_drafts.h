@@ -31,17 +31,17 @@ namespace quire::chunks {
 
 struct RegisteredChunk {
   std::string id;
-  bool created = false;  // by this call, to stay
+  bool created = false;  // true: this call has created it, to stay
   bool used = false;     // counted as a use of one that was there
-  bool changed = false;  // what is said of that one
+  bool changed = false;  // true: this call has changed the chunk
   std::int64_t tokens_computed = 0;
   std::optional<kv::ChunkHold> hold;
 };
 
-// How a call registers.
+// The rules by which a call registers.
 struct RegistrationRules {
   bool counted = true;  // uses, hits and misses; else what it creates is temporary
-  bool held = false;    // nothing is evicted until release() or withdraw()
+  bool held = false;    // true: it is not evicted until release() or withdraw()
   ChunkProgress progress = {};
 };
 
@@ -51,10 +51,10 @@ struct ChunkDraft {
   kv::NewChunk chunk;
   std::string serial;  // kv::ChunkIdentity::serial
   RegistrationRules how;
-  bool waits = false;                        // for a prefill that was begun for an equal one
-  std::optional<kv::ChunkHold> anchor;       // on the anchor, until it is registered
-  std::shared_ptr<engine::Channel> prefill;  // that this call has begun for it
-  RegisteredChunk result;                    // its id once it is known to the registry
+  bool waits = false;  // true: it waits for a prefill that was begun for an equal one
+  std::optional<kv::ChunkHold> anchor;       // hold on the anchor, until the draft is registered
+  std::shared_ptr<engine::Channel> prefill;  // prefill that this call has begun for it
+  RegisteredChunk result;                    // has the chunk's id once the registry knows it
   // Returns the text, or null for what came as ids.
   [[nodiscard]] const std::string* text() const {
     return std::get_if<std::string>(&content->content);
@@ -66,7 +66,7 @@ using Anchors = std::map<std::string, std::string>;
 
 class ChunkDrafts {
  public:
-  // All are borrowed.
+  // Borrows all three.
   ChunkDrafts(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library)
       : core_(core), prefills_(prefills), library_(library) {}
 
@@ -95,7 +95,8 @@ class ChunkDrafts {
   // Returns the room for drafts that are neither there nor being computed.
   [[nodiscard]] Rooms rooms_for(std::span<const ChunkDraft> drafts,
                                 const std::function<bool(const ChunkDraft&)>& is_there);
-  // Returns what may not make room for the drafts.
+  // Returns the ids of chunks that must stay while room is made for the drafts: theirs, and those
+  // of their anchors.
   [[nodiscard]] static std::vector<std::string_view> ids_and_anchors(
       std::span<const ChunkDraft> drafts);
   [[nodiscard]] static Status check_is_system(const kv::NewChunk& anchor);
@@ -112,7 +113,7 @@ class ChunkDrafts {
   ChunkCore& core_;
   ChunkPrefills& prefills_;
   ChunkLibrary& library_;
-  std::uint64_t serial_ = 0;  // of chunks that are not shared. Engine thread
+  std::uint64_t serial_ = 0;  // last serial of chunks that are not shared. Engine thread
 };
 
 }  // namespace quire::chunks

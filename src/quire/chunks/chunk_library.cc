@@ -263,7 +263,8 @@ Status ChunkLibrary::save(const std::string& id, const std::string& salt) {
     return {};
   }
   tiers::HeldRef held;
-  bool behind = false;  // what waits for the disk keeps its blocks: not while they are short
+  // A write that waits for the disk keeps its blocks: not while they are short.
+  bool behind = false;
   QUIRE_TRY(const kv::NewChunk chunk,
             core_.engine.thread().ask<kv::NewChunk>([&]() -> Result<kv::NewChunk> {
               QUIRE_TRY(const kv::Chunk* known, core_.registry.get(id, salt));

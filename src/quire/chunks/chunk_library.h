@@ -44,7 +44,7 @@ struct ReadBehind {
 
 class ChunkLibrary {
  public:
-  // Both are borrowed.
+  // Borrows both.
   ChunkLibrary(ChunkCore& core, ChunkPrefills& prefills);
 
   // Opens the store, before anything else.
@@ -67,7 +67,7 @@ class ChunkLibrary {
   // Returns the system chunk that the tenant has registered last: in this process, else before.
   [[nodiscard]] Result<std::string> last_system(const std::string& salt);
 
-  // Looking into the store. Any thread, but for saved_chunk().
+  // Finds a chunk in the store. Any thread, as for the next calls, but for saved_chunk().
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id,
                                               const std::string& salt) const {
     return has_store() ? saved_->find(id, salt) : std::nullopt;
@@ -90,8 +90,8 @@ class ChunkLibrary {
     return has_store() ? saved_->check_writable() : Status();
   }
 
-  // Changing the store. Any thread; save(), save_registered() and save_variants() visit the
-  // engine's thread, so any but that one. Writes the chunk and its KV, now or behind the call.
+  // Writes the chunk and its KV, now or behind the call. Like save_registered() and save_variants()
+  // it visits the engine's thread, so any thread but that one calls it.
   [[nodiscard]] Status save(const std::string& id, const std::string& salt);
   // Writes what a registration has created (`unsaved`), changed, or found lost.
   [[nodiscard]] Status save_registered(const std::string& id, const std::string& salt, bool unsaved,
@@ -113,7 +113,7 @@ class ChunkLibrary {
   // Notes a use in memory, for the store to know.
   void note_use(const std::string& id, const std::string& salt) const;
 
-  // Chunks that are written behind calls. Any thread but the engine's.
+  // Returns the chunks that are written behind calls. Any thread but the engine's.
   [[nodiscard]] BackgroundWrites& writes() { return writes_; }
 
  private:
@@ -134,10 +134,11 @@ class ChunkLibrary {
   ChunkPrefills& prefills_;
   std::unique_ptr<SavedChunks> saved_;    // null without one
   std::unique_ptr<SavedChunks> written_;  // the same store for writes_, so that nobody waits for it
-  std::unique_ptr<kv_store::StoreUses> uses_;  // of the same store
+  std::unique_ptr<kv_store::StoreUses> uses_;  // last uses of the same store
   BackgroundWrites writes_;
   std::string nonce_;
-  std::set<kv::VariantName> not_read_;  // in the store, but computing is faster. Engine thread
+  std::set<kv::VariantName>
+      not_read_;  // saved variants that are computed, as that is faster. Engine thread
 };
 
 }  // namespace quire::chunks

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -19,11 +20,13 @@
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
@@ -35,12 +38,10 @@ namespace quire::chunks {
 // A prefill in flight. Books how it ended when its request is destroyed.
 class ChunkPrefills::Prefill : public engine::RequestObserver {
  public:
-  // Gets the segment, or nothing. An error where nobody has it from now on.
-  using Store = std::function<Status(std::optional<kv::SegmentId>)>;
-  Prefill(kv::Segments& segments, Store store) : segments_(segments), store_(std::move(store)) {}
+  Prefill(kv::Segments& segments, KeepKv store) : segments_(segments), store_(std::move(store)) {}
 
   ~Prefill() override {
-    Status stored = store_(segment_);
+    Status stored = store_(segment_, sums_);
     if (status_.ok()) {
       status_ = std::move(stored);
     }
@@ -58,14 +59,17 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
     }
   }
 
+  [[nodiscard]] bool measures_kv() const override { return true; }
+  void stored(const kernels::KVErrorSums& sums) override { sums_.add(sums); }
   void failed(const Error& error) override { status_ = base::copy_of(error); }
 
   [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
 
  private:
   kv::Segments& segments_;
-  const Store store_;
+  const KeepKv store_;
   std::optional<kv::SegmentId> segment_;
+  kernels::KVErrorSums sums_;
   Status status_ = {ErrorCode::kCancelled, "the prefill was aborted"};
   std::promise<Status> done_;
 };
@@ -75,12 +79,13 @@ kv::VariantName ChunkPrefills::bos_name(const std::string& salt) {
 }
 
 Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::VariantName name,
-                                            Prefill::Store store) {
+                                            KeepKv store) {
   auto observer = std::make_shared<Prefill>(
       core_.ledger().segments(),
-      [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv) {
+      [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv,
+                                             const kernels::KVErrorSums& sums) {
         pending_.erase(name);
-        return store(kv);
+        return store(kv, sums);
       });
   PendingPrefill pending{.done = observer->done(), .waiters = std::make_shared<int>(1)};
   request.kind = engine::RequestKind::kPrefill;
@@ -95,17 +100,28 @@ Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::Vari
   return pending;
 }
 
-// Room was set aside for this variant; it is given back when the prefill cannot start.
+// Returns nothing where nothing was measured.
+std::optional<KVError> ChunkPrefills::error_of(const kernels::KVErrorSums& sums) const {
+  if (sums.key_whole <= 0 || sums.value_whole <= 0) {
+    return std::nullopt;
+  }
+  return KVError{.key = std::sqrt(sums.key_error / sums.key_whole),
+                 .value = std::sqrt(sums.value_error / sums.value_whole),
+                 .bits_per_value = core_.engine.core().paged_pool.geometry().bits_per_value()};
+}
+
+// Starts the prefill of a variant. Room was set aside for it; it is given back when the prefill
+// cannot start.
 Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
                                                     const kv::VariantKey& key, bool counted) {
-  const auto store = [this, id = chunk.id, salt = chunk.salt, key,
-                      counted](std::optional<kv::SegmentId> segment) {
+  const auto store = [this, id = chunk.id, salt = chunk.salt, key, counted](
+                         std::optional<kv::SegmentId> segment, const kernels::KVErrorSums& sums) {
     if (counted && segment) {
       core_.registry.usage().count(salt, 0, 1);
     }
     Status ended = core_.registry.variants().end(id, key, segment);
     if (ended.ok() && segment) {
-      core_.registry.finish(id);
+      core_.registry.finish(id, error_of(sums));
     }
     return ended;
   };
@@ -116,7 +132,7 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
   }
   const Result<SeqId> sequence = compose_behind(chunk, key);
   if (!sequence.ok()) {
-    [[maybe_unused]] const Status ended = store(std::nullopt);
+    [[maybe_unused]] const Status ended = store(std::nullopt, {});
     return sequence.error();
   }
   request.composed = engine::ComposedPrompt{.sequence = *sequence, .pieces = {chunk.tokens}};
@@ -199,7 +215,7 @@ Result<PendingPrefill> ChunkPrefills::start_bos(const std::string& salt, TokenId
   const auto place = std::make_shared<BosSegments>();  // made now: it is filled where none may be
   place->emplace(salt, kv::SegmentId{});
   return start({.prompt = {bos}, .salt = salt}, bos_name(salt),
-               [this, place](std::optional<kv::SegmentId> segment) {
+               [this, place](std::optional<kv::SegmentId> segment, const kernels::KVErrorSums&) {
                  if (segment) {
                    place->begin()->second = *segment;
                    bos_.erase(place->begin()->first);

@@ -14,10 +14,12 @@
 #include <string>
 
 #include "quire/base/ids.h"
+#include "quire/chunk_types.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/interrupt.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -31,18 +33,19 @@ struct PendingPrefill {
   std::shared_ptr<engine::Channel> channel;
   std::shared_ptr<int> waiters;  // calls that want it; engine thread
 };
-using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;  // of one call
+// Prefills that one call has started.
+using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;
 
 class ChunkPrefills {
  public:
-  // `core` is borrowed.
+  // Borrows `core`.
   explicit ChunkPrefills(ChunkCore& core) : core_(core) {}
 
   // Names the KV of a BOS token, of which each tenant has its own. No chunk has this name.
   [[nodiscard]] static kv::VariantName bos_name(const std::string& salt);
 
   // Starts the prefill of a chunk for which room was set aside. Gives the room back where it cannot
-  // start. `counted`: as a miss, once it is done.
+  // start. With `counted` it counts as a miss once it is done.
   [[nodiscard]] Result<PendingPrefill> start_prefill(const kv::Chunk& chunk,
                                                      const kv::VariantKey& key, bool counted);
   // Starts computing the KV of a tenant's BOS token.
@@ -69,11 +72,13 @@ class ChunkPrefills {
  private:
   class Prefill;
   using BosSegments = std::map<std::string, kv::SegmentId>;  // by salt
-  // Gets the KV of a prefill, or none. Returns an error where nobody has it from now on.
-  using KeepKv = std::function<Status(std::optional<kv::SegmentId>)>;
+  // Gets the KV of a prefill, or none, and what storing it has changed. Returns an error where
+  // nobody has it from now on.
+  using KeepKv = std::function<Status(std::optional<kv::SegmentId>, const kernels::KVErrorSums&)>;
 
   [[nodiscard]] Result<PendingPrefill> start(engine::NewRequest request, kv::VariantName name,
                                              KeepKv store);
+  [[nodiscard]] std::optional<KVError> error_of(const kernels::KVErrorSums& sums) const;
   // Returns a sequence of the chunk's tokens behind what its variant stands behind.
   [[nodiscard]] Result<SeqId> compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key);
 

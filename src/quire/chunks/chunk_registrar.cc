@@ -85,7 +85,8 @@ Result<std::vector<RegisteredChunk>> ChunkRegistrar::register_chunks(
   return std::move(status).error();
 }
 
-// A context stands under the system chunk before it, so every system chunk begins a new batch.
+// Registers the drafts in batches. A context stands under the system chunk before it, so every
+// system chunk begins a new batch.
 Status ChunkRegistrar::register_all(std::vector<ChunkDraft>& drafts, const RegistrationRules& how,
                                     const Interrupt& interrupted) {
   Anchors anchors;
@@ -156,7 +157,8 @@ void ChunkRegistrar::release(std::vector<RegisteredChunk> registered) {
   }
 }
 
-// A temporary chunk goes with the last call that holds it, whoever created it.
+// Withdraws chunks that a call has taken. A temporary chunk goes with the last call that holds it,
+// whoever created it.
 void ChunkRegistrar::withdraw(TakenChunks taken) {
   library_.writes().wait();
   core_.engine.thread().call_surely([&] {

@@ -39,6 +39,40 @@ bool holds_pairs(base::JsonView metadata, base::JsonView pairs) {
   });
 }
 
+// Formats of KV by what they hold, the most first.
+struct KVPrecision {
+  std::string_view name;
+  int bits;
+};
+constexpr KVPrecision kPrecisions[] = {{"float32", 32}, {"bfloat16", 16}, {"float16", 16},
+                                       {"fp8", 8},      {"int8", 8},      {"int4", 4}};
+
+// Returns an error for every format but the one that the chunk has.
+Status check_new_kv_dtype(std::string_view stored, const std::optional<std::string>& asked) {
+  if (!asked || *asked == stored) {
+    return {};
+  }
+  const auto bits = [](std::string_view name) {
+    const auto* const found = std::ranges::find(kPrecisions, name, &KVPrecision::name);
+    return found == std::end(kPrecisions) ? 0 : found->bits;
+  };
+  if (bits(*asked) == 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv_dtype ", base::quoted(*asked), " is unknown; the chunk has ",
+                          base::quoted(stored))};
+  }
+  if (bits(*asked) >= bits(stored)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv_dtype ", base::quoted(*asked), " is not narrower than ",
+                          base::quoted(stored),
+                          ", which the chunk's KV is stored in; register the text in a model that "
+                          "is open with that kv_dtype")};
+  }
+  return {ErrorCode::kUnsupported,
+          base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
+                        base::quoted(*asked), " yet; open the model with that kv_dtype")};
+}
+
 }  // namespace
 
 ChunkService::ChunkService(engine::Engine& engine, tiers::TierService& tiers,
@@ -121,7 +155,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
     const auto is_meant = [&](const kv::Chunk& saved) { return !type || saved.type == *type; };
     const Status writable = library_.check_writable();
     if (!writable.ok() && std::ranges::any_of(library_.saved_chunks(salt), is_meant)) {
-      return writable.error();  // as a whole: a part would be gone in this process alone
+      return writable.error();  // nothing is removed: a part would be gone in this process alone
     }
     std::unordered_set<std::string> registered;
     for (const kv::Chunk* chunk : core_.registry.list(salt)) {
@@ -131,7 +165,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
     prefills_.drop_unused_bos(salt);
     for (const kv::Chunk& saved : library_.saved_chunks(salt)) {
       if (!is_meant(saved) || core_.registry.find(saved.id) != nullptr) {
-        continue;  // of another type, or in use
+        continue;  // a chunk of another type, or in use
       }
       QUIRE_TRY(const bool removed, library_.remove(saved.id, salt));
       cleared += removed && !registered.contains(saved.id) ? 1 : 0;  // on disk alone
@@ -154,14 +188,17 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .priority = chunk.priority,
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
-          .memory_bytes = core_.registry.room().bytes_of(chunk)};
+          .memory_bytes = core_.registry.room().bytes_of(chunk),
+          .kv_dtype = core_.engine.bundle().kv_name(),
+          .kv_error = chunk.kv_error};
 }
 
-// The store comes first: what cannot be changed there is not changed.
+// Updates a known chunk, in the store first: a change that the store refuses is not made.
 Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::string& salt,
                                              const ChunkUpdate& update) {
   QUIRE_TRY_STATUS(library_.adopt(id, salt));
   QUIRE_TRY(const kv::NewChunk changed, core_.registry.updated(id, salt, update));
+  QUIRE_TRY_STATUS(check_new_kv_dtype(core_.engine.bundle().kv_name(), update.kv_dtype));
   const Status saved = library_.update(changed, update.pinned);
   if (!saved.ok()) {
     return saved.error();

@@ -50,10 +50,10 @@ namespace quire::chunks {
 
 class ChunkService final : public engine::BlockHolders {
  public:
-  // `engine` and `tiers` are borrowed, and must outlive the service.
+  // Borrows `engine` and `tiers`, which must outlive the service.
   ChunkService(engine::Engine& engine, tiers::TierService& tiers, const ChunkCacheOptions& options);
 
-  // Registering.
+  // Encodes the text of a chunk. The next calls register and release chunks.
   [[nodiscard]] Result<std::vector<TokenId>> encode(ChunkType type, std::string_view text) const {
     return drafts_.encode(type, text);
   }
@@ -66,7 +66,7 @@ class ChunkService final : public engine::BlockHolders {
   }
   void withdraw(TakenChunks taken) { registrar_.withdraw(std::move(taken)); }
 
-  // Chunks that are there.
+  // Returns a chunk that is there. The next calls list, change and remove such chunks.
   [[nodiscard]] Result<ChunkInfo> get(const std::string& id, const std::string& salt);
   [[nodiscard]] Result<std::vector<ChunkInfo>> list(std::optional<ChunkType> type,
                                                     std::string_view metadata_filter_json,
@@ -77,10 +77,10 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type, const std::string& salt);
   [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds, const std::string& salt);
   [[nodiscard]] Result<ChunkStats> stats(const std::string& salt);
-  // Returns those of all tenants together.
+  // Returns the statistics of all tenants together.
   [[nodiscard]] Result<ChunkStats> totals();
 
-  // Composing.
+  // Says what composing would reuse and compute. The next calls compose.
   [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec) {
     return preview_.preview(spec);
   }
@@ -102,14 +102,14 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] ChunkLibrary& library() { return library_; }
   [[nodiscard]] const ChunkCore& core() const { return core_; }
 
-  // Engine thread.
+  // Returns the registry. Engine thread, as for adopt().
   [[nodiscard]] kv::ChunkRegistry& registry() { return core_.registry; }
   // Brings a tenant's saved chunk into the registry. Its KV has been read when it returns.
   [[nodiscard]] Status adopt(const std::string& id, const std::string& salt) {
     return library_.adopt(id, salt);
   }
 
-  // engine::BlockHolders.
+  // Implements engine::BlockHolders, as the next functions do.
   [[nodiscard]] bool owns(kv::SegmentId segment) const override {
     return core_.registry.variants().owns(segment) || prefills_.owns(segment);
   }
@@ -122,7 +122,7 @@ class ChunkService final : public engine::BlockHolders {
   }
 
  private:
-  // Engine thread.
+  // Returns the statistics of some chunks. Engine thread, as for the next functions.
   [[nodiscard]] ChunkStats stats_of(std::span<const kv::Chunk* const> chunks,
                                     const kv::RegistryCounts& counts) const;
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;

@@ -15,8 +15,8 @@ struct ChunkSetup {
   std::string format_error;  // why there is none: text cannot become a chunk
 };
 
-// The format that is `wanted`, else the chat template's, else a plain one. Cost: some hundred
-// renderings of the template.
+// Returns the format that is `wanted`, else the chat template's, else a plain one. Cost: some
+// hundred renderings of the template.
 [[nodiscard]] ChunkSetup make_chunk_setup(const engine::ModelBundle& bundle,
                                           const std::optional<quire::ChunkFormat>& wanted);
 

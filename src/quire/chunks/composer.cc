@@ -105,8 +105,8 @@ Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
           "the composition's chunks were deleted as fast as they were computed; try again"};
 }
 
-// Blending looks at KV here and now, so that must be there; any other run waits for it layer by
-// layer. Runs count as uses when what they read was right.
+// Starts the runs if all KV is there. Blending looks at KV here and now, so that must be there; any
+// other run waits for it layer by layer. Runs count as uses when what they read was right.
 Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
   explain(runs, attempt);
   ReadBehind behind;
@@ -202,7 +202,7 @@ void Composer::give_up(CompositionAttempt attempt) {
   }
 }
 
-// Engine thread. Doing it twice does no more.
+// Takes an attempt back. Engine thread. A second call does nothing.
 void Composer::take_back(CompositionAttempt& attempt) {
   withdraw_runs(attempt);
   prefills_.leave(std::exchange(attempt.pending, {}));
@@ -243,7 +243,8 @@ Result<Compositions> Composer::resolve(std::span<const ComposedRun> runs, ChunkU
   return read ? planner_.resolve(runs) : std::move(compositions);
 }
 
-// Parts behind a BOS token wait for that token's KV. Prefills at work already are waited for.
+// Starts prefills of the KV that is missing. Parts behind a BOS token wait for that token's KV.
+// Prefills at work already are waited for.
 Result<bool> Composer::start_missing(const Compositions& compositions,
                                      CompositionAttempt& attempt) {
   bool complete = true;
@@ -271,7 +272,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   }
   const std::int64_t lacks = core_.lacking(needed);
   if (variants.empty() && lacks > 0) {
-    return core_.registry.room().pool_has_no_room(lacks);  // as a prompt: it evicts no chunk
+    return core_.registry.room().pool_has_no_room(lacks);  // error of a prompt: it evicts no chunk
   }
   std::map<std::string, std::vector<kv::VariantName>> by_salt;
   for (const kv::VariantName& name : variants) {
@@ -407,7 +408,7 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
                                  plain && !run.counted ? &core_.ledger().segments() : nullptr);
   if (plain) {
     request.prompt = composition.joined();
-    if (run.kind == engine::RequestKind::kForwardAll) {  // of the query; cached rows have no logits
+    if (run.kind == engine::RequestKind::kForwardAll) {  // cached rows would have no logits
       request.reuse = false;
       request.first_logit = static_cast<std::int32_t>(std::ssize(request.prompt) -
                                                       std::ssize(*composition.query.chunk->tokens));
@@ -435,7 +436,7 @@ Status Composer::start_runs(std::span<const ComposedRun> runs, CompositionAttemp
     }
   };
   attempt.parts.clear();
-  attempt.channels.clear();  // of a visit that was refused memory
+  attempt.channels.clear();  // channels of a visit that was refused memory
   StartedPrefills fresh = attempt.started;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     attempt.parts.push_back(reuse_by_part(attempt.compositions[i], fresh));
@@ -467,7 +468,8 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
   return loads;
 }
 
-// Chunks that were deleted while the run waited for their KV are not used any more.
+// Counts the use of a run's chunks. Chunks that were deleted while the run waited for their KV are
+// not used any more.
 void Composer::count_use(const ComposedRun& run, std::span<const PartReuse> parts) {
   for (const PartReuse& part : parts) {  // the request reports them, and its prefill has
     core_.engine.core().counters.tokens_reused -= part.from_prefix_cache ? part.reused : 0;

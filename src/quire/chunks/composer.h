@@ -31,7 +31,7 @@ namespace quire::chunks {
 
 class Composer {
  public:
-  // All are borrowed.
+  // Borrows all five.
   Composer(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
            CompositionPlanner& planner, CompositionPreview& preview)
       : core_(core), prefills_(prefills), library_(library), planner_(planner), preview_(preview) {}
@@ -45,7 +45,7 @@ class Composer {
  private:
   using ReuseByPart = CompositionAttempt::ReuseByPart;
 
-  // Callers' threads.
+  // Submits the runs as one attempt. Callers' threads, as for the next functions.
   [[nodiscard]] Result<std::vector<std::shared_ptr<engine::Channel>>> submit(
       std::span<const ComposedRun> runs, const Interrupt& interrupted,
       std::vector<kv::VariantName>* computed, CompositionAttempt& attempt);
@@ -55,8 +55,8 @@ class Composer {
                                         CompositionAttempt& attempt, const Interrupt& interrupted);
   void give_up(CompositionAttempt attempt);
 
-  // Engine thread.
-  // Returns whether the runs have started; else there is KV to wait for.
+  // Returns whether the runs have started; else there is KV to wait for. Engine thread, as for the
+  // next functions.
   [[nodiscard]] Result<bool> advance(std::span<const ComposedRun> runs,
                                      CompositionAttempt& attempt);
   // Notes what the runs that explain would have been told, once.

@@ -27,12 +27,12 @@ namespace quire::chunks {
 // Keeps chunks from being evicted; destroyed on the engine thread unless it forgets them.
 class ChunkUse : public engine::RequestObserver {
  public:
-  // `forgetful`: its prefix cache keeps nothing of what a plain request computes, unless a window
-  // has freed a part of it.
+  // Holds the chunks of `spec`. With `forgetful`, its prefix cache keeps nothing of what a plain
+  // request computes, unless a window has freed a part of it.
   ChunkUse(kv::ChunkRegistry& registry, const CompositionSpec& spec,
            std::shared_ptr<engine::RequestObserver> next = nullptr,
            kv::Segments* forgetful = nullptr)
-      : ChunkUse(registry, std::move(next), forgetful) {  // whose destructor ends what this begins
+      : ChunkUse(registry, std::move(next), forgetful) {  // its destructor ends what this begins
     const std::vector<std::string> ids = CompositionPlanner::chunk_ids(spec);
     holds_.reserve(ids.size());
     for (const std::string& id : ids) {
@@ -80,15 +80,15 @@ using ChunkUses = std::vector<std::shared_ptr<ChunkUse>>;
 
 struct CompositionAttempt {
   using ReuseByPart = std::vector<PartReuse>;
-  bool counted = true;                                 // all its runs are
-  StartedPrefills started;                             // prefills of this call
-  ChunkUses in_use;                                    // nothing is evicted between two visits
-  std::vector<PendingPrefill> pending;                 // what it has waited for
-  bool reads_behind = true;                            // until something was damaged
-  std::vector<tiers::BackgroundLoads::LoadRef> loads;  // what it stands on is still read
-  Compositions compositions;                           // of this visit; their chunks are in use
-  std::vector<ReuseByPart> parts;                      // of the runs
-  std::vector<std::vector<ReusePart>> explained;       // of the runs, before anything was computed
+  bool counted = true;                  // true: all its runs are counted
+  StartedPrefills started;              // prefills of this call
+  ChunkUses in_use;                     // holds, so that nothing is evicted between two visits
+  std::vector<PendingPrefill> pending;  // prefills that it has waited for
+  bool reads_behind = true;             // true until something damaged was read
+  std::vector<tiers::BackgroundLoads::LoadRef> loads;  // loads of KV that is still being read
+  Compositions compositions;       // compositions of this visit; their chunks are in use
+  std::vector<ReuseByPart> parts;  // reuse of the parts of the runs
+  std::vector<std::vector<ReusePart>> explained;  // parts of the runs, before anything was computed
   std::vector<std::shared_ptr<engine::Channel>> channels;
 };
 

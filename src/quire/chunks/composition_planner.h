@@ -22,31 +22,31 @@ namespace quire::chunks {
 struct ComposedRun {
   const CompositionSpec* spec = nullptr;
   engine::RequestKind kind = engine::RequestKind::kGenerate;
-  const SamplingParams* params = nullptr;  // of kGenerate
+  const SamplingParams* params = nullptr;  // parameters of kGenerate
   bool streaming = false;
-  bool counted = true;  // as uses and hits of its chunks
+  bool counted = true;  // true: counts as uses and hits of its chunks
   RequestOptions options = {};
   std::shared_ptr<engine::RequestObserver> observer = nullptr;
 };
 
 class CompositionPlanner {
  public:
-  // `core` is borrowed.
+  // Borrows `core`.
   explicit CompositionPlanner(ChunkCore& core) : core_(core) {}
 
-  // Any thread.
+  // Returns the ids of a composition's chunks. Any thread, as for the next functions.
   [[nodiscard]] static std::vector<std::string> chunk_ids(const CompositionSpec& spec);
   // Returns the tenant whose chunks a run composes. kInvalidArgument where it names two.
   [[nodiscard]] Result<std::string> salt_of(const ComposedRun& run) const;
-  // Returns the same. Precondition: salt_of() accepts the run.
+  // Returns the tenant of a run that salt_of() accepts, which is a precondition.
   [[nodiscard]] const std::string& whose(const ComposedRun& run) const;
   // Returns kOverflow for more positions than the model's context has.
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
   [[nodiscard]] std::int32_t max_new_tokens(const ComposedRun& run,
                                             const kv::ResolvedComposition& composition) const;
 
-  // Engine thread.
-  // Returns what the scheduler would refuse, before chunks are computed and others evicted.
+  // Returns what the scheduler would refuse, before chunks are computed and others evicted. Engine
+  // thread, as for resolve().
   [[nodiscard]] Status check_fits(const ComposedRun& run,
                                   const kv::ResolvedComposition& composition) const;
   // Returns the runs' chunks and places, of chunks that are in the registry.

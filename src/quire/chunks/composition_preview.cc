@@ -58,7 +58,7 @@ std::int64_t blocks_for(std::int64_t tokens, const kv::Ledger& ledger) {
 // Counts blocks of segments. Segments that begin alike may share blocks, from the first one on.
 class DistinctBlocks {
  public:
-  // How many of `blocks` are new. Cost: O(1), and O(blocks) where some are known.
+  // Returns how many of `blocks` are new. Cost: O(1), and O(blocks) where some are known.
   std::int64_t add(std::span<const BlockId> blocks) {
     std::vector<std::span<const BlockId>>& alike = by_first_[blocks.front()];
     std::int64_t known = 0;
@@ -85,7 +85,7 @@ void add_blend(const BlendCost& cost, CompositionInfo& info) {
 
 }  // namespace
 
-// Which saved chunks and which of their KV a run would bring back. Decides as adopt() and
+// Foresees which saved chunks and which of their KV a run would bring back. Decides as adopt() and
 // read_variants() do, in the same order, but reads nothing: the run computes KV that turns out to
 // be damaged.
 class CompositionPreview::Foresight {
@@ -178,7 +178,7 @@ class CompositionPreview::Foresight {
   ChunkLibrary& library_;
   const std::string& salt_;
   tiers::ReloadPolicy::Forecast policy_;
-  std::map<std::string, kv::Chunk> chunks_;    // that are on disk alone
+  std::map<std::string, kv::Chunk> chunks_;    // chunks that are on disk alone
   std::set<kv::VariantName> read_, not_read_;  // KV that is; of the latter computing is faster
 };
 
@@ -305,6 +305,9 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   }
   info.segments.push_back(segment_of(composition.query));
   info.segments.back().why_not = kQueryIsComputed;
+  for (CompositionInfo::Segment& segment : info.segments) {
+    segment.kv_dtype = core_.engine.bundle().kv_name();
+  }
   if (composition.mode == ReuseMode::kExact) {
     describe_exact(composition, info);
   } else {

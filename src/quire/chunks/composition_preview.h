@@ -26,14 +26,14 @@ inline constexpr const char* kNotComputedYet = "not computed yet";
 
 class CompositionPreview {
  public:
-  // All are borrowed.
+  // Borrows all four.
   CompositionPreview(ChunkCore& core, ChunkPrefills& prefills, ChunkLibrary& library,
                      CompositionPlanner& planner)
       : core_(core), prefills_(prefills), library_(library), planner_(planner) {}
 
   // Changes nothing, needs no block, and reads no KV: what is damaged in the store counts as there.
   [[nodiscard]] Result<CompositionInfo> preview(const CompositionSpec& spec);
-  // Engine thread: returns the same.
+  // Returns what preview() returns. Engine thread.
   [[nodiscard]] Result<CompositionInfo> preview_now(const CompositionSpec& spec);
   // Returns whether encoding the joined text gives the joined ids. Encodes nothing where every
   // segment begins with a token that stands apart, and was registered by this process.
@@ -41,7 +41,8 @@ class CompositionPreview {
 
  private:
   class Foresight;
-  // Engine thread.
+  // Returns whether the text of each segment, encoded, gives its ids again. Returns nothing where
+  // that is unknown of one and true of all others. Engine thread.
   [[nodiscard]] std::optional<bool> each_retokenizes_alike(const CompositionInfo& info);
   void describe_exact(const kv::ResolvedComposition& composition, CompositionInfo& info) const;
   void describe_composed(const kv::ResolvedComposition& composition, const Foresight& foresight,

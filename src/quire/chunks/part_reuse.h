@@ -12,10 +12,10 @@
 namespace quire::chunks {
 
 struct PartReuse {
-  std::string name;  // of the part, as sources show it
+  std::string name;  // name of the part, as sources show it
   std::int64_t reused = 0;
   std::int64_t computed = 0;
-  bool from_prefix_cache = false;  // what is reused of it
+  bool from_prefix_cache = false;  // true: the reused KV is from the prefix cache
 };
 
 [[nodiscard]] std::int64_t reused_tokens(std::span<const PartReuse> parts);

@@ -145,8 +145,8 @@ Status Registration::adopt() {
       [this](ChunkDraft& draft) { return library_.adopt(draft.chunk.id, draft.chunk.salt); });
 }
 
-// A draft that waited for an equal one is looked at again once that has ended: it may be gone, and
-// is begun anew.
+// Computes all drafts. A draft that waited for an equal one is looked at again once that has ended:
+// it may be gone, and is begun anew.
 Status Registration::compute() {
   while (!std::ranges::all_of(drafts_, is_use)) {
     QUIRE_TRY_STATUS(compute_once());

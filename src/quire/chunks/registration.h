@@ -76,7 +76,7 @@ class Registration {
   [[nodiscard]] Status compute_once();
   [[nodiscard]] Status begin_all_with_room(std::vector<PendingPrefill>& pending);
 
-  // Engine thread.
+  // Finds the system chunk under which a draft stands. Engine thread, as for the next functions.
   [[nodiscard]] Status place_anchor(ChunkDraft& draft);
   [[nodiscard]] Result<std::string> anchor_of(const ChunkDraft& draft);
   bool use(ChunkDraft& draft, const kv::Chunk* known);

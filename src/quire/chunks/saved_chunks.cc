@@ -31,13 +31,14 @@
 namespace quire::chunks {
 namespace {
 
-// A thousand years are for ever.
+// Converts seconds. A thousand years are for ever.
 std::int64_t to_ms(double seconds) {
   constexpr double kLongest = 1000.0 * 366 * 24 * 3600;
   return static_cast<std::int64_t>(std::min(seconds, kLongest) * 1000);
 }
 
-// A stranger may have written anything: a field that is not as it should be ends the reading.
+// Reads a chunk. A stranger may have written anything: a field that is not as it should be ends the
+// reading.
 Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) {
   kv::NewChunk chunk;
   QUIRE_TRY(const std::string written_for, base::get_string(object, "model", ""));
@@ -74,6 +75,13 @@ Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) 
   }
   if (ttl > 0) {
     chunk.ttl_seconds = ttl;
+  }
+  KVError error;
+  QUIRE_TRY(error.key, base::get_double(object, "kv_key_error", 0));
+  QUIRE_TRY(error.value, base::get_double(object, "kv_value_error", 0));
+  QUIRE_TRY(error.bits_per_value, base::get_double(object, "kv_bits", 0));
+  if (error.bits_per_value > 0) {
+    chunk.kv_error = error;
   }
   return chunk;
 }
@@ -120,6 +128,11 @@ kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
                                     {"priority", chunk.priority}});
   if (chunk.ttl_seconds) {
     object.set("ttl_seconds", *chunk.ttl_seconds);
+  }
+  if (chunk.kv_error) {
+    object.set("kv_key_error", chunk.kv_error->key);
+    object.set("kv_value_error", chunk.kv_error->value);
+    object.set("kv_bits", chunk.kv_error->bits_per_value);
   }
   kv_store::StoreEntry entry{.key = chunk.id,
                              .tenant = chunk.salt,
@@ -194,7 +207,7 @@ Status SavedChunks::put_variant(const std::string& id, const std::string& tenant
   }
   QUIRE_TRY(const kv_store::ObjectRange part, write_object(object, segment, tiers));
   std::optional<kv_store::StoreEntry> entry =
-      find_entry(id, tenant);  // what others have added meanwhile too
+      find_entry(id, tenant);  // has what others have added meanwhile, too
   if (!entry || std::ranges::find(entry->parts, part) != entry->parts.end()) {
     return {};
   }

@@ -23,13 +23,14 @@ namespace quire::chunks {
 
 class SavedChunks {
  public:
-  // `model`: Engine::model_digest; chunks of other models are not seen. The limit and whether
-  // KV is compressed: kv_store::StoreOptions.
+  // Opens the store in `folder`. `model` is Engine::model_digest; chunks of other models are not
+  // seen. The limit and whether KV is compressed: kv_store::StoreOptions.
   [[nodiscard]] static Result<std::unique_ptr<SavedChunks>> open(const std::string& folder,
                                                                  std::string model,
                                                                  kv_store::StoreOptions options);
 
-  // kIo naming the store when it is open read-only: it is read, and whoever changes it is refused.
+  // Returns kIo naming the store when it is open read-only. Then it can be read, and every change
+  // is refused.
   [[nodiscard]] Status check_writable() const { return store_.check_writable(); }
 
   // Writes the chunk, and the KV that it was registered with (nullptr: it has none), whose object
@@ -45,13 +46,14 @@ class SavedChunks {
   [[nodiscard]] Status update(const kv::NewChunk& chunk, std::optional<bool> pinned = {});
   // Returns whether a chunk of this id is there. Cost: the same for all lengths.
   [[nodiscard]] bool has(const std::string& id, const std::string& tenant);
-  // A damaged or foreign entry is none.
+  // Finds a chunk. A damaged or foreign entry counts as none.
   [[nodiscard]] std::optional<kv::Chunk> find(const std::string& id, const std::string& tenant);
-  // Why not, of a chunk that the store has; "" where none is. `here`: of the KV that could be read.
+  // Says why a chunk that the store has is not found. Returns "" where it has none. `here` is the
+  // geometry of KV that can be read.
   [[nodiscard]] std::string why_not_found(const std::string& id, const std::string& tenant,
                                           const tensor::KVGeometry& here);
   [[nodiscard]] std::vector<kv::Chunk> list(const std::string& tenant);
-  // KV of a chunk, if it has some of this name. The caller compares the tokens.
+  // Opens KV of a chunk, if it has some of this name. The caller compares the tokens.
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const std::string& object);
   [[nodiscard]] bool has_kv(const std::string& id, const std::string& tenant,
                             const std::string& object);
@@ -68,7 +70,8 @@ class SavedChunks {
   [[nodiscard]] kv_store::StoreEntry entry_of(const kv::NewChunk& chunk,
                                               const kv_store::StoreEntry* known) const;
   [[nodiscard]] std::optional<kv::Chunk> parse(const kv_store::StoreEntry& entry) const;
-  // With the lock held. write_object: its part of an entry. find_entry: nothing without a chunk.
+  // Writes KV as `object`, and returns its part of an entry. Call it and find_entry with the lock
+  // held. find_entry returns nothing without a chunk.
   [[nodiscard]] Result<kv_store::ObjectRange> write_object(const std::string& object,
                                                            const tiers::HeldRef& segment,
                                                            const tiers::TierService& tiers);

@@ -138,7 +138,7 @@ Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& run
   return live;
 }
 
-// KV of one salt does not get into the ranges of another one.
+// Refuses a sequence of another salt: KV of one salt does not get into the ranges of another one.
 Status CheckpointService::check_tenant(const Named& named) const {
   if (named.state->salt.empty() || named.state->salt == tenant_) {
     return {};

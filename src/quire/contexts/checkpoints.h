@@ -42,7 +42,7 @@ class CheckpointService {
     sequences::StateRef state;
   };
 
-  // An empty tenant is the salt of everybody at the engine.
+  // Opens the checkpoints in `folder`. An empty tenant is the salt of everybody at the engine.
   [[nodiscard]] static Result<std::unique_ptr<CheckpointService>> open(
       const runtime::Runtime& runtime, const std::string& folder, const CheckpointOptions& options);
 
@@ -50,7 +50,7 @@ class CheckpointService {
                                             std::span<const Named> sequences,
                                             const std::string& name);
   [[nodiscard]] bool due(std::span<const Named> sequences) const;
-  // `wait`: as TierService::restore.
+  // Loads the sequences of a checkpoint. `wait` is that of TierService::restore.
   [[nodiscard]] Result<std::vector<Named>> load(runtime::Runtime& runtime, const std::string& name,
                                                 std::span<const std::string> only, bool wait);
 
@@ -66,7 +66,7 @@ class CheckpointService {
   [[nodiscard]] Status check_tenant(const Named& named) const;
   [[nodiscard]] static Result<kv_store::LiveSequence> describe(runtime::Runtime& runtime,
                                                                const Named& named);
-  // `whole`: objects that need not be verified again.
+  // Loads one sequence. `whole` names objects that need not be verified again.
   [[nodiscard]] Result<sequences::StateRef> load(runtime::Runtime& runtime,
                                                  const kv_store::SavedSequence& saved,
                                                  const std::set<std::string>& whole,
@@ -80,8 +80,9 @@ class CheckpointService {
 
   kv_store::Store store_;
   std::string tenant_;
-  std::unique_ptr<kv_store::CheckpointManager> manager_;  // of the store; set by open
-  std::map<std::string, std::vector<TokenId>> saved_;     // what was saved or loaded last, by name
+  std::unique_ptr<kv_store::CheckpointManager> manager_;  // manager of the store; set by open
+  std::map<std::string, std::vector<TokenId>>
+      saved_;  // tokens that were saved or loaded last, by name
 };
 
 }  // namespace quire::contexts

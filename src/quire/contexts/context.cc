@@ -155,7 +155,7 @@ std::vector<Item*> Context::active_items(bool conversation_only) const {
   return active;
 }
 
-// A name goes to terminals and into the store: one line that both take.
+// Checks an item's name, which goes to terminals and into the store: one line that both take.
 Status Context::check_name(const std::string& name) const {
   const auto is_control = [](unsigned char c) { return c < ' ' || c == '\x7f'; };
   if (name.size() > kv_store::kMaxNameBytes || std::ranges::any_of(name, is_control)) {
@@ -190,7 +190,8 @@ Result<std::vector<TokenId>> Context::encode(runtime::Runtime& runtime, const Pr
       std::get<std::string>(content));
 }
 
-// Says what the KV is: the tokens, and what they have seen. `unique`: also where an equal one is.
+// Makes an id that says what the KV is: the tokens, and what they have seen. With `unique` it
+// differs from that of an equal item.
 std::string Context::new_id(runtime::Runtime& runtime, const ContextItem& info, bool unique) const {
   for (std::int64_t serial = 0;; ++serial) {
     base::FieldHasher hasher;
@@ -211,7 +212,7 @@ std::string Context::new_id(runtime::Runtime& runtime, const ContextItem& info, 
   }
 }
 
-// An equal item is added again. The store, which may fail, comes before what cannot.
+// Updates an item that is added again. The store, which may fail, comes before what cannot.
 Status Context::renew(Item& known, const ItemOptions& options) {
   const bool renamed = !options.name.empty() && options.name != known.info.name;
   if (renamed) {

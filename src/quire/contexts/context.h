@@ -42,19 +42,19 @@ class Runtime;
 
 namespace quire::contexts {
 
-// In order.
+// Returns the items' ids, in their order.
 [[nodiscard]] std::vector<std::string> ids_of(std::span<Item* const> items);
 [[nodiscard]] std::vector<TokenId> tokens_of(std::span<Item* const> items);
-// For people: "" for models without tokenizer.
+// Decodes tokens for people. Returns "" for models without tokenizer.
 [[nodiscard]] std::string decode(const runtime::Runtime& runtime, std::span<const TokenId> tokens);
 
 [[nodiscard]] ItemRetention updated(ItemRetention retention, const ItemRetentionUpdate& update);
-// kInvalidArgument for a time that is none.
+// Returns kInvalidArgument for a time that is none.
 [[nodiscard]] Status check(const ItemRetention& retention);
 
 class Context {
  public:
-  // `engine` is borrowed for the time of a call: see attach.
+  // Opens a context. Its engine is borrowed for the time of a call: see attach.
   [[nodiscard]] static Result<std::unique_ptr<Context>> open(
       const std::shared_ptr<runtime::Runtime>& runtime, const ContextOptions& options);
 
@@ -85,7 +85,7 @@ class Context {
   [[nodiscard]] Status save(const std::string& item, const Interrupt& interrupted);
   [[nodiscard]] Status restore(const std::string& item, const Interrupt& interrupted);
   [[nodiscard]] Status erase(const std::string& item, bool wipe);
-  // Needs no memory.
+  // Forgets all items and returns how many there were. Needs no memory.
   [[nodiscard]] std::int64_t clear();
 
  private:
@@ -104,7 +104,7 @@ class Context {
   void changed() { epoch_ = nullptr; }
   void touch(Item& item);
 
-  // KV of items, mode kAnchored.
+  // Makes sure that an item has its KV, in mode kAnchored. The next functions get it.
   [[nodiscard]] Status ensure(runtime::Runtime& runtime, Item& item, const Interrupt& interrupted);
   [[nodiscard]] Status fetch_or_compute(runtime::Runtime& runtime, Item& item,
                                         const Interrupt& interrupted);
@@ -117,7 +117,8 @@ class Context {
   // Returns whether the KV of all that the item has seen is there.
   [[nodiscard]] bool computable(const Item& item) const;
 
-  // Who goes where: context_tiers.cc. Runs `work`; while blocks are short, inactive items leave.
+  // Runs `work`. While blocks are short, inactive items leave. context_tiers.cc has this and the
+  // next functions.
   [[nodiscard]] Status with_room(runtime::Runtime& runtime, const std::function<Status()>& work);
   [[nodiscard]] Result<bool> make_room(runtime::Runtime& runtime);
   // Returns the item that goes first, of those that `may_go`, or nullptr.
@@ -125,12 +126,12 @@ class Context {
   [[nodiscard]] Status move_to_host(runtime::Runtime& runtime, Item& item);
   [[nodiscard]] Status shrink_host(runtime::Runtime& runtime);
   [[nodiscard]] Status leave_host(runtime::Runtime& runtime, Item& item);
-  // Inactive items whose time is over give up their KV in memory.
+  // Drops KV in memory of inactive items whose time is over.
   void expire();
 
   // Asking.
   struct Turn {
-    std::string text;  // as asked
+    std::string text;  // text of the question
     std::vector<TokenId> user, opening;
   };
   // Says how the question is asked, and how far the answer is. If room has to be made in its midst,
@@ -150,7 +151,7 @@ class Context {
                                std::vector<TokenId> tokens, std::span<Item* const> before) const;
   struct Generated {
     GenerationOutput output;
-    sequences::StateRef state;  // behind it
+    sequences::StateRef state;  // state behind the output
   };
   [[nodiscard]] static Result<Generated> generate(runtime::Runtime& runtime,
                                                   const sequences::StateRef& state,
@@ -167,23 +168,23 @@ class Context {
                                                      Asking asking);
   [[nodiscard]] Result<ContextAnswer> infer_exact(runtime::Runtime& runtime, const Turn& turn,
                                                   Asking asking);
-  // The sequence of `tokens`, from what `known` has of them.
+  // Returns the sequence of `tokens`, beginning from what `known` has of them.
   [[nodiscard]] Result<sequences::StateRef> follow(runtime::Runtime& runtime,
                                                    const sequences::StateRef& known,
                                                    std::span<const TokenId> tokens,
                                                    const Interrupt& interrupted,
                                                    const RequestOptions& options);
 
-  // The store. is_saved: can be read from there; another process may have erased what this one has
-  // saved. Opens the file.
+  // Tells whether an item can be read from the store. Opens its file, since another process may
+  // have erased what this one has saved.
   [[nodiscard]] bool is_saved(const Item& item) const;
-  // From where the KV is, device or host memory.
+  // Writes an item to the store from where its KV is, device or host memory.
   [[nodiscard]] Status write(runtime::Runtime& runtime, Item& item);
   [[nodiscard]] Status write_once(runtime::Runtime& runtime, Item& item);
   [[nodiscard]] Status write_through(runtime::Runtime& runtime, Item& item);
   [[nodiscard]] Status save_retention(const std::string& id, const ItemRetention& retention);
   [[nodiscard]] Result<kv_store::Store*> need_store() const;
-  // kNotFound, kCorrupt, kIncompatible: to the caller a miss.
+  // Opens the saved KV of an item. kNotFound, kCorrupt and kIncompatible are misses to the caller.
   [[nodiscard]] Result<kv_store::KVFile> open_kv(const Item& item) const;
   // KV of saved items that is read while its first layers are used already.
   struct Arriving {
@@ -197,7 +198,7 @@ class Context {
                                                 const Interrupt& interrupted);
   [[nodiscard]] Result<Item*> add_saved(runtime::Runtime& runtime, const std::string& name);
 
-  // Its requests have its salt.
+  // Returns the options of the context's requests, which have its salt.
   [[nodiscard]] RequestOptions whose(const std::string& session = {}) const {
     return {.session = session, .salt = options_.salt};
   }
@@ -205,8 +206,9 @@ class Context {
   const std::weak_ptr<runtime::Runtime> runtime_;
   const ContextOptions options_;  // the salt is the engine's if none was asked for
   const TurnFormat turns_;
-  std::unique_ptr<kv_store::Store> store_;     // null without one
-  std::unique_ptr<kv_store::StoreUses> uses_;  // of items in the same store; null without one
+  std::unique_ptr<kv_store::Store> store_;  // null without one
+  std::unique_ptr<kv_store::StoreUses>
+      uses_;  // last uses of items in the same store; null without one
   ItemList items_;
   sequences::StateRef tip_, conversation_tip_;  // mode kExact
   std::shared_ptr<const void> epoch_;           // null: nobody has asked for it yet
@@ -215,7 +217,7 @@ class Context {
   static constexpr std::uint64_t kNoWork = ~std::uint64_t{0};
   std::uint64_t work_began_ = kNoWork;
   std::int64_t tokens_computed_ = 0, tokens_reused_ = 0;
-  std::int64_t followed_tokens_ = 0;  // that follow() had to compute
+  std::int64_t followed_tokens_ = 0;  // tokens that follow() had to compute
 };
 
 }  // namespace quire::contexts

@@ -75,7 +75,8 @@ Error interrupted_call() {
 
 }  // namespace
 
-// The user's turn begins with what the template writes behind an answer, where that stands open.
+// Makes the user's turn. It begins with what the template writes behind an answer, where that is
+// still missing.
 Result<Context::Turn> Context::make_turn(runtime::Runtime& runtime,
                                          const std::optional<std::string>& text) const {
   Turn turn{.opening = turns_.opening};
@@ -199,7 +200,7 @@ Status Context::attend(runtime::Runtime& runtime, engine::Channel& channel, Aski
   }
 }
 
-// Turn and output become items.
+// Keeps turn and output as items.
 Result<ContextAnswer> Context::keep_turn(std::optional<Item> user, Item output,
                                          Generated generated) {
   ContextAnswer answer{.output_id = output.info.id};

@@ -160,10 +160,10 @@ Status Context::write_once(runtime::Runtime& runtime, Item& item) {
   return {};
 }
 
-// Priorities are for this context only.
+// Writes what the store keeps of a retention. Priorities are for this context only.
 Status Context::save_retention(const std::string& id, const ItemRetention& retention) {
   QUIRE_TRY(kv_store::Store* const store, need_store());
-  if (store->read_only()) {  // which need not be told what it says already
+  if (store->read_only()) {  // nothing need be written that the store has already
     QUIRE_TRY(const kv_store::StoreEntry entry, store->entries().get(id, options_.salt));
     if (entry.pinned == retention.pinned && entry.ttl_ms == ttl_ms(retention)) {
       return {};
@@ -184,8 +184,8 @@ Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
   return file;
 }
 
-// A read that cannot be begun is left to who needs the item, and so is all KV where computing is
-// faster. Only active items: nobody may move their KV meanwhile.
+// Begins to read saved KV of active items, whose KV nobody may move meanwhile. A read that cannot
+// begin is left to the caller that needs the item. So is all KV where computing is faster.
 Context::Arriving Context::begin_reading(runtime::Runtime& runtime, std::span<Item* const> items) {
   Arriving arriving;
   std::vector<std::shared_ptr<const kv_store::KVFile>> files;

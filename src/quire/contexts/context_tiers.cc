@@ -82,7 +82,8 @@ void Context::expire() {
   }
 }
 
-// Nothing goes twice: what comes back while the work is tried again is needed for it.
+// Runs `work`, and makes room while blocks are short. Nothing is evicted twice: what comes back
+// while the work is tried again is needed for it.
 Status Context::with_room(runtime::Runtime& runtime, const std::function<Status()>& work) {
   const std::uint64_t around = work_began_;
   if (around == kNoWork) {
@@ -126,8 +127,8 @@ Status Context::move_to_host(runtime::Runtime& runtime, Item& item) {
   return {};
 }
 
-// Items beyond the limit of host memory go on to the store, or without one nowhere. Nothing is lost
-// when the store cannot be written.
+// Moves items beyond the limit of host memory to the store, or without one drops their KV. Nothing
+// is lost when the store cannot be written.
 Status Context::shrink_host(runtime::Runtime& runtime) {
   std::int64_t bytes = 0;
   for (const auto& item : items_) {
@@ -156,7 +157,7 @@ Status Context::unload(const std::string& name, bool drop) {
   QUIRE_TRY(const auto runtime, this->runtime());
   QUIRE_TRY(Item* const item, items_.find(name));
   QUIRE_TRY_STATUS(check_separate(*item, "unload"));
-  Status told;  // of a store that cannot be written: the item is in host memory all the same
+  Status told;  // error of a store that cannot be written: the item is in host memory all the same
   if (drop) {
     item->device = nullptr;
     item->host = nullptr;

@@ -21,7 +21,7 @@
 
 namespace quire::contexts {
 
-inline constexpr std::size_t kMinDigits = 4;  // of an id that is cut short
+inline constexpr std::size_t kMinDigits = 4;  // fewest digits of an id that is cut short
 
 // An item and where its KV is. The public fields `tier` and `memory_bytes` are filled when shown;
 // `saved` says there what the store says, here that it was saved.
@@ -29,8 +29,8 @@ struct Item {
   ContextItem info;
   tiers::HeldRef device;
   tiers::HostRef host;
-  // Its first token is a copy of its last parent's last one: the one behind which generation began,
-  // for want of a generation prompt.
+  // True: the first token is a copy of the last parent's last one. Generation began behind that
+  // one, for want of a generation prompt.
   bool borrows = false;
   std::uint64_t used = 0;  // grows with every use of any item
   std::chrono::steady_clock::time_point used_at;
@@ -38,20 +38,20 @@ struct Item {
 
 class ItemList {
  public:
-  // Stays where it is until it is erased. Its id is not changed any more, its name by `rename`
-  // alone. Precondition: no item has the id.
+  // Adds an item, which stays where it is until it is erased. Its id is not changed any more, its
+  // name by `rename` alone. Precondition: no item has the id.
   Item* add(Item item);
-  // Cost: O(items). No effect when it is not there.
+  // Removes an item. Cost: O(items). No effect when it is not there.
   void erase(const std::string& id);
   void clear();
-  // "": none. Precondition: no other item has the name.
+  // Renames an item; "" takes its name away. Precondition: no other item has the name.
   void rename(Item& item, const std::string& name);
 
-  // O(1); nullptr when there is none.
+  // Finds an item in O(1). Returns nullptr when there is none.
   [[nodiscard]] Item* find_id(const std::string& id) const;
   [[nodiscard]] Item* find_name(const std::string& name) const;
-  // By id or name in O(1), else by the beginning of an id, at least kMinDigits of it, in
-  // O(log items). kNotFound when there is none or several begin so.
+  // Finds an item by id or name in O(1), else by the beginning of an id, at least kMinDigits of it,
+  // in O(log items). kNotFound when there is none or several begin so.
   [[nodiscard]] Result<Item*> find(const std::string& name) const;
 
   [[nodiscard]] auto begin() const { return items_.begin(); }

@@ -22,12 +22,12 @@ namespace quire::contexts {
                                                        base::WorkMeter* meter = nullptr);
 
 struct TurnFormat {
-  std::vector<TokenId> opening;  // of the assistant's turn: the generation prompt
-  std::vector<TokenId> closing;  // of it: what follows the assistant's text
-  std::optional<TokenId> bos;    // if prompts begin with it
+  std::vector<TokenId> opening;  // opening of the assistant's turn: the generation prompt
+  std::vector<TokenId> closing;  // closing of the assistant's turn: what follows its text
+  std::optional<TokenId> bos;    // BOS token, if prompts begin with it
 };
 
-// Empty where there is no template, or where it writes nothing.
+// Returns an empty format where there is no template, or where it writes nothing.
 [[nodiscard]] TurnFormat make_turn_format(const engine::TextBundle& text);
 
 }  // namespace quire::contexts

@@ -18,14 +18,15 @@ class Arena {
   // that was never written to costs addresses only.
   explicit Arena(std::size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
 
-  // Uninitialised, 64-byte aligned; null when the system refuses. The memory goes back when all
-  // that lies in its chunk has been let go, and the arena is gone or has begun another.
+  // Returns uninitialised, 64-byte aligned memory, or null when the system refuses. The memory goes
+  // back when all that lies in its chunk has been let go, and the arena is gone or has begun
+  // another.
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes);
 
  private:
   std::size_t chunk_bytes_;
   std::shared_ptr<AlignedBuffer<std::byte>> chunk_;
-  std::size_t used_ = 0;  // of the chunk
+  std::size_t used_ = 0;  // used bytes of the chunk
 };
 
 }  // namespace quire::device

@@ -20,7 +20,8 @@ struct DeviceProperties {
   std::int64_t shared_bytes_per_multiprocessor = 0;
 };
 
-// kDevice, with the name of the GPU, for compute capability below 8.0: no bf16 arithmetic there.
+// Returns kDevice, with the name of the GPU, for compute capability below 8.0: no bf16 arithmetic
+// there.
 [[nodiscard]] Status check_supported(const DeviceProperties& properties);
 
 // Returns the name that the identity of KV gives to the kernels of a GPU: "cuda-9.0-3", where 3 is

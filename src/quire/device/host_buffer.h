@@ -17,9 +17,9 @@ namespace quire::device {
 class HostBuffer {
  public:
   HostBuffer() = default;
-  // Pageable. size() == 0 when the system refuses.
+  // Allocates pageable memory. size() is 0 when the system refuses.
   explicit HostBuffer(std::size_t size) : bytes_(AlignedBuffer<std::byte>(size)) {}
-  // Pinned: `block` is of `pool`, which lives as long as the buffer.
+  // Keeps a pinned block of `pool`, which lives as long as the buffer.
   HostBuffer(std::shared_ptr<MemoryPool> pool, PoolBlock block)
       : pool_(std::move(pool)), bytes_(std::move(block)) {}
 

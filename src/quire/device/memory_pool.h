@@ -43,7 +43,7 @@ class PoolBlock {
   ~PoolBlock();
 
   [[nodiscard]] std::byte* data() const { return data_; }
-  // Bytes that were asked for, 0 when empty.
+  // Returns the bytes that were asked for, 0 when empty.
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
@@ -67,19 +67,19 @@ class MemoryPool {
   explicit MemoryPool(std::unique_ptr<MemorySource> source, AllocationBudget budget = {});
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
-  // Precondition: no block is on loan.
+  // Returns all memory to the source. Precondition: no block is on loan.
   ~MemoryPool();
 
-  // The smallest unused block of `bytes` to twice that, else a new one. kInvalidArgument for
-  // negative sizes; kOutOfBlocks when source or budget are used up even after unused blocks were
-  // returned. Zero bytes: an empty block.
+  // Returns the smallest unused block of `bytes` to twice that, else a new one. Fails with
+  // kInvalidArgument for negative sizes, and with kOutOfBlocks when source or budget are used up
+  // even after unused blocks were returned. Zero bytes give an empty block.
   [[nodiscard]] Result<PoolBlock> allocate(std::int64_t bytes);
 
   // Returns unused blocks to the source, largest first, until at most `keep_bytes` are reserved or
   // only blocks in use are left.
   [[nodiscard]] Status shrink(std::int64_t keep_bytes);
 
-  // From now on; what is on loan beyond it stays.
+  // Sets the budget from now on. Blocks on loan beyond it stay.
   void set_budget(const AllocationBudget& budget);
 
   [[nodiscard]] PoolStats stats() const;
@@ -90,7 +90,7 @@ class MemoryPool {
  private:
   friend class PoolBlock;
   void give_back(std::byte* data, std::int64_t reserved_bytes);
-  // With mutex_ held:
+  // Does the work of shrink(). Call this and the next two with mutex_ held.
   Status shrink_locked(std::int64_t keep_bytes);
   Result<std::byte*> take_new(std::int64_t bytes);
   Result<std::byte*> ask_source(std::int64_t bytes);

@@ -16,10 +16,10 @@ class MemorySource {
   MemorySource& operator=(const MemorySource&) = delete;
   virtual ~MemorySource() = default;
 
-  // At least 256-byte aligned, uninitialised. kOutOfBlocks with needed and free bytes when there is
-  // not enough; kDevice for everything else.
+  // Returns memory that is at least 256-byte aligned and uninitialised. kOutOfBlocks with needed
+  // and free bytes when there is not enough; kDevice for everything else.
   [[nodiscard]] virtual Result<std::byte*> allocate(std::int64_t bytes) = 0;
-  // `data` and `bytes` as given by allocate; no work on them may be in flight.
+  // Gives back `data` and `bytes` as given by allocate. No work on them may be in flight.
   [[nodiscard]] virtual Status release(std::byte* data, std::int64_t bytes) = 0;
 };
 

@@ -20,7 +20,8 @@ class PoolBuffer {
  public:
   PoolBuffer() = default;
 
-  // kOutOfBlocks with needed and free bytes when the pool has no room.
+  // Takes `size` elements of the pool. Returns kOutOfBlocks with needed and free bytes when the
+  // pool has no room.
   [[nodiscard]] static Result<PoolBuffer> make(MemoryPool& pool, std::size_t size) {
     if (size > static_cast<std::size_t>(INT64_MAX) / sizeof(T)) {
       return {ErrorCode::kInvalidArgument, "a buffer is at most 2^63 - 1 bytes long"};

@@ -32,7 +32,8 @@ Status check_range(const std::vector<std::int32_t>& values, std::int32_t lowest,
   return {};
 }
 
-// All must fit before anything is measured: a run that ends where the context does is a fast one.
+// Checks that everything fits before anything is measured: a run that ends where the context does
+// is a fast one.
 Status check_context(const BenchOptions& options, const model::ModelConfig& config) {
   const std::int64_t block = options.llm.block_tokens;
   const std::int64_t decoded = std::int64_t{options.generate} + 1;

@@ -6,22 +6,38 @@
 #include <cstdint>
 #include <vector>
 
+#include "quire/attention/cpu/kernel_table.h"
 #include "quire/diagnostics/peaks.h"
 #include "quire/kernels/ceilings.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
 namespace {
 
 using kernels::WeightFormat;
 
-// Scores and values are products of queries and probabilities with KV, as those of rows with
-// weights of the same type.
-WeightFormat format_of(tensor::DType kv_dtype) {
-  return kv_dtype == tensor::DType::kFloat32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+// Returns the product that takes as long as those of KV. Scores and values are products of queries
+// and probabilities with KV, as those of rows with weights of the same type. Vectors multiply int8
+// codes with integers of 16 bits.
+kernels::Product product_of(const kernels::KernelContext& context, const tensor::KVGeometry& kv) {
+  if (kv.format == tensor::KVFormat::kInt8 &&
+      !attention::kernels_for(context.table->isa).bf16_code_queries) {
+    return kernels::Product::kInt16Pairs;
+  }
+  const bool fp32 = kv.format == tensor::KVFormat::kPlain && kv.dtype == tensor::DType::kFloat32;
+  return kernels::product_of(context, fp32 ? WeightFormat::kF32 : WeightFormat::kBf16, 1);
+}
+
+double bytes_of_layer(const tensor::KVGeometry& kv) {
+  const double number_bytes = tensor::kv_value_bytes(kv.format, kv.dtype);
+  return 2.0 * kv.kv_heads * (kv.head_dim * number_bytes + kv.scale_bytes());
 }
 
 double values_of(WeightFormat format, std::int64_t bytes) {
@@ -32,7 +48,7 @@ double values_of(WeightFormat format, std::int64_t bytes) {
 }  // namespace
 
 double StepWork::seen_tokens(std::int32_t window) const {
-  const double first = own_tokens + shared_tokens + 1;  // of the first row
+  const double first = own_tokens + shared_tokens + 1;  // tokens that the first row sees
   const double last = first + rows - 1;
   if (window == 0 || last <= window) {
     return (first + last) / 2;
@@ -49,14 +65,15 @@ double StepWork::read_tokens(std::int32_t window) const {
   return sequences * own + std::clamp(window - 1 - own_tokens, 0.0, shared_tokens);
 }
 
-BenchFloors::BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DType kv_dtype)
+BenchFloors::BenchFloors(Peaks& peaks, const model::Decoder& decoder, const tensor::KVGeometry& kv)
     : peaks_(peaks),
       config_(decoder.config()),
       weights_(decoder.pack_report()),
-      kv_format_(format_of(kv_dtype)),
-      kv_layer_bytes_(2.0 * config_.kv_heads * config_.head_dim * tensor::dtype_bytes(kv_dtype)) {}
+      kv_product_(product_of(peaks.context(), kv)),
+      kv_layer_bytes_(bytes_of_layer(kv)) {}
 
-// The last layer goes on with rows of logits alone, once the keys and values of all rows are there.
+// Returns the matrices of all layers. The last layer goes on with rows of logits alone, once the
+// keys and values of all rows are there.
 std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& work) const {
   const double hidden = config_.hidden_size;
   const double queries = static_cast<double>(config_.heads) * config_.head_dim;
@@ -77,7 +94,7 @@ BenchFloors::Matrix BenchFloors::head(const StepWork& work) const {
 }
 
 double BenchFloors::attention_flops(const StepWork& work) const {
-  double pairs = 0;  // of rows and tokens, in all layers
+  double pairs = 0;  // pairs of rows and tokens, in all layers
   for (std::size_t layer = 0; layer < config_.window_tokens.size(); ++layer) {
     const bool is_last = layer + 1 == config_.window_tokens.size();
     pairs += (is_last ? work.logit_rows : work.all_rows()) *
@@ -95,7 +112,7 @@ double BenchFloors::bytes(const StepWork& work) const {
   if (work.logit_rows > 0) {
     return layer_bytes + static_cast<double>(weights_.head_bytes) + kv;
   }
-  double values = 0;  // that the last layer reads, and those of a whole layer
+  double values = 0;  // values that the last layer reads, and those of a whole layer
   double all_values = 0;
   for (const Matrix& matrix : layer_matrices({})) {
     all_values += matrix.columns * matrix.depth;
@@ -114,7 +131,7 @@ double BenchFloors::floor_seconds(const StepWork& work) const {
     all_values += values_of(static_cast<WeightFormat>(i),
                             weights_.layer_bytes_of[static_cast<std::size_t>(i)]);
   }
-  double seconds = attention_flops(work) / peaks_.flops(kv_format_, work.all_rows());
+  double seconds = attention_flops(work) / peaks_.flops(kv_product_);
   for (int i = 0; i < kernels::kWeightFormats; ++i) {
     const auto format = static_cast<WeightFormat>(i);
     const double values = values_of(format, weights_.layer_bytes_of[static_cast<std::size_t>(i)]);

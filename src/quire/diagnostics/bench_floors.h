@@ -10,7 +10,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
 
@@ -33,15 +33,16 @@ struct StepWork {
 
 class BenchFloors {
  public:
-  // Borrows `peaks`, which outlives it.
-  BenchFloors(Peaks& peaks, const model::Decoder& decoder, tensor::DType kv_dtype);
+  // Borrows `peaks`, which outlives it. `kv`: of the pool, with any number of tokens in a block.
+  BenchFloors(Peaks& peaks, const model::Decoder& decoder, const tensor::KVGeometry& kv);
 
-  // Seconds at the measured read bandwidth and compute peaks, whichever is longer.
+  // Returns the seconds at the measured read bandwidth or at the compute peaks, whichever is
+  // longer.
   [[nodiscard]] double floor_seconds(const StepWork& work) const;
-  // Seconds that linear() alone needs for the step's matrices, at rates measured for this number of
-  // rows; 0 on an accelerator.
+  // Returns the seconds that linear() alone needs for the step's matrices, at rates measured for
+  // this number of rows; 0 on an accelerator.
   [[nodiscard]] double linear_seconds(const StepWork& work) const;
-  // Bytes that the step cannot avoid reading: matrices once, KV once.
+  // Returns the bytes that the step cannot avoid reading: matrices once, KV once.
   [[nodiscard]] double bytes(const StepWork& work) const;
   // Returns the bytes of the KV of so many tokens.
   [[nodiscard]] double kv_bytes(double tokens) const { return tokens * kv_layer_bytes_ * layers(); }
@@ -62,8 +63,8 @@ class BenchFloors {
   Peaks& peaks_;
   const model::ModelConfig config_;
   const model::PackReport weights_;
-  kernels::WeightFormat kv_format_;  // of matrices with the products of attention
-  double kv_layer_bytes_ = 0;        // of a token
+  kernels::Product kv_product_;  // product that attention runs
+  double kv_layer_bytes_ = 0;    // KV bytes of a token in one layer
 };
 
 }  // namespace quire::diagnostics

@@ -21,6 +21,8 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
 namespace {
@@ -28,6 +30,15 @@ namespace {
 using kernels::Product;
 using kernels::WeightFormat;
 using tensor::DType;
+using tensor::KVFormat;
+
+struct KV {
+  DType dtype;
+  KVFormat format = KVFormat::kPlain;
+};
+constexpr KV kFloat32 = {DType::kFloat32};
+constexpr KV kBFloat16 = {DType::kBFloat16};
+constexpr KV kInt8 = {DType::kBFloat16, KVFormat::kInt8};
 
 // Measures nothing: one operation of any product takes a second, and reading takes no time.
 class GivenPeaks final : public Peaks {
@@ -70,6 +81,18 @@ class FloorsTest : public testing::TestWithParam<device::Isa> {
   [[nodiscard]] model::Decoder decoder(WeightFormat format, std::int32_t window = 0) {
     return model::Decoder::random(context(), small_config(window), format, 1).value();
   }
+  [[nodiscard]] static tensor::KVGeometry geometry(KV kv) {
+    return small_config().kv_geometry(kv.dtype, 1, kv.format);
+  }
+  // Returns the product of attention over KV of that kind, as the kernels' READMEs say.
+  [[nodiscard]] Product product_over(KV kv) {
+    const auto& products = context().table->products;
+    if (kv.format == KVFormat::kInt8 && GetParam() != device::Isa::kAmx) {
+      return Product::kInt16Pairs;
+    }
+    const bool fp32 = kv.format == KVFormat::kPlain && kv.dtype == DType::kFloat32;
+    return products[static_cast<std::size_t>(fp32 ? WeightFormat::kF32 : WeightFormat::kBf16)].many;
+  }
   [[nodiscard]] kernels::KernelContext context() {
     return {.table = &kernels::kernels_for(GetParam()), .pool = &pool_};
   }
@@ -92,17 +115,15 @@ TEST_P(FloorsTest, TakeThePeaksOfTheProductsThatTheKernelTableRuns) {
   for (const auto format :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32, WeightFormat::kQ4g32}) {
     for (const double rows : {1.0, 31.0, 32.0, 512.0}) {
-      for (const DType kv : {DType::kFloat32, DType::kBFloat16}) {
+      for (const KV kv : {kFloat32, kBFloat16, kInt8}) {
         const model::Decoder model = decoder(format);
         GivenPeaks peaks(context());
-        const BenchFloors floors(peaks, model, kv);
+        const BenchFloors floors(peaks, model, geometry(kv));
         EXPECT_GT(floors.floor_seconds({.rows = rows}), 0);
         const auto& products = context().table->products[static_cast<std::size_t>(format)];
-        const auto& of_kv = context().table->products[static_cast<std::size_t>(
-            kv == DType::kFloat32 ? WeightFormat::kF32 : WeightFormat::kBf16)];
         EXPECT_EQ(peaks.asked,
                   (std::set<Product>{rows < products.many_rows ? products.few : products.many,
-                                     of_kv.many}))
+                                     product_over(kv)}))
             << kernels::format_name(format) << " x " << rows;
       }
     }
@@ -119,7 +140,7 @@ TEST_P(FloorsTest, AttentionOverBf16RunsTheProductsOfBf16Weights) {
 TEST_P(FloorsTest, CountEveryProductOnceAndTheLastLayerForRowsOfLogits) {
   const model::Decoder model = decoder(WeightFormat::kF32);
   GivenPeaks peaks(context());
-  const BenchFloors floors(peaks, model, DType::kFloat32);
+  const BenchFloors floors(peaks, model, geometry(kFloat32));
   // Multiply-adds of a row: q, k and v 64 x 128; output 64 x 64; gate and up 64 x 256. The rest:
   // down 128 x 64; head 64 x 96. A token seen has 64 for its score and 64 for its value.
   constexpr double kQKV = 8192, kRest = 4096 + 16384 + 8192, kSeen = 128, kHead = 6144;
@@ -136,7 +157,7 @@ TEST_P(FloorsTest, CountEveryProductOnceAndTheLastLayerForRowsOfLogits) {
 TEST_P(FloorsTest, ReadWeightsAndCachedTokensOnce) {
   const model::Decoder model = decoder(WeightFormat::kF32);
   GivenPeaks peaks(context());
-  const BenchFloors floors(peaks, model, DType::kFloat32);
+  const BenchFloors floors(peaks, model, geometry(kFloat32));
   // Two layers of 36864 values, 8192 of them for q, k and v. In each, a token has 2 x 32 values of
   // KV. The head has 96 x 64. Without logits the last layer stops behind q, k and v.
   constexpr double kWeights = 2 * 36864 * 4, kToken = 2 * 2 * 32 * 4, kHead = 6144 * 4;
@@ -145,6 +166,9 @@ TEST_P(FloorsTest, ReadWeightsAndCachedTokensOnce) {
   EXPECT_EQ(floors.bytes({.logit_rows = 1}), kWeights + kHead);
   EXPECT_GT(floors.floor_seconds({.logit_rows = 1}), 0);
   EXPECT_EQ(peaks.read_bytes, kWeights + kHead);
+  // Codes of one byte, and two scales of two bytes.
+  const BenchFloors coded(peaks, model, geometry(kInt8));
+  EXPECT_EQ(coded.kv_bytes(3), 3 * 2 * (2 * 32 + 2 * 2));
 }
 
 struct Tokens {

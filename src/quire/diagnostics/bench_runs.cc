@@ -30,7 +30,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/types.h"
 
 namespace quire::diagnostics {
@@ -71,17 +71,20 @@ class Bench {
         options_(options),
         pool_(engine_.context().pool->threads()),
         peaks_({.table = engine_.context().table, .pool = &pool_}, device),
-        floors_(peaks_, decoder_of(engine_), engine_.bundle().kv_dtype),
+        floors_(peaks_, decoder_of(engine_),
+                engine_.model_config().kv_geometry(engine_.bundle().kv_dtype, 1,
+                                                   engine_.bundle().kv_format)),
         prompts_(engine_.model_config().vocab_size),
         format_(decoder_of(engine_).pack_report().main_format) {}
 
-  // Work of `prompt` new tokens after `depth` cached ones.
+  // Measures the work of `prompt` new tokens after `depth` cached ones.
   [[nodiscard]] Status prefill(std::int32_t prompt, std::int32_t depth);
   [[nodiscard]] Status decode(std::int32_t depth);
   // Measures `batch` requests behind `own` cached tokens each, or behind the shared ones.
   [[nodiscard]] Status batched_decode(std::int32_t batch, std::int32_t own);
-  // restore, fork, compose of `depth` cached tokens; nothing for less than a block. A sliding
-  // window forgets what a file or a chunk would hold: of such a model fork alone.
+  // Measures restore, fork and compose of `depth` cached tokens; nothing for less than a block. A
+  // sliding window forgets what a file or a chunk would hold: of such a model it measures fork
+  // alone.
   [[nodiscard]] Status state(std::int32_t depth);
   // Sets the floors of all records again, by the best peaks of the whole run.
   void settle_floors();
@@ -105,10 +108,10 @@ class Bench {
   runtime::Runtime& runtime_;
   engine::Engine& engine_;
   const BenchOptions& options_;
-  device::ThreadPool pool_;  // of the peaks; the engine's own is idle meanwhile
+  device::ThreadPool pool_;  // threads for the peaks; the engine's own are idle meanwhile
   Peaks peaks_;
   BenchFloors floors_;
-  std::vector<std::pair<std::size_t, StepWork>> works_;  // of records
+  std::vector<std::pair<std::size_t, StepWork>> works_;  // work of records
   PromptSource prompts_;
   kernels::WeightFormat format_;
   // (depth, index) -> cached ids
@@ -133,7 +136,7 @@ Result<std::vector<GenerationOutput>> Bench::generate(std::vector<std::vector<To
   return outputs;
 }
 
-// `depth` ids whose KV is in the cache, whole blocks; those of another index are others.
+// Returns `depth` ids whose KV is in the cache, whole blocks. Another index has other ids.
 Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth, std::int32_t index) {
   const std::int32_t block = options_.llm.block_tokens;
   const std::int32_t whole = depth / block * block;
@@ -149,7 +152,7 @@ Result<std::vector<TokenId>> Bench::cached_prefix(std::int32_t depth, std::int32
 
 void Bench::add_plain(BenchRecord record) {
   record.weights = kernels::format_name(format_);
-  record.kv = tensor::dtype_name(engine_.bundle().kv_dtype);
+  record.kv = tensor::kv_format_name(engine_.bundle().kv_format, engine_.bundle().kv_dtype);
   record.device = options_.llm.device;
   record.threads = pool_.threads();
   records.push_back(std::move(record));
@@ -214,7 +217,7 @@ Status Bench::decode(std::int32_t depth) {
   return {};
 }
 
-// One run of `contexts.size()` requests at a time.
+// Measures one run of `contexts.size()` requests at a time.
 Result<Bench::BatchTimes> Bench::run_batch(const std::vector<std::vector<TokenId>>& contexts) {
   const std::int32_t steps = options_.generate;
   std::vector<std::vector<TokenId>> prompts;

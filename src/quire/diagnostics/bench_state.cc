@@ -28,7 +28,7 @@
 namespace quire::diagnostics {
 namespace {
 
-constexpr int kRounds = 9;  // that are counted
+constexpr int kRounds = 9;  // rounds that are counted
 constexpr std::int32_t kChunks = 8;
 
 template <class T>
@@ -67,7 +67,8 @@ Result<RestoreTimes> time_restore(runtime::Runtime& runtime, const std::vector<T
   }
   const std::filesystem::path file = folder.path() / "sequence.qkv";
   {
-    // Behind a run of their own: what stands in a plain prompt would be found in the prefix cache.
+    // The tokens stand behind a run of their own: in a plain prompt the prefix cache would find
+    // them.
     QUIRE_TRY(const sequences::StateRef plain, runtime.sequences().open(ids, {}));
     QUIRE_TRY(const tiers::HeldRef held, runtime.sequences().hold(plain, {}));
     const sequences::BlockRun run = sequences::run_of(held);

@@ -15,9 +15,9 @@ namespace quire::diagnostics {
 
 using TakeIds = std::function<std::vector<TokenId>(std::int32_t count)>;  // new ones each time
 
-inline constexpr std::int32_t kComposedQueryTokens = 32;  // of time_compose's query
+inline constexpr std::int32_t kComposedQueryTokens = 32;  // tokens of time_compose's query
 
-// A second state over the KV of a sequence, and dropping it.
+// Times a second state over the KV of a sequence, and dropping it.
 [[nodiscard]] Result<double> time_fork(runtime::Runtime& runtime, const std::vector<TokenId>& ids);
 // Times of a saved sequence whose file is in the page cache.
 struct RestoreTimes {

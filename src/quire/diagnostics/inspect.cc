@@ -17,6 +17,7 @@
 #include "quire/model/weight_packer.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 
@@ -67,6 +68,8 @@ NamedNumbers kv_bytes_of(const model::ModelConfig& config) {
     const auto geometry = config.kv_geometry(dtype, 32);
     bytes.emplace_back(tensor::dtype_name(dtype), geometry.block_bytes() / geometry.block_tokens);
   }
+  const auto coded = config.kv_geometry(tensor::DType::kBFloat16, 32, tensor::KVFormat::kInt8);
+  bytes.emplace_back("int8", coded.block_bytes() / coded.block_tokens);
   return bytes;
 }
 
@@ -81,7 +84,8 @@ ModelInfo::Config config_info(const model::ModelConfig& config,
           .remarks = config.remarks};
 }
 
-// A model without a tokenizer runs on ids: nothing is missing there.
+// Adds the tokenizer and template. A model without a tokenizer runs on ids: nothing is missing
+// there.
 void add_text(const std::string& path, const weights::ModelFiles& model_files,
               ModelInfo::Files& files, std::vector<std::string>& unsupported) {
   const auto text = engine::text_of(path, model_files);
@@ -171,6 +175,7 @@ Result<ModelInfo> inspect(const std::string& model) try {
   } else {
     if (model_files) {
       model::take_dtype(*model_files, *config);
+      model::note_skipped_tensors(*model_files, *config);
     }
     info.config = config_info(*config, model_files);
   }

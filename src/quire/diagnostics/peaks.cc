@@ -58,8 +58,13 @@ double Peaks::flops(kernels::WeightFormat format, double rows) {
   if (device_) {
     return device_->flops_per_second;
   }
-  const kernels::Product product =
-      kernels::product_of(context_, format, static_cast<std::int64_t>(rows));
+  return flops(kernels::product_of(context_, format, static_cast<std::int64_t>(rows)));
+}
+
+double Peaks::flops(kernels::Product product) {
+  if (device_) {
+    return device_->flops_per_second;
+  }
   double& best = flops_[product];
   best = std::max(best, measure(product));
   return best;

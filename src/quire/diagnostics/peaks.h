@@ -17,7 +17,7 @@ namespace quire::diagnostics {
 // machine makes no floor that is beaten. One caller at a time; the machine should be idle.
 class Peaks {
  public:
-  // `device`: of the accelerator that computes.
+  // Measures peaks as they are asked for. `device` are those of the accelerator that computes.
   explicit Peaks(const kernels::KernelContext& context,
                  const std::optional<kernels::DeviceCeilings>& device = {})
       : context_(context), device_(device) {}
@@ -27,6 +27,8 @@ class Peaks {
 
   // Returns the FLOP/s of the products that matrices of a format make with so many rows.
   [[nodiscard]] double flops(kernels::WeightFormat format, double rows);
+  // Returns the FLOP/s of one kind of product, which a kernel of the instruction set runs.
+  [[nodiscard]] double flops(kernels::Product product);
   // Returns the seconds in which the computing device reads `bytes` once, of many times. A set that
   // the caches of a CPU hold is read from there.
   [[nodiscard]] virtual double read_seconds(double bytes);

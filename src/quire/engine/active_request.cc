@@ -183,7 +183,7 @@ void ActiveRequest::deliver() {
   }
 }
 
-// Things of others that the request holds go before its caller sees the end.
+// Releases things of others that the request holds, before its caller sees the end.
 void ActiveRequest::release() {
   request_.observer.reset();
   request_.composed.reset();
@@ -228,8 +228,8 @@ void ActiveRequest::fail(Error error) {
   channel_->fail(std::move(error));
 }
 
-// The ids of a composition are put together when somebody wants to see them: composing must not
-// take longer for longer chunks.
+// Joins the ids of a composition when somebody wants to see them: composing must not take longer
+// for longer chunks.
 void ActiveRequest::join_prompt() {
   if (!request_.composed || !request_.prompt.empty()) {
     return;

@@ -15,6 +15,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/engine/channel.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
@@ -38,16 +39,20 @@ class RequestObserver {
   RequestObserver(const RequestObserver&) = delete;
   RequestObserver& operator=(const RequestObserver&) = delete;
 
-  // All KV that was asked for is stored; the sequence is about to be closed.
+  // Hears that all KV that was asked for is stored, when the sequence is about to be closed.
   virtual void computed(SeqId /*sequence*/) {}
   virtual void failed(const Error& /*error*/) {}
+  // Returns whether it wants to know what storing KV as codes has changed.
+  [[nodiscard]] virtual bool measures_kv() const { return false; }
+  // Hears what storing the KV of computed rows has changed.
+  virtual void stored(const kernels::KVErrorSums& /*sums*/) {}
 };
 
 // A prompt with KV of its own: its sequence, opened in the ledger, and the ids of its pieces.
 struct ComposedPrompt {
   SeqId sequence;
   std::vector<std::shared_ptr<const std::vector<TokenId>>> pieces;  // joined: the prompt
-  std::int64_t cached_tokens = 0;  // of them, not computed for this request
+  std::int64_t cached_tokens = 0;  // tokens of the prompt that were not computed for this request
   ReuseReport reuse;
 };
 
@@ -56,19 +61,20 @@ struct NewRequest {
   RequestKind kind = RequestKind::kGenerate;
   std::vector<TokenId> prompt;
   SamplingParams params;
-  std::int32_t first_logit = 0;  // of kForwardAll: rows before it are computed without logits
+  // First row of kForwardAll with logits; rows before it are computed without.
+  std::int32_t first_logit = 0;
   bool reuse = true;
-  std::string session;  // whose it is, for SessionService; empty: nobody's
+  std::string session;  // session of the request, for SessionService; empty: none
   std::string salt;     // its tenant: of its session, and of the cached prefixes that a prompt
                         // shares; empty: the engine's own
   bool streaming = false;
-  std::function<void()> notify;               // as RequestOptions::notify
-  bool explain = false;                       // as RequestOptions::explain, of `prompt`
-  std::vector<ReusePart> parts;               // of a composition that explains
-  bool same_bits = true;                      // set by the engine, see graded()
-  std::optional<ComposedPrompt> composed;     // instead of `prompt`
-  std::int32_t sampled_before = 0;            // of the prompt's last tokens: the sampler goes on
-                                              // as if it had not stopped behind them
+  std::function<void()> notify;            // function of RequestOptions::notify
+  bool explain = false;                    // RequestOptions::explain, for `prompt`
+  std::vector<ReusePart> parts;            // parts of a composition that explains
+  bool same_bits = true;                   // set by the engine, see graded()
+  std::optional<ComposedPrompt> composed;  // instead of `prompt`
+  std::int32_t sampled_before = 0;         // tokens at the end of the prompt that were sampled: the
+                                           // sampler goes on as if it had not stopped behind them
   std::shared_ptr<RequestObserver> observer;  // may be null
   Clock::time_point submitted = Clock::now();
 };
@@ -76,22 +82,22 @@ struct NewRequest {
 // Owned by the engine thread. The text side is absent for models without tokenizer.
 class ActiveRequest {
  public:
-  // `seed`: with which it samples. `tokenizer` may be null and outlives the request. `eos_ids`: the
-  // model's.
+  // Makes a request that samples with `seed`. `tokenizer` may be null and outlives the request.
+  // `eos_ids` are the model's.
   ActiveRequest(RequestId id, NewRequest request, std::uint64_t seed,
                 const text::Tokenizer* tokenizer, const std::vector<TokenId>& eos_ids);
 
   [[nodiscard]] RequestId id() const { return id_; }
   [[nodiscard]] RequestKind kind() const { return request_.kind; }
   [[nodiscard]] const NewRequest& request() const { return request_; }
-  // All KV is stored, in this sequence, which is still open.
+  // Notes that all KV is stored, in this sequence, which is still open.
   void note_computed(SeqId sequence);
   [[nodiscard]] const std::shared_ptr<Channel>& channel() const { return channel_; }
-  // For the sampler; views borrow from this object.
+  // Returns the context for the sampler. Its views borrow from this object.
   [[nodiscard]] sampling::SampleContext sample_context() const;
 
-  // First admission: queueing ends here. How many tokens of the prompt need no computing, be they
-  // the prefix index's or composed.
+  // Notes the first admission, at which queueing ends. Returns how many tokens of the prompt need
+  // no computing, be they the prefix index's or composed.
   std::int64_t note_admission(std::int64_t cached_tokens);
   [[nodiscard]] bool admitted() const { return admitted_; }
   // Keeps the parts of the prompt for the output.
@@ -103,7 +109,7 @@ class ActiveRequest {
 
   // Takes a sampled token; true when it was the last one: deliver() then ends the request.
   [[nodiscard]] bool accept(sampling::SampledToken token);
-  // The error of text that takes more work than text::kWorkOfCall allows.
+  // Returns the error of text that takes more work than text::kWorkOfCall allows.
   [[nodiscard]] Status text_status() const;
   // Keeps logits rows of a forward request. `first` is an index into the sequence's own tokens. A
   // request that has made way for others begins again: rows that come twice replace what was there.
@@ -117,7 +123,7 @@ class ActiveRequest {
   void fail(Error error);
 
  private:
-  // Token ids that this request has sampled.
+  // Returns the token ids that this request has sampled.
   [[nodiscard]] std::span<const TokenId> sampled_ids() const;
   [[nodiscard]] bool take_text(std::string_view text);
   void push_delta();
@@ -136,10 +142,10 @@ class ActiveRequest {
   sampling::StopChecker stops_;
   std::vector<TokenId> sampled_;  // those before and those of this request
   GenerationOutput output_;       // token_ids: when it is taken
-  std::size_t sent_tokens_ = 0;   // of this request
-  std::size_t sent_bytes_ = 0;    // of output_.text
+  std::size_t sent_tokens_ = 0;   // tokens of this request that were sent
+  std::size_t sent_bytes_ = 0;    // bytes of output_.text that were sent
   ForwardOutput forward_;
-  std::int32_t first_row_ = 0;  // of forward_
+  std::int32_t first_row_ = 0;  // first row of forward_
   bool admitted_ = false;
   bool finished_ = false;
 };

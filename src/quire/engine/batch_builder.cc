@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::size_t kPlaced = ~std::size_t{0};  // instead of a run: it stands in a group
 
-// Rows of one entry stand in one order, so a run at two ranks is read for each.
+// Tells whether two views are of one run, with one rank. Rows of one entry stand in one order, so a
+// run at two ranks is read for each.
 bool same_run(const kv::RunView& a, const kv::RunView& b) {
   return a.num_tokens == b.num_tokens && a.rank == b.rank && std::ranges::equal(a.blocks, b.blocks);
 }
@@ -38,6 +39,7 @@ auto merge_key(const kv::RunView& view, std::int32_t occurrence) {
 void BatchBuilder::clear() {
   token_ids_.clear();
   positions_.clear();
+  use_positions_.clear();
   slots_.clear();
   blocks_.clear();
   rows_.clear();
@@ -119,6 +121,7 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
     const BlockId block = open.blocks[static_cast<std::size_t>(local / block_tokens)];
     QUIRE_CHECK(block.value >= 0, "a token to be computed has no block");
     positions_.push_back(local);
+    use_positions_.push_back(open.start_position + local);
     slots_.push_back({.block = block.value, .offset = local % block_tokens});
   }
   add_sealed(std::span(views_).first(views_.size() - 1), rows);
@@ -243,6 +246,7 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
   }
   batch_ = {.token_ids = token_ids_,
             .positions = positions_,
+            .use_positions = use_positions_,
             .slots = slots_,
             .entries = entries_,
             .logit_rows = logit_rows_};

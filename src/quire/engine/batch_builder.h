@@ -14,7 +14,7 @@
 
 namespace quire::engine {
 
-// Where a run's logits lie in the batch's result.
+// The place of a run's logits in the batch's result.
 struct LogitRange {
   std::int32_t first = 0;
   std::int32_t count = 0;
@@ -29,19 +29,20 @@ struct LogitRange {
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
  public:
-  // `share` false: an entry for every use, for comparison. Open runs share multiples of
-  // `shared_tokens`, itself a multiple of kPieceTokens, so that no row's bits tell who shares.
+  // Makes a builder. Without `share`, each use gets an entry, for comparison. Open runs share
+  // multiples of `shared_tokens`, itself a multiple of kPieceTokens, so that no row's bits tell who
+  // shares.
   explicit BatchBuilder(bool share = true, std::int32_t shared_tokens = attention::kPieceTokens)
       : share_(share), shared_tokens_(shared_tokens) {}
 
-  // The last `logit_rows[i]` rows of run i have their logits computed. A token that nobody knows
-  // yet is 0. The batch borrows from this object and is valid until the next call. Cost: O(rows +
-  // blocks of the sequences).
+  // Builds a batch. The last `logit_rows[i]` rows of run i have their logits computed. A token that
+  // nobody knows yet is 0. The batch borrows from this object and is valid until the next call.
+  // Cost: O(rows + blocks of the sequences).
   [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
                                                  std::span<const std::int32_t> logit_rows,
                                                  const kv::Ledger& ledger);
 
-  // [runs] of the last build.
+  // Returns the ranges of logits [runs] of the last build.
   [[nodiscard]] std::span<const LogitRange> logit_ranges() const { return logit_ranges_; }
 
  private:
@@ -59,7 +60,7 @@ class BatchBuilder {
   // A sealed run that these rows see whole.
   struct SealedUse {
     kv::RunView view;
-    std::int32_t occurrence = 0;  // how often the sequence has used these blocks before
+    std::int32_t occurrence = 0;  // times that the sequence has used these blocks before
     Rows rows;
   };
   void clear();
@@ -85,6 +86,7 @@ class BatchBuilder {
   std::int32_t shared_tokens_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
   std::vector<std::int32_t> blocks_;
   std::vector<attention::EntryRow> rows_;
@@ -92,10 +94,10 @@ class BatchBuilder {
   std::vector<SealedUse> sealed_;
   std::vector<Rows> open_rows_;     // [runs]
   std::vector<kv::RunView> open_;   // [runs]
-  std::vector<kv::RunView> views_;  // of the run that is being added
+  std::vector<kv::RunView> views_;  // views of the run that is being added
   struct OpenPlace {
     std::size_t run = 0;
-    BlockId block;  // as shared_block, of the piece in hand
+    BlockId block;  // shared_block of the piece in hand
   };
   std::vector<OpenPlace> open_order_;  // all runs, and behind them groups of them
   std::vector<attention::Entry> entries_;

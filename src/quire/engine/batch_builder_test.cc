@@ -88,6 +88,7 @@ TEST_F(BatchBuilderTest, ASegmentInUseIsOneEntryWithTheRowsOfAllThatSeeIt) {
   const model::ForwardBatch& batch = build({one, two, three});
   EXPECT_THAT(batch.token_ids, ElementsAre(100, 101, 103, 100));
   EXPECT_THAT(batch.positions, ElementsAre(0, 1, 3, 0)) << "where keys are stored";
+  EXPECT_THAT(batch.use_positions, ElementsAre(6, 7, 39, 6)) << "where tokens are used";
   ASSERT_EQ(batch.entries.size(), 4U);
   const attention::Entry& entry = batch.entries[0];
   EXPECT_EQ(entry.num_tokens, 6);

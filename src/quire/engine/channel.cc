@@ -103,7 +103,7 @@ bool Channel::wait_end(int timeout_ms) {
   return wait_until(timeout_ms, [this] { return ended_; });
 }
 
-// The memory stays: the engine's thread should not have to ask for it again.
+// Takes the next delta. The memory stays: the engine's thread should not have to ask for it again.
 Delta Channel::take_delta() {
   const Ends begin = next_ == 0 ? Ends() : ends_[next_ - 1];
   const Ends end = ends_[next_++];

@@ -20,7 +20,7 @@
 
 namespace quire::engine {
 
-// For reserving memory: text is rarely longer.
+// Bytes to reserve for each token: text is rarely longer.
 inline constexpr std::size_t kTextBytesPerToken = 16;
 
 // A delta on its way, borrowed for the call.
@@ -34,9 +34,9 @@ struct DeltaView {
 
 class Channel {
  public:
-  // `seed`: with which the request samples. `streaming` false: there are no deltas, only the end.
-  // Until `room_tokens` tokens wait to be taken, a push allocates nothing. `notify`: called by the
-  // engine's thread behind every push and the end; may be empty.
+  // Makes the channel of a request that samples with `seed`. Without `streaming` there are no
+  // deltas, only the end. Until `room_tokens` tokens wait to be taken, a push allocates nothing.
+  // The engine's thread calls `notify` behind every push and the end; it may be empty.
   Channel(RequestId id, std::uint64_t seed, bool streaming, std::size_t room_tokens,
           std::function<void()> notify = {});
 
@@ -44,33 +44,36 @@ class Channel {
   [[nodiscard]] std::uint64_t seed() const { return seed_; }
   [[nodiscard]] bool streaming() const { return streaming_; }
 
-  // Engine side. The first of finish and fail ends the request; what comes later is ignored.
+  // Adds a delta. Engine side. The first of finish and fail ends the request; what comes later is
+  // ignored.
   void push(const DeltaView& delta);
   void finish(GenerationOutput output);
   void finish(ForwardOutput output);
   void fail(Error error);
-  // How many of the sequence's own tokens have KV; of those that a step computes, the share of the
-  // layers that are done.
+  // Notes how many of the sequence's own tokens have KV. A token that a step computes counts as the
+  // share of the layers that are done.
   void note_computed(std::int64_t tokens) { computed_tokens_ = tokens; }
 
+  // Waits at most `timeout_ms` (negative: for ever). Returns true when a delta or the end is there.
   // Caller side.
-  // Waits at most `timeout_ms` (negative: for ever); true when a delta or the end is there.
   [[nodiscard]] bool wait(int timeout_ms);
   // Waits at most `timeout_ms` for the end of the request.
   [[nodiscard]] bool wait_end(int timeout_ms);
-  // The next delta, waiting for it; nullopt once the request has ended and all were taken.
+  // Returns the next delta, waiting for it, or nullopt once the request has ended and all were
+  // taken.
   [[nodiscard]] Result<std::optional<Delta>> next();
-  // The error with which the request has ended; ok also while it runs.
+  // Returns the error with which the request has ended. Ok also while it runs.
   [[nodiscard]] Status failure();
   // Waits for the end.
   [[nodiscard]] Result<GenerationOutput> take_generation();
   [[nodiscard]] Result<ForwardOutput> take_forward();
-  // Cached tokens of a request that has ended, its output taken or not; 0 of one that has failed.
+  // Returns the cached tokens of a request that has ended, its output taken or not. 0 of one that
+  // has failed.
   [[nodiscard]] std::int64_t cached_tokens();
   [[nodiscard]] std::int64_t computed_tokens() const { return computed_tokens_; }
 
  private:
-  // Where the parts of a delta end in those of all that wait.
+  // The ends of a delta's parts among the parts of all waiting deltas.
   struct Ends {
     std::size_t text = 0, token_ids = 0, logprobs = 0;
   };
@@ -89,8 +92,8 @@ class Channel {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Ends> ends_;  // [deltas]
-  std::size_t next_ = 0;    // of them, to be taken
-  Delta parts_;             // of all of them, joined; finished as the last one
+  std::size_t next_ = 0;    // index of the next delta to be taken
+  Delta parts_;             // parts of all deltas, joined; finished as the last one
   bool ended_ = false;
   std::optional<Error> error_;
   GenerationOutput generation_;

@@ -256,7 +256,7 @@ Result<std::shared_ptr<Submission>> Engine::submit_later(NewRequest request) {
       }
     } catch (const std::bad_alloc&) {
       submission->answer(base::no_memory("the request"));
-      throw;  // what was begun of it is given up
+      throw;  // a request that was begun is given up
     }
     submission->answer(channels.front());
     if (submission->unwanted()) {  // since it was asked above

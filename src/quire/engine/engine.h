@@ -112,7 +112,7 @@ class Engine final : private EngineThread::Worker {
   // Returns the error of parameters that this model does not take: kInvalidArgument.
   [[nodiscard]] Status check(const SamplingParams& params) const;
 
-  // Only the engine thread calls the next functions.
+  // Returns the core. Only the engine thread calls this and the next functions.
   [[nodiscard]] EngineCore& core() { return *core_; }
   [[nodiscard]] RequestTable& requests() { return *requests_; }
   // Makes the copies that the ledger has ordered, for a call that got its blocks between two steps.
@@ -142,7 +142,7 @@ class Engine final : private EngineThread::Worker {
   // Opens the device, and the model where it computes.
   [[nodiscard]] Status open(const std::string& model);
 
-  // EngineThread::Worker.
+  // Implements EngineThread::Worker, as the next functions do.
   [[nodiscard]] bool has_work() const override {
     return !requests_->empty() || !step_->now.runs.empty();
   }

@@ -84,12 +84,12 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                                               device::Accelerator* accelerator) {
   BundleOptions how = options.model;
   if (accelerator != nullptr) {
-    how.placement = {accelerator, options.deterministic};
+    how.placement = {.accelerator = accelerator, .deterministic = options.deterministic};
   }
   QUIRE_TRY(ModelBundle bundle, open_model(context, model, how));
   QUIRE_CHECK(bundle.decoder.has_value(), "an open model has a decoder");
   const tensor::KVGeometry geometry =
-      bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens);
+      bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens, bundle.kv_format);
   QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));
   QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget));
   const kv::LedgerConfig ledger{.num_blocks = num_blocks,

@@ -26,7 +26,7 @@
 namespace quire::engine {
 
 struct EngineOptions {
-  std::string device = "cpu";  // or an accelerator's name
+  std::string device = "cpu";  // "cpu" or an accelerator's name
   bool deterministic = true;
   std::int32_t block_tokens = 32;
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
@@ -50,36 +50,40 @@ struct EngineStats {
   kv::LedgerCounts ledger;
   std::int64_t block_bytes = 0;
   std::int64_t tokens_computed = 0;  // rows that went through the model
-  std::int64_t tokens_reused = 0;    // of prompts, wherever their KV was: the sum of cached_tokens
+  // Reused tokens of prompts, wherever their KV was: the sum of cached_tokens.
+  std::int64_t tokens_reused = 0;
   std::int64_t tokens_generated = 0;
   std::int64_t steps = 0;
-  std::int64_t steps_ahead = 0;  // of them, those launched while the one before still ran
+  std::int64_t steps_ahead = 0;  // steps that were launched while the one before still ran
   std::int64_t preemptions = 0;
   std::int64_t requests_finished = 0;
   std::int64_t requests_running = 0;
   std::int64_t requests_waiting = 0;
   std::optional<std::chrono::steady_clock::time_point> waiting_since;  // the oldest of them
-  Histogram queue_times;              // of requests, until they were first computed
-  Histogram first_token_times;        // of requests that generate, from submission
-  Histogram step_times;               // up to delivery
-  attention::PlanCounters attention;  // of all layers of all steps
-  double step_seconds = 0;          // in steps, all together, up to delivery; one after the other:
-  double schedule_seconds = 0;      // planning and committing
-  double build_seconds = 0;         // the batch
-  double forward_seconds = 0;       // inside the model
-  double forward_host_seconds = 0;  // of these planning attention; with a device all that the
-                                    // host does but wait for it
-  double sample_seconds = 0;        // choosing tokens
-  double settle_seconds = 0;        // booking KV and tokens, text
-  double deliver_seconds = 0;       // to the callers; of the steps before the last
-  [[nodiscard]] double overhead_seconds() const {  // what the engine costs beside the model
+  Histogram queue_times;  // times of requests until they were first computed
+  Histogram
+      first_token_times;  // times from submission to the first token of requests that generate
+  Histogram step_times;   // up to delivery
+  attention::PlanCounters attention;  // counters of all layers of all steps
+  // Seconds of all steps, up to delivery. The next ones are its phases, in their order.
+  double step_seconds = 0;
+  double schedule_seconds = 0;  // planning and committing
+  double build_seconds = 0;     // making the batch
+  double forward_seconds = 0;   // inside the model
+  // Seconds of forward_seconds in which attention is planned. With a device: all work of the host
+  // but waiting for it.
+  double forward_host_seconds = 0;
+  double sample_seconds = 0;   // choosing tokens
+  double settle_seconds = 0;   // booking KV and tokens, text
+  double deliver_seconds = 0;  // delivering to the callers, in the steps before the last
+  [[nodiscard]] double overhead_seconds() const {  // seconds that the engine costs beside the model
     return schedule_seconds + build_seconds + forward_host_seconds + settle_seconds +
            deliver_seconds;
   }
   double load_seconds = 0;
   std::int64_t load_bytes = 0;
   std::int64_t weight_bytes = 0;         // packed
-  std::int64_t mapped_weight_bytes = 0;  // of those, what an earlier start has packed
+  std::int64_t mapped_weight_bytes = 0;  // packed weight bytes that an earlier start has packed
 };
 
 // Engine thread only, but for the text and the configuration in `bundle`, which do not change.

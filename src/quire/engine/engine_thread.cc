@@ -103,7 +103,7 @@ void EngineThread::call_surely(const std::function<void()>& work) {
     try {
       const Status done = call(work);
       if (done.ok() || done.error().code != ErrorCode::kOutOfBlocks) {
-        return;  // or the engine is closed, and nothing is there any more
+        return;  // the engine may be closed, and nothing is there any more
       }
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next try is the answer
     }

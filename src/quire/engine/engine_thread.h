@@ -100,7 +100,7 @@ class EngineThread {
   [[nodiscard]] std::uint64_t posted() const;
 
  private:
-  // `awaited`: somebody waits until it has run.
+  // Sends a task. `awaited` says that somebody waits until it has run.
   bool send(Tasks task, bool awaited) noexcept;
   void run();
   // Returns whether the thread has a reason to wake. Under mutex_, while `owned_` is false.

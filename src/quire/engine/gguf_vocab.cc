@@ -39,7 +39,7 @@ Status read_ids(const GgufFile& file, VocabSpec& spec) {
   constexpr struct {
     const char* name;
     TokenId VocabSpec::* field;
-    bool decides;  // where a text begins or ends: must be right
+    bool decides;  // true: it decides where a text begins or ends, and must be right
   } kIds[] = {
       {"bos_token_id", &VocabSpec::bos, true},        {"eos_token_id", &VocabSpec::eos, true},
       {"eot_token_id", &VocabSpec::eot, true},        {"unknown_token_id", &VocabSpec::unk, false},
@@ -53,12 +53,12 @@ Status read_ids(const GgufFile& file, VocabSpec& spec) {
       return {ErrorCode::kCorrupt, base::str_cat(full_key(name), " is ", id, ", but there are ",
                                                  spec.tokens.size(), " tokens")};
     }
-    spec.*field = is_there ? static_cast<TokenId>(id) : TokenId{-1};  // as absent otherwise
+    spec.*field = is_there ? static_cast<TokenId>(id) : TokenId{-1};  // -1: absent
   }
   return {};
 }
 
-// Most files hold floats, old ones whole numbers.
+// Reads the scores. Most files hold floats, old ones whole numbers.
 Result<std::vector<float>> read_scores(const GgufFile& file, std::size_t num_tokens) {
   const weights::GgufValue* value = file.find(full_key("scores"));
   if (value != nullptr && std::holds_alternative<std::vector<std::int64_t>>(*value)) {
@@ -69,7 +69,8 @@ Result<std::vector<float>> read_scores(const GgufFile& file, std::size_t num_tok
   return std::vector<float>(scores.begin(), scores.end());
 }
 
-// Phi-3's special tokens swallow the white space behind them; llama.cpp, too, goes by the name.
+// Tells whether the model is Phi-3, whose special tokens swallow the white space behind them.
+// llama.cpp, too, goes by the name.
 bool is_phi3(const GgufFile& file) {
   const weights::GgufValue* value = file.find("general.name");
   const auto* text = value == nullptr ? nullptr : std::get_if<std::string>(value);

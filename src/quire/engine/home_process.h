@@ -16,7 +16,7 @@ class HomeProcess {
  public:
   // Returns whether this is another process. Cost: a system call, so once a call, not once a step.
   [[nodiscard]] bool left() const { return ::getpid() != process_; }
-  // kClosed then.
+  // Returns kClosed when this is another process.
   [[nodiscard]] Status check() const;
   // Returns kClosed with a message of its own. `what` was opened; `way_out` says what to do in the
   // child.

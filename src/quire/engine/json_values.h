@@ -18,9 +18,10 @@
 
 namespace quire::engine {
 
-// Each json_of returns the JSON of a value.
+// Returns the JSON of a value, as each json_of does.
 [[nodiscard]] base::Json json_of(std::integral auto value) { return value; }
-// JSON has no infinite numbers and no NaN.
+// Returns the JSON of a number. JSON has no infinite numbers and no NaN: they become the largest
+// number, or null.
 [[nodiscard]] inline base::Json json_of(double value) {
   using Limits = std::numeric_limits<double>;
   return std::isnan(value) ? base::Json(nullptr)
@@ -30,11 +31,11 @@ namespace quire::engine {
 [[nodiscard]] inline base::Json json_of(const std::string& text) {
   return json_of(std::string_view(text));
 }
-// A pair of a name and a count.
+// Returns the JSON of a name and a count.
 [[nodiscard]] inline base::Json json_of(const std::pair<std::string, std::int64_t>& source) {
   return base::Json::array(json_of(source.first), source.second);
 }
-// Pairs of an id and a number become one JSON object.
+// Returns pairs of an id and a number as one JSON object.
 template <class Number>
 [[nodiscard]] base::Json json_of(const std::vector<std::pair<TokenId, Number>>& by_id) {
   base::Json object = base::Json::object();

@@ -15,12 +15,6 @@ namespace quire::engine {
 
 namespace {
 
-// A GPU computes in bf16 whatever the checkpoint holds, quantised tensors too.
-std::string dtype_of(const LLMOptions& options) {
-  const bool on_cpu = options.device == "cpu";
-  return options.dtype == "auto" && !on_cpu ? "bfloat16" : options.dtype;
-}
-
 Status out_of_range(std::string_view option, std::int64_t value, std::string_view range) {
   return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
 }
@@ -58,10 +52,15 @@ Status check_options(const LLMOptions& options) {
                           base::quoted(options.device))};
   }
   QUIRE_TRY_STATUS(check_name("dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"}));
+  if (options.kv_dtype == "int4" || options.kv_dtype == "fp8") {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv_dtype ", base::quoted(options.kv_dtype),
+                          " is not there yet; give \"int8\" or \"bfloat16\"")};
+  }
   QUIRE_TRY_STATUS(
-      check_name("kv_dtype", options.kv_dtype, {"auto", "float32", "bfloat16", "float16"}));
+      check_name("kv_dtype", options.kv_dtype, {"auto", "float32", "bfloat16", "float16", "int8"}));
   if (!options.quantize.empty()) {
-    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32"}));
+    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32", "fp8"}));
   }
   if (options.cache_weights && options.store.empty()) {
     return {ErrorCode::kInvalidArgument,
@@ -99,7 +98,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .prefix_cache = options.prefix_cache,
           .share_reads = options.share_reads,
           .log = Log(options.log),
-          .model = {.dtype = dtype_of(options),
+          .model = {.dtype = options.dtype,
                     .quantize = options.quantize,
                     .kv_dtype = options.kv_dtype,
                     .seed = options.seed,

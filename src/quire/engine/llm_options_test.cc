@@ -8,10 +8,10 @@
 namespace quire::engine {
 namespace {
 
-TEST(LLMOptions, OnlyTheCpuTakesItsDtypeFromTheCheckpoint) {
+TEST(LLMOptions, TheDtypeIsLeftToTheModelOnEveryDevice) {
   EXPECT_EQ(to_engine_options({}).model.dtype, "auto");
-  EXPECT_EQ(to_engine_options({.device = "cuda"}).model.dtype, "bfloat16");
-  EXPECT_EQ(to_engine_options({.device = "cuda:1"}).model.dtype, "bfloat16");
+  EXPECT_EQ(to_engine_options({.device = "cuda"}).model.dtype, "auto");
+  EXPECT_EQ(to_engine_options({.device = "cuda:1"}).model.dtype, "auto");
   EXPECT_EQ(to_engine_options({.device = "cuda", .dtype = "float32"}).model.dtype, "float32");
 }
 

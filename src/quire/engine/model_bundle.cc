@@ -20,14 +20,15 @@
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/engine/bundle_options.h"
 #include "quire/engine/gguf_vocab.h"
 #include "quire/engine/weights_cache.h"
 #include "quire/kernels/kernel_context.h"
-#include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/text/tokenizer_config.h"
@@ -70,10 +71,11 @@ Result<Json> parse_object(const std::string& text, std::string_view what) {
 struct TemplateSources {
   std::string main, tool_use;
   std::vector<std::string> named;  // the names of all that have one
-  std::string_view place;          // where the main one belongs
+  std::string_view place;          // place of the main one
 };
 
-// A template stands as a string, or as a list of {"name", "template"}. Fills what is still empty.
+// Adds the templates of a configuration where none is known yet. A template stands as a string, or
+// as a list of {"name", "template"}.
 Status add_templates(JsonView config, TemplateSources& sources) {
   const JsonView value = config.find("chat_template");
   if (value.is_null() || !sources.main.empty()) {
@@ -289,63 +291,18 @@ Result<model::ModelConfig> config_of_folder(const fs::path& folder) {
   return parsed;
 }
 
-// The names below were checked by LLMOptions::validate.
-tensor::DType compute_dtype(const std::string& name, tensor::DType model_files) {
-  if (name == "auto") {  // the CPU has no fp16 arithmetic: fp16 models compute in bf16
-    return model_files == tensor::DType::kFloat32 ? tensor::DType::kFloat32
-                                                  : tensor::DType::kBFloat16;
-  }
-  if (name == "float16") {
-    return tensor::DType::kFloat16;
-  }
-  return name == "float32" ? tensor::DType::kFloat32 : tensor::DType::kBFloat16;
-}
-
-kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType dtype) {
-  if (quantize.empty()) {
-    constexpr kernels::WeightFormat kFormats[] = {
-        kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kF16};
-    return kFormats[static_cast<std::uint8_t>(dtype)];
-  }
-  return quantize == "q8g32" ? kernels::WeightFormat::kQ8g32 : kernels::WeightFormat::kQ4g32;
-}
-
-struct Formats {
-  kernels::WeightFormat weights;
-  tensor::DType kv;
-};
-
-Result<Formats> choose_formats(const BundleOptions& options, tensor::DType model_files) {
-  const tensor::DType dtype = compute_dtype(options.dtype, model_files);
-  // "auto": as the weights are, also where those are fp16.
-  const tensor::DType kv =
-      options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
-  if (options.placement.accelerator == nullptr &&
-      (dtype == tensor::DType::kFloat16 || kv == tensor::DType::kFloat16)) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(dtype == tensor::DType::kFloat16 ? "dtype" : "kv_dtype",
-                          " \"float16\" needs a GPU: the CPU computes in float32 or bfloat16")};
-  }
-  if (options.placement.accelerator != nullptr && kv != dtype) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("on a GPU KV has the type of the weights, which is ",
-                          tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
-                          "\" is another")};
-  }
-  return Formats{weight_format(options.quantize, dtype), kv};
-}
-
 Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::string_view name,
                                 const BundleOptions& options) {
   QUIRE_TRY(auto config, model::config_from_preset(name));
   config.context_length = kPresetPositions;  // random weights learned no length: bench at any depth
-  QUIRE_TRY(const Formats formats, choose_formats(options, config.stored_dtype));
+  QUIRE_TRY(const Formats formats, choose_formats(options, config));
   QUIRE_TRY(auto decoder, model::Decoder::random(context, config, formats.weights, options.seed,
-                                                 options.placement));
+                                                 placement_of(options, formats)));
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text_error = "a preset has no tokenizer; pass token ids";
   bundle.kv_dtype = formats.kv;
+  bundle.kv_format = formats.stored;
   return bundle;
 }
 
@@ -393,6 +350,7 @@ Result<Source> open_source(const std::string& model) {
   QUIRE_TRY(auto config, config_of_folder(model));
   QUIRE_TRY(auto model_files, weights::ModelFiles::open(model));
   model::take_dtype(model_files, config);
+  model::note_skipped_tensors(model_files, config);
   return Source{std::move(model_files), std::move(config)};
 }
 
@@ -516,6 +474,9 @@ std::string digest_of(const ModelBundle& bundle) {
   base::FieldHasher hasher;
   hasher.add(bundle.decoder->weights_digest());
   hasher.add_int(static_cast<std::int64_t>(bundle.kv_dtype));
+  if (bundle.kv_format != tensor::KVFormat::kPlain) {  // plain KV keeps the digest that it had
+    hasher.add(tensor::kv_format_name(bundle.kv_format, bundle.kv_dtype));
+  }
   if (bundle.text != nullptr) {
     const text::Tokenizer& tokenizer = bundle.text->tokenizer;
     for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -541,7 +502,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
   }
   QUIRE_TRY(const std::string path, locate(model));
   QUIRE_TRY(const auto source, open_source(path));
-  QUIRE_TRY(const Formats formats, choose_formats(options, source.config.stored_dtype));
+  QUIRE_TRY(const Formats formats, choose_formats(options, source.config));
   const model::PackOptions packing{
       .format = formats.weights,
       .keep_codes = options.quantize.empty() && options.dtype == "auto",
@@ -566,7 +527,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
   bundle.text = own_text;
   if (!bundle.decoder) {
     QUIRE_TRY(bundle.decoder, model::Decoder::open(context, source.config, source.model_files,
-                                                   packing, options.placement));
+                                                   packing, placement_of(options, formats)));
     if (cache) {
       cache->keep(context, *bundle.decoder);
     }
@@ -579,6 +540,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
         path, " holds no ", is_gguf(path) ? "vocabulary" : "tokenizer.json or tokenizer.model");
   }
   bundle.kv_dtype = formats.kv;
+  bundle.kv_format = formats.stored;
   bundle.eos_token_ids = ends_of_text(source.config, bundle.text.get());
   return bundle;
 }

@@ -1,16 +1,18 @@
 // ModelBundle: everything that one model path stands for: decoder, tokenizer, chat template.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "quire/engine/bundle_options.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
@@ -25,7 +27,7 @@ struct TextBundle {
   std::optional<text::ChatTemplate> tool_template;  // "tool_use": instead, when there are tools
   std::string bos_token, eos_token;  // spellings that templates use; empty when there is none
   std::string template_error;        // why there is no chat template, and which others there are
-  bool template_unusable = false;    // it is there, but cannot be read
+  bool template_unusable = false;    // true: a template is there, but cannot be read
   std::string tool_template_error;   // why it cannot be read; "": it is read, or not there
 };
 
@@ -33,43 +35,37 @@ struct TextBundle {
 // folder that holds one GGUF file and no config.json stands for the file.
 [[nodiscard]] Result<std::string> locate(const std::string& model);
 
-// Tokenizer and template of a folder or GGUF file, without weights.
+// Opens the tokenizer and template of a folder or GGUF file, without weights.
 [[nodiscard]] Result<std::shared_ptr<const TextBundle>> open_text(const std::string& model);
 // Returns the tokenizer and template of a path that locate() gave; null where it has none.
 [[nodiscard]] Result<std::shared_ptr<TextBundle>> text_of(const std::string& path,
                                                           const weights::ModelFiles& model_files);
 
-struct BundleOptions {
-  std::string dtype = "auto";  // as LLMOptions, validated
-  std::string quantize;
-  std::string kv_dtype = "auto";
-  std::uint64_t seed = 0;     // of random presets
-  std::string chat_template;  // as LLMOptions
-  std::function<void(double)> progress;
-  std::string weights_store;  // where packed weights are cached; "": nowhere. On the CPU
-  model::Placement placement;
-};
-
 struct ModelBundle {
   std::optional<model::Decoder> decoder;   // always there after open_model
   std::shared_ptr<const TextBundle> text;  // null for presets and folders without tokenizer
   std::string text_error;                  // why text is null
-  tensor::DType kv_dtype = tensor::DType::kBFloat16;
+  tensor::DType kv_dtype = tensor::DType::kBFloat16;  // that KV is computed in
+  tensor::KVFormat kv_format = tensor::KVFormat::kPlain;
+  // Returns what both are as a kv_dtype.
+  [[nodiscard]] const char* kv_name() const { return tensor::kv_format_name(kv_format, kv_dtype); }
   std::vector<TokenId> eos_token_ids;
-  std::vector<std::string> remarks;  // what did not work and need not, for people
+  std::vector<std::string>
+      remarks;  // failures that need not stop the model from opening, for people
 };
 
 // Returns the digest of weights, RoPE, KV format and tokenizer. Reads all weights.
 [[nodiscard]] std::string digest_of(const ModelBundle& bundle);
 
-// `model`: folder, GGUF file or "preset:NAME". Errors name file, tensor or key.
+// Opens a model. `model` is a folder, a GGUF file or "preset:NAME". Errors name file, tensor or
+// key.
 [[nodiscard]] Result<ModelBundle> open_model(const kernels::KernelContext& context,
                                              const std::string& model,
                                              const BundleOptions& options);
 
-// The model's shape alone: what inspect reads.
+// Reads the model's shape alone, which is what inspect needs.
 [[nodiscard]] Result<model::ModelConfig> read_config(const std::string& model);
-// All for which read_config is kUnsupported, one message each.
+// Returns everything for which read_config is kUnsupported, one message each.
 [[nodiscard]] std::vector<std::string> refused_by_config(const std::string& model);
 
 }  // namespace quire::engine

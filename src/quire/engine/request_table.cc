@@ -94,8 +94,8 @@ std::optional<Clock::time_point> RequestTable::waiting_since() const {
   return found == active_.end() ? std::nullopt : std::optional(found->second.request().submitted);
 }
 
-// Only a request that chooses at random, and brings no seed, draws one: prefill and greedy requests
-// leave the draws as they are.
+// Returns the seed of a request. Only a request that chooses at random, and brings no seed, draws
+// one: prefill and greedy requests leave the draws as they are.
 std::uint64_t RequestTable::seed_of(const SamplingParams& params, RequestKind kind) {
   const bool draws = kind == RequestKind::kGenerate && params.temperature > 0 &&
                      params.max_tokens > 0 && !params.seed;

@@ -26,7 +26,8 @@ namespace quire::engine {
 
 class RequestTable {
  public:
-  // All are borrowed. `same_bits`: a request's bits do not depend on its batch, see graded().
+  // Borrows all but `same_bits`, which says that a request's bits do not depend on its batch (see
+  // graded()).
   RequestTable(EngineCore& core, SessionService& sessions, StatsSnapshot& stats,
                const EngineOptions& options, bool same_bits)
       : core_(core), sessions_(sessions), stats_(stats), options_(options), same_bits_(same_bits) {}
@@ -53,7 +54,7 @@ class RequestTable {
   // Tells the log what becomes of the request.
   void tell(LogLevel level, RequestId id, std::string_view what) const;
 
-  // Precondition: the request has not ended.
+  // Returns a request. Precondition: the request has not ended.
   [[nodiscard]] ActiveRequest& at(RequestId id) { return active_.at(id.value); }
 
   // Returns the number of the next request: a mark for fail_since().
@@ -73,7 +74,8 @@ class RequestTable {
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   std::uint64_t next_request_ = 1;
-  std::uint64_t next_draw_ = 1;  // of a seed for a request that brings none
+  // Number of the next draw, of a seed for a request that brings none.
+  std::uint64_t next_draw_ = 1;
 };
 
 }  // namespace quire::engine

@@ -9,8 +9,9 @@
 
 namespace quire::engine {
 
-// `same_bits`: a cold prefill would have the bits that the reuse rests on. Not so for arithmetic
-// whose bits depend on the batch, nor for KV that other kernels computed.
+// Returns the grade of a reuse. `same_bits` says that a cold prefill would have the bits that the
+// reuse rests on. It is false for arithmetic whose bits depend on the batch, and for KV that other
+// kernels computed.
 [[nodiscard]] constexpr ReuseGrade graded(ReuseGrade grade, bool same_bits) {
   return same_bits ? grade : std::max(grade, ReuseGrade::kEqualMath);
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kLongestSeconds = 1e9;  // thirty years: beyond it, it is a slip
 
-// NaN is out of range too.
+// Checks a time. NaN is out of range too.
 Status check_seconds(std::string_view what, std::optional<double> seconds) {
   if (!seconds || (*seconds >= 0 && *seconds <= kLongestSeconds)) {
     return {};
@@ -63,7 +63,7 @@ Status SessionService::check_user(const RequestOptions& options, const std::stri
   return {ErrorCode::kInvalidArgument, message};
 }
 
-// No two pairs have one key.
+// Returns the key of a session id and a salt. No two pairs have one key.
 std::string SessionService::key_of(const std::string& id, const std::string& salt) const {
   const std::string& whose = salt.empty() ? salt_ : salt;
   return base::str_cat(whose.size(), ":", whose, id);

@@ -30,23 +30,22 @@ inline constexpr std::size_t kLongestSalt = 1024;      // bytes
 
 class SessionService {
  public:
-  // `thread` and `cache` are borrowed. `salt`: of sessions that are named without one.
+  // Borrows `thread` and `cache`. `salt` is that of sessions that are named without one.
   SessionService(EngineThread& thread, kv::PrefixCache& cache, std::string salt)
       : thread_(thread), cache_(cache), salt_(std::move(salt)) {}
   // Sets who hears that sessions end. Before the thread runs.
   void attach(BlockHolders& holders) { holders_ = &holders; }
 
-  // Any thread but the engine's. kInvalidArgument naming the argument; kNotFound for a session that
-  // is not open.
-  // The sessions of two salts never meet, whatever they are called; an empty salt is the engine's
-  // own.
+  // Says that nobody uses the session until the expected return. Any thread but the engine's.
+  // kInvalidArgument naming the argument; kNotFound for a session that is not open. The sessions of
+  // two salts never meet, whatever they are called; an empty salt is the engine's own.
   [[nodiscard]] Status pause(const std::string& id, const std::string& salt,
                              std::optional<double> expected_return_seconds);
   [[nodiscard]] Status close(const std::string& id, const std::string& salt);
   [[nodiscard]] Status set_retention(const std::string& id, const std::string& salt,
                                      const SessionRetention& retention);
   [[nodiscard]] static Status check_id(const std::string& id);
-  // `argument`: what the caller calls it, "salt" or "tenant".
+  // Checks a salt. `argument` is the caller's name for it, "salt" or "tenant".
   [[nodiscard]] static Status check_salt(const char* argument, const std::string& salt);
   // Checks the session and salt of a request, which may name none.
   [[nodiscard]] static Status check_user(const RequestOptions& options);
@@ -55,12 +54,12 @@ class SessionService {
   [[nodiscard]] static Status check_user(const RequestOptions& options, const std::string& salt,
                                          const char* message);
 
-  // Engine thread: the session of a request that begins now; nobody for an empty id.
+  // Returns the session of a request that begins now, or none for an empty id. Engine thread.
   [[nodiscard]] kv::SessionRef named(const std::string& id, const std::string& salt);
 
  private:
   struct Named {
-    std::string key;  // of salt and id
+    std::string key;  // key of salt and id
     kv::SessionRef session;
   };
   using Iterator = std::list<Named>::iterator;

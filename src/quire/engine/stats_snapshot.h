@@ -21,10 +21,10 @@ class StatsSnapshot {
 
   // Shows how many rows went through the model, those of a step that runs in part. Engine thread.
   void show_computed(std::int64_t tokens) { computed_tokens_ = tokens; }
-  // Returns what was shown last. Any thread.
+  // Returns the rows that show_computed() has shown last. Any thread.
   [[nodiscard]] std::int64_t computed_tokens() const { return computed_tokens_; }
 
-  // Tasks that were posted, and that the counters show. Any thread.
+  // Tells whether the counters show all of `posted_tasks` posted tasks. Any thread.
   [[nodiscard]] bool shows(std::uint64_t posted_tasks) const;
   void note_shown(std::uint64_t posted_tasks);
 

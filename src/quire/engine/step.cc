@@ -20,6 +20,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
+#include "quire/engine/stored_rows.h"
 #include "quire/kernels/choice.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -32,7 +33,7 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int64_t kToldRows = 64;  // of a step that says between its layers how far it is
+constexpr std::int64_t kToldRows = 64;  // rows of a step that says between its layers how far it is
 
 // Returns whether blocks may have come back since the plan was made, from a holder or with a task.
 bool may_get_blocks(const Step& step) {
@@ -133,13 +134,18 @@ sampling::SampledToken chosen_token(Step& step, std::size_t row,
 // Books the run's KV and its token.
 void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   if (step.now.requests[index] == nullptr) {
-    return;  // it has ended with the step before
+    return;  // the request has ended with the step before
   }
   ActiveRequest& active = *step.now.requests[index];
   if (const Status loaded = check_loaded(step, run); !loaded.ok()) {
     fail_request(step, run.request, loaded.error());  // its KV and token were computed over rubbish
     return;
   }
+  if (const Status stored = check_stored(step, run, index); !stored.ok()) {
+    fail_request(step, run.request, stored.error());
+    return;
+  }
+  tell_stored(step, run, index);
   auto& sampled = step.sampled[index];
   if (sampled && !sampled->ok()) {
     step.core.scheduler.complete(run, std::nullopt);
@@ -183,11 +189,11 @@ struct LayerTurn {
   Step& step;
   RunningStep& running;
   const std::vector<KvGate::LoadRef>& awaited;
-  bool tells = false;  // how far prompts are
+  bool tells = false;  // true: the step tells how far prompts are
 
   void before(int layer) const {
     for (const KvGate::LoadRef& load : awaited) {
-      load->wait(layer);  // how it ends is seen behind the step
+      load->wait(layer);  // the end of the load is seen behind the step
     }
     if (tells) {
       tell(layer);
@@ -252,6 +258,10 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   const std::function<void(int)> before_layer = [&turn](int layer) { turn.before(layer); };
   if (turn.tells || !awaited.empty()) {
     batch.before_layer = &before_layer;
+  }
+  if (measures_kv(step, running)) {
+    running.kv_errors.assign(static_cast<std::size_t>(rows_of(running)), {});
+    batch.kv_errors = running.kv_errors;
   }
   running.reads_files = running.reads_files || !awaited.empty();
   if (step.core.decoder().chooses()) {

@@ -11,7 +11,8 @@
 
 namespace quire::engine {
 
-// Wherever the step was, what its requests had computed and booked is right.
+// Computes the next step, or fails its requests. Wherever the step was, what its requests had
+// computed and booked is right.
 void compute_next_or_fail(Step& step) {
   Status done;
   try {

@@ -16,6 +16,7 @@ void RunningStep::clear() {
   runs.clear();
   requests.clear();
   logits.clear();
+  kv_errors.clear();
   launched = ahead = chosen_apart = reads_files = false;
 }
 

@@ -28,6 +28,7 @@
 #include "quire/engine/request_table.h"
 #include "quire/engine/stats_snapshot.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
@@ -37,21 +38,22 @@ namespace quire::engine {
 
 // A step from its plan until its tokens are booked.
 struct RunningStep {
-  std::vector<sched::ScheduledRun> runs;  // empty: there is no such step
-  std::vector<ActiveRequest*> requests;   // [runs]; null for one that has ended meanwhile
-  std::vector<LogitRange> logits;         // [runs]
+  std::vector<sched::ScheduledRun> runs;        // empty: there is no such step
+  std::vector<ActiveRequest*> requests;         // [runs]; null for one that has ended meanwhile
+  std::vector<LogitRange> logits;               // [runs]
+  std::vector<kernels::KVErrorSums> kv_errors;  // [rows], where somebody measures them
   bool launched = false;
-  bool ahead = false;         // while the step before was still running
+  bool ahead = false;         // true: launched while the step before was still running
   bool chosen_apart = false;  // the device chooses a token for every run, whatever the tokens
                               // before it are
-  bool reads_files = false;   // KV that is still being read from them
+  bool reads_files = false;   // true: it reads KV that is still being read from files
   void clear();               // keeps its memory
   void forget(ActiveRequest* ended);
 };
 
 struct StepOptions {
-  bool share_reads = true;          // what requests have in common is read once
-  std::int32_t shared_tokens = 32;  // in multiples of so many tokens
+  bool share_reads = true;          // true: KV that requests share is read once
+  std::int32_t shared_tokens = 32;  // runs are shared in multiples of so many tokens
 };
 
 // Steps, one after the other. Keeps its arrays, so that a steady batch allocates nothing.
@@ -71,17 +73,17 @@ struct Step {
 
   RunningStep now;           // the step that ends next
   RunningStep next;          // launched behind it
-  bool copies_lost = false;  // what is cached may not be what it should be
+  bool copies_lost = false;  // true: cached KV may be wrong
   BatchBuilder builder;
   sched::StepPlan plan;
   std::vector<std::int32_t> ids_from;                                  // [rows of next]
   std::vector<kernels::Choice> choices;                                // [logit rows of a step]
-  std::vector<kernels::LogitChange> changes;                           // of their logits
+  std::vector<kernels::LogitChange> changes;                           // changes of their logits
   std::vector<std::int32_t> wanted_logits;                             // [runs of a step]
   std::vector<sampling::Sampler> samplers;                             // [threads]
   std::vector<std::optional<Result<sampling::SampledToken>>> sampled;  // [runs of now]
-  std::vector<ActiveRequest*> touched;   // of the step that have something to deliver
-  std::vector<ActiveRequest*> finished;  // that end with it
+  std::vector<ActiveRequest*> touched;   // requests of the step that have something to deliver
+  std::vector<ActiveRequest*> finished;  // requests that end with the step
 };
 
 }  // namespace quire::engine

@@ -19,18 +19,19 @@ namespace quire::engine {
 class Submission {
  public:
   using Answer = Result<std::shared_ptr<Channel>>;
-  // `notify`: called when the answer is a refusal; what is accepted tells through its channel.
+  // Makes a submission. `notify` is called when the answer is a refusal. An accepted request tells
+  // through its channel.
   explicit Submission(std::function<void()> notify) : notify_(std::move(notify)) {}
 
-  // Engine side.
+  // Gives the answer. Engine side.
   void answer(Answer answer);
   [[nodiscard]] bool unwanted() const { return unwanted_; }
 
-  // Caller side.
-  // Waits at most `timeout_ms` (negative: for ever) and takes the answer; nullopt when it is not
-  // there. Needs no memory.
+  // Waits at most `timeout_ms` (negative: for ever) and takes the answer, or returns nullopt when
+  // it is not there. Needs no memory. Caller side.
   [[nodiscard]] std::optional<Answer> take(int timeout_ms);
-  // Nobody wants the request any more. The engine ends it if it was not answered before this.
+  // Says that nobody wants the request any more. The engine ends it if it was not answered before
+  // this.
   void give_up() { unwanted_ = true; }
 
  private:

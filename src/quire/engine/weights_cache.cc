@@ -30,11 +30,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kSampleBytes = 4096;  // of each tensor
+constexpr std::size_t kSampleBytes = 4096;  // bytes of each tensor that are hashed
 
 std::string absolute_path(const fs::path& path) {
   std::error_code failure;
-  const fs::path whole = fs::weakly_canonical(path, failure);  // as the system follows links
+  const fs::path whole = fs::weakly_canonical(path, failure);  // follows links as the system does
   return (failure ? path : whole).string();
 }
 

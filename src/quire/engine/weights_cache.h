@@ -39,7 +39,7 @@ class WeightsCache {
   // model's files are no longer those that were packed. Waits for the disk.
   void keep(const kernels::KernelContext& context, const model::Decoder& decoder);
 
-  // Failures of the cache, for people.
+  // Returns the failures of the cache, for people.
   [[nodiscard]] const std::vector<std::string>& remarks() const { return remarks_; }
 
  private:

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kPasses = 5;
 constexpr int kPeakPasses = 50;
-constexpr double kPeakSeconds = 0.002;                      // of a pass
+constexpr double kPeakSeconds = 0.002;                      // seconds of a pass
 constexpr std::size_t kColdBytes = std::size_t{512} << 20;  // weights of one measurement
 
 template <class Fn>
@@ -92,7 +92,7 @@ double peak_rate(const KernelContext& context, const PeakLoop& loop) {
 
 double measure_read_bandwidth(const KernelContext& context, std::size_t bytes) {
   constexpr std::size_t kTaskBytes = std::size_t{64} << 10;
-  constexpr double kLeastSeconds = 0.3;  // of all passes together
+  constexpr double kLeastSeconds = 0.3;  // least seconds of all passes together
   const auto threads = static_cast<std::size_t>(context.pool->threads());
   const std::size_t tasks = std::max(threads, bytes / kTaskBytes);
   device::AlignedBuffer<std::byte> buffer(tasks * kTaskBytes);

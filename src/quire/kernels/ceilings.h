@@ -16,8 +16,9 @@ namespace quire::kernels {
 // passes or more; 0 if there is no memory for it.
 [[nodiscard]] double measure_read_bandwidth(const KernelContext& context, std::size_t bytes);
 
-// FLOP/s (2 * rows * columns * depth per call) of linear() alone, activations packed beforehand,
-// over copies of the matrix that do not fit the caches; median. 0 if there is no memory for it.
+// Returns the FLOP/s (2 * rows * columns * depth per call) of linear() alone, with activations
+// packed beforehand. It takes the median over copies of the matrix that do not fit the caches.
+// Returns 0 if there is no memory for them.
 [[nodiscard]] double measure_linear_rate(const KernelContext& context, WeightFormat format,
                                          std::int64_t rows, std::int64_t columns,
                                          std::int64_t depth);
@@ -27,8 +28,8 @@ namespace quire::kernels {
 [[nodiscard]] Product product_of(const KernelContext& context, WeightFormat format,
                                  std::int64_t rows);
 
-// FLOP/s of one kind of product on registers, all threads together. Precondition: some matmul of
-// the table runs it.
+// Returns the FLOP/s of one kind of product on registers, all threads together. Precondition: some
+// kernel of the instruction set runs it.
 [[nodiscard]] double measure_peak(const KernelContext& context, Product product);
 
 }  // namespace quire::kernels

@@ -31,6 +31,19 @@ TEST_P(CeilingsTest, EveryProductThatAMatmulRunsHasThePeakOfARealMachine) {
   }
 }
 
+// Oracle: the instructions of attention over int8 codes. AMX multiplies them as bf16.
+TEST_P(CeilingsTest, PairsOf16BitIntegersHaveAPeakWhereVectorsMultiplyThem) {
+  device::ThreadPool pool(1);
+  const KernelContext context = on(pool);
+  const auto& loop = context.table->peaks[static_cast<std::size_t>(Product::kInt16Pairs)];
+  EXPECT_EQ(loop.run == nullptr, GetParam() == device::Isa::kAmx);
+  if (loop.run != nullptr) {
+    const double peak = measure_peak(context, Product::kInt16Pairs);
+    EXPECT_GT(peak, 1e8);
+    EXPECT_LT(peak, 1e15);
+  }
+}
+
 // Oracle: pack_rows. Products take the rows that it makes for them.
 TEST_P(CeilingsTest, ProductsAreOfTheTypeThatRowsArePackedTo) {
   device::ThreadPool pool(1);
@@ -50,6 +63,8 @@ TEST_P(CeilingsTest, ProductsAreOfTheTypeThatRowsArePackedTo) {
         case Product::kSmallBytes:
         case Product::kByteTiles:
           break;
+        case Product::kInt16Pairs:
+          FAIL() << "linear() multiplies no integers of 16 bits";
       }
       EXPECT_EQ(row_format_for(*context.table, format), expected) << format_name(format);
     }

@@ -7,8 +7,8 @@
 
 namespace quire::kernels {
 
-// How a row's token is chosen, by the rule of include/quire/sampling.h. `uniform` in [0, 1)
-// decides.
+// The way in which a row's token is chosen, by the rule of include/quire/sampling.h. `uniform` in
+// [0, 1) decides.
 struct Choice {
   double temperature = 0;  // 0: the most likely token
   double top_p = 1;
@@ -32,9 +32,9 @@ struct TokenLogprob {
 struct LogitChange {
   std::int32_t row = 0;
   std::int32_t id = 0;
-  double bias = 0;             // is added
+  double bias = 0;             // number to add
   double repetition = 1;       // divides a positive logit, multiplies another
-  double penalty = 0;          // is subtracted
+  double penalty = 0;          // number to subtract
   std::int32_t forbidden = 0;  // 1: -inf
 };
 

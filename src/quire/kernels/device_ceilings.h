@@ -7,12 +7,12 @@
 namespace quire::kernels {
 
 struct DeviceCeilings {
-  double read_bytes_per_second = 0;  // of its memory
+  double read_bytes_per_second = 0;  // read bandwidth of its memory
   double flops_per_second = 0;       // bf16 products of near normal numbers, 8192 x 8192 x 8192
   double to_device_bytes_per_second = 0;  // from pinned host memory
 };
 
-// About a second. kDevice without CUDA.
+// Measures for about a second. Returns kDevice without CUDA.
 [[nodiscard]] Result<DeviceCeilings> measure_device_ceilings(device::Accelerator& accelerator);
 
 }  // namespace quire::kernels

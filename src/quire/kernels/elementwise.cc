@@ -1,7 +1,9 @@
 #include "quire/kernels/elementwise.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "quire/base/check.h"
@@ -18,6 +20,18 @@ constexpr std::int64_t kGateCost = 4;  // elements of a norm that cost as much a
 
 bool holds(std::size_t size, std::int64_t rows, std::int64_t width) {
   return static_cast<std::int64_t>(size) >= rows * width;
+}
+
+// Calls fn(first, last) for ranges of whole grains of `size` values.
+template <class Fn>
+void for_ranges(const KernelContext& context, std::size_t size, std::int64_t cost, Fn fn) {
+  constexpr std::size_t kGrain = 256;
+  const auto grains = static_cast<std::int64_t>((size + kGrain - 1) / kGrain);
+  parallel_ranges(context, grains, static_cast<std::int64_t>(kGrain) * cost,
+                  [&](std::int64_t first, std::int64_t last) {
+                    fn(static_cast<std::size_t>(first) * kGrain,
+                       std::min(static_cast<std::size_t>(last) * kGrain, size));
+                  });
 }
 
 }  // namespace
@@ -59,16 +73,53 @@ void rms_norm_heads(const KernelContext& context, const HeadRows& x, std::span<c
   });
 }
 
-void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
-              std::int64_t width, std::span<float> out) {
-  QUIRE_CHECK(holds(gate_up.size(), rows, 2 * width) && holds(out.size(), rows, width),
-              "rows are short");
+void gate_mul(const KernelContext& context, Activation activation, std::span<const float> gate_up,
+              std::int64_t rows, std::span<float> out) {
+  if (rows == 0) {
+    return;
+  }
+  const std::int64_t width = std::ssize(out) / rows;
+  QUIRE_CHECK(holds(gate_up.size(), rows, 2 * width), "rows are short");
+  const auto gate_row = context.table->gate_mul[static_cast<std::uint8_t>(activation)];
   parallel_ranges(context, rows, width * kGateCost, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t row = first; row < last; ++row) {
       const float* gate = gate_up.data() + row * 2 * width;
-      context.table->silu_mul(
-          {.gate = gate, .up = gate + width, .count = width, .out = out.data() + row * width});
+      gate_row({.gate = gate, .up = gate + width, .count = width, .out = out.data() + row * width});
     }
+  });
+}
+
+void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
+              std::int64_t width, std::span<float> out) {
+  QUIRE_CHECK(holds(out.size(), rows, width), "rows are short");
+  gate_mul(context, Activation::kSilu, gate_up, rows,
+           out.first(static_cast<std::size_t>(rows * width)));
+}
+
+void scale(const KernelContext& context, float factor, std::span<float> values) {
+  for_ranges(context, values.size(), 1, [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      values[i] *= factor;
+    }
+  });
+}
+
+void add_scaled(const KernelContext& context, std::span<const float> from, float factor,
+                std::span<float> to) {
+  QUIRE_CHECK(from.size() >= to.size(), "rows are short");
+  for_ranges(context, to.size(), 1, [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      const float product = from[i] * factor;
+      to[i] += product;
+    }
+  });
+}
+
+void soft_cap(const KernelContext& context, float cap, std::span<float> values) {
+  for_ranges(context, values.size(), kGateCost, [&](std::size_t first, std::size_t last) {
+    context.table->soft_cap({.values = values.data() + first,
+                             .count = static_cast<std::int64_t>(last - first),
+                             .cap = cap});
   });
 }
 

@@ -179,6 +179,74 @@ TEST_P(ElementwiseTest, SiluOfNotANumberStays) {
   EXPECT_TRUE(std::isinf(out[2]));
 }
 
+// Tests each value for itself. tanh rounds to -1 below -5, where the product of the reference is
+// exact and small; so an absolute bound stands beside the relative one.
+TEST_P(ElementwiseTest, GeluIsAccurateEverywhere) {
+  std::vector<float> x;
+  x.reserve(8002);
+  for (int i = -2000; i <= 2000; ++i) {
+    x.push_back(static_cast<float>(i) * 0.01f);
+  }
+  const auto width = static_cast<std::int64_t>(x.size());
+  x.resize(x.size() * 2, 1.0f);
+  std::vector<float> out(static_cast<std::size_t>(width));
+  gate_mul(context(), Activation::kGeluTanh, x, 1, out);
+  const std::vector<double> expected = reference::gelu_mul(x);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    EXPECT_LE(std::fabs(out[i] - expected[i]), 2e-6 * std::fabs(expected[i]) + 1e-7) << x[i];
+  }
+}
+
+TEST_P(ElementwiseTest, GeluElementsDoNotDependOnTheirPlace) {
+  const std::int64_t width = 101;
+  const std::vector<float> x = random_floats(2 * width, 18);
+  std::vector<float> all(static_cast<std::size_t>(width));
+  gate_mul(context(), Activation::kGeluTanh, x, 1, all);
+  for (const std::size_t i : {std::size_t{0}, std::size_t{50}, std::size_t{100}}) {
+    const float pair[2] = {x[i], x[i + static_cast<std::size_t>(width)]};
+    float one[1];
+    gate_mul(context(), Activation::kGeluTanh, pair, 1, one);
+    EXPECT_EQ(one[0], all[i]);
+  }
+}
+
+TEST_P(ElementwiseTest, SoftCapIsAccurateWhateverTheSizeAndThePlace) {
+  for (const float cap : {0.5f, 30.0f, 50.0f}) {
+    for (const std::int64_t size : {1, 7, 64, 1001}) {
+      std::vector<float> x = random_floats(size, 19);
+      for (float& value : x) {
+        value *= 3 * cap;
+      }
+      std::vector<float> capped = x;
+      soft_cap(context(), cap, capped);
+      const std::vector<double> expected = reference::soft_cap(x, cap);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_LE(std::fabs(capped[i] - expected[i]), 3e-7 * cap) << x[i] << " by " << cap;
+        float one[1] = {x[i]};
+        soft_cap(context(), cap, one);
+        EXPECT_EQ(one[0], capped[i]);
+      }
+    }
+  }
+  float nan[1] = {std::numeric_limits<float>::quiet_NaN()};
+  soft_cap(context(), 1.0f, nan);
+  EXPECT_TRUE(std::isnan(nan[0]));
+}
+
+TEST_P(ElementwiseTest, ScaledRowsAreAddedWithTwoRoundings) {
+  const std::vector<float> x = random_floats(1500, 20);
+  std::vector<float> sum = random_floats(1500, 21);
+  const std::vector<float> before = sum;
+  add_scaled(context(), x, 0.3f, sum);
+  std::vector<float> scaled = x;
+  scale(context(), 0.3f, scaled);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    volatile float product = x[i] * 0.3f;
+    EXPECT_EQ(scaled[i], product);
+    EXPECT_EQ(sum[i], before[i] + product);
+  }
+}
+
 TEST_P(ElementwiseTest, EmbedReturnsTheRowsThatTheKernelsSee) {
   for (const WeightFormat format : test::kFormats) {
     const PackedWeights table =

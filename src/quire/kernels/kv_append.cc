@@ -10,9 +10,11 @@
 #include "quire/base/check.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/parallel.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels {
@@ -89,9 +91,42 @@ void store_bf16(const KernelTable& table, const SlotAddress<std::uint16_t>& addr
   }
 }
 
+// Loads one head of one token from the caller's rows, and rotates its key.
+void load_head(const KernelContext& context, const KVAppendParams& params, std::int64_t token,
+               int head, Head& k, Head& v) {
+  const auto head_dim = static_cast<std::size_t>(params.head_dim);
+  const std::ptrdiff_t first = std::ptrdiff_t{head} * params.head_dim;
+  const float* from_k = params.k.data() + token * params.k_stride + first;
+  const float* from_v = params.v.data() + token * params.v_stride + first;
+  if (params.rotary != nullptr) {
+    rotate_head(context, *params.rotary, token, {from_k, head_dim}, {k.data(), head_dim});
+  } else {
+    std::copy_n(from_k, head_dim, k.data());
+  }
+  std::copy_n(from_v, head_dim, v.data());
+}
+
+void append_int8_token(const KernelContext& context, const KVAppendParams& params,
+                       const tensor::PagedKVView& view, std::int64_t token) {
+  const auto stored_dim = static_cast<std::size_t>(view.head_dim);
+  const auto at = static_cast<std::size_t>(token);
+  Head k = {};
+  Head v = {};
+  for (int head = 0; head < view.kv_heads; ++head) {
+    load_head(context, params, token, head, k, v);
+    if (!store_int8(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim}) &&
+        !params.refused.empty()) {
+      params.refused[at] = 1;
+    }
+    if (!params.errors.empty()) {
+      add_errors(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim},
+                 params.errors[at]);
+    }
+  }
+}
+
 void append_token(const KernelContext& context, const KVAppendParams& params,
                   const tensor::PagedKVView& view, std::int64_t token) {
-  const auto head_dim = static_cast<std::size_t>(params.head_dim);
   const tensor::KVSlot slot = params.slots[static_cast<std::size_t>(token)];
   Head k = {};
   Head v = {};
@@ -103,15 +138,7 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
     } else {
       ask_for(address_of<std::uint16_t>(view, next, slot), view.head_dim);
     }
-    const std::ptrdiff_t first = std::ptrdiff_t{head} * params.head_dim;
-    const float* from_k = params.k.data() + token * params.k_stride + first;
-    const float* from_v = params.v.data() + token * params.v_stride + first;
-    if (params.rotary != nullptr) {
-      rotate_head(context, *params.rotary, token, {from_k, head_dim}, {k.data(), head_dim});
-    } else {
-      std::copy_n(from_k, head_dim, k.data());
-    }
-    std::copy_n(from_v, head_dim, v.data());
+    load_head(context, params, token, head, k, v);
     if (fp32) {
       store_f32(address_of<float>(view, head, slot), k, v, view.head_dim);
     } else {
@@ -123,7 +150,12 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
 void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
   const auto tokens = static_cast<std::int64_t>(params.slots.size());
   const std::int64_t width = std::int64_t{view.kv_heads} * params.head_dim;
-  QUIRE_CHECK(view.dtype != tensor::DType::kFloat16, "the paged cache holds float32 or bfloat16");
+  QUIRE_CHECK(params.refused.empty() || params.refused.size() == params.slots.size(),
+              "a flag for every token, or none");
+  QUIRE_CHECK(params.errors.empty() || params.errors.size() == params.slots.size(),
+              "errors of every token, or of none");
+  QUIRE_CHECK(view.format == tensor::KVFormat::kInt8 || view.dtype != tensor::DType::kFloat16,
+              "the paged cache holds float32, bfloat16 or int8");
   QUIRE_CHECK(params.head_dim <= view.head_dim && view.head_dim <= kMaxHeadDim,
               "head larger than the cache's");
   QUIRE_CHECK(
@@ -152,10 +184,11 @@ void kv_append(const KernelContext& context, const KVAppendParams& params,
   }
   check(params, view);
   const std::int64_t cost = std::int64_t{view.kv_heads} * view.head_dim * kScatterCost;
+  const bool int8 = view.format == tensor::KVFormat::kInt8;
   parallel_ranges(context, static_cast<std::int64_t>(params.slots.size()), cost,
                   [&](std::int64_t first, std::int64_t last) {
                     for (std::int64_t token = first; token < last; ++token) {
-                      append_token(context, params, view, token);
+                      (int8 ? append_int8_token : append_token)(context, params, view, token);
                     }
                   });
 }

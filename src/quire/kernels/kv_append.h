@@ -6,6 +6,7 @@
 #include <span>
 
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -19,10 +20,15 @@ struct KVAppendParams {
   int head_dim = 0;
   const RotaryTable* rotary = nullptr;    // row t belongs to token t
   std::span<const tensor::KVSlot> slots;  // [T], distinct
+  // [T] or empty: set to 1 for a token whose K or V the format cannot hold (kv_codes.h), and left
+  // as it is for others. Zeros are stored for it.
+  std::span<std::uint8_t> refused = {};
+  // [T] or empty: int8 adds what storing a token's codes has changed.
+  std::span<KVErrorSums> errors = {};
 };
 
-// Precondition: every slot lies inside the view (checked: QUIRE_CHECK). Bytes written:
-// T * kv_heads * 2 * head_dim * dtype.
+// Writes K and V of each token to its slot. Precondition: every slot lies inside the view (checked:
+// QUIRE_CHECK). Bytes written: T * kv_heads * 2 * head_dim * dtype; of int8, scales too.
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
 

@@ -6,7 +6,9 @@
 #include <span>
 
 #include "quire/base/check.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels {
@@ -32,12 +34,16 @@ float load(const std::byte* data, tensor::DType dtype, std::ptrdiff_t index) {
                                           : tensor::bf16_to_float(bits);
 }
 
-void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std::ptrdiff_t offset,
-          const Layout& layout, std::span<float> out) {
+void check_slot(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                std::span<const float> out) {
   QUIRE_CHECK(kv_head >= 0 && kv_head < view.kv_heads && slot.block >= 0 &&
                   slot.block < view.num_blocks && slot.offset >= 0 &&
                   slot.offset < view.block_tokens && std::ssize(out) <= view.head_dim,
               "a KV slot outside of the view");
+}
+
+void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std::ptrdiff_t offset,
+          const Layout& layout, std::span<float> out) {
   const std::byte* block =
       view.data + kv_head * view.head_stride + slot.block * view.block_stride + offset;
   for (std::ptrdiff_t d = 0; d < std::ssize(out); ++d) {
@@ -50,6 +56,11 @@ void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std
 
 void read_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
               std::span<float> out) {
+  check_slot(view, kv_head, slot, out);
+  if (view.format == tensor::KVFormat::kInt8) {
+    read_int8_key(view, kv_head, slot, out);
+    return;
+  }
   const std::ptrdiff_t slots = (std::ptrdiff_t{view.block_tokens} + 1) / 2 * 2;
   const bool wide = view.dtype == tensor::DType::kFloat32;
   read(view, kv_head, slot, 0,
@@ -60,6 +71,11 @@ void read_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
 
 void read_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                 std::span<float> out) {
+  check_slot(view, kv_head, slot, out);
+  if (view.format == tensor::KVFormat::kInt8) {
+    read_int8_value(view, kv_head, slot, out);
+    return;
+  }
   const bool wide = view.dtype == tensor::DType::kFloat32;
   read(view, kv_head, slot, view.v_offset,
        wide ? Layout{.first = std::ptrdiff_t{slot.offset} * view.head_dim}

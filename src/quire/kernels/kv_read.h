@@ -7,8 +7,8 @@
 
 namespace quire::kernels {
 
-// K (rotated as stored) or V of one token and KV head as fp32. Preconditions (QUIRE_CHECK): the
-// slot lies in the view, out.size() <= view.head_dim.
+// Reads K (rotated as stored) of one token and KV head as fp32; read_value reads V. Preconditions
+// (QUIRE_CHECK): the slot lies in the view, out.size() <= view.head_dim.
 void read_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
               std::span<float> out);
 void read_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,

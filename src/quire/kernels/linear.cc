@@ -30,7 +30,7 @@ constexpr std::int64_t kSingleTileRows = 8;
 constexpr std::int64_t kPanelsPerTurn = 2;
 // Weight bytes that one thread reads in about the time of a hand-off.
 constexpr std::int64_t kBytesPerTask = std::int64_t{64} << 10;
-constexpr std::int64_t kPackSteps = 8;  // of a block of rows that are packed together
+constexpr std::int64_t kPackSteps = 8;  // steps of a block of rows that are packed together
 // Each panel reads all activations of its task again. In fp32, 512 KiB per 2048 of depth: what an
 // L2 of 1 MiB keeps beside the panels.
 constexpr std::int64_t kMaxF32TaskRows = 64;
@@ -82,7 +82,7 @@ struct OutputTile {
   std::int64_t rows = 0;
   std::int64_t first_panel = 0;
   std::int64_t panels = 0;
-  std::int64_t next_panel = -1;  // what the thread will probably multiply then; -1: nothing
+  std::int64_t next_panel = -1;  // panel that the thread will probably multiply then; -1: none
 };
 
 void multiply(const Call& call, const OutputTile& tile, float* sums, std::ptrdiff_t stride,
@@ -106,7 +106,7 @@ void multiply(const Call& call, const OutputTile& tile, float* sums, std::ptrdif
        .scratch = scratch});
 }
 
-// Sums [rows][stride] to their place in `out`, with bias and residual.
+// Writes sums [rows][stride] to their place in `out`, with bias and residual.
 void finish(const Call& call, const OutputTile& tile, const float* sums, std::ptrdiff_t stride) {
   const std::int64_t first = tile.first_panel * kPanelColumns;
   const std::int64_t columns =
@@ -122,8 +122,8 @@ void finish(const Call& call, const OutputTile& tile, const float* sums, std::pt
   }
 }
 
-// Whole panels without epilogue are written in place; all others wait in the thread's scratch, a
-// few panels at a time.
+// Multiplies one tile. Whole panels without epilogue are written in place; all others wait in the
+// thread's scratch, a few panels at a time.
 void run_tile(const Call& call, OutputTile tile, std::byte* scratch) {
   const std::int64_t whole_panels = call.weights.columns() / kPanelColumns;
   const bool plain = call.epilogue.bias.empty() && !call.epilogue.accumulate;
@@ -157,8 +157,8 @@ struct PackSource {
   const float* x = nullptr;
   std::ptrdiff_t stride = 0;
   std::int64_t depth = 0;
-  const float* norm_factors = nullptr;  // of the block's rows
-  const float* norm_weight = nullptr;   // of these inputs; null: packed as they are
+  const float* norm_factors = nullptr;  // factors of the block's rows
+  const float* norm_weight = nullptr;   // weight of these inputs; null: packed as they are
 };
 struct PackPlace {
   std::int64_t row = 0;  // the first of a block
@@ -183,10 +183,10 @@ void pack_steps(const KernelTable& table, const PackSource& from, const PackPlac
        .norm_weight = from.norm_weight});
 }
 
-// `weight` and `factors`: of a norm, or null.
+// Packs all rows of `x`. `weight` and `factors` belong to a norm, or are null.
 void pack_all(const KernelContext& context, const InputRows& x, const float* weight,
               const float* factors, PackedRows& packed) {
-  const std::int64_t shares = base::divide_up(packed.steps(), kPackSteps);  // of a block
+  const std::int64_t shares = base::divide_up(packed.steps(), kPackSteps);  // shares of a block
   const auto pack_share = [&](std::int64_t row, std::int64_t first_step) {
     const std::int64_t first = first_step * kStepDepth;
     pack_steps(*context.table,
@@ -218,13 +218,14 @@ void add_bias(std::span<const float> bias, float* values) {
   }
 }
 
-// Gate and up of a tile [rows][stride] each, to their place in `gated`.
+// Gates a tile, whose gate and up are [rows][stride] each, and writes it to its place in `gated`.
 void gate_tile(const Call& call, const OutputTile& tile, float* gate, float* up,
-               PackedRows& gated) {
+               const GatedRows& gated) {
   const std::ptrdiff_t stride = tile.panels * kPanelColumns;
   const auto first = static_cast<std::size_t>(tile.first_panel * kPanelColumns);
   const auto columns = static_cast<std::size_t>(stride);
   const std::span<const float> bias = call.epilogue.bias;
+  const auto gate_mul = call.table.gate_mul[static_cast<std::uint8_t>(gated.activation)];
   for (std::int64_t block = 0; block < tile.rows; block += kBlockRows) {
     const std::int64_t end = std::min<std::int64_t>(block + kBlockRows, tile.rows);
     for (std::int64_t row = block; row < end; ++row) {
@@ -234,15 +235,16 @@ void gate_tile(const Call& call, const OutputTile& tile, float* gate, float* up,
         add_bias(bias.subspan(first, columns), gate_row);
         add_bias(bias.subspan(bias.size() / 2 + first, columns), up_row);
       }
-      call.table.silu_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
+      gate_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
     }
     pack_steps(call.table, {gate + block * stride, stride, stride},
-               {tile.first_row + block, tile.first_panel}, gated);
+               {tile.first_row + block, tile.first_panel}, gated.rows);
   }
 }
 
-// Pairs of panels [first_panel, first_panel + panels), a few at a time: gate, up, and both gated.
-void run_gated(const Call& call, const OutputTile& pairs, PackedRows& gated, std::byte* scratch) {
+// Multiplies and gates the pairs of panels [first_panel, first_panel + panels), a few at a time.
+void run_gated(const Call& call, const OutputTile& pairs, const GatedRows& gated,
+               std::byte* scratch) {
   auto* gate = reinterpret_cast<float*>(scratch);
   float* up = gate + kEpilogueFloats;
   scratch += 2 * kEpilogueFloats * sizeof(float);
@@ -394,7 +396,7 @@ void linear_gated(const KernelContext& context, const PackedWeights& weights,
   const Epilogue epilogue = {.bias = bias};
   const Call call = {*context.table, weights, packed, {}, 0, epilogue};
   for_each_tile(context, grid, rows, pairs, scratch, [&](const OutputTile& tile, int thread) {
-    run_gated(call, tile, gated.rows, scratch.of_thread(thread));
+    run_gated(call, tile, gated, scratch.of_thread(thread));
   });
 }
 

@@ -22,12 +22,12 @@ namespace quire::kernels {
 // Reusable storage for one caller; grows as needed, so steady-state calls allocate nothing.
 class LinearScratch {
  public:
-  // Room of at least `bytes` for each of `threads` threads; contents are lost when it grows.
+  // Makes room for at least `bytes` for each of `threads` threads. Contents are lost when it grows.
   void reserve(int threads, std::size_t bytes);
   [[nodiscard]] std::byte* of_thread(int thread) {
     return buffers_[static_cast<std::size_t>(thread)].data();
   }
-  // One for each of so many threads.
+  // Returns one work range for each of `threads` threads.
   [[nodiscard]] std::span<WorkRange> work_ranges(int threads);
 
  private:
@@ -55,7 +55,7 @@ struct RowNorm {
   double epsilon = 0;
 };
 
-// pack_rows of rms_norm of x, with the same bits; the normed rows themselves are nowhere written.
+// Packs rms_norm of x with the bits of pack_rows, without writing the normed rows anywhere.
 void pack_normed_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
                       const RowNorm& norm, PackedRows& packed);
 
@@ -66,33 +66,34 @@ struct Epilogue {
   bool accumulate = false;
 };
 
-// Where products go: row r begins at values[r * stride].
+// The place for products: row r begins at values[r * stride].
 struct OutputRows {
   std::span<float> values;
   std::ptrdiff_t stride = 0;  // >= columns
 };
 
-// out [rows, columns]; all columns overwritten (or added to), nothing beyond them
-// touched. packed must have been filled for weights.format() and weights.depth(). Bytes: the
-// weights once per 256 rows; FLOPs: 2 * rows * columns * depth.
+// Sets out [rows, columns] to the product, or adds the product to it. Writes all columns and
+// nothing beyond them. `packed` must have been filled for weights.format() and weights.depth().
+// Bytes: the weights once per 256 rows; FLOPs: 2 * rows * columns * depth.
 void linear(const KernelContext& context, const PackedWeights& weights, const PackedRows& packed,
             const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch);
 
-// Rows that are packed for a product with weights of format `next`.
+// Rows that are gated and packed for a product with weights of format `next`.
 struct GatedRows {
   PackedRows& rows;
   WeightFormat next = WeightFormat::kF32;
+  Activation activation = Activation::kSilu;
 };
 
-// Computes the first half of a gated MLP for many rows: gated = pack(silu(gate) * up). There gate
-// and up are the halves of the product with `weights` [2 * width, depth] plus `bias` [2 * width] or
-// nothing. The bits are those of linear, silu_mul and pack_rows in turn, but only a few panels of
-// gate and up are there at a time. Precondition: can_gate(weights). Cost as linear.
+// Computes the first half of a gated MLP for many rows: gated = pack(activation(gate) * up). There
+// gate and up are the halves of the product with `weights` [2 * width, depth] plus `bias` [2 *
+// width] or nothing. The bits are those of linear, gate_mul and pack_rows in turn, but only a few
+// panels of gate and up are there at a time. Precondition: can_gate(weights). Cost as linear.
 void linear_gated(const KernelContext& context, const PackedWeights& weights,
                   const PackedRows& packed, std::span<const float> bias, const GatedRows& gated,
                   LinearScratch& scratch);
 
-// Gate and up are whole panels.
+// Tells whether gate and up are whole panels.
 [[nodiscard]] bool can_gate(const PackedWeights& weights);
 
 }  // namespace quire::kernels

@@ -127,14 +127,16 @@ TEST_P(LinearTest, GatedRowsAreThoseOfTheStepsOneByOne) {
       for (const std::int64_t rows : {1, 16, 33, 64, 300}) {
         const std::vector<float> x = random_floats(rows, kDepth, 3);
         for (const std::span<const float> with : {std::span<const float>(), std::span(bias)}) {
+          const Activation activation = rows == 33 ? Activation::kGeluTanh : Activation::kSilu;
           std::vector<float> gated(static_cast<std::size_t>(rows * width));
-          silu_mul(context(), multiply(context(), w, x, rows, {.bias = with}), rows, width, gated);
+          gate_mul(context(), activation, multiply(context(), w, x, rows, {.bias = with}), rows,
+                   gated);
           PackedRows input, expected, result;
           pack_rows(context(), format, {gated, width, rows, width}, expected);
 
           LinearScratch scratch;
           pack_rows(context(), format, {x, kDepth, rows, kDepth}, input);
-          linear_gated(context(), w, input, with, {result, format}, scratch);
+          linear_gated(context(), w, input, with, {result, format, activation}, scratch);
           EXPECT_EQ(result.rows(), rows);
           EXPECT_EQ(result.depth(), width);
           EXPECT_EQ(bytes_of(result), bytes_of(expected))

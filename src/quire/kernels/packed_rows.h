@@ -38,7 +38,8 @@ inline constexpr int kBlockRows = 16;
 // Storage only; pack_rows (linear.h) fills it. Owned by one caller; move only.
 class PackedRows {
  public:
-  // Contents are undefined afterwards. Allocates only when it needs more than it ever held.
+  // Makes room for rows of a shape. Contents are undefined afterwards. Allocates only when it needs
+  // more than it ever held.
   void reshape(RowFormat format, std::int64_t rows, std::int64_t depth);
 
   [[nodiscard]] RowFormat format() const { return format_; }
@@ -54,7 +55,8 @@ class PackedRows {
   [[nodiscard]] const std::byte* values(std::int64_t row) const {
     return values_.data() + row * steps() * kStepDepth * value_bytes(format_);
   }
-  // int8 only, else null; [steps][r] per block.
+  // Returns the scales [steps][r] of a block, whose first row is `row`. Null unless the rows are
+  // int8.
   [[nodiscard]] float* scales(std::int64_t row) { return int8_group(scales_.data(), row); }
   [[nodiscard]] const float* scales(std::int64_t row) const {
     return int8_group(scales_.data(), row);
@@ -63,7 +65,7 @@ class PackedRows {
   [[nodiscard]] const std::int32_t* offsets(std::int64_t row) const {
     return int8_group(offsets_.data(), row);
   }
-  // Room for a number of each row, for who packs them.
+  // Returns room for one number per row, for the caller that packs them.
   [[nodiscard]] std::span<float> row_factors();
 
  private:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "quire/kernels/kernel_context.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/float8.h"
 
 namespace quire::kernels {
 namespace {
@@ -29,8 +31,8 @@ constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
 static_assert(std::size(KernelTable{}.matmul) == kCpuWeightFormats &&
               std::size(KernelTable{}.row_formats) == kCpuWeightFormats);
 
-// Where input k of a column lives, counted in elements from the column's first one. Layouts: see
-// the header.
+// Returns where input k of a column lives, counted in elements from the column's first one.
+// Layouts: see the header.
 constexpr int f32_offset(int column, int k) { return k * kPanelColumns + column; }
 constexpr int half_offset(int column, int k) {
   const int tile = column / kTileColumns;
@@ -40,7 +42,7 @@ constexpr int q8_offset(int column, int k) {
   const int tile = column / kTileColumns;
   return ((tile * 8 + k / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
 }
-// The byte; inputs 16..31 are in the high nibbles.
+// Returns the offset of the byte of input k. Inputs 16..31 are in the high nibbles.
 constexpr int q4_offset(int column, int k) {
   const int tile = column / kTileColumns;
   return ((tile * 4 + k % (kStepDepth / 2) / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
@@ -57,13 +59,13 @@ T get(const std::byte* from) {
   return value;
 }
 
-// Nearest integer, ties to even; |x| < 2^22.
+// Rounds to the nearest integer, ties to even; |x| < 2^22.
 int round_to_int(float x) {
   constexpr float kMagic = 0x1.8p23f;  // adding it leaves no bits behind the point
   return std::bit_cast<std::int32_t>(x + kMagic) - std::bit_cast<std::int32_t>(kMagic);
 }
 
-// Column `column` of a step from 32 plain weights.
+// Packs column `column` of a step from 32 plain weights.
 void pack_q8(const float* w, int column, std::byte* step) {
   float peak = 0;
   for (int k = 0; k < kStepDepth; ++k) {
@@ -92,7 +94,7 @@ void pack_q4(const float* w, int column, std::byte* step) {
   }
 }
 
-// Scale = range / 15, minimum = the smallest weight.
+// Packs one column with scale = range / 15 and minimum = the smallest weight.
 void pack_q4m(const float* w, int column, std::byte* step) {
   float low = w[0];
   float high = w[0];
@@ -137,7 +139,7 @@ void pack_column(const KernelTable& table, WeightFormat format, const float* w, 
   }
 }
 
-// Column `column` of a step from the codes of its 32 weights.
+// Writes column `column` of a step from the codes of its 32 weights.
 void place_codes(WeightFormat format, const std::uint8_t* codes, int column, std::byte* step) {
   if (format == WeightFormat::kQ8g32) {
     for (int k = 0; k < kStepDepth; ++k) {
@@ -152,7 +154,7 @@ void place_codes(WeightFormat format, const std::uint8_t* codes, int column, std
   }
 }
 
-// Rows [0, rows) of a panel; the rest of it is zero already.
+// Writes rows [0, rows) of a panel. The rest of the panel is zero already.
 void place_panel(WeightFormat format, const tensor::CodeRows& from, std::int64_t rows,
                  std::int64_t depth, std::byte* to) {
   const std::int64_t steps = depth / kStepDepth;
@@ -176,9 +178,49 @@ struct PlainPanel {
   std::int64_t depth = 0;
 };
 
+// Writes every byte of a panel of fp8; weights outside `from` are zero.
+void pack_f8_panel(const PlainPanel& from, std::byte* to) {
+  std::byte* const steps = to + panel_head_bytes(WeightFormat::kF8);
+  constexpr int kStepBytes = step_bytes(WeightFormat::kF8);
+  std::memset(to, 0, static_cast<std::size_t>(steps - to));
+  std::memset(steps, 0,
+              static_cast<std::size_t>((from.depth + kStepDepth - 1) / kStepDepth * kStepBytes));
+  for (int column = 0; column < from.rows; ++column) {
+    const auto row = from.values.subspan(static_cast<std::size_t>(column * from.depth),
+                                         static_cast<std::size_t>(from.depth));
+    float peak = 0;
+    for (const float value : row) {
+      peak = std::max(peak, std::fabs(value));
+    }
+    const float scale = peak / tensor::kLargestE4m3;
+    if (scale < std::numeric_limits<float>::min()) {
+      continue;  // as good as zeros, and the inverse would not be finite
+    }
+    put(to + std::ptrdiff_t{4} * column, scale);
+    for (std::int64_t k = 0; k < from.depth; ++k) {
+      steps[k / kStepDepth * kStepBytes + q8_offset(column, static_cast<int>(k % kStepDepth))] =
+          static_cast<std::byte>(tensor::float_to_e4m3(row[static_cast<std::size_t>(k)] / scale));
+    }
+  }
+}
+
+void unpack_f8_row(const std::byte* panel, int column, std::span<float> out) {
+  const float scale = get<float>(panel + std::ptrdiff_t{4} * column);
+  const std::byte* const steps = panel + panel_head_bytes(WeightFormat::kF8);
+  for (std::size_t k = 0; k < out.size(); ++k) {
+    const std::byte code =
+        steps[static_cast<std::ptrdiff_t>(k / kStepDepth) * step_bytes(WeightFormat::kF8) +
+              q8_offset(column, static_cast<int>(k % kStepDepth))];
+    out[k] = scale * tensor::e4m3_to_float(std::to_integer<std::uint8_t>(code));
+  }
+}
+
 // Writes every byte of the panel; weights outside `from` are zero.
 void pack_panel(const KernelTable& table, WeightFormat format, const PlainPanel& from,
                 std::byte* to) {
+  if (format == WeightFormat::kF8) {
+    return pack_f8_panel(from, to);
+  }
   for (std::int64_t k = 0; k < from.depth; k += kStepDepth, to += step_bytes(format)) {
     const std::int64_t count = std::min<std::int64_t>(kStepDepth, from.depth - k);
     for (int column = 0; column < kPanelColumns; ++column) {
@@ -240,7 +282,7 @@ void unpack_q4m(const std::byte* step, int column, float* w) {
   }
 }
 
-// 32 inputs of one column of a step, by WeightFormat.
+// 32 inputs of one column of a step, by WeightFormat, but for fp8.
 constexpr void (*kUnpackColumn[])(const std::byte* step, int column, float* w) = {
     unpack_f32, unpack_half<tensor::bf16_to_float>, unpack_q8, unpack_q4,
     unpack_q4m, unpack_half<tensor::fp16_to_float>};
@@ -248,7 +290,8 @@ constexpr void (*kUnpackColumn[])(const std::byte* step, int column, float* w) =
 }  // namespace
 
 const char* format_name(WeightFormat format) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32",
+                                    "q4m32",   "float16",  "fp8"};
   return kNames[static_cast<std::uint8_t>(format)];
 }
 
@@ -259,7 +302,7 @@ std::optional<std::int64_t> packed_bytes(WeightFormat format, std::int64_t colum
   }
   const std::int64_t panels = (columns + kPanelColumns - 1) / kPanelColumns;
   const std::int64_t steps = (depth + kStepDepth - 1) / kStepDepth;
-  return panels * steps * step_bytes(format);  // at most 2^62
+  return panels * (panel_head_bytes(format) + steps * step_bytes(format));  // below 2^63
 }
 
 void PackedWeights::allocate(WeightFormat format, std::int64_t columns, std::int64_t depth,
@@ -369,6 +412,9 @@ void PackedWeights::unpack_row(std::int64_t column, std::span<float> out) const 
   QUIRE_CHECK(static_cast<std::int64_t>(out.size()) >= depth_, "out is short");
   const int place = static_cast<int>(column % kPanelColumns);
   const std::byte* step = data() + panel_bytes() * static_cast<std::size_t>(column / kPanelColumns);
+  if (format_ == WeightFormat::kF8) {
+    return unpack_f8_row(step, place, out.first(static_cast<std::size_t>(depth_)));
+  }
   const auto unpack_column = kUnpackColumn[static_cast<std::uint8_t>(format_)];
   for (std::int64_t k = 0; k < depth_; k += kStepDepth, step += step_bytes(format_)) {
     if (depth_ - k >= kStepDepth) {

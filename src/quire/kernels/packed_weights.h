@@ -8,6 +8,8 @@
 //   f32    step = [32 inputs][32 outputs]                                         4096 bytes
 //   bf16   step = 2 tiles x [16 pairs][16 outputs][2]                             2048 bytes
 //   fp16   as bf16; only a GPU computes with it
+//   fp8    a panel begins with 32 fp32 scales, of whole outputs; step = 2 tiles x [8 quads][16
+//          outputs][4] of e4m3; only a GPU computes with it                       1024 bytes
 //   q8g32  step = 32 fp16 scales, 2 tiles x [8 quads][16 outputs][4] of w + 128   1088 bytes
 //   q4g32  step = 32 fp16 scales, 2 tiles x [4][16 outputs][4] of two (w + 8)      576 bytes
 //          (low nibbles: quads 0..3, high nibbles: quads 4..7)
@@ -39,15 +41,19 @@ inline constexpr std::uint32_t kPackingVersion = 1;
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kStepDepth = 32;
 
-enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32, kF16 };
-inline constexpr int kWeightFormats = 6;
+enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32, kF16, kF8 };
+inline constexpr int kWeightFormats = 7;
 inline constexpr int kCpuWeightFormats = 5;  // the CPU has kernels for the first five
 
 [[nodiscard]] constexpr int step_bytes(WeightFormat format) {
-  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 2048};
+  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 2048, 1024};
   return kBytes[static_cast<std::uint8_t>(format)];
 }
-// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32" or "float16".
+// Returns the bytes of a panel before its steps.
+[[nodiscard]] constexpr int panel_head_bytes(WeightFormat format) {
+  return format == WeightFormat::kF8 ? kPanelColumns * 4 : 0;
+}
+// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16" or "fp8".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
 inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
@@ -81,8 +87,9 @@ class PackedWeights {
 
   // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats
   // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
-  // -8). So blocks of such files move over losslessly. Without memory `source` is not called and
-  // data() is null. With an arena they lie there, beside others.
+  // -8). So blocks of such files move over losslessly. fp8 has scale = amax / 448 of each row.
+  // Without memory `source` is not called and data() is null. With an arena they lie there, beside
+  // others.
   [[nodiscard]] static PackedWeights pack(const KernelContext& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
                                           const RowSource& source, device::Arena* arena = nullptr);
@@ -94,8 +101,8 @@ class PackedWeights {
                                                 const CodeSource& source,
                                                 device::Arena* arena = nullptr);
 
-  // Views weights that lie packed in `bytes`. Precondition: `bytes` has the size of packed_bytes()
-  // and is aligned to 64 bytes.
+  // Returns a view of weights that lie packed in `bytes`. Precondition: `bytes` has the size of
+  // packed_bytes() and is aligned to 64 bytes.
   [[nodiscard]] static PackedWeights view(WeightFormat format, std::int64_t columns,
                                           std::int64_t depth, std::span<const std::byte> bytes);
 
@@ -114,7 +121,8 @@ class PackedWeights {
   }
   [[nodiscard]] std::int64_t steps() const { return (depth_ + kStepDepth - 1) / kStepDepth; }
   [[nodiscard]] std::size_t panel_bytes() const {
-    return static_cast<std::size_t>(steps()) * static_cast<std::size_t>(step_bytes(format_));
+    return static_cast<std::size_t>(panel_head_bytes(format_)) +
+           static_cast<std::size_t>(steps()) * static_cast<std::size_t>(step_bytes(format_));
   }
   [[nodiscard]] std::size_t size_bytes() const {
     return panel_bytes() * static_cast<std::size_t>(panels());
@@ -131,7 +139,7 @@ class PackedWeights {
   WeightFormat format_ = WeightFormat::kF32;
   std::int64_t columns_ = 0;
   std::int64_t depth_ = 0;
-  std::shared_ptr<std::byte> owned_;   // [panels][steps][step_bytes]
+  std::shared_ptr<std::byte> owned_;   // [panels][head, steps][step_bytes]
   const std::byte* viewed_ = nullptr;  // instead of owned_
 };
 

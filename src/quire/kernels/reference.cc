@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numbers>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,7 @@ Status within(std::string_view kernel, device::Isa isa, double error, double bou
                         error, ", at most ", bound, " allowed; choose another instruction set")};
 }
 
-// splitmix64, Steele 2014.
+// Returns pseudo-random numbers in [-1, 1) of splitmix64 (Steele 2014).
 std::vector<float> numbers(std::size_t count, std::uint64_t seed) {
   std::vector<float> values(count);
   for (float& value : values) {
@@ -129,6 +130,25 @@ std::vector<double> silu_mul(std::span<const float> gate_up) {
   for (std::size_t i = 0; i < width; ++i) {
     const double gate = gate_up[i];
     out[i] = gate / (1.0 + std::exp(-gate)) * double{gate_up[width + i]};
+  }
+  return out;
+}
+
+std::vector<double> gelu_mul(std::span<const float> gate_up) {
+  const std::size_t width = gate_up.size() / 2;
+  std::vector<double> out(width);
+  for (std::size_t i = 0; i < width; ++i) {
+    const double gate = gate_up[i];
+    const double inner = std::sqrt(2.0 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+    out[i] = 0.5 * gate * (1.0 + std::tanh(inner)) * double{gate_up[width + i]};
+  }
+  return out;
+}
+
+std::vector<double> soft_cap(std::span<const float> values, double cap) {
+  std::vector<double> out(values.begin(), values.end());
+  for (double& value : out) {
+    value = cap * std::tanh(value / cap);
   }
   return out;
 }

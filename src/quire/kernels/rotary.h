@@ -26,9 +26,9 @@ struct RotaryTable {
             std::span<const std::int32_t> positions);
 };
 
-// out = `head` rotated by row `row` of the table; elements from rotary_dim on are copied. head and
-// out have the same size >= rotary_dim and may be the same memory. Products are rounded before they
-// are added, as a framework's separate operations would do it.
+// Sets out to `head` rotated by row `row` of the table; elements from rotary_dim on are copied.
+// head and out have the same size >= rotary_dim and may be the same memory. Products are rounded
+// before they are added, as a framework's separate operations would do it.
 void rotate_head(const KernelContext& context, const RotaryTable& table, std::int64_t row,
                  std::span<const float> head, std::span<float> out);
 

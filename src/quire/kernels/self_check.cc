@@ -1,5 +1,6 @@
 #include "quire/kernels/self_check.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
@@ -25,6 +27,8 @@
 #include "quire/kernels/rotary.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -41,7 +45,7 @@ constexpr std::int64_t kDepth = 200;
 constexpr std::int64_t kRows = 35;                 // a full pair of AMX row blocks and a tail
 constexpr std::int64_t kFewRows[] = {1, 2, 6, 7};  // other tiles, some of weights as they lie
 
-// 0 if all bits are the same, else 1.
+// Returns 0 if all bits are the same, else 1.
 double differ(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0 ? 0 : 1;
 }
@@ -137,6 +141,14 @@ Status test_row_operations(const KernelContext& context) {
   QUIRE_TRY_STATUS(within(
       "silu_mul", isa, reference::relative_l2(std::span(out).first(kDepth), reference::silu_mul(x)),
       Tolerance::kSiluMul));
+  gate_mul(context, Activation::kGeluTanh, x, 1, std::span(out).first(kDepth));
+  QUIRE_TRY_STATUS(within(
+      "gelu_mul", isa, reference::relative_l2(std::span(out).first(kDepth), reference::gelu_mul(x)),
+      Tolerance::kGeluMul));
+  std::ranges::copy(x, out.begin());
+  soft_cap(context, 0.5f, out);
+  QUIRE_TRY_STATUS(within("soft_cap", isa, reference::relative_l2(out, reference::soft_cap(x, 0.5)),
+                          Tolerance::kSoftCap));
   std::vector<std::uint16_t> rounded(x.size());
   context.table->round_bf16(x.data(), static_cast<std::int64_t>(x.size()), rounded.data());
   int wrong = 0;
@@ -180,26 +192,45 @@ Status test_rotate(const KernelContext& context) {
                 Tolerance::kRotate);
 }
 
-float as_stored(tensor::DType dtype, float value) {
-  return dtype == tensor::DType::kFloat32 ? value
-                                          : tensor::bf16_to_float(tensor::float_to_bf16(value));
+// Rounds one head as the format stores it.
+void store(const tensor::KVGeometry& geometry, std::span<float> head) {
+  if (geometry.format == tensor::KVFormat::kInt8) {
+    std::array<std::int8_t, kStoredDim> codes = {};
+    std::uint16_t scale = 0;
+    // The format holds all of these numbers.
+    [[maybe_unused]] const bool held = encode_int8(head, codes, scale);
+    for (std::size_t d = 0; d < head.size(); ++d) {
+      head[d] = static_cast<float>(codes[d]) * tensor::fp16_to_float(scale);
+    }
+  } else if (geometry.dtype == tensor::DType::kBFloat16) {
+    for (float& value : head) {
+      value = tensor::bf16_to_float(tensor::float_to_bf16(value));
+    }
+  }
 }
 
-// Two heads of three tokens, read back slot by slot.
-Status test_kv_append(const KernelContext& context, tensor::DType dtype) {
-  constexpr int kHeads = 2, kBlockTokens = 5, kStored = 6;  // slots come in pairs
-  const std::ptrdiff_t part = std::ptrdiff_t{kStored} * kStoredDim * tensor::dtype_bytes(dtype);
+// Appends two heads of three tokens and reads them back slot by slot.
+Status test_kv_append(const KernelContext& context, tensor::DType dtype, tensor::KVFormat format) {
+  constexpr int kHeads = 2, kBlockTokens = 5, kBlocks = 2;  // slots come in pairs, or in fours
+  const tensor::KVGeometry geometry = {.layers = 1,
+                                       .kv_heads = kHeads,
+                                       .head_dim = kStoredDim,
+                                       .dtype = dtype,
+                                       .block_tokens = kBlockTokens,
+                                       .format = format};
   device::AlignedBuffer<std::byte> bytes;
-  bytes.require(static_cast<std::size_t>(4 * part * kHeads));
+  bytes.require(static_cast<std::size_t>(kBlocks * geometry.block_bytes()));
   const tensor::PagedKVView view = {.data = bytes.data(),
-                                    .head_stride = 4 * part,
-                                    .block_stride = 2 * part,
-                                    .v_offset = part,
-                                    .num_blocks = 2,
+                                    .head_stride = kBlocks * geometry.head_block_bytes(),
+                                    .block_stride = geometry.head_block_bytes(),
+                                    .v_offset = geometry.v_offset(),
+                                    .num_blocks = kBlocks,
                                     .kv_heads = kHeads,
                                     .head_dim = kStoredDim,
                                     .block_tokens = kBlockTokens,
-                                    .dtype = dtype};
+                                    .dtype = dtype,
+                                    .format = format,
+                                    .scale_offset = geometry.scale_offset()};
   const std::array<tensor::KVSlot, 3> slots = {{{1, 4}, {0, 0}, {1, 1}}};
   const RotaryTable rotary = rotary_of(context, std::array{7, 0, 900});
   const std::ptrdiff_t stride = std::ptrdiff_t{kHeads} * kHeadDim;
@@ -207,23 +238,25 @@ Status test_kv_append(const KernelContext& context, tensor::DType dtype) {
   const std::vector<float> v = numbers(slots.size() * kHeads * kHeadDim, 9);
   kv_append(context, {k, v, stride, stride, kHeadDim, &rotary, slots}, view);
   int wrong = 0;
-  std::array<float, kStoredDim> key = {};            // behind kHeadDim as it should be stored
   std::array<float, kStoredDim> got_key, got_value;  // NOLINT: filled by reading
   for (std::size_t i = 0; i < slots.size() * kHeads; ++i) {
     const std::size_t token = i / kHeads, at = i * kHeadDim;
     const int head = static_cast<int>(i % kHeads);
+    std::array<float, kStoredDim> key = {}, value = {};  // zeros behind kHeadDim
     rotate_head(context, rotary, static_cast<std::int64_t>(token),
                 std::span(k).subspan(at, kHeadDim), std::span(key).first(kHeadDim));
+    std::copy_n(v.begin() + static_cast<std::ptrdiff_t>(at), kHeadDim, value.begin());
+    store(geometry, key);
+    store(geometry, value);
     read_key(view, head, slots[token], got_key);
     read_value(view, head, slots[token], got_value);
     for (std::size_t d = 0; d < kStoredDim; ++d) {
-      const float value = d < kHeadDim ? v[at + d] : 0.0f;
-      wrong += got_key[d] == as_stored(dtype, key[d]) ? 0 : 1;
-      wrong += got_value[d] == as_stored(dtype, value) ? 0 : 1;
+      wrong += got_key[d] == key[d] ? 0 : 1;
+      wrong += got_value[d] == value[d] ? 0 : 1;
     }
   }
-  return within(base::str_cat("kv_append ", tensor::dtype_name(dtype)), context.table->isa, wrong,
-                0);
+  return within(base::str_cat("kv_append ", tensor::kv_format_name(format, dtype)),
+                context.table->isa, wrong, 0);
 }
 
 }  // namespace
@@ -235,8 +268,9 @@ Status self_test(const KernelTable& table) {
   QUIRE_TRY_STATUS(test_embed(context));
   QUIRE_TRY_STATUS(test_rotate(context));
   for (const tensor::DType dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
-    QUIRE_TRY_STATUS(test_kv_append(context, dtype));
+    QUIRE_TRY_STATUS(test_kv_append(context, dtype, tensor::KVFormat::kPlain));
   }
+  QUIRE_TRY_STATUS(test_kv_append(context, tensor::DType::kBFloat16, tensor::KVFormat::kInt8));
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
                                     WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
     QUIRE_TRY_STATUS(test_linear(context, format));

@@ -9,8 +9,9 @@ namespace quire::kernels {
 
 struct KernelTable;  // cpu/kernel_table.h
 
-// Ok, kUnsupported when this machine cannot run `isa`, or kDevice naming the kernel, the error and
-// its bound. Under 200 ms; starts and stops a pool of its own. Any thread. Throws std::bad_alloc.
+// Returns Ok, kUnsupported when this machine cannot run `isa`, or kDevice naming the kernel, the
+// error and its bound. Under 200 ms; starts and stops a pool of its own. Any thread. Throws
+// std::bad_alloc.
 [[nodiscard]] Status self_test(device::Isa isa);
 
 // Tests the functions of any table that this machine can run, with the errors above.

@@ -77,7 +77,9 @@ TEST(SelfTest, NamesTheOneKernelThatIsBroken) {
   };
   table("rms_norm").rms_norm = [](const RmsNormTask&) {};
   table("pack_normed_rows").rms_factor = [](const float*, std::int64_t, double) { return 1.0f; };
-  table("silu_mul").silu_mul = [](const SiluMulTask&) {};
+  table("silu_mul").gate_mul[0] = [](const GateMulTask&) {};
+  table("gelu_mul").gate_mul[1] = [](const GateMulTask&) {};
+  table("soft_cap").soft_cap = [](const SoftCapTask&) {};
   table("round_bf16").round_bf16 = cut_to_bf16;
   table("rotate").rotate = turn_back;
   table("pack_rows for float32").pack_rows[0] = pack_zeros<RowFormat::kF32>;

@@ -50,8 +50,9 @@ class alignas(64) WorkRange {
   static Items unpack(std::uint64_t word) {
     return {static_cast<std::int64_t>(word & 0xffffffffU), static_cast<std::int64_t>(word >> 32U)};
   }
-  // The word itself is all that threads tell each other. The inputs of an item were written before
-  // the loop, and nobody reads its outputs before the loop's end.
+  // Takes up to `most` items as `cut` says, or none when none is left. Threads tell each other
+  // nothing but the word itself. The inputs of an item were written before the loop, and nobody
+  // reads its outputs before the loop's end.
   template <class Cut>
   Items take(std::int64_t most, Cut cut) {
     std::uint64_t word = left_.load(std::memory_order_relaxed);

@@ -24,10 +24,10 @@ class BlockHeap {
   [[nodiscard]] bool empty() const { return heap_.empty(); }
   [[nodiscard]] std::size_t size() const { return heap_.size(); }
   [[nodiscard]] bool contains(std::int32_t block) const { return place(block) != kNowhere; }
-  // Precondition: !empty().
+  // Returns the block that goes first. Precondition: !empty().
   [[nodiscard]] std::int32_t first() const { return heap_.front(); }
 
-  // Precondition: !contains(block).
+  // Adds a block. Precondition: !contains(block).
   void insert(std::int32_t block) {
     QUIRE_DCHECK(!contains(block), "a block is in the heap twice");
     heap_.push_back(block);
@@ -35,7 +35,7 @@ class BlockHeap {
     rise(heap_.size() - 1);
   }
 
-  // Precondition: contains(block), with the rank that it had when it was inserted.
+  // Removes a block. Precondition: contains(block), with the rank that it had when it was inserted.
   void erase(std::int32_t block) {
     QUIRE_DCHECK(contains(block), "a block that is not in the heap was taken out");
     const std::size_t hole = place(block);

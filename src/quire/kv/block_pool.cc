@@ -115,7 +115,7 @@ BlockRef BlockPool::acquire_outside(BlockId first, std::int32_t count) {
   return taken_.front();
 }
 
-// From the largest extents on.
+// Takes `count` blocks from the largest extents on.
 void BlockPool::take_fragments(std::int32_t count) {
   extents_.clear();
   for (Extent next = next_free_extent(0); next.length > 0;
@@ -178,7 +178,8 @@ bool BlockPool::is_free(std::int32_t index) const {
   return (free_bits_[word_of(index)] & bit_of(index)) != 0;
 }
 
-// The first block at or after `from` that is free (or is not), or num_blocks().
+// Returns the first block at or after `from` that is free (or, without `free`, in use), or
+// num_blocks().
 std::int32_t BlockPool::find_next(std::int32_t from, bool free) const {
   std::uint64_t mask = ~std::uint64_t{0} << (from % kWordBits);
   for (std::size_t word = word_of(from); word < free_bits_.size(); ++word) {

@@ -18,7 +18,7 @@ namespace quire::kv {
 // was one. All blocks have one format, but the last one may have another. Move only.
 class BlockTable {
  public:
-  // `shared` is borrowed and must outlive the table.
+  // Makes an empty table. `shared` is borrowed and must outlive the table.
   explicit BlockTable(SharedBlocks& shared) : shared_(&shared) {}
   ~BlockTable();
   BlockTable(BlockTable&& other) noexcept;
@@ -26,13 +26,13 @@ class BlockTable {
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
-  // A second table over the first `count` blocks, which both hold from then on.
+  // Returns a second table over the first `count` blocks, which both tables hold from then on.
   [[nodiscard]] BlockTable clone(std::int32_t count) const;
 
-  // Memory for so many blocks.
+  // Reserves memory for `count` blocks.
   void reserve(std::int32_t count);
-  // Memory for so many blocks beside those that are there, so that push() needs none. May grow to
-  // twice what is there.
+  // Reserves memory for `count` blocks beside those that are there, so that push() needs none. May
+  // grow to twice what is there.
   void reserve_more(std::int32_t count);
   // Takes over the caller's reference.
   void push(BlockRef block);
@@ -42,12 +42,12 @@ class BlockTable {
   void truncate(std::int32_t count);
   // Gives back blocks until the first `count` are gone. They keep their places.
   void give_up_front(std::int32_t count);
-  // Places for `count` blocks that were given up elsewhere: nobody finds anything by their handles.
+  // Adds places for `count` blocks that were given up elsewhere. No handle finds them.
   // Precondition: the table is empty.
   void begin_behind(std::int32_t count);
 
   [[nodiscard]] std::span<const BlockId> ids() const { return ids_; }
-  // The handle of a block; of one that was given up it may be stale.
+  // Returns the handle of a block. The handle of a block that was given up may be stale.
   [[nodiscard]] BlockRef ref(std::int32_t index) const {
     return refs_[static_cast<std::size_t>(index)];
   }

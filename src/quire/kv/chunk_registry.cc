@@ -29,8 +29,8 @@
 namespace quire::kv {
 namespace {
 
-constexpr std::size_t kShownDigits = 12;  // of an id in messages
-constexpr int kRankDigits = 16;           // of an id: 64 bits
+constexpr std::size_t kShownDigits = 12;  // digits of an id in messages
+constexpr int kRankDigits = 16;           // digits of an id that its rank takes: 64 bits
 
 std::uint64_t rank_of(std::string_view id) {
   std::uint64_t rank = 0;
@@ -45,7 +45,7 @@ std::string shown(std::string_view id) {
                                    : base::str_cat(id.substr(0, kShownDigits), "...");
 }
 
-// Before and behind how long ago it was.
+// Returns what a message says before and behind the time since the removal.
 std::pair<const char*, const char*> removal_words(Removal reason) {
   switch (reason) {
     case Removal::kDeleted:
@@ -154,7 +154,7 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   }
   std::string id = entry.id;
   if (!entry.text_id.empty()) {
-    state_->by_text[entry.text_id] = id;  // of a chunk that is not there it finds nothing
+    state_->by_text[entry.text_id] = id;  // the text id of a chunk that is not there finds nothing
   }
   Chunk& begun = state_->chunks.emplace(std::move(id), std::move(entry)).first->second;
   ++tenant.chunks;
@@ -162,9 +162,12 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   return &begun;
 }
 
-void ChunkRegistry::finish(std::string_view id) {
+void ChunkRegistry::finish(std::string_view id, const std::optional<KVError>& error) {
   Chunk* chunk = state_->lookup(id);
   QUIRE_CHECK(chunk != nullptr, "finished a chunk that is not there");
+  if (!chunk->kv_error) {
+    chunk->kv_error = error;
+  }
   if (!std::exchange(chunk->listed, true) && chunk->type == ChunkType::kSystemPrompt &&
       !chunk->temporary) {
     state_->tenant(chunk->salt).systems.push_back(chunk);

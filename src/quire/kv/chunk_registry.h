@@ -37,7 +37,7 @@ class ChunkRegistry {
   ChunkRegistry(const ChunkRegistry&) = delete;
   ChunkRegistry& operator=(const ChunkRegistry&) = delete;
 
-  // Return the views. Each is valid as long as the registry.
+  // Returns a view. It is valid as long as the registry.
   [[nodiscard]] ChunkVariants& variants() { return variants_; }
   [[nodiscard]] const ChunkVariants& variants() const { return variants_; }
   [[nodiscard]] ChunkUsage& usage() { return usage_; }
@@ -66,8 +66,9 @@ class ChunkRegistry {
   // Never evicts the chunk that `key` stands behind. Fails as ChunkRoom::make_room does. find()
   // does not find the chunk before finish(). Precondition (QUIRE_CHECK): no chunk has this id.
   [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
-  // Lists a chunk, whose registration has ended well. No effect if it is listed.
-  void finish(std::string_view id);
+  // Lists a chunk, whose registration has ended well, unless it is listed. Keeps the error of the
+  // KV that was computed for it, unless one is known.
+  void finish(std::string_view id, const std::optional<KVError>& error = {});
   // Forgets a chunk that was begun, is not listed and computes nothing. No effect on other chunks.
   void give_up(std::string_view id);
 

@@ -53,7 +53,7 @@ class ChunkRegistryTest : public testing::Test {
     return sealed;
   }
 
-  // Registered in full: a block for each four tokens.
+  // Registers a chunk in full, with a block for each four tokens.
   void add(NewChunk what) {
     const std::string id = what.id;
     const std::size_t tokens = what.tokens->size();

@@ -27,7 +27,7 @@ namespace {
 using Order = std::vector<const Chunk*>;
 using Victims = std::vector<std::pair<std::string, Removal>>;
 
-// The chunks of each tenant that may go, the first one first.
+// Returns the chunks of each tenant that may be evicted, the one to evict first in front.
 std::map<std::string_view, Order> eviction_orders(const RegistryState& state, SparedChunks spared) {
   using Rank = std::tuple<std::int32_t, Standing, std::uint64_t>;
   std::vector<std::pair<Rank, const Chunk*>> ranks;
@@ -48,7 +48,8 @@ std::map<std::string_view, Order> eviction_orders(const RegistryState& state, Sp
   return orders;
 }
 
-// `for_chunks`: the number of chunks is too large, not that of their blocks.
+// Makes the error of a lack of room. With `for_chunks` there are too many chunks, else too many
+// blocks of chunks.
 Error no_room(const RegistryState& state, const WantedRoom& wanted, bool for_chunks) {
   const auto known = state.tenants.find(wanted.salt);
   const std::int32_t own = known == state.tenants.end() ? 0 : known->second.chunks;

@@ -25,9 +25,9 @@ using WallClock = std::chrono::system_clock;
 
 // Limits of a registry.
 struct RegistryConfig {
-  std::int32_t max_chunks = 1000;  // of each tenant
-  std::int32_t max_blocks = 0;     // of the pool's own format: chunks of all tenants may hold as
-                                   // many bytes together
+  std::int32_t max_chunks = 1000;  // most chunks of each tenant
+  std::int32_t max_blocks = 0;     // blocks of the pool's own format whose bytes chunks of all
+                                   // tenants may hold together
   std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
   // Returns what a store knows of a chunk that was never here, or "", for fate().
   std::function<std::string(std::string_view id, std::string_view salt)> known_elsewhere;
@@ -46,7 +46,7 @@ using VariantName = std::pair<std::string, VariantKey>;  // with the id of its c
 // A chunk to register.
 struct NewChunk {
   std::string id;    // chunk_id(...), of which the salt is a part
-  std::string salt;  // its tenant
+  std::string salt;  // tenant of the chunk
   ChunkType type = ChunkType::kContext;
   FormatId format;  // of its KV, whatever it is computed behind
   std::string content;
@@ -60,7 +60,9 @@ struct NewChunk {
                                           // stay, composed or changed meanwhile
   std::string text_id;                    // chunk_text_id of a chunk given as text; else ""
   std::optional<bool> retokenizes_alike;  // encoding its text gives its ids; nullopt: not known
-  std::optional<WallClock::time_point> created_before;  // by another process; nothing: now
+  std::optional<KVError> kv_error;        // error of its KV, where it was measured
+  std::optional<WallClock::time_point>
+      created_before;  // time of creation by another process; nothing: now
 };
 // Returns the key of the KV that a chunk is registered with.
 [[nodiscard]] inline VariantKey registered_key(const NewChunk& chunk) {
@@ -73,7 +75,7 @@ struct Chunk : NewChunk {
   std::int64_t accesses = 0;
   std::uint64_t registration = 0;              // grows with every registration of any chunk
   std::uint64_t use = 0;                       // grows with every use of any chunk
-  TimePoint used_at;                           // of its last use, by the ledger's clock
+  TimePoint used_at;                           // time of its last use, by the ledger's clock
   std::vector<SessionRef> users;               // open sessions that have composed it
   bool others = false;                         // a request without a session has composed it too
   bool closed = false;                         // every session that composed it was closed
@@ -81,7 +83,7 @@ struct Chunk : NewChunk {
   std::map<VariantKey, SegmentId> variants;    // with KV
   std::map<VariantKey, std::int64_t> pending;  // being computed: bytes set aside
   bool listed = false;                         // registration has ended well
-  std::uint64_t rank = 0;                      // of its id: MergeRank::chunk
+  std::uint64_t rank = 0;                      // rank of its id: MergeRank::chunk
 };
 
 // Reasons why a chunk is no longer there.
@@ -94,7 +96,7 @@ enum class Removal : std::uint8_t {
   kUnused,
 };
 
-struct RegistryCounts {  // of one tenant
+struct RegistryCounts {  // counts of one tenant
   std::int64_t hits = 0, misses = 0, evictions = 0;
   std::int64_t bytes = 0;  // held and set aside
 };

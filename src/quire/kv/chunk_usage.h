@@ -24,8 +24,8 @@ class ChunkUsage {
 
   // Counts a use by composing, of `session` or of none. Precondition: the chunk is known.
   void use(std::string_view id, SessionRef session = {});
-  // End a session: closed, chunks that it alone has composed go first. Forgotten, it counts as
-  // requests without a session.
+  // Closes a session: chunks that it alone has composed are evicted first. A forgotten one counts
+  // as requests without a session.
   void close_session(SessionRef session);
   void forget_session(SessionRef session);
   // Counts a tenant's prefills avoided and done. ChunkRegistry::merge counts those that it avoids

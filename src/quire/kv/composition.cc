@@ -100,7 +100,7 @@ Status check_spec(const CompositionSpec& spec, std::size_t num_segments, bool wi
   return {};
 }
 
-// Which tokens blend computes again.
+// Checks the tokens that blend recomputes.
 Status check_blended(const Blend& blend, std::int64_t num_tokens) {
   if (blend.selector == Selector::kExplicit) {
     for (const std::int32_t token : blend.tokens) {
@@ -135,7 +135,7 @@ Status place(const CompositionSpec& spec, std::size_t num_systems,
     return {};
   }
   std::int64_t next = 0;   // behind what was placed
-  std::int64_t start = 0;  // of parallel contexts
+  std::int64_t start = 0;  // start of parallel contexts
   std::int64_t end = 0;
   for (std::size_t i = 0; i < composition.parts.size(); ++i) {
     Part& part = composition.parts[i];
@@ -152,7 +152,8 @@ Status place(const CompositionSpec& spec, std::size_t num_systems,
   return {};
 }
 
-// Contexts computed in place are other KV at every distance from the system chunk.
+// Sets the gap of each context to the system chunk. Contexts computed in place have other KV at
+// every distance from it.
 Status set_gaps(ResolvedComposition& composition) {
   const Part& system = composition.parts.front();
   for (Part& part : std::span(composition.parts).subspan(1)) {

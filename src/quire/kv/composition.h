@@ -21,11 +21,11 @@ namespace quire::kv {
 
 // A chunk in use.
 struct Part {
-  const Chunk* chunk = nullptr;      // as long as what found it says
-  VariantKey key;                    // of the KV that the mode asks for
-  FormatId format;                   // of that KV: the chunk's
-  std::optional<SegmentId> segment;  // there already
-  std::int32_t position = 0;         // of its first token
+  const Chunk* chunk = nullptr;      // valid as long as the finder says
+  VariantKey key;                    // key of the KV that the mode asks for
+  FormatId format;                   // format of that KV: the chunk's
+  std::optional<SegmentId> segment;  // segment that is there already
+  std::int32_t position = 0;         // position of its first token
 };
 
 struct ResolvedComposition {
@@ -33,17 +33,19 @@ struct ResolvedComposition {
   Part query;               // always computed; no segment
   ReuseMode mode = ReuseMode::kAnchored;
   ReuseGrade grade = ReuseGrade::kApproximate;
-  // Parts whose KV is wanted and not there, each (chunk, key) once.
+  // Returns parts whose KV is wanted and not there, each (chunk, key) once.
   [[nodiscard]] std::vector<Part> missing() const;
   [[nodiscard]] std::vector<SegmentUse> uses() const;  // precondition: nothing is missing
   [[nodiscard]] std::vector<TokenId> joined() const;   // ids of all parts and the query
   [[nodiscard]] std::int64_t num_tokens() const;
 };
 
-// kInvalidComposition for wrong kinds, numbers or positions, kNotFound for unknown chunks,
-// kIncompatible when the mode has no meaning. `windowed`: the model has a sliding window, so only
-// kExact has one. Mode kExact gives parts without segments: the ids are a plain prompt.
+// A function that finds a chunk by its id, or says why there is none.
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
+// Resolves a composition among the chunks that `find` finds. kInvalidComposition for wrong kinds,
+// numbers or positions, kNotFound for unknown chunks, kIncompatible when the mode has no meaning.
+// `windowed` says that the model has a sliding window; then only kExact has a meaning. Mode kExact
+// gives parts without segments: the ids are a plain prompt.
 [[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
                                                   const CompositionSpec& spec, bool windowed);
 // Resolves among the chunks that the tenant `salt` has in a registry, valid until it changes.

@@ -130,8 +130,8 @@ void EvictionOrder::end(SessionRef ref, std::int32_t last) {
   settle(ref.index);
 }
 
-// A closed session lives as long as its word counts: while it has a claim on what it alone uses, or
-// may still get one.
+// Drops a closed session whose hints no longer count. They count while it has a claim on what it
+// alone uses, or may still get one.
 void EvictionOrder::settle(std::int32_t index) {
   const Session& settled = session(index);
   const bool counts = settled.block >= 0 && !block(settled.block).shared;
@@ -251,7 +251,7 @@ double EvictionOrder::distance(TimePoint due) const {
 // Sums up the claims on one thing: the best counts.
 class EvictionOrder::Claims {
  public:
-  // `wanted`: by somebody who says nothing.
+  // Starts with no claim. `wanted` says that somebody without hints wants the thing.
   Claims(const EvictionOrder& order, const Rank& unsaid, bool wanted)
       : order_(order), unsaid_(unsaid), best_(unsaid), wanted_(wanted) {}
 

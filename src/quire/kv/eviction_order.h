@@ -37,35 +37,36 @@ class EvictionOrder {
   EvictionOrder(const EvictionOrder&) = delete;  // the heaps look at ranks_
   EvictionOrder& operator=(const EvictionOrder&) = delete;
 
-  // Time never goes back: an earlier one is ignored.
+  // Sets the time. Time never goes back: an earlier one is ignored.
   void set_time(TimePoint now);
   [[nodiscard]] TimePoint now() const { return now_; }
 
-  // Sessions. Stale handles are no-ops, for a request may outlive its session.
+  // Opens a session. Stale handles of sessions are no-ops, for a request may outlive its session.
   [[nodiscard]] SessionRef open_session();
   [[nodiscard]] bool contains(SessionRef session) const;
   [[nodiscard]] Retention retention(SessionRef session) const;  // defaults when stale
   void set_retention(SessionRef session, const Retention& retention);
-  // Nobody returns: what it alone has used goes first. The handle is stale once its requests have
-  // ended and its blocks are gone.
+  // Closes a session, to which nobody returns: what it alone has used goes first. The handle is
+  // stale once its requests have ended and its blocks are gone.
   void close_session(SessionRef session);
   // Treats the session as if it had never said anything.
   void forget_session(SessionRef session);
   [[nodiscard]] std::int32_t num_sessions() const { return num_open_; }
-  // A request of the session begins: what was expected has happened. It ends, and its KV is cached
-  // up to block `last` (-1: nothing is).
+  // Begins or ends a request of the session. When it begins, the expected return has happened. When
+  // it ends, its KV is cached up to block `last` (-1: nothing is cached).
   void begin(SessionRef session);
   void end(SessionRef session, std::int32_t last);
 
-  // Blocks; told by the index. `session` is the one that computed it, or that uses it.
+  // Adds a block. The index calls this and the next calls. `session` is the one that computed the
+  // block, or that uses it.
   void add(std::int32_t block, SessionRef session);
   void use(std::int32_t block, SessionRef session);
   void release(std::int32_t block);  // used until now
-  void allow(std::int32_t block);    // it may go
+  void allow(std::int32_t block);    // the block may be evicted
   void forbid(std::int32_t block);
-  // Its KV lies in block `to` from now on; `to` is none of them yet.
+  // Says that the KV of `block` lies in block `to` from now on. The order must not know `to` yet.
   void move(std::int32_t block, std::int32_t to);
-  // It has gone; -1: it had no parent.
+  // Removes a block that has gone. `parent` is -1 if it had none.
   void remove(std::int32_t block, std::int32_t parent);
   [[nodiscard]] bool allows(std::int32_t block) const { return oldest_.contains(block); }
   [[nodiscard]] std::int32_t num_allowed() const {
@@ -76,15 +77,15 @@ class EvictionOrder {
     std::int32_t block = -1;
     PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
   };
-  // Precondition: there is a block that may go.
+  // Returns the block to evict next, and why. Precondition: there is a block that may go.
   [[nodiscard]] Choice next();
 
-  // By the same rules something that is no block: `users` have used it (stale ones say nothing),
-  // `others` too without a session, last at `last_use`. O(users).
+  // Ranks, by the rules of blocks, a thing that is no block. `users` have used it (stale ones say
+  // nothing), and with `others` somebody without a session too, last at `last_use`. O(users).
   [[nodiscard]] Standing standing(std::span<const SessionRef> users, bool others,
                                   TimePoint last_use) const;
 
-  // kInternal when heaps and claims disagree with blocks and sessions.
+  // Returns kInternal when heaps and claims disagree with blocks and sessions.
   [[nodiscard]] Status check() const;
 
  private:
@@ -95,7 +96,7 @@ class EvictionOrder {
     Retention retention;
     TimePoint last_use;
     std::int32_t requests = 0;  // running
-    // Its claim: the block, and its neighbours there.
+    // The claim of the session: the block, and its neighbours there.
     std::int32_t block = -1;
     std::int32_t previous = -1;
     std::int32_t next = -1;
@@ -107,10 +108,11 @@ class EvictionOrder {
     std::uint64_t released = 0;     // ascending
     std::int32_t first_claim = -1;  // a session's index
   };
-  // Where a block stands, by what was known when it was ranked. Time makes it stale in one
-  // direction only: the block may be worth more than this says, or its first claim has ended.
+  // The rank of a block, by what was known when it was ranked. Time makes it stale in one direction
+  // only: the block may be worth more than this says, or its first claim has ended.
   struct Rank {
-    TimePoint ends = TimePoint::max();  // of the first claim that ends; has passed: of the last
+    // End of the first claim that ends; once it has passed, of the last.
+    TimePoint ends = TimePoint::max();
     std::int32_t priority = 0;
     TimePoint due;
     bool expected = false;  // a session says so
@@ -157,7 +159,7 @@ class EvictionOrder {
 
   TimePoint now_;
   std::vector<Session> sessions_;            // by index
-  std::vector<std::int32_t> free_sessions_;  // of sessions_
+  std::vector<std::int32_t> free_sessions_;  // free indices of sessions_
   std::int32_t num_open_ = 0;
   std::vector<Block> blocks_;  // [num_blocks]
   Ranks ranks_;                // [num_blocks], of those that may go

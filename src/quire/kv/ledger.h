@@ -36,7 +36,7 @@ class Ledger {
 
   [[nodiscard]] const LedgerConfig& config() const;
 
-  // Return the views. Each is valid as long as the ledger.
+  // Returns a view. It is valid as long as the ledger.
   [[nodiscard]] Sequences& sequences() { return sequences_; }
   [[nodiscard]] const Sequences& sequences() const { return sequences_; }
   [[nodiscard]] Preemption& preemption() { return preemption_; }

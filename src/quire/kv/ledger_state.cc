@@ -22,7 +22,7 @@ SeqId LedgerState::add(Sequence sequence) {
   return {last_id};
 }
 
-// The session's claim is there before its blocks may go.
+// Closes a sequence. The session gets its claim before the sequence's blocks may be evicted.
 void LedgerState::close(SeqId id) {
   const auto found = sequences.find(id.value);
   if (found == sequences.end()) {
@@ -60,7 +60,8 @@ SegmentId LedgerState::name(std::shared_ptr<const Segment> segment) {
   return {last_id};
 }
 
-// The last token is always computed: its logits are wanted.
+// Returns the cached blocks that a prompt begins with. The last token is always computed: its
+// logits are wanted.
 std::vector<BlockRef> LedgerState::cached_path(std::span<const TokenId> tokens,
                                                std::string_view salt) const {
   if (!shared.config().prefix_cache || tokens.empty()) {

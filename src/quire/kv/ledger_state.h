@@ -46,7 +46,7 @@ struct LedgerState {
   SharedBlocks shared;  // before everything that holds its blocks
   std::unordered_map<std::uint64_t, Sequence> sequences;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
-  std::uint64_t last_id = 0;  // of sequences and segments
+  std::uint64_t last_id = 0;  // last id of sequences and segments
   std::int64_t tokens_reused = 0;
 };
 

@@ -24,7 +24,8 @@ class PrefixCache {
   // tokens.size() - 1. Uses nothing. Cost: O(match).
   [[nodiscard]] std::int32_t match(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;
-  // Returns that length with the blocks that attaching it would hold. Cost: O(match).
+  // Returns the length that match() finds, with the blocks that attaching it would hold. Cost:
+  // O(match).
   [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens,
                                   std::string_view salt = {}) const;
   // Returns the length of the match of each salt that has one, the longest first. For the operator;
@@ -36,7 +37,7 @@ class PrefixCache {
   // Forgets every cached block that no sequence uses. Returns how many became free.
   std::int32_t clear();
 
-  // Set and return the time. The clock stands still between two calls of set_time.
+  // Sets the time that now() returns. The clock stands still between two calls of set_time.
   void set_time(TimePoint now);
   [[nodiscard]] TimePoint now() const;
 

@@ -27,7 +27,8 @@ namespace {
 constexpr std::size_t kRememberedBlocks = 16384;  // blocks that have gone
 constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
 
-// Multiply and rotate, a final mix; chosen for speed, as every hit is verified.
+// Returns a hash: multiplies and rotates, and mixes at the end. It is chosen for speed, as every
+// hit is verified.
 template <class Values>
 std::uint64_t mixed(std::uint64_t hash, const Values& values) {
   for (const auto value : values) {
@@ -78,7 +79,7 @@ BlockRef PrefixIndex::root(std::string_view salt) {
   return ref_of(id);
 }
 
-// The last block that begins a prompt of its salt has gone.
+// Drops the root of a salt when the last block that begins a prompt of it has gone.
 void PrefixIndex::drop_root(std::int32_t id) {
   root_ids_.erase(root_of(id).salt);
   root_of(id) = {};

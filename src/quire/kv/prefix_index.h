@@ -37,29 +37,30 @@ inline constexpr BlockRef kIndexRoot{};
 
 class PrefixIndex {
  public:
-  // `hash_mask` is all ones but in tests that want collisions.
+  // Makes an empty index. `hash_mask` is all ones except in tests that want collisions.
   PrefixIndex(std::int32_t num_blocks, std::int32_t block_tokens,
               std::uint64_t hash_mask = ~std::uint64_t{0});
 
-  // Parent of the blocks that begin a prompt of this salt. Goes with the last of them: something
-  // is to be inserted behind a new one before anything else happens.
+  // Returns the parent of the blocks that begin a prompt of this salt. It goes with the last of
+  // them. A new one must get a block inserted behind it before anything else happens.
   [[nodiscard]] BlockRef root(std::string_view salt);
-  // nullopt when nothing of this salt is known.
+  // Returns the root of this salt, or nullopt when nothing of it is known.
   [[nodiscard]] std::optional<BlockRef> find_root(std::string_view salt) const;
 
-  // The blocks of the longest known path of whole blocks that `tokens` begins with. O(match).
+  // Returns the blocks of the longest known path of whole blocks that `tokens` begins with.
+  // O(match).
   [[nodiscard]] std::vector<BlockRef> match(std::span<const TokenId> tokens,
                                             std::string_view salt = {}) const;
 
   // Returns, for each salt that has some, how many blocks match() finds. O(salts * match).
   [[nodiscard]] std::vector<std::int32_t> match_each_salt(std::span<const TokenId> tokens) const;
 
-  // The child of `parent` that holds `tokens` (one block of them).
+  // Returns the child of `parent` that holds `tokens` (one block of them).
   [[nodiscard]] std::optional<BlockRef> find(BlockRef parent,
                                              std::span<const TokenId> tokens) const;
 
-  // Why match ends where it does. For people: evictions are known by hash alone, and only the last
-  // ones. Cost: O(match + blocks).
+  // Returns why match ends where it does. For people: evictions are known by hash alone, and only
+  // the last ones. Cost: O(match + blocks).
   [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;
 
@@ -72,17 +73,17 @@ class PrefixIndex {
   [[nodiscard]] bool contains(BlockRef block) const;
   [[nodiscard]] bool is_unused(BlockRef block) const;
 
-  // Used blocks are not evicted by themselves. Precondition: contains(block), which is not the
-  // root.
+  // Marks a block as used. Used blocks are not evicted by themselves. Precondition:
+  // contains(block), which is not the root.
   void set_used(BlockRef block);
   void set_unused(BlockRef block);
 
-  // The KV of `from` lies in block `to` from now on. All that is known of the one is known of the
-  // other, its place in the order of eviction too. Preconditions: is_unused(from); `to` is not
+  // Says that the KV of `from` lies in block `to` from now on. `to` takes over everything known of
+  // `from`, its place in the order of eviction too. Preconditions: is_unused(from); `to` is not
   // known.
   void move(BlockRef from, BlockRef to);
 
-  // Hints of sessions, and the time.
+  // Returns the eviction order, which has the hints of sessions and the time.
   [[nodiscard]] EvictionOrder& order() { return order_; }
   [[nodiscard]] const EvictionOrder& order() const { return order_; }
 
@@ -103,12 +104,12 @@ class PrefixIndex {
   [[nodiscard]] std::span<const TokenId> tokens_of(BlockRef block) const;  // one block of them
   [[nodiscard]] BlockRef parent_of(BlockRef block) const;
 
-  // kInternal when links, order of eviction and hash table disagree.
+  // Returns kInternal when links, order of eviction and hash table disagree.
   [[nodiscard]] Status check() const;
 
  private:
   struct Gone {
-    std::uint64_t hash = 0;  // of the path
+    std::uint64_t hash = 0;  // hash of the path
     PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
     TimePoint when;
   };
@@ -116,9 +117,9 @@ class PrefixIndex {
     bool present = false;
     bool unused = false;
     std::uint32_t generation = 0;
-    std::uint64_t hash = 0;  // of the tokens of the whole path
+    std::uint64_t hash = 0;  // hash of the tokens of the whole path
     // Links are block ids, negative where there is none.
-    std::int32_t parent = -1;  // or which root
+    std::int32_t parent = -1;  // parent block, or the root
     std::int32_t first_child = -1;
     std::int32_t next_sibling = -1;
     std::int32_t previous_sibling = -1;
@@ -128,7 +129,7 @@ class PrefixIndex {
 
   struct Root {
     std::string salt;
-    std::uint64_t hash = 0;  // what paths behind it begin with
+    std::uint64_t hash = 0;  // hash with which paths behind it begin
     std::int32_t children = 0;
   };
 
@@ -139,7 +140,7 @@ class PrefixIndex {
   [[nodiscard]] BlockRef ref_of(std::int32_t id) const;
   [[nodiscard]] Root& root_of(std::int32_t id) { return roots_[static_cast<std::size_t>(-1 - id)]; }
   [[nodiscard]] bool is_root(BlockRef block) const;
-  [[nodiscard]] std::uint64_t hash_of(std::int32_t id) const;  // of a block or root
+  [[nodiscard]] std::uint64_t hash_of(std::int32_t id) const;  // for a block or root
   [[nodiscard]] std::uint64_t path_hash(std::uint64_t before,
                                         std::span<const TokenId> tokens) const;
   void drop_root(std::int32_t id);
@@ -158,7 +159,7 @@ class PrefixIndex {
   std::vector<TokenId> tokens_;        // [num_blocks, block_tokens]
   std::vector<std::int32_t> buckets_;  // [power of two] first node of each list
   std::vector<Root> roots_;            // number i has the id -1 - i; 0 is that of no salt
-  std::map<std::string, std::int32_t, std::less<>> root_ids_;  // of those in use
+  std::map<std::string, std::int32_t, std::less<>> root_ids_;  // ids of the roots in use, by salt
   std::vector<std::int32_t> free_roots_;                       // ids of the others
   std::int32_t num_unused_ = 0;
   EvictionOrder order_;

@@ -118,7 +118,7 @@ bool RegistryState::remove(std::string_view id, Removal reason) {
   return true;
 }
 
-// In the order of registration: what stays in the prefix cache depends on it.
+// Removes chunks in the order of registration, since that decides what stays in the prefix cache.
 std::int64_t RegistryState::remove_all(Removal reason,
                                        const std::function<bool(const Chunk&)>& goes) {
   std::vector<const Chunk*> going;
@@ -145,7 +145,7 @@ void RegistryState::forget(const Chunk& chunk) {
   chunks.erase(chunks.find(chunk.id));
 }
 
-// Where there is no memory for it, nobody will know why the chunk has gone.
+// Notes why a chunk has gone. Without memory for the note, nobody will know it.
 void RegistryState::remember_gone(const Chunk& chunk, Removal reason) {
   std::deque<Gone>& gone = tenant(chunk.salt).gone;
   try {

@@ -73,7 +73,7 @@ struct RegistryState {
   std::unordered_map<std::string, std::string> by_text;  // text_id -> id
   std::uint64_t last_use = 0;
   std::map<std::string, Tenant, std::less<>> tenants;  // by salt
-  std::int64_t bytes = 0;                              // of all tenants
+  std::int64_t bytes = 0;                              // bytes of all tenants
 };
 
 // Returns true if the chunk may be evicted.

@@ -30,9 +30,9 @@ class Segment {
 
   [[nodiscard]] const BlockTable& blocks() const { return blocks_; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
-  // 0 but for a part that was copied out of the middle of a run.
+  // Returns the first slot with KV: 0 except for a part that was copied out of the middle of a run.
   [[nodiscard]] std::int32_t stored_from() const { return stored_from_; }
-  // The first ones, which were cached before their KV was asked for here.
+  // Returns how many leading blocks were cached before their KV was asked for here.
   [[nodiscard]] std::int32_t found_blocks() const { return found_blocks_; }
   // The format that was asked for, also where the only block is not full.
   [[nodiscard]] FormatId format() const { return format_; }

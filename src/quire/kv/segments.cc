@@ -40,7 +40,7 @@ Status check_position(std::int32_t position, std::int64_t num_tokens, std::strin
                         "; give 0 to ", kMaxPosition - num_tokens)};
 }
 
-// The first `num_tokens` tokens of a segment, which share its blocks.
+// Returns the first `num_tokens` tokens of a segment as a segment that shares its blocks.
 Result<std::shared_ptr<const Segment>> first_part(const LedgerConfig& config,
                                                   const std::shared_ptr<const Segment>& segment,
                                                   std::int32_t num_tokens) {
@@ -218,7 +218,7 @@ bool Segments::forget(SegmentId id) {
   try {
     blocks.assign(live.begin() + static_cast<std::ptrdiff_t>(own), live.end());
   } catch (const std::bad_alloc&) {
-    return true;  // as drop(): what is cached goes when its turn comes
+    return true;  // as in drop(), cached blocks are evicted when their turn comes
   }
   found.mapped() = nullptr;
   state_->shared.forget(blocks);

@@ -67,7 +67,8 @@ class Segments {
   // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
   // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
-  // Return the tokens of the segments before the sequence's own, and the blocks that they cover.
+  // Returns the tokens of the segments before the sequence's own; blocks_before returns the blocks
+  // that they cover.
   [[nodiscard]] std::int32_t tokens_before(SeqId id) const;
   [[nodiscard]] std::int32_t blocks_before(SeqId id) const;
   // Returns the tokens of the sequence's segments and its own, in order. Cost: O(tokens).

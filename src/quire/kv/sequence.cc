@@ -94,7 +94,8 @@ Result<Segment> Sequence::seal() const {
                  0, std::min(found_blocks_, blocks));
 }
 
-// Blocks behind the open one hold no token yet and are never shared.
+// Tells whether the open block must be copied before it is written. Blocks behind it hold no token
+// yet and are never shared.
 bool Sequence::must_copy_open_block() const {
   const std::int32_t block_tokens = shared_->config().block_tokens;
   return open_.num_tokens % block_tokens != 0 &&
@@ -159,11 +160,11 @@ void Sequence::advance(std::int32_t count) {
   open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
 }
 
-// Two sequences may compute the same block at the same time. The second then takes the first one's
-// block and frees its own. Both hold the KV of the same tokens after the same tokens. That KV is
-// equal to the bit, because every row of a forward pass is computed alike whatever the batch
-// (attention/run.h). A sequence that was opened without reuse keeps its own block; then what
-// follows is not published, as its parent is not known.
+// Publishes the full blocks from `block` on. Two sequences may compute the same block at the same
+// time. The second then takes the first one's block and frees its own. Both hold the KV of the same
+// tokens after the same tokens. That KV is equal to the bit, because every row of a forward pass is
+// computed alike whatever the batch (attention/run.h). A sequence that was opened without reuse
+// keeps its own block. Then later blocks are not published, as their parent is not known.
 void Sequence::publish_from(std::int32_t block) {
   if (!shared_->config().prefix_cache || !is_plain()) {
     return;

@@ -30,7 +30,7 @@ namespace quire::kv {
 
 struct OpenRun {
   BlockTable blocks;
-  std::int32_t num_tokens = 0;      // with KV
+  std::int32_t num_tokens = 0;      // tokens with KV
   std::int32_t start_position = 0;  // use position of run token 0
 };
 
@@ -42,34 +42,35 @@ struct SealedRun {
 
 class Sequence {
  public:
-  // `shared` is borrowed. A plain sequence without KV. With `adopts`, blocks that somebody else has
-  // cached for `salt` are used instead of own ones with the same content. `session`: whose request
-  // it is.
+  // Makes a plain sequence without KV. `shared` is borrowed. With `adopts`, blocks that somebody
+  // else has cached for `salt` are used instead of own ones with the same content. `session` is the
+  // one whose request it is.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
            SessionRef session = {}, std::string_view salt = {});
-  // A sequence behind `sealed` runs, if any; `tokens` are its own, from `open_position` on. Not
-  // plain even without a run: it has no salt and adopts nothing, so the index is not for it.
+  // Makes a sequence behind `sealed` runs, if any. `tokens` are its own, from `open_position` on.
+  // It is not plain even without a run: it has no salt and adopts nothing, so the index is not for
+  // it.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
            std::int32_t open_position);
 
-  // Nobody's request.
+  // Returns a copy that shares the blocks and belongs to nobody's request.
   [[nodiscard]] Sequence fork() const;
-  // The KV of the open run as a segment. kInvalidArgument when there is none, or when the window
-  // has freed a part.
+  // Returns the KV of the open run as a segment. kInvalidArgument when there is none, or when the
+  // window has freed a part.
   [[nodiscard]] Result<Segment> seal() const;
 
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }
   [[nodiscard]] std::span<const SealedRun> sealed() const { return sealed_; }
   [[nodiscard]] const OpenRun& open() const { return open_; }
-  // Tokens that may be written without another `extend`.
+  // Returns how many tokens may be written without another `extend`.
   [[nodiscard]] std::int32_t room() const { return room_; }
   [[nodiscard]] bool is_plain() const { return !composed_; }
   [[nodiscard]] bool adopts() const { return adopts_; }
   [[nodiscard]] SessionRef session() const { return session_; }
   void assign(SessionRef session) { session_ = session; }
   [[nodiscard]] const std::string& salt() const { return salt_; }
-  // The last of its blocks that the prefix index knows; the root when there is none.
+  // Returns the last of its blocks that the prefix index knows, or the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 
   // Does what Sequences::shares_open_block says.
@@ -77,9 +78,10 @@ class Sequence {
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
   // Makes room; may order copies. Precondition: blocks_needed(count) are available.
   void extend(std::int32_t count);
-  // Precondition: count <= room(), and the tokens are there.
+  // Notes that `count` more tokens have KV. Precondition: count <= room(), and the tokens are
+  // there.
   void advance(std::int32_t count);
-  // Do what RestoredKV::advance_unpublished and RestoredKV::publish say.
+  // Does what RestoredKV::advance_unpublished and RestoredKV::publish say.
   void advance_unpublished(std::int32_t count);
   void publish() { publish_from(0); }
   void append(TokenId token) { tokens_.push_back(token); }
@@ -103,22 +105,22 @@ class Sequence {
   std::vector<SealedRun> sealed_;
   OpenRun open_;
   std::int32_t room_ = 0;
-  std::int32_t found_blocks_ = 0;  // as Segment::found_blocks
+  std::int32_t found_blocks_ = 0;  // value of Segment::found_blocks
   bool adopts_ = false;
   bool composed_ = false;
   SessionRef session_;
   std::string salt_;
 };
 
-// Return the tokens of sealed runs, and the blocks that they cover.
+// Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
 [[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);
 [[nodiscard]] std::int32_t blocks_of(std::span<const SealedRun> runs);
 
-// Blocks that the first `tokens` slots of a run take.
+// Returns how many blocks the first `tokens` slots of a run take.
 [[nodiscard]] std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens);
 
-// Leading blocks of a run of `num_tokens` tokens that no row behind them sees any more: all their
-// tokens are older than num_tokens - window + 1. 0 without a window.
+// Returns how many leading blocks of a run of `num_tokens` tokens no later row sees any more. All
+// their tokens are older than num_tokens - window + 1. 0 without a window.
 [[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
                                                 std::int32_t num_tokens);
 

@@ -136,7 +136,7 @@ void SharedBlocks::reserve_copies(std::int32_t count) {
   }
 }
 
-// Memory first: what is refused has evicted and moved nothing.
+// Takes blocks. Reserves memory first: a call that throws has evicted and moved nothing.
 std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
   if (count > 1 && config_.extent_blocks > 1 && config_.window_tokens == 0) {
@@ -160,8 +160,9 @@ std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId afte
   return taken_;
 }
 
-// How many of `count` blocks the pool can give side by side now. Without a window only: with one,
-// sequences find blocks that they have given up by their handles.
+// Returns how many of `count` blocks the pool can give side by side now, after moving cached blocks
+// out of the way. Moves none with a window: then sequences find blocks that they have given up by
+// their handles.
 std::int32_t SharedBlocks::make_way(std::int32_t count, BlockId after) {
   const std::int32_t extent = config_.extent_blocks;
   if (count <= 1 || extent <= 1 || config_.window_tokens > 0) {
@@ -190,7 +191,7 @@ bool SharedBlocks::is_cached(BlockId id) const {
   return config_.prefix_cache && index_.is_unused(pool_.current(id));
 }
 
-// With the fewest blocks to move; nothing when none is without a block in use.
+// Returns the extent with the fewest blocks to move, or nothing when each has a block in use.
 std::optional<SharedBlocks::Extent> SharedBlocks::cheapest_extent(std::int32_t count) const {
   std::optional<Extent> best;
   std::int32_t best_moves = count + 1;
@@ -296,7 +297,8 @@ std::int32_t SharedBlocks::clear_cache() {
   return freed;
 }
 
-// Blocks that are in use below an evicted one only leave the index.
+// Evicts the next blocks and returns how many became free. Blocks that are in use below an evicted
+// one only leave the index.
 std::int32_t SharedBlocks::evict(std::optional<PrefixMiss::Why> why) {
   const PrefixIndex::Eviction done = index_.evict(why);
   std::int32_t freed = 0;

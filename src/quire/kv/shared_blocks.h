@@ -37,17 +37,17 @@ class SharedBlocks {
   [[nodiscard]] const LentSlabs& lent() const { return lent_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
 
-  // Free plus cached: what acquire can hand out. Counts all slabs that can be lent to another
-  // format than the pool's own.
+  // Returns the free plus the cached blocks of a format: what acquire can hand out. Counts all
+  // slabs that can be lent to another format than the pool's own.
   [[nodiscard]] std::int32_t num_available(FormatId format = {}) const;
   // Returns what is lacking for so many blocks of each format at once.
   [[nodiscard]] BlockCounts lacking(const BlockCounts& wanted) const;
-  // Cached blocks that acquire has freed since birth; those of one reason.
+  // Returns how many cached blocks acquire has freed since birth, in all or for one reason.
   [[nodiscard]] std::int64_t num_evictions() const;
   [[nodiscard]] std::int64_t num_evictions(PrefixMiss::Why why) const {
     return num_evictions_[static_cast<std::size_t>(why)];
   }
-  // Hints of sessions, and the time.
+  // Returns the eviction order, which has the hints of sessions and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
   // Takes `count` blocks, evicting cached ones in their order where too few are free. Behind
@@ -65,17 +65,18 @@ class SharedBlocks {
   // Takes blocks of a format after lend_for(). Those of the pool's own format continue nothing.
   [[nodiscard]] std::span<const BlockRef> acquire(FormatId format, std::int32_t count);
 
-  // Memory for so many copies beside those that acquire() orders, which has its own. Before
-  // acquire().
+  // Reserves memory for `count` copies beside those that acquire() orders, which has its own. Call
+  // it before acquire().
   void reserve_copies(std::int32_t count);
-  // Copies that the paged pool must do, in this order, before anything else is written.
+  // Orders a copy. The paged pool must do all copies, in this order, before anything else is
+  // written.
   void order_copy(const BlockCopy& copy) { copies_.push_back(copy); }
   [[nodiscard]] std::vector<BlockCopy> take_copies() {
     std::vector<BlockCopy> taken = copies_;
     copies_.clear();  // keeps its memory
     return taken;
   }
-  // Cached blocks that were moved since birth.
+  // Returns how many cached blocks were moved since birth.
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
   void retain(BlockRef block);
@@ -88,7 +89,7 @@ class SharedBlocks {
   [[nodiscard]] bool is_shared(BlockRef block) const {
     return pool(block.format()).references(block.id) > 1;
   }
-  // Holders but the index.
+  // Returns how many holders the block has, not counting the index.
   [[nodiscard]] std::int32_t num_users(BlockRef block) const;
 
   // Returns PrefixIndex::root.

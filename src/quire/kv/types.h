@@ -29,7 +29,7 @@ struct LedgerConfig {
   // the first one.
   std::vector<BlockFormat> formats = std::vector<BlockFormat>(1);
   std::int32_t slab_blocks = 32;  // blocks of the pool's own format in a slab, which is what
-                                  // formats lend each other (ADR 0031)
+                                  // formats lend each other (ADR 0032)
   // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
 
@@ -57,14 +57,16 @@ struct SessionRef {
 
 // The hints of a session about its cached KV.
 struct Retention {
-  std::int32_t priority = 0;                 // lower goes first
-  std::optional<Clock::duration> ttl;        // counts from the session's last request
-  std::optional<TimePoint> expected_return;  // when its next request comes; that request clears it
+  std::int32_t priority = 0;           // lower goes first
+  std::optional<Clock::duration> ttl;  // counts from the session's last request
+  std::optional<TimePoint>
+      expected_return;  // time at which its next request comes; that request clears it
 };
 
 // A place in the order of eviction. The smaller standing goes first.
 struct Standing {
-  TimePoint ended = TimePoint::min();  // when its last user was closed or the TTL ended; else max()
+  // Time at which its last user was closed or the TTL ended; else max().
+  TimePoint ended = TimePoint::min();
   std::int32_t priority = 0;
   double nearness = 0;  // minus the seconds until it is due
   friend auto operator<=>(const Standing&, const Standing&) = default;
@@ -100,8 +102,9 @@ struct SegmentUse {
 
 // The tokens that a composed sequence has of its own.
 struct ComposeTail {
-  std::span<const TokenId> tokens;       // known, without KV
-  std::optional<std::int32_t> position;  // of the first token; absent: behind the last segment
+  std::span<const TokenId> tokens;  // known, without KV
+  std::optional<std::int32_t>
+      position;  // position of the first token; absent: behind the last segment
 };
 
 // A copy that the paged pool makes before the next write: the first `tokens` slots of `from`. Both
@@ -117,13 +120,13 @@ struct BlockCopy {
 // [i * block_tokens, (i + 1) * block_tokens). Blocks freed behind a window have value -1. Valid
 // until the sequence changes.
 struct RunView {
-  std::span<const BlockId> blocks;  // with the room made by extend
-  std::int32_t num_tokens = 0;      // with KV
+  std::span<const BlockId> blocks;  // blocks, with the room made by extend
+  std::int32_t num_tokens = 0;      // tokens with KV
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
-  MergeRank rank;                   // of a sealed run
-  FormatId format;                  // of the blocks but the last
-  FormatId last_format;             // of the last block
+  MergeRank rank;                   // rank of a sealed run
+  FormatId format;                  // format of the blocks but the last
+  FormatId last_format;             // format of the last block
 };
 
 // The effect of attaching the longest cached prefix of some tokens.
@@ -150,7 +153,7 @@ struct PrefixMiss {
   static constexpr std::size_t kNumWhys = static_cast<std::size_t>(Why::kTail) + 1;
   Why why = Why::kNeverSeen;
   std::int64_t token = 0;  // index: of the first other token (kDiffers), else the first without KV
-  double seconds = 0;      // since the eviction
+  double seconds = 0;      // seconds since the eviction
 };
 
 // Returns a phrase for people: "evicted to make room 12 s ago".
@@ -170,12 +173,13 @@ struct LedgerCounts {
   std::int64_t bytes_in_use = 0;       // free + cached + in_use == total, always
   std::int64_t bytes_lent = 0;         // of the slabs that other formats than the pool's own have
   std::int64_t evictions = 0;          // cached blocks freed to make room, with the next three
-  std::int64_t evictions_closed = 0;   // of a closed session
-  std::int64_t evictions_expired = 0;  // of a session whose TTL was over
-  std::int64_t evictions_later = 0;    // of a session that was expected back later than others
-  std::int64_t blocks_moved = 0;       // cached blocks that made way for others
-  std::int32_t sessions = 0;           // open
-  std::int64_t tokens_reused = 0;      // attached from the prefix index since the ledger was made
+  std::int64_t evictions_closed = 0;   // evictions of blocks of a closed session
+  std::int64_t evictions_expired = 0;  // evictions of blocks of a session whose TTL was over
+  // Evictions of blocks of a session that was expected back later than others.
+  std::int64_t evictions_later = 0;
+  std::int64_t blocks_moved = 0;   // cached blocks that made way for others
+  std::int32_t sessions = 0;       // open
+  std::int64_t tokens_reused = 0;  // attached from the prefix index since the ledger was made
 };
 
 }  // namespace quire::kv

@@ -49,7 +49,7 @@ class ByteReader {
     }
     return static_cast<T>(value);
   }
-  // Empty when fewer are left.
+  // Returns the next `count` bytes, or nothing when fewer are left.
   std::span<const std::byte> get_bytes(std::size_t count) {
     if (count > rest_.size()) {
       failed_ = true;
@@ -70,7 +70,7 @@ class ByteReader {
     failed_ = failed_ || count > rest_.size() / size;
     return !failed_;
   }
-  // False, and nothing allocated, when fewer than `count` numbers are left.
+  // Reads `count` numbers. Returns false, and allocates nothing, when fewer are left.
   template <class T>
   [[nodiscard]] bool get_all(std::uint64_t count, std::vector<T>& to) {
     if (!holds(count, sizeof(T))) {

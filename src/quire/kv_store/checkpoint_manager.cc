@@ -129,7 +129,7 @@ Result<Checkpoint> read_checkpoint(StoreEntry entry) {
   return checkpoint;
 }
 
-// The sequences named in `only`, or all.
+// Returns the sequences named in `only`, or all.
 Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> sequences,
                                                 std::span<const std::string> only) {
   std::set<std::string_view> names;
@@ -152,7 +152,7 @@ Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> se
   return chosen;
 }
 
-// Those of a range of the run; none of one that is lost.
+// Returns the blocks of a range of the run, or none when the range is lost.
 std::vector<BlockId> blocks_of(const LiveRun& live, const SavedRange& range, int block_tokens) {
   if (range.end <= live.run.lost_tokens(block_tokens)) {
     return {};
@@ -375,14 +375,14 @@ Result<std::vector<KVFileRange>> CheckpointManager::open_blocks(const SavedSeque
   const auto run = static_cast<std::size_t>(wanted.run);
   const std::int64_t first = wanted.first_block, last = first + std::ssize(wanted.to);
   std::vector<KVFileRange> opened;
-  std::int64_t at = 0;  // of a range, in tokens of the run
+  std::int64_t at = 0;  // begin of a range, in tokens of the run
   for (std::size_t before = 0; before < run; ++before) {
     at -= saved.runs[before].tokens;
   }
   for (const ObjectRange& range : saved.parts) {
     const std::int64_t start = std::exchange(at, at + range.tokens);
     if (start < 0 || start >= saved.runs[run].tokens) {
-      continue;  // of another run
+      continue;  // a range of another run
     }
     const std::int64_t begin = start / block_tokens;  // blocks that the range has
     const std::int64_t end = (at + block_tokens - 1) / block_tokens;
@@ -413,7 +413,7 @@ Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
   return {};
 }
 
-// With a scratch pool that holds this one sequence.
+// Compacts one sequence, with a scratch pool that holds this one alone.
 Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
                                            RangeCutter& cutter, std::span<const std::int64_t> cuts,
                                            Checkpoint& checkpoint) {
@@ -464,7 +464,7 @@ Result<std::vector<Checkpoint>> CheckpointManager::list(std::vector<Error>* malf
   std::vector<Checkpoint> checkpoints;
   for (StoreEntry& entry : entries) {
     if (entry.key != key_of(entry.name)) {
-      continue;  // of another series
+      continue;  // an entry of another series
     }
     auto checkpoint = read_checkpoint(std::move(entry));
     if (checkpoint.ok()) {

@@ -46,7 +46,7 @@ struct SavedSequence {
 struct Checkpoint {
   std::string name;
   std::int64_t number = 0;  // grows within a series
-  StoreEntry entry;         // of kind kCheckpoint
+  StoreEntry entry;         // entry of kind kCheckpoint
   std::vector<SavedSequence> sequences;
   // Counts of save() and compact() alone:
   std::int64_t written_objects = 0;
@@ -56,7 +56,7 @@ struct Checkpoint {
 // Borrows the store; the store's thread rule holds.
 class CheckpointManager {
  public:
-  // kInvalidArgument naming the option.
+  // Creates a manager. Returns kInvalidArgument naming the option.
   [[nodiscard]] static Result<CheckpointManager> create(Store& store, CheckpointOptions options);
 
   // Saves `sequences`, then forgets what `keep` does not cover. Interrupted anywhere, the earlier
@@ -72,7 +72,7 @@ class CheckpointManager {
   // Returns a saved sequence without blocks: its runs are empty of KV. Reads the headers of its
   // objects. kNotFound and kCorrupt name the object.
   [[nodiscard]] Result<LiveSequence> tokens_of(const SavedSequence& saved) const;
-  // The files that have these blocks of a run of it, open.
+  // Opens the files that have these blocks of a run of the sequence.
   [[nodiscard]] Result<std::vector<KVFileRange>> open_blocks(const SavedSequence& saved,
                                                              const BlockRange& wanted,
                                                              std::int64_t block_tokens) const;
@@ -84,13 +84,13 @@ class CheckpointManager {
   // saves have scattered is written together. Cost: reads and writes all of it.
   [[nodiscard]] Result<Checkpoint> compact(std::string_view name);
 
-  // Newest first. Reads no KV. Entries of the series that are no checkpoints of ours are passed
-  // over; `malformed` gets what is wrong with them.
+  // Lists checkpoints, newest first. Reads no KV. Entries of the series that are no checkpoints of
+  // ours are passed over; `malformed` gets what is wrong with them.
   [[nodiscard]] Result<std::vector<Checkpoint>> list(std::vector<Error>* malformed = nullptr) const;
-  // kNotFound; kCorrupt for an entry that list() passes over.
+  // Finds a checkpoint. Returns kNotFound, or kCorrupt for an entry that list() passes over.
   [[nodiscard]] Result<Checkpoint> find(std::string_view name) const;
-  // The newest whose every object is there and whole; kNotFound says how many were passed over.
-  // Cost: reads what it verifies.
+  // Returns the newest checkpoint whose every object is there and whole. kNotFound says how many
+  // were passed over. Cost: reads what it verifies.
   [[nodiscard]] Result<Checkpoint> latest() const;
   // Returns whether it was there.
   [[nodiscard]] Result<bool> remove(std::string_view name);

@@ -36,7 +36,8 @@ class StoreCrash : public ::testing::Test {
     return store.entries().put(entry).ok();
   }
 
-  // The objects that the entry names, after all of them were read and compared; empty: no entry.
+  // Returns the objects that the entry names, after it has read and compared all of them. Empty
+  // means that there is no entry.
   Objects read_back(const Store& store, const std::string& name) {
     Objects objects;
     const auto entry = store.entries().find(test_hash(name), "");

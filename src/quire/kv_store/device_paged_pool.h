@@ -41,16 +41,17 @@ class DevicePagedPool {
   // Returns host memory that read() and write() move fastest. It is pageable when no more can be
   // pinned, and has size 0 when the system refuses that too.
   [[nodiscard]] virtual device::HostBuffer host_buffer(std::size_t bytes) const = 0;
-  // Move head blocks [layer][head][block] of `blocks` and of these heads, in the host's layout.
+  // Reads head blocks [layer][head][block] of `blocks` and of these heads, in the host's layout;
+  // write() writes them.
   [[nodiscard]] virtual Status read(HeadRange heads, std::span<const BlockId> blocks,
                                     std::span<std::byte> to) const = 0;
   [[nodiscard]] virtual Status write(HeadRange heads, std::span<const BlockId> blocks,
                                      std::span<const std::byte> from) = 0;
 };
 
-// Makes a pool of `num_blocks` blocks on the device, in bf16 or fp16. Fails with kUnsupported for
-// KV in float32, with kOutOfBlocks and both numbers when the device has no room, and with kDevice
-// without CUDA.
+// Makes a pool of `num_blocks` blocks on the device, in bf16, fp16 or int8. Fails with kUnsupported
+// for KV of a model in float32, and with kDevice without CUDA. Fails with kOutOfBlocks and both
+// numbers when the device has no room.
 [[nodiscard]] Result<std::unique_ptr<DevicePagedPool>> make_device_paged_pool(
     device::Accelerator& accelerator, const tensor::KVGeometry& geometry, std::int32_t num_blocks);
 

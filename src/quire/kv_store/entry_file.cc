@@ -117,8 +117,8 @@ Result<Manifest> decode(std::span<const std::byte> bytes) {
   return manifest;
 }
 
-// Where each object begins, and behind the last one the size of the file. kCorrupt for sizes that
-// no file of `limit` bytes can have.
+// Returns where each object begins, and behind the last one the size of the file. kCorrupt for
+// sizes that no file of `limit` bytes can have.
 Result<std::vector<std::int64_t>> place_objects(const std::vector<PackedObject>& objects,
                                                 std::size_t header_bytes, std::int64_t limit) {
   std::vector<std::int64_t> offsets;
@@ -140,14 +140,15 @@ Result<std::vector<std::int64_t>> place_objects(const std::vector<PackedObject>&
 struct Package {
   Descriptor file;
   Manifest manifest;
-  std::vector<std::int64_t> offsets;  // of the objects
+  std::vector<std::int64_t> offsets;  // offsets of the objects
 };
 
 Error in_file(const std::filesystem::path& path, const Error& error) {
   return {.code = error.code, .message = base::str_cat(path.string(), ": ", error.message)};
 }
 
-// The object that is a range of `file`: whole, and the one that it is said to be.
+// Opens the object that is a range of `file`. Checks that it is whole, and the one that it is said
+// to be.
 Result<KVFile> open_whole(Descriptor file, const FileRange& range, const std::string& hash,
                           const std::filesystem::path& path) {
   QUIRE_TRY(KVFile object, KVFile::open(std::move(file), range, path));

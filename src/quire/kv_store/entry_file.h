@@ -21,7 +21,7 @@ namespace quire::kv_store {
 // Copies entries of one store to files, and back.
 class EntryFiles {
  public:
-  // All are borrowed, and must outlive the object.
+  // Borrows all three, which must outlive the object.
   EntryFiles(StoreCore& core, StoreObjects& objects, StoreEntries& entries)
       : core_(core), objects_(objects), entries_(entries) {}
 

@@ -19,7 +19,8 @@ namespace quire::kv_store {
 
 Result<bool> EntryRemover::remove(std::string_view key, std::string_view tenant, bool wipe) {
   QUIRE_TRY(const bool removed, remove_entry(key, tenant, wipe));
-  // Also of one that is not there: an earlier wipe may have got no further.
+  // Wipes are finished for an entry that is not there, too: an earlier wipe may have got no
+  // further.
   QUIRE_TRY_STATUS(wipe && core_.check_writable().ok() ? finish_wipes() : Status());
   return removed;
 }

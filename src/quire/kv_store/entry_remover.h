@@ -17,7 +17,7 @@ namespace quire::kv_store {
 
 class EntryRemover {
  public:
-  // All are borrowed, and must outlive the object.
+  // Borrows all three, which must outlive the object.
   EntryRemover(StoreCore& core, StoreObjects& objects, ObjectWipes& wipes)
       : core_(core), objects_(objects), wipes_(wipes) {}
 

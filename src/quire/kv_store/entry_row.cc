@@ -14,7 +14,7 @@
 namespace quire::kv_store {
 namespace {
 
-// An entry is kept so long after its last use; the row says until when that is.
+// Returns how long an entry is kept after its last use. The row holds the time at which that ends.
 std::optional<std::int64_t> ttl_of(std::int64_t expires_ms, std::int64_t accessed_ms) {
   if (expires_ms <= 0) {
     return expires_ms == 0 ? std::nullopt : std::optional(expires_ms);  // never; or damage

@@ -16,7 +16,7 @@ namespace quire::kv_store {
 
 struct FileFront {
   std::uint32_t version = 1;
-  std::vector<std::byte> header;  // as it was written
+  std::vector<std::byte> header;  // header as it was written
   std::int64_t file_bytes = 0;
 };
 
@@ -26,7 +26,8 @@ struct FileRange {
   std::int64_t bytes = 0;
 };
 
-// kCorrupt, kUnsupported or kIo naming `path`. Allocates at most the size of the file.
+// Reads the front of a file. Fails with kCorrupt, kUnsupported or kIo naming `path`. Allocates at
+// most the size of the file.
 [[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
                                            const std::filesystem::path& path);
 [[nodiscard]] Result<FileFront> read_front(FileKind kind, const Descriptor& file,
@@ -36,7 +37,7 @@ struct FileRange {
                                  std::int64_t file_bytes, const NewFile& file,
                                  std::uint32_t version = 1);
 
-// kCorrupt where a byte of [begin, end), which stands before what begins at a page, is not zero.
+// Returns kCorrupt where a byte of [begin, end), the padding before a page, is not zero.
 [[nodiscard]] Status check_padding(const Descriptor& file, std::int64_t begin, std::int64_t end,
                                    const std::filesystem::path& path);
 

@@ -134,7 +134,7 @@ Result<Folder> Folder::open(const std::filesystem::path& given) {
 Result<Folder> Folder::open_in(const std::string& name, bool create) const {
   Folder folder{.path = path / name};
   if (create && ::mkdirat(descriptor.get(), name.c_str(), kPrivateFolder) == 0) {
-    ::fsync(descriptor.get());  // what is written into the new folder must be found again
+    ::fsync(descriptor.get());  // makes sure that files of the new folder are found again
   } else if (create && errno != EEXIST) {
     return io_error(folder.path, "create folder", errno);
   }
@@ -238,7 +238,7 @@ void append_buffer(std::span<const std::byte> bytes, std::span<iovec> buffers, s
 
 namespace {
 
-constexpr int kAttempts = 100;  // that others get between
+constexpr int kAttempts = 100;  // names are tried again, as other processes may get between
 
 std::string path_of(const Descriptor& file) { return base::str_cat("/proc/self/fd/", file.get()); }
 
@@ -271,7 +271,7 @@ Result<NewFile> NewFile::create(const Folder& folder, std::string name) {
   NewFile file(folder, std::move(name));
   file.file_ = Descriptor(
       ::openat(folder.descriptor.get(), ".", O_RDWR | O_TMPFILE | O_CLOEXEC, kPrivateFile));
-  // Its name comes by way of /proc, which may not be there.
+  // The name of the file comes by way of /proc, which may not be there.
   if (file.file_.get() < 0 || ::access(path_of(file.file_).c_str(), F_OK) != 0) {
     QUIRE_TRY_STATUS(file.create_named());
   }
@@ -343,8 +343,9 @@ void NewFile::start_writeback() const {
   ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-// A file that has the name is replaced by a rename, for which the new file gets a second name. A
-// process that dies in between leaves that; the next one of the same name removes it.
+// Links the file to its name. An existing file of the name is replaced by a rename, for which the
+// new file gets a second name. A process that dies in between leaves that; the next one of the same
+// name removes it.
 Status NewFile::link_into_place() const {
   const int folder = folder_->descriptor.get();
   const std::string temporary = temporary_name(name_);

@@ -99,8 +99,8 @@ struct FilePlace {
 [[nodiscard]] Result<std::int64_t> file_size(const Descriptor& file,
                                              const std::filesystem::path& path);
 
-// Read or write all of `buffers` from `offset` on; the call changes them. At most 1024 buffers.
-// kCorrupt when the file ends before, kIo when the system refuses.
+// Reads all of `buffers` from `offset` on, and changes them; write_at writes them. At most 1024
+// buffers. kCorrupt when the file ends before, kIo when the system refuses.
 [[nodiscard]] Status read_at(const Descriptor& file, std::span<iovec> buffers, std::int64_t offset,
                              const std::filesystem::path& path);
 [[nodiscard]] Status read_at(const Descriptor& file, std::span<std::byte> bytes,

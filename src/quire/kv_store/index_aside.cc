@@ -52,7 +52,8 @@ std::string next_aside(const Folder& folder) {
   return name;
 }
 
-// The index first: without it, its log belongs to the one that was set aside.
+// Sets the index aside, the index file first: without it, its log belongs to the one that was set
+// aside.
 Status set_aside(const Folder& folder, const std::string& name) {
   remove_file(folder, base::str_cat(name, kUnreadEnding));
   for (const std::string_view ending : kBesideEndings) {
@@ -66,8 +67,8 @@ Status set_aside(const Folder& folder, const std::string& name) {
   return {};
 }
 
-// The log first. Without the folder of the repair beside it, what was set aside is what an earlier
-// repair has done with.
+// Takes back an index that an interrupted repair has set aside, its log first. Without the folder
+// of the repair beside it, what was set aside is what an earlier repair has done with.
 Status take_back(const Folder& folder) {
   const std::string name = next_aside(folder);
   const bool cut_short =

@@ -73,7 +73,7 @@ class PageReader {
   bool failed_ = false;
 };
 
-// A value of the type that a record's head gives; nothing where it has none such.
+// Reads a value of the type that a record's head gives, or nothing where the bytes hold none.
 std::optional<PageValue> read_value(std::uint64_t type, PageReader& in) {
   constexpr std::array<std::size_t, 7> kNumberBytes = {0, 1, 2, 3, 4, 6, 8};
   if (type == 0) {
@@ -99,7 +99,7 @@ std::optional<PageValue> read_value(std::uint64_t type, PageReader& in) {
   return std::string(reinterpret_cast<const char*>(text.data()), text.size());
 }
 
-// The values of a record; nothing where it is none.
+// Returns the values of a record, or nothing where the bytes are none.
 std::optional<std::vector<PageValue>> read_record(PageBytes record) {
   PageReader sized(record);
   const std::uint64_t head_bytes = sized.varint();
@@ -143,7 +143,7 @@ class Pages {
             kind_of(number) == (table ? kTableLeaf : kIndexLeaf));
   }
 
-  // The record at the front of `in`, with what is on other pages.
+  // Returns the record at the front of `in`, with its bytes on other pages.
   [[nodiscard]] std::optional<std::vector<std::byte>> payload(std::uint64_t bytes, bool in_table,
                                                               PageReader& in) const {
     if (bytes > kMaxRowBytes) {
@@ -272,7 +272,7 @@ class LogFrames {
   [[nodiscard]] std::uint64_t page_number(std::size_t index) const {
     return big_endian(frame(index).first(4));
   }
-  // Pages of the file behind it where it ends a transaction, else 0.
+  // Returns the pages of the file behind a frame that ends a transaction, else 0.
   [[nodiscard]] std::uint64_t committed_pages(std::size_t index) const {
     return big_endian(frame(index).subspan(4, 4));
   }
@@ -301,7 +301,8 @@ class LogFrames {
   [[nodiscard]] std::uint64_t salt(std::size_t index) const {
     return big_endian(frame(index).subspan(8, 8));
   }
-  // The head says it, and every frame: where the head is damaged, these.
+  // Returns the salt, which the head and every frame say. Where the head is damaged the frames
+  // decide.
   [[nodiscard]] std::uint64_t find_salt() const {
     const bool head_is_whole = std::ranges::any_of(std::array{false, true}, [&](bool big) {
       LogSum sum;

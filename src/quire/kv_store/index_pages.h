@@ -17,7 +17,7 @@ namespace quire::kv_store {
 using PageValue = std::variant<std::monostate, std::int64_t, std::string>;  // NULL, number, text
 
 struct PageRow {
-  bool has_id = false;  // of a table with row ids; else of one without, or of an SQLite index
+  bool has_id = false;  // true: a table with row ids; false: a table without, or an SQLite index
   std::int64_t id = 0;
   std::vector<PageValue> values;
 };

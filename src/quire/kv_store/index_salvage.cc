@@ -72,7 +72,8 @@ class FoundRows {
     }
   }
 
-  // The entries that are as they were written. `complete`: nothing says that there were others.
+  // Returns the entries that are as they were written. `complete` means that nothing tells of
+  // others.
   [[nodiscard]] Salvage entries() const {
     Salvage salvage;
     std::set<std::int64_t> found;
@@ -155,7 +156,7 @@ class FoundRows {
     row.entry.created_ms = possible_time_ms(row.entry.created_ms);
   }
 
-  // Nothing where it is damaged.
+  // Returns the entry of a row, or nothing where it is damaged.
   [[nodiscard]] std::optional<StoreEntry> entry_of_row(const EntryRow& found) const {
     const auto parts = parts_.find(found.id);
     static const Parts no_parts;
@@ -272,8 +273,8 @@ Reading read_best(const IndexBytes& bytes) {
   return best;
 }
 
-// The version that a later build wrote, or nothing. A new version has a new schema: another number
-// over ours is damage. One flipped bit can look like version 3, the next one.
+// Returns the version that a later build wrote, or nothing. A new version has a new schema: another
+// number over ours is damage. One flipped bit can look like version 3, the next one.
 std::optional<std::uint32_t> later_version(const std::vector<std::byte>& page) {
   if (page.size() < kPageBytes[1] || header_number(page, kApplicationIdAt) != kApplicationId) {
     return std::nullopt;

@@ -31,13 +31,14 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
 
 namespace quire::kv_store {
 
 // Options of writing a file.
 struct WriteOptions {
-  bool sync = true;       // on the disk before the call returns; else when the system writes it
-  bool compress = false;  // byte planes + zstd, head block by head block, where that is smaller
+  bool sync = true;           // on the disk before the call returns; else when the system writes it
+  Compression compress = {};  // head block by head block, where that is smaller
   // Writes an uncompressed payload past the page cache where the file system can. Writing then
   // takes less processor time, and the next reader waits for the disk.
   bool direct = false;
@@ -76,7 +77,7 @@ class KVFile {
   [[nodiscard]] const KVFileContent& content() const { return header_.content; }
   [[nodiscard]] Codec codec() const { return header_.codec; }
   [[nodiscard]] std::int64_t file_bytes() const { return range_.bytes; }
-  // Returns the bytes of the payload as in a paged pool. With Codec::kPlanes the file has fewer.
+  // Returns the bytes of the payload as in a paged pool. Compressed, the file has fewer.
   [[nodiscard]] std::int64_t payload_bytes() const;
   // Returns the bytes of the payload in the file.
   [[nodiscard]] std::int64_t stored_bytes() const;
@@ -133,10 +134,10 @@ class KVFile {
   [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;
-  FileRange range_;  // of it: usually all
+  FileRange range_;  // range of the file, usually all of it
   std::filesystem::path path_;
   KVFileHeader header_;
-  std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; only Codec::kPlanes
+  std::vector<std::vector<std::int64_t>> offsets_;  // [runs][head blocks + 1]; not of Codec::kRaw
 };
 
 // Blocks [first_block, first_block + to.size()) of a run, and the blocks that receive them.
@@ -150,7 +151,7 @@ struct BlockRange {
 struct KVFileRange {
   std::shared_ptr<const KVFile> file;
   BlockRange blocks;
-  // Call the functions of KVFile.
+  // Calls the function of KVFile.
   [[nodiscard]] Status read_layer(int layer, PagedPool& pool) const {
     return file->read_layer(blocks.run, layer, blocks.first_block, blocks.to, pool);
   }

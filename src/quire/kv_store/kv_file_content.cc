@@ -15,6 +15,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -141,6 +142,10 @@ std::string geometry_difference(const tensor::KVGeometry& theirs, const tensor::
   }
   if (theirs.head_dim != ours.head_dim) {
     return differs("head_dim", theirs.head_dim, ours.head_dim);
+  }
+  if (theirs.format != ours.format) {
+    return differs("kv_dtype", tensor::kv_format_name(theirs.format, theirs.dtype),
+                   tensor::kv_format_name(ours.format, ours.dtype));
   }
   if (theirs.dtype != ours.dtype) {
     return differs("dtype", tensor::dtype_name(theirs.dtype), tensor::dtype_name(ours.dtype));

@@ -22,7 +22,7 @@ inline constexpr std::size_t kMaxMetadataBytes = std::size_t{1} << 20;
 struct SavedRun {
   std::vector<TokenId> tokens;      // at least one
   std::int32_t start_position = 0;  // use position of token 0
-  std::int32_t lost_blocks = 0;     // all of them full
+  std::int32_t lost_blocks = 0;     // lost leading blocks, all of them full
 
   [[nodiscard]] std::int32_t num_blocks(int block_tokens) const {
     return static_cast<std::int32_t>((tokens.size() + static_cast<std::size_t>(block_tokens) - 1) /
@@ -39,7 +39,7 @@ struct SavedRun {
 // Everything in a KV file but the KV itself.
 struct KVFileContent {
   base::KVFingerprint fingerprint;   // never empty
-  tensor::KVGeometry geometry;       // of the payload
+  tensor::KVGeometry geometry;       // geometry of the payload
   std::vector<SavedRun> runs;        // may be empty: a file of metadata only
   std::string metadata_json = "{}";  // an object; the caller's; at most kMaxMetadataBytes
   std::string object_hash;  // 64 hexadecimal digits that identify the KV in a Store; else ""

@@ -31,7 +31,7 @@ Result<KVFile> open_bytes(std::span<const char> bytes) {
 }
 
 // One saved file and what reading it must give.
-class Faults : public ::testing::TestWithParam<bool> {
+class Faults : public ::testing::TestWithParam<Compression::Codec> {
  protected:
   Faults()
       : from_(random_pool(small_geometry(), 6, 21)), to_(random_pool(small_geometry(), 6, 22)) {
@@ -101,10 +101,13 @@ TEST_P(Faults, EveryFlippedBitIsNoticed) {
     std::vector<char> damaged = bytes_;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << (random() % 8)));
     const bool seen = noticed(damaged);
-    EXPECT_TRUE(seen || (GetParam() && i >= kPayloadAlignment)) << "byte " << i;
+    EXPECT_TRUE(seen || (GetParam() != Compression::kNone && i >= kPayloadAlignment))
+        << "byte " << i;
     unnoticed += seen ? 0 : 1;
   }
-  EXPECT_LE(unnoticed, 4);
+  // Equal bytes that follow each other may be copied from any place among them. With lz4 that is a
+  // match of each of 16 head blocks, whose offset has bits without a meaning.
+  EXPECT_LE(unnoticed, GetParam() == Compression::kLz4 ? 16 : 4);
 }
 
 TEST_P(Faults, EveryTruncationIsNoticed) {
@@ -153,8 +156,14 @@ TEST_P(Faults, WhatIsAppendedIsNoticed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Codecs, Faults, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Compressed" : "Raw"; });
+INSTANTIATE_TEST_SUITE_P(Codecs, Faults,
+                         ::testing::Values(Compression::kNone, Compression::kZstd,
+                                           Compression::kLz4),
+                         [](const auto& info) {
+                           return info.param == Compression::kNone   ? "Raw"
+                                  : info.param == Compression::kZstd ? "Zstd"
+                                                                     : "Lz4";
+                         });
 
 // Checksums keep chance out, not a stranger: here the lie is sealed with checksums that are right.
 std::vector<char> sealed(std::vector<std::byte> header, std::size_t payload) {

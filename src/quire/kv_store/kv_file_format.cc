@@ -24,6 +24,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -35,11 +36,23 @@ using Magic = std::array<std::uint8_t, 8>;
 constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
-constexpr std::size_t kLostBytes = 4;  // of a run, from kKVFileVersionWithLost on
+// Bytes of a run's lost blocks, from kKVFileVersionWithLost on.
+constexpr std::size_t kLostBytes = 4;
 
-// Codes of dtypes: 1, 2, ...
-constexpr std::array kDTypes = {tensor::DType::kFloat32, tensor::DType::kBFloat16,
-                                tensor::DType::kFloat16};
+// The type that KV is computed in, and its format.
+struct KVType {
+  tensor::DType dtype;
+  tensor::KVFormat format;
+  friend bool operator==(const KVType&, const KVType&) = default;
+};
+
+// Codes of them: 1, 2, ...
+constexpr std::array kKVTypes = {KVType{tensor::DType::kFloat32, tensor::KVFormat::kPlain},
+                                 KVType{tensor::DType::kBFloat16, tensor::KVFormat::kPlain},
+                                 KVType{tensor::DType::kFloat16, tensor::KVFormat::kPlain},
+                                 KVType{tensor::DType::kFloat32, tensor::KVFormat::kInt8},
+                                 KVType{tensor::DType::kBFloat16, tensor::KVFormat::kInt8},
+                                 KVType{tensor::DType::kFloat16, tensor::KVFormat::kInt8}};
 
 // Traits that tell one kind of file from another.
 struct KindTraits {
@@ -68,10 +81,11 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   if (reader.failed()) {
     return too_short();
   }
-  if (code < 1 || code > kDTypes.size()) {
+  if (code < 1 || code > kKVTypes.size()) {
     return {ErrorCode::kUnsupported, base::str_cat("dtype ", code, " is unknown here")};
   }
-  geometry.dtype = kDTypes[code - 1];
+  geometry.dtype = kKVTypes[code - 1].dtype;
+  geometry.format = kKVTypes[code - 1].format;
   return geometry;
 }
 
@@ -141,8 +155,8 @@ Status parse_head_blocks(ByteReader& reader, KVFileHeader& header) {
   return {};
 }
 
-// Offsets follow from the rest. They are written so that a reader needs no arithmetic, and here
-// compared, so that no payload overlaps another or lies outside the file.
+// Checks the offsets, which follow from the rest. They are written so that a reader needs no
+// arithmetic, and here compared, so that no payload overlaps another or lies outside the file.
 Status check_places(const KVFileHeader& header, std::int64_t file_bytes) {
   const PayloadPlaces places = place_payload(header);
   if (places.file_bytes != file_bytes) {
@@ -228,8 +242,8 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   out.put(geometry.kv_heads);
   out.put(geometry.head_dim);
   out.put(geometry.block_tokens);
-  out.put(
-      static_cast<std::uint32_t>(std::ranges::find(kDTypes, geometry.dtype) - kDTypes.begin() + 1));
+  const KVType type = {geometry.dtype, geometry.format};
+  out.put(static_cast<std::uint32_t>(std::ranges::find(kKVTypes, type) - kKVTypes.begin() + 1));
   out.put(static_cast<std::uint32_t>(header.codec));
   out.put(static_cast<std::uint32_t>(content.runs.size()));
   out.put(static_cast<std::uint32_t>(content.metadata_json.size()));
@@ -329,7 +343,7 @@ Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::by
   }
   QUIRE_TRY(content.geometry, parse_geometry(reader));
   const auto codec = reader.get<std::uint32_t>();
-  if (codec > static_cast<std::uint32_t>(Codec::kPlanes)) {
+  if (codec > static_cast<std::uint32_t>(Codec::kLz4)) {
     return {ErrorCode::kUnsupported, base::str_cat("codec ", codec, " is unknown here")};
   }
   header.codec = static_cast<Codec>(codec);

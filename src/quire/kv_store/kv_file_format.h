@@ -25,17 +25,18 @@ inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
 // Returns the next multiple of kPayloadAlignment. Precondition: no overflow.
 [[nodiscard]] std::int64_t round_up_to_page(std::int64_t bytes);
 
-// How head blocks are stored.
+// The codec by which head blocks are stored.
 enum class Codec : std::uint8_t {
-  kRaw = 0,     // as in memory
+  kRaw = 0,     // bytes as in memory
   kPlanes = 1,  // byte planes + zstd where that is smaller, else as in memory
+  kLz4 = 2,     // the same with lz4
 };
 
 // The places and checksums of one run's head blocks: [layer][kv_head][block].
 struct RunHeadBlocks {
-  std::int64_t offset = 0;                  // of the payload in the file, kPayloadAlignment
+  std::int64_t offset = 0;  // place of the payload in the file, at a multiple of kPayloadAlignment
   std::vector<std::uint64_t> checksums;     // XXH3-64 of each head block as in memory
-  std::vector<std::uint32_t> stored_bytes;  // Codec::kPlanes: of each head block; else empty
+  std::vector<std::uint32_t> stored_bytes;  // of each head block; of Codec::kRaw empty
 };
 
 // Everything of a KV file but its payload.
@@ -69,7 +70,7 @@ struct PayloadPlaces {
   std::vector<std::int64_t> offsets;  // [runs]
   std::int64_t file_bytes = 0;
 };
-// Returns the places of all payloads. With Codec::kPlanes all but the offset of run 0 need
+// Returns the places of all payloads. Compressed, all but the offset of run 0 need
 // stored_bytes.
 [[nodiscard]] PayloadPlaces place_payload(const KVFileHeader& header);
 // Returns kKVFileVersionWithLost if a run has lost blocks, else kKVFileVersion.
@@ -79,8 +80,8 @@ struct PayloadPlaces {
 [[nodiscard]] std::vector<std::byte> encode_header(const KVFileHeader& header);
 [[nodiscard]] std::vector<std::byte> encode_preamble(const Preamble& preamble);
 
-// Parse the front of a file. Fail with kCorrupt for bytes that contradict themselves, and with
-// kUnsupported and both numbers for a later version and an unknown codec or dtype. Never allocate
+// Parses the front of a file. Fails with kCorrupt for bytes that contradict themselves, and with
+// kUnsupported and both numbers for a later version and an unknown codec or dtype. Never allocates
 // more than a small multiple of `bytes`. Messages do not name the file.
 [[nodiscard]] Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,
                                               std::int64_t file_bytes);

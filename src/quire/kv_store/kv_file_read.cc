@@ -22,7 +22,7 @@
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -45,17 +45,19 @@ class KVFile::Buffers {
  public:
   [[nodiscard]] static Result<Buffers> create(const KVFileHeader& header) {
     Buffers buffers;
-    if (header.codec == Codec::kPlanes) {
+    if (header.codec != Codec::kRaw) {
       const tensor::KVGeometry& geometry = header.content.geometry;
       QUIRE_TRY(PlaneCodec codec,
                 PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                   static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+                                   static_cast<std::size_t>(
+                                       tensor::kv_value_bytes(geometry.format, geometry.dtype)),
+                                   header.codec));
       buffers.codec_ = std::make_unique<PlaneCodec>(std::move(codec));
     }
     return buffers;
   }
   [[nodiscard]] PlaneCodec& codec() { return *codec_; }
-  // Room for `bytes` stored bytes, valid until the next call.
+  // Returns room for `bytes` stored bytes, valid until the next call.
   [[nodiscard]] std::span<std::byte> stored(std::int64_t bytes) {
     stored_.resize(static_cast<std::size_t>(bytes));
     return stored_;
@@ -162,7 +164,7 @@ std::size_t KVFile::head_block_index(const HeadBlockRef& first) const {
 
 std::int64_t KVFile::head_block_offset(int run, std::size_t index) const {
   const auto at = static_cast<std::size_t>(run);
-  if (header_.codec == Codec::kPlanes) {
+  if (header_.codec != Codec::kRaw) {
     return offsets_[at][index];
   }
   return header_.head_blocks[at].offset +
@@ -175,7 +177,7 @@ Status KVFile::read_head_blocks(const HeadBlockRef& from, std::span<const std::s
   const std::int64_t offset = head_block_offset(from.run, first);
   const std::int64_t at = range_.offset + offset;
   std::span<std::byte> stored;
-  if (header_.codec == Codec::kPlanes) {
+  if (header_.codec != Codec::kRaw) {
     stored = buffers.stored(head_block_offset(from.run, first + to.size()) - offset);
     QUIRE_TRY_STATUS(read_at(file_, stored, at, path_));
   } else {
@@ -188,7 +190,7 @@ Status KVFile::read_head_blocks(const HeadBlockRef& from, std::span<const std::s
   const RunHeadBlocks& head_blocks = header_.head_blocks[static_cast<std::size_t>(from.run)];
   for (std::size_t i = 0; i < to.size(); ++i) {
     bool good = true;
-    if (header_.codec == Codec::kPlanes) {
+    if (header_.codec != Codec::kRaw) {
       const std::size_t bytes = head_blocks.stored_bytes[first + i];
       good = buffers.codec().decode(stored.first(bytes), to[i]).ok();
       stored = stored.subspan(bytes);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +56,7 @@ SavedFile two_runs(const KVGeometry& geometry) {
 TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
   const TemporaryFolder folder;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
-    for (const bool compress : {false, true}) {
+    for (const auto compress : {Compression::kNone, Compression::kZstd, Compression::kLz4}) {
       const PagedPool from = random_pool(small_geometry(dtype), 6, 1);
       const SavedFile saved = two_runs(from.geometry());
       const auto path = folder.path() / "a.qkv";
@@ -64,7 +65,7 @@ TEST(KVFile, GivesBackEveryByteInAnyBlocksAndZerosBehindTheLastToken) {
       const auto file = KVFile::open(path);
       ASSERT_TRUE(file.ok()) << file.error().message;
       EXPECT_TRUE(file->verify().ok());
-      EXPECT_EQ(file->codec(), compress ? Codec::kPlanes : Codec::kRaw);
+      EXPECT_EQ(static_cast<int>(file->codec()), static_cast<int>(compress));
       EXPECT_EQ(file->content().metadata_json, saved.content.metadata_json);
       EXPECT_TRUE(file->content().fingerprint == saved.content.fingerprint);
       EXPECT_EQ(file->content().geometry.window_tokens, from.geometry().window_tokens);
@@ -97,7 +98,7 @@ TEST(KVFile, IsTheSameWhetherItIsWrittenThroughThePageCacheOrPastIt) {
       const int block_tokens = geometry.block_tokens;
       content.runs = {run_of(2 * block_tokens + 2), run_of(3 * block_tokens, 900, 90)};
       const std::vector<std::vector<BlockId>> blocks = {ids({5, 150, 2}), ids({3, 8, 9})};
-      for (const bool compress : {false, true}) {
+      for (const auto compress : {Compression::kNone, Compression::kZstd, Compression::kLz4}) {
         const auto write = [&](const char* name, bool direct) {
           const Status written =
               write_kv_file(folder / name, content, from, blocks,
@@ -144,13 +145,52 @@ TEST(KVFile, NothingOfASlotWithoutATokenIsWritten) {
   }
 }
 
+// Covers codes and scales of int8. The file gives back every byte, compressed or not.
+TEST(KVFile, Int8KeepsCodesAndScalesOfTokensAndNothingElse) {
+  const TemporaryFolder folder;
+  constexpr std::array<int, 4> kOrder = {0, 2, 1, 3};
+  const int dim = 32, slots = 4;
+  for (const int tokens : {1, 2, 3, 4}) {
+    PagedPool from =
+        random_pool(small_geometry(DType::kBFloat16, 4, tensor::KVFormat::kInt8), 2, 3);
+    KVFileContent content = two_runs(from.geometry()).content;
+    content.runs = {run_of(tokens)};
+    for (const auto compress : {Compression::kNone, Compression::kZstd, Compression::kLz4}) {
+      const WriteOptions options = {.sync = false, .compress = compress};
+      const auto a = folder.path() / "a", b = folder.path() / "b";
+      ASSERT_TRUE(write_kv_file(a, content, from, {{ids({1})}}, options).ok());
+      std::span<std::byte> block = from.head_blocks(1, 1, BlockId{1});
+      const auto flip = [&](int at) { block[static_cast<std::size_t>(at)] ^= std::byte{0xff}; };
+      for (int slot = tokens; slot < slots; ++slot) {
+        for (int d = 0; d < dim; ++d) {
+          flip((d / 4 * slots + slot) * 4 + d % 4);
+          flip(dim * slots + d * 4 + kOrder[static_cast<std::size_t>(slot)]);
+        }
+        flip(2 * dim * slots + 2 * slot);
+        flip(2 * dim * slots + 2 * (slots + slot));
+      }
+      ASSERT_TRUE(write_kv_file(b, content, from, {{ids({1})}}, options).ok());
+      EXPECT_EQ(file_bytes_of(a), file_bytes_of(b)) << tokens << compress;
+      flip(2 * dim * slots + 2 * slots);  // the scale of V of slot 0, which has a token
+      ASSERT_TRUE(write_kv_file(b, content, from, {{ids({1})}}, options).ok());
+      EXPECT_NE(file_bytes_of(a), file_bytes_of(b));
+      const auto file = KVFile::open(b);
+      ASSERT_TRUE(file.ok()) << file.error().message;
+      EXPECT_EQ(file->content().geometry.format, tensor::KVFormat::kInt8);
+      EXPECT_TRUE(file->verify().ok());
+      EXPECT_EQ(geometry_difference(file->content().geometry, small_geometry()),
+                "kv_dtype is int8, here it is bfloat16");
+    }
+  }
+}
+
 TEST(KVFile, EqualInputGivesEqualBytesWhereverItsBlocksLie) {
   const TemporaryFolder folder;
   const PagedPool from = random_pool(small_geometry(), 6, 4);
   PagedPool copy = random_pool(small_geometry(), 6, 5);
   const SavedFile saved = two_runs(from.geometry());
   const auto a = folder.path() / "a", b = folder.path() / "b";
-  for (const bool compress : {false, true}) {
+  for (const auto compress : {Compression::kNone, Compression::kZstd, Compression::kLz4}) {
     ASSERT_TRUE(write_kv_file(a, saved.content, from, saved.blocks, {.compress = compress}).ok());
     const auto file = KVFile::open(a);
     ASSERT_TRUE(file.ok());

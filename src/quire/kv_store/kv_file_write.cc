@@ -19,17 +19,19 @@
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
 
 namespace quire::kv_store {
 namespace {
 
 // Head blocks per system call: hashed, then copied by the system while still in the cache.
 constexpr std::int64_t kBatch = 64;
-// Nothing is copied past the page cache: there few calls are what is cheap.
+// Bytes of one write past the page cache. Nothing is copied there, so that few large calls are
+// cheapest.
 constexpr std::int64_t kDirectBytes = std::int64_t{8} << 20;
-constexpr std::size_t kMostBuffers = 1024;  // that the system takes at a time
+constexpr std::size_t kMostBuffers = 1024;  // buffers that the system takes at a time
 // Before an fsync: the disk begins to work after so many bytes already.
 constexpr std::int64_t kWritebackBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -91,16 +93,16 @@ class PayloadWriter {
     return flush();
   }
 
-  // Everything else of the file goes through the page cache.
+  // Ends the direct writes: everything else of the file goes through the page cache.
   void end() { file_.set_direct(false); }
 
  private:
-  // Room that begins at a page somewhere.
+  // Returns the bytes of room that holds `bytes` from the begin of a page on.
   static std::size_t page_and(std::int64_t bytes) {
     return static_cast<std::size_t>(bytes + kPayloadAlignment);
   }
 
-  // The filled slots of a row's last block, then zeros. Stays until the run is written.
+  // Returns the filled slots of a row's last block, then zeros. Stays until the run is written.
   std::span<const std::byte> last_block(int row, BlockId block, int tail) {
     const auto bytes = static_cast<std::size_t>(pool_.geometry().head_block_bytes());
     const auto address = reinterpret_cast<std::uintptr_t>(last_blocks_.data());
@@ -167,15 +169,26 @@ class PayloadWriter {
   std::optional<PlaneCodec> codec_;
   std::int64_t batch_bytes_;
   std::int64_t writeback_bytes_;
-  std::vector<std::byte> last_blocks_;  // of the run's rows, where they are not filled
+  std::vector<std::byte> last_blocks_;  // last blocks of the run's rows, where they are not filled
   std::vector<std::byte> packed_;       // compressed, not written yet
   std::vector<iovec> batch_;
-  std::size_t used_ = 0;        // of batch_
+  std::size_t used_ = 0;        // used buffers of batch_
   std::int64_t waiting_ = 0;    // bytes of head blocks not written yet
   std::size_t head_block_ = 0;  // next head block of the run
   std::int64_t at_ = 0;
   std::int64_t unsynced_ = 0;
 };
+
+Codec codec_of(Compression compress) {
+  switch (compress.codec()) {
+    case Compression::kZstd:
+      return Codec::kPlanes;
+    case Compression::kLz4:
+      return Codec::kLz4;
+    default:
+      return Codec::kRaw;
+  }
+}
 
 }  // namespace
 
@@ -192,16 +205,17 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
     return refuse_file(base::str_cat("the paged pool differs from its geometry: ", differs));
   }
   QUIRE_TRY_STATUS(check_blocks(content, pool, blocks));
-  KVFileHeader header = make_header(content, options.compress ? Codec::kPlanes : Codec::kRaw);
+  KVFileHeader header = make_header(content, codec_of(options.compress));
   if (header_size(header) > kMaxHeaderBytes) {
     return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
                                      kMaxHeaderBytes, "; save fewer tokens in a file"));
   }
   std::optional<PlaneCodec> codec;
-  if (options.compress) {
-    QUIRE_TRY(codec,
-              PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                 static_cast<std::size_t>(tensor::dtype_bytes(geometry.dtype))));
+  if (header.codec != Codec::kRaw) {
+    QUIRE_TRY(codec, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                                        static_cast<std::size_t>(tensor::kv_value_bytes(
+                                            geometry.format, geometry.dtype)),
+                                        header.codec));
   }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
   PayloadWriter writer(file, pool, header, std::move(codec), options);

@@ -20,7 +20,7 @@ namespace quire::kv_store {
 
 class ObjectWipes {
  public:
-  // Both are borrowed, and must outlive the object.
+  // Borrows both, which must outlive the object.
   ObjectWipes(StoreCore& core, StoreObjects& objects) : core_(core), objects_(objects) {}
 
   // Marks those of `hashes` that no entry names, and appends them to `marked`. The caller holds the

@@ -20,7 +20,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -57,7 +57,8 @@ Status check_same(const char* name, int value, int own) {
                                                      ", of the pool's own it is ", own)};
 }
 
-// Bytes of `num_blocks` blocks; nothing if that is no int64. Precondition: geometry checked.
+// Returns the bytes of `num_blocks` blocks, or nothing if they are no int64. Precondition: geometry
+// checked.
 std::optional<std::int64_t> total_bytes(const tensor::KVGeometry& geometry,
                                         std::int64_t num_blocks) {
   std::int64_t bytes = geometry.head_block_bytes();
@@ -84,11 +85,27 @@ Error too_large(const tensor::KVGeometry& geometry, std::int32_t num_blocks, std
           .free_bytes = limit};
 }
 
-// The first `tokens` slots of one head block, which is K [depth words][slots] and
-// V [slots / tokens per word][head_dim] in words of 4 bytes.
+// Consecutive slots of two head blocks.
+struct SlotRange {
+  int from = 0, to = 0, count = 0;
+};
+
+// Copies the scales of slots, where the format has some.
+void copy_scales(const tensor::KVGeometry& geometry, const SlotRange& range, const std::byte* from,
+                 std::byte* to) {
+  const std::ptrdiff_t bytes = geometry.scale_bytes();
+  std::ptrdiff_t at = geometry.scale_offset();
+  for (int part = 0; part < 2 && bytes > 0; ++part, at += geometry.stored_block_tokens() * bytes) {
+    std::memcpy(to + at + range.to * bytes, from + at + range.from * bytes,
+                static_cast<std::size_t>(range.count * bytes));
+  }
+}
+
+// Copies the first `tokens` slots of one head block. A block is K [depth words][slots], then V
+// [slots / tokens per word][head_dim], in words of 4 bytes, then scales.
 void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
                 std::byte* to) {
-  const int pack = kWordBytes / tensor::dtype_bytes(geometry.dtype);
+  const int pack = tensor::kv_pack(geometry.format, geometry.dtype);
   const int dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
   if (tokens == slots) {
     std::memcpy(to, from, static_cast<std::size_t>(geometry.head_block_bytes()));
@@ -103,12 +120,16 @@ void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte*
   const int value_rows = (tokens + pack - 1) / pack;
   std::memcpy(to + v_offset, from + v_offset,
               static_cast<std::size_t>(value_rows) * static_cast<std::size_t>(dim) * kWordBytes);
+  copy_scales(geometry, {.count = tokens}, from, to);
 }
 
-// Consecutive slots of two head blocks.
-struct SlotRange {
-  int from = 0, to = 0, count = 0;
-};
+// Returns the place of token `slot` in a word of V. int8 codes have an order of their own.
+template <class T>
+constexpr std::ptrdiff_t place_in_word(std::ptrdiff_t slot) {
+  constexpr std::ptrdiff_t kPack = kWordBytes / static_cast<std::ptrdiff_t>(sizeof(T));
+  const auto place = static_cast<int>(slot % kPack);
+  return sizeof(T) == 1 ? tensor::int8_place(place) : place;
+}
 
 // Copies slots from any place to any place. `T`: an element.
 template <class T>
@@ -126,12 +147,13 @@ void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
   auto* v_to = reinterpret_cast<T*>(to + v_offset);
   for (std::ptrdiff_t i = 0; i < range.count; ++i) {
     const std::ptrdiff_t source = range.from + i, target = range.to + i;
-    const T* in = v_from + source / kPack * dim * kPack + source % kPack;
-    T* out = v_to + target / kPack * dim * kPack + target % kPack;
+    const T* in = v_from + source / kPack * dim * kPack + place_in_word<T>(source);
+    T* out = v_to + target / kPack * dim * kPack + place_in_word<T>(target);
     for (std::ptrdiff_t d = 0; d < dim; ++d) {
       out[d * kPack] = in[d * kPack];
     }
   }
+  copy_scales(geometry, range, from, to);
 }
 
 // Layers in order.
@@ -139,7 +161,7 @@ struct LayerRange {
   int first = 0, end = 0;
 };
 
-// `visit` the bytes of one block after the other, head by head, layer by layer.
+// Calls visit(bytes) for one block after the other, head by head, layer by layer.
 template <class Store, class Visit>
 void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> blocks,
                   kv::FormatId format, const Visit& visit) {
@@ -269,13 +291,15 @@ tensor::PagedKVView PagedPool::view(int layer, kv::FormatId format) const {
   return {.data = data + layer * (geometry_.kv_heads * head_bytes),
           .head_stride = head_bytes,
           .block_stride = block_bytes,
-          .v_offset = block_bytes / 2,
+          .v_offset = geometry.v_offset(),
           .num_blocks = num_blocks(format),
           .kv_heads = geometry.kv_heads,
           .head_dim = geometry.stored_head_dim(),
           .block_tokens = geometry.block_tokens,
           .dtype = geometry.dtype,
-          .on_device = device_ != nullptr};
+          .on_device = device_ != nullptr,
+          .format = geometry.format,
+          .scale_offset = geometry.scale_offset()};
 }
 
 Status PagedPool::copy(const kv::BlockCopy& copy) {
@@ -312,8 +336,10 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
   if (device_ != nullptr) {
     return device_->copy({.from = from, .first = first, .count = count, .to = to});
   }
-  const bool words = geometry.dtype == tensor::DType::kFloat32;
-  const auto copy = words ? copy_slot_range<std::uint32_t> : copy_slot_range<std::uint16_t>;
+  const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
+  const auto copy = bytes == 4   ? copy_slot_range<std::uint32_t>
+                    : bytes == 2 ? copy_slot_range<std::uint16_t>
+                                 : copy_slot_range<std::uint8_t>;
   for (int layer = 0; layer < geometry_.layers; ++layer) {
     for (int head = 0; head < geometry_.kv_heads; ++head) {
       for (std::int32_t done = 0; done < count;) {
@@ -425,14 +451,20 @@ void PagedPool::read_slots(int layer, int head, BlockId block, int tokens, std::
   QUIRE_CHECK(to.size() == from.size(), "not the size of a head block");
   std::fill(to.begin(), to.end(), std::byte{0});
   copy_slots(geometry, tokens, from.data(), to.data());
-  if (geometry.dtype == tensor::DType::kFloat32 || tokens % 2 == 0) {
+  const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
+  const int pack = kWordBytes / bytes;
+  if (tokens % pack == 0) {
     return;
   }
-  // The last pair of 16-bit values [head_dim][2] came whole; its second half is another token's.
+  // The last words of V [head_dim] came whole; a part of each is other tokens'.
   const std::ptrdiff_t dim = geometry.stored_head_dim();
-  std::byte* pair = to.data() + geometry.head_block_bytes() / 2 + tokens / 2 * dim * kWordBytes;
-  for (std::ptrdiff_t word = 0; word < dim; ++word) {
-    std::memset(pair + word * kWordBytes + 2, 0, 2);
+  std::byte* words = to.data() + geometry.v_offset() + tokens / pack * dim * kWordBytes;
+  for (int slot = tokens % pack; slot < pack; ++slot) {
+    const int place = bytes == 1 ? tensor::int8_place(slot) : slot;
+    for (std::ptrdiff_t word = 0; word < dim; ++word) {
+      std::memset(words + word * kWordBytes + std::ptrdiff_t{place} * bytes, 0,
+                  static_cast<std::size_t>(bytes));
+    }
   }
 }
 

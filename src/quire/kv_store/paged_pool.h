@@ -25,7 +25,7 @@ namespace quire::kv_store {
 
 // Layout [layer][kv_head][block], so that consecutive block ids of a head are consecutive bytes.
 //
-// Blocks of several formats may share these bytes (ADR 0031). To each format the bytes of a head
+// Blocks of several formats may share these bytes (ADR 0032). To each format the bytes of a head
 // are one array of blocks of its own size. The ledger says which of them may be used. All methods
 // take the pool's own format where none is given.
 class PagedPool {
@@ -55,10 +55,10 @@ class PagedPool {
   // Returns a view of the bytes of one layer as blocks of a format. Valid while the pool lives.
   [[nodiscard]] tensor::PagedKVView view(int layer, kv::FormatId format = {}) const;
 
-  // Copies the first `tokens` slots of a block in all layers and heads. An odd count may copy one
-  // more slot of V, because bf16 stores V in pairs of tokens. Preconditions (QUIRE_CHECK): both
-  // blocks exist, tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens /
-  // block_tokens. Fails only on an accelerator, with kDevice or kOutOfBlocks.
+  // Copies the first `tokens` slots of a block in all layers and heads. Up to three more slots of V
+  // may be copied, because tokens share words of V. Preconditions (QUIRE_CHECK): both blocks exist,
+  // tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens. Fails only
+  // on an accelerator, with kDevice or kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
   // Copies `count` slots of the run in `from`, from slot `first` on, to the first slots of the run
@@ -68,9 +68,9 @@ class PagedPool {
                                 std::int32_t count, std::span<const BlockId> to,
                                 kv::FormatId format = {});
 
-  // Copy all head blocks [layer][head][block] of `blocks` to or from host memory, in its layout.
-  // Preconditions (QUIRE_CHECK): the blocks exist, the span is block_bytes() of the format for
-  // each. Fail only on an accelerator.
+  // Copies all head blocks [layer][head][block] of `blocks` to host memory, in its layout;
+  // write_blocks copies them back. Preconditions (QUIRE_CHECK): the blocks exist, the span is
+  // block_bytes() of the format for each. Fails only on an accelerator.
   [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to,
                                    kv::FormatId format = {}) const;
   [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,

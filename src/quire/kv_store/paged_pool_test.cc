@@ -16,6 +16,7 @@
 
 #include "quire/kv/types.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -25,12 +26,16 @@ namespace {
 using tensor::DType;
 using tensor::KVGeometry;
 
-KVGeometry geometry_of(DType dtype, int block_tokens, int head_dim = 40) {
+using tensor::KVFormat;
+
+KVGeometry geometry_of(DType dtype, int block_tokens, int head_dim = 40,
+                       KVFormat format = KVFormat::kPlain) {
   return {.layers = 3,
           .kv_heads = 2,
           .head_dim = head_dim,
           .dtype = dtype,
-          .block_tokens = block_tokens};
+          .block_tokens = block_tokens,
+          .format = format};
 }
 
 TEST(PagedPool, ViewsTileTheWholeAllocationWithoutOverlap) {
@@ -60,9 +65,28 @@ TEST(PagedPool, ViewsTileTheWholeAllocationWithoutOverlap) {
   EXPECT_EQ(geometry.block_bytes() * 5, 30 * geometry.head_block_bytes());
 }
 
+// Returns the codes and scales of a slot of int8.
+std::vector<std::byte> coded_slot_bytes(const std::byte* k, const tensor::PagedKVView& view,
+                                        int slot) {
+  constexpr int kOrder[] = {0, 2, 1, 3};
+  const int slots = (view.block_tokens + 3) / 4 * 4;
+  std::vector<std::byte> bytes;
+  for (int d = 0; d < view.head_dim; ++d) {
+    bytes.push_back(k[(d / 4 * slots + slot) * 4 + d % 4]);
+    bytes.push_back(k[view.v_offset + (slot / 4 * view.head_dim + d) * 4 + kOrder[slot % 4]]);
+  }
+  for (const int at : {2 * slot, 2 * slot + 1, 2 * (slots + slot), 2 * (slots + slot) + 1}) {
+    bytes.push_back(k[view.scale_offset + at]);
+  }
+  return bytes;
+}
+
 // Slot `slot` of a head block as (K elements, V elements), by the layout of paged_kv_view.h.
 std::vector<std::byte> slot_bytes(const tensor::PagedKVView& view, int head, int block, int slot) {
   const std::byte* k = view.data + head * view.head_stride + block * view.block_stride;
+  if (view.format == KVFormat::kInt8) {
+    return coded_slot_bytes(k, view, slot);
+  }
   const std::byte* v = k + view.v_offset;
   const int slots = (view.block_tokens + 1) / 2 * 2;
   const std::size_t size = view.dtype == DType::kFloat32 ? 4 : 2;
@@ -85,13 +109,17 @@ std::vector<std::byte> slot_bytes(const tensor::PagedKVView& view, int head, int
 }
 
 TEST(PagedPool, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
+  for (const auto& [dtype, format] :
+       {std::pair{DType::kBFloat16, KVFormat::kPlain}, std::pair{DType::kFloat32, KVFormat::kPlain},
+        std::pair{DType::kFloat16, KVFormat::kPlain},
+        std::pair{DType::kBFloat16, KVFormat::kInt8}}) {
+    const int pack = tensor::kv_pack(format, dtype);
     for (const int block_tokens : {1, 2, 5, 32, 33}) {
       for (const int tokens : {0, 1, 2, 3, 4, 5, 31, 32, 33}) {
         if (tokens > block_tokens) {
           continue;
         }
-        auto store = PagedPool::create(geometry_of(dtype, block_tokens), 4);
+        auto store = PagedPool::create(geometry_of(dtype, block_tokens, 40, format), 4);
         ASSERT_TRUE(store.ok());
         const std::size_t size = static_cast<std::size_t>(store->geometry().block_bytes() * 4);
         std::byte* data = store->view(0).data;
@@ -105,13 +133,13 @@ TEST(PagedPool, CopyMovesAPrefixInAllLayersAndHeadsAndNothingElse) {
           view.data = const_cast<std::byte*>(bytes) + (view.data - data);
           return view;
         };
-        const int spare = tokens % 2 != 0 ? tokens : -1;  // partner of the last bf16 pair
+        const int whole = (tokens + pack - 1) / pack * pack;  // what shares words of V comes too
         for (int layer = 0; layer < 3; ++layer) {
           for (int head = 0; head < 2; ++head) {
             for (int slot = 0; slot < block_tokens; ++slot) {
               for (int block = 0; block < 4; ++block) {
                 const int from = block == 1 && slot < tokens ? 2 : block;
-                if (block == 1 && slot == spare) {
+                if (block == 1 && slot >= tokens && slot < whole) {
                   continue;
                 }
                 ASSERT_EQ(slot_bytes(at(data, layer), head, block, slot),

@@ -15,6 +15,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store_entry.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -47,6 +48,9 @@ std::string seed_of(const LiveSequence& sequence, std::string_view tenant,
       .add_int(geometry.head_dim)
       .add_int(static_cast<std::int64_t>(geometry.dtype))
       .add_int(geometry.block_tokens);
+  if (geometry.format != tensor::KVFormat::kPlain) {
+    hasher.add(tensor::kv_format_name(geometry.format, geometry.dtype));
+  }
   for (const int window : geometry.window_tokens) {
     hasher.add_int(window);
   }
@@ -119,7 +123,7 @@ void RangeCutter::learn(std::span<const ObjectRange> parts) {
   }
 }
 
-// The longest known range that begins at `begin` of a run of `length` tokens.
+// Returns the longest known range that begins at `begin` of a run of `length` tokens.
 std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, std::size_t run,
                                                   std::int64_t begin,
                                                   const RunBounds& bounds) const {
@@ -144,7 +148,7 @@ std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, 
   return std::nullopt;
 }
 
-// Where a new range that begins at `begin` of a run ends.
+// Returns where a new range that begins at `begin` of a run ends.
 std::int64_t RangeCutter::end_of_new(std::int64_t begin, const RunBounds& bounds,
                                      std::span<const std::int64_t> cuts) const {
   const std::int64_t block = bounds.block_tokens;

@@ -37,8 +37,8 @@ struct LiveSequence {
   std::string name;                  // unique in a checkpoint
   std::string metadata_json = "{}";  // the caller's
   base::KVFingerprint fingerprint;
-  tensor::KVGeometry geometry;  // of one that was saved; of one to save the pool says it
-  std::string kernels;          // that computed the KV
+  tensor::KVGeometry geometry;  // geometry of a saved sequence; of one to save the pool says it
+  std::string kernels;          // kernels that computed the KV
   // Every bit of the KV follows from fingerprint, kernels and the tokens so far. Else the KV itself
   // is part of the names, which costs a pass over it.
   bool follows_from_tokens = true;
@@ -50,15 +50,16 @@ struct SavedRange {
   std::size_t run = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::string object;  // its name
+  std::string object;  // name of the object
 };
 
 // The names of the ranges of one sequence. Borrows it and the pool.
 class SavedRangeNames {
  public:
-  // Cost: a hash over all tokens.
+  // Hashes all tokens of the sequence: O(tokens).
   SavedRangeNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool);
-  // `begin` is at a block, `end` at a block or the end of the run; all between is lost, or nothing.
+  // Names a range. `begin` is at a block, `end` at a block or the end of the run. Either all
+  // between them is lost, or nothing.
   [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
 
  private:
@@ -73,10 +74,10 @@ class RangeCutter {
  public:
   explicit RangeCutter(std::string tenant) : tenant_(std::move(tenant)) {}
 
-  // The ranges of a sequence, in order, that some checkpoint names.
+  // Learns the ranges of a sequence, in order, that some checkpoint names.
   void learn(std::span<const ObjectRange> parts);
-  // In order; together all runs. `cuts`: tokens of the sequence, ascending, where new ranges end if
-  // a block does. New ranges are known from then on.
+  // Cuts a sequence into ranges, in order, which together are all runs. `cuts`: tokens of the
+  // sequence, ascending, where new ranges end if a block does. New ranges are known from then on.
   [[nodiscard]] std::vector<SavedRange> cut(const LiveSequence& sequence, const PagedPool& pool,
                                             std::span<const std::int64_t> cuts);
 
@@ -85,7 +86,7 @@ class RangeCutter {
   struct RunBounds {
     std::int64_t run_start = 0;  // in tokens of the sequence
     std::int64_t length = 0;
-    std::int64_t lost = 0;  // of its tokens, those in lost blocks
+    std::int64_t lost = 0;  // leading tokens of the run that are in lost blocks
     std::int64_t block_tokens = 0;
   };
   [[nodiscard]] std::optional<SavedRange> find_known(const SavedRangeNames& names, std::size_t run,
@@ -100,7 +101,8 @@ class RangeCutter {
   std::map<std::int64_t, std::map<std::int64_t, std::set<std::string>>> known_;
 };
 
-// For each sequence where it stops to be like another one: ranges that end there are shared.
+// Returns, for each sequence, where it stops to be like another one: ranges that end there are
+// shared.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> common_cuts(
     std::span<const LiveSequence* const> sequences);
 

@@ -22,7 +22,7 @@ namespace {
 constexpr int kBusyMs = 10'000;
 constexpr int kMaxValueBytes = 4 << 20;
 
-// A path as the file part of a URI.
+// Writes a path as the file part of a URI.
 std::string uri_of(const std::filesystem::path& path, std::string_view parameters) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-._~";

@@ -24,13 +24,15 @@ class Statement {
   Statement& bind(int index, std::int64_t value);
   // Copies nothing: `text` must live until the last step.
   Statement& bind(int index, std::string_view text);
-  // True: there is a row. kCorrupt for a damaged file, kIo for everything else that fails.
+  // Steps to the next row. True means that there is one. kCorrupt for a damaged file, kIo for
+  // everything else that fails.
   [[nodiscard]] Result<bool> step();
-  // For statements that give no rows.
+  // Runs a statement that gives no rows.
   [[nodiscard]] Status run();
   void reset();
 
-  // Read the current row. A column of another type is converted, as SQLite does.
+  // Tells whether a column of the current row is null; the next functions read one. A column of
+  // another type is converted, as SQLite does.
   [[nodiscard]] bool is_null(int column) const;
   [[nodiscard]] std::int64_t number(int column) const;
   [[nodiscard]] std::string text(int column) const;
@@ -54,18 +56,19 @@ class Database {
     kRead,       // beside a writer; the folder may have to take SQLite's shared memory
     kImmutable,  // nobody writes, nothing is created
   };
-  // Hardened against a file of a stranger: no functions in its schema, bounded lengths.
+  // Opens a file, hardened against a file of a stranger: no functions in its schema, bounded
+  // lengths.
   [[nodiscard]] static Result<Database> open(const std::filesystem::path& path, Mode mode);
 
   [[nodiscard]] Result<Statement> prepare(std::string_view sql) const;
-  // One or more statements without parameters and rows.
+  // Executes one or more statements without parameters and rows.
   [[nodiscard]] Status execute(const char* sql) const;
   // Ends a transaction without its changes, if there is one. Needs no memory of ours.
   void roll_back() const noexcept;
   // Moves what the log (-wal) holds to the file and cuts the log to nothing. Outside transactions.
   // kIo when others still read or write after `wait_ms`: then it stays.
   [[nodiscard]] Status empty_log(int wait_ms) const;
-  // Rows that the last statement changed.
+  // Returns how many rows the last statement changed.
   [[nodiscard]] std::int64_t changes() const;
   // Returns the last failure, as an error that names the file.
   [[nodiscard]] Error failure() const;

@@ -121,7 +121,7 @@ void StoreCollector::keep_below_limit(const StoreEntry& written) {
   for (const auto& [hash, object] : *objects) {
     bytes += object.bytes;
   }
-  // Which of them are a tenant's own, collecting counts.
+  // Collecting counts which objects are a tenant's own.
   if (bytes > core_.options().max_bytes) {
     const auto collected = collect(&written);
     bytes = collected.ok() ? collected->bytes : core_.options().max_bytes;

@@ -26,19 +26,20 @@ struct GcReport {
   std::int64_t expired_entries = 0;
   std::int64_t evicted_entries = 0;      // least recently used, to get below max_bytes
   std::int64_t removed_objects = 0;      // no entry named them any more
-  std::int64_t removed_bytes = 0;        // of the removed objects
-  std::int64_t removed_temporaries = 0;  // of writers that were killed
+  std::int64_t removed_bytes = 0;        // bytes of the removed objects
+  std::int64_t removed_temporaries = 0;  // removed files of writers that were killed
   std::int64_t removed_weights = 0;      // weights files that no start would use
   std::int64_t removed_weight_bytes = 0;
-  std::int64_t objects = 0;       // left; of a tenant's store, those that its entries name
-  std::int64_t bytes = 0;         // of those
-  std::int64_t kept_objects = 0;  // of those: no entry names them, but a damaged index may
+  // Objects that are left; of a tenant's store, those that its entries name.
+  std::int64_t objects = 0;
+  std::int64_t bytes = 0;         // bytes of the objects that are left
+  std::int64_t kept_objects = 0;  // objects left that no entry names, but a damaged index may
   std::string kept_why;           // why they were kept, and how to end that
 };
 
 class StoreCollector {
  public:
-  // All are borrowed, and must outlive the object.
+  // Borrows all three, which must outlive the object.
   StoreCollector(StoreCore& core, StoreObjects& objects, ObjectWipes& wipes)
       : core_(core), objects_(objects), wipes_(wipes) {}
 
@@ -57,13 +58,14 @@ class StoreCollector {
   struct Standing {
     std::vector<StoreEntry> entries;  // least recently used first, expired ones too
     std::string why_kept;             // why objects stay that no entry names; "": they do not
-    bool all_kept = false;            // and so do those of entries that go
+    bool all_kept = false;            // true: objects of entries that go stay, too
   };
   [[nodiscard]] Result<Standing> standing() const;
   // Returns true if gc may remove entries of the tenant.
   [[nodiscard]] bool is_ours(const std::string& tenant) const;
   [[nodiscard]] Status sweep(const std::unordered_set<std::string>& hashes, GcReport& report);
-  // `keep`: the entry that was put just now and stays whatever its size; null: none.
+  // Removes expired entries, and evicts others until the limits hold. `keep` is the entry that was
+  // put just now and stays whatever its size, or null.
   [[nodiscard]] Status expire_and_evict(const ObjectSizes& objects, const StoreEntry* keep,
                                         std::unordered_set<std::string>& freed, GcReport& report);
   [[nodiscard]] Result<GcReport> collect(const StoreEntry* keep);

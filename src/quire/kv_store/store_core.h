@@ -17,10 +17,10 @@
 
 namespace quire::kv_store {
 
-// Milliseconds since 1970, UTC, by the system's clock.
+// Returns the milliseconds since 1970, UTC, by the system's clock.
 [[nodiscard]] std::int64_t system_now_ms();
 
-// How a store is opened.
+// The options with which a store is opened.
 struct StoreOptions {
   bool read_only = false;
   bool create = true;  // false: kNotFound or kInvalidArgument where there is no store
@@ -31,7 +31,8 @@ struct StoreOptions {
   std::optional<std::string> tenant = {};
   std::int64_t grace_ms =
       std::int64_t{10} * 60'000;  // gc leaves objects alone that are younger than this
-  WriteOptions write;  // of objects; `sync` also: an entry that was put survives a loss of power
+  WriteOptions
+      write;  // options of objects; with `sync` an entry that was put survives a loss of power
   std::function<std::int64_t()> now_ms = system_now_ms;
 };
 

@@ -23,7 +23,7 @@ namespace quire::kv_store {
 
 class StoreEntries {
  public:
-  // All are borrowed, and must outlive the object.
+  // Borrows all three, which must outlive the object.
   StoreEntries(StoreCore& core, const StoreObjects& objects, StoreCollector& collector)
       : core_(core), objects_(objects), collector_(collector) {}
 

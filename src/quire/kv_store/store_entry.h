@@ -13,7 +13,7 @@
 
 namespace quire::kv_store {
 
-inline constexpr std::size_t kMaxNameBytes = 1024;  // of an entry
+inline constexpr std::size_t kMaxNameBytes = 1024;  // longest name of an entry
 // The longest lifetime of an entry. Adding it to a time does not overflow.
 inline constexpr std::int64_t kMaxTtlMs = std::int64_t{1'000'000} * 366 * 24 * 3'600'000;
 
@@ -43,10 +43,10 @@ struct StoreEntry {
   // The entry expires this long after its last use; absent: never. At most kMaxTtlMs.
   std::optional<std::int64_t> ttl_ms;
   // Set by the store:
-  std::int64_t tokens = 0;       // of all parts
-  std::int64_t bytes = 0;        // of all objects named, each once
+  std::int64_t tokens = 0;       // tokens of all parts
+  std::int64_t bytes = 0;        // bytes of all named objects, each once
   std::int64_t created_ms = 0;   // 0: now
-  std::int64_t accessed_ms = 0;  // its last use; 0: now
+  std::int64_t accessed_ms = 0;  // time of its last use; 0: now
 };
 
 // Returns the tokens of all its parts.

@@ -17,7 +17,8 @@ namespace {
 
 // Objects that the entries of a tenant hold, and those of its entries that may go.
 struct Holding {
-  std::unordered_map<std::string, std::int64_t> references;  // of its entries, to each object
+  std::unordered_map<std::string, std::int64_t>
+      references;  // references of its entries to each object
   std::int64_t bytes = 0;
   std::deque<const StoreEntry*> may_go;  // least recently used first
 };
@@ -74,7 +75,7 @@ class Evictions {
     return own != holdings_.end() && own->second.bytes > limit_.max_bytes;
   }
 
-  // The tenant whose turn it is, of those that have something to give.
+  // Returns the tenant whose turn it is, among those that have something to give.
   [[nodiscard]] Holding* next() {
     const auto holders =
         std::ranges::count_if(holdings_, [](const auto& each) { return each.second.bytes > 0; });

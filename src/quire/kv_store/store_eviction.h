@@ -19,12 +19,12 @@ using ObjectSizes = std::unordered_map<std::string, std::int64_t>;  // bytes by 
 
 struct EvictionLimit {
   std::int64_t max_bytes = 0;              // 0: no limit
-  std::optional<std::string> tenant = {};  // of a store of one tenant
+  std::optional<std::string> tenant = {};  // tenant of a store of one tenant
   const StoreEntry* written = nullptr;     // the one that was put just now, which stays
 };
 
-// Returns those of `entries` (least recently used first) that go. `objects`: all that are there;
-// `references`: how many entries name each.
+// Returns those of `entries` (least recently used first) that go. `objects` has all that are there,
+// and `references` the number of entries that name each.
 [[nodiscard]] std::vector<const StoreEntry*> entries_to_evict(
     const std::vector<const StoreEntry*>& entries, const ObjectSizes& objects,
     std::unordered_map<std::string, std::int64_t> references, const EvictionLimit& limit);

@@ -37,7 +37,7 @@ class StoreTest : public ::testing::Test {
  protected:
   StoreTest() : pool_(random_pool(small_geometry(), 8, 31)), path_(folder_.path() / "store") {}
 
-  // No test here loses power, so nothing waits for the disk.
+  // Opens the store. No test here loses power, so nothing waits for the disk.
   Store open(StoreOptions options = {}) {
     options.write.sync = false;
     options.now_ms = [this] { return system_now_ms() + ahead_ms_; };
@@ -52,7 +52,7 @@ class StoreTest : public ::testing::Test {
             .runs = {run_of(tokens, 0, first_id)}};
   }
 
-  // The object of 4 tokens in block `index`.
+  // Stores the object of 4 tokens in block `index`.
   Result<std::int64_t> put_object(Store& store, std::int32_t index) {
     return store.objects().put(object_hash(index), content_of(4, 100 * index), pool_,
                                {{{BlockId{index}}}});
@@ -81,7 +81,7 @@ class StoreTest : public ::testing::Test {
     return path_ / "objects" / hash.substr(0, 2) / (hash + ".qkv");
   }
 
-  // Everything that the entry names reads back as it is in the pool.
+  // Expects that everything that the entry names reads back as it is in the pool.
   void expect_whole(const Store& store, const StoreEntry& entry) {
     for (const ObjectRange& part : entry.parts) {
       const auto file = store.objects().open(part.object);

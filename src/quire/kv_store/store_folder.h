@@ -15,16 +15,17 @@ struct StoreFolder {
   [[nodiscard]] bool writable() const { return lock.has_value(); }
 };
 
-// The store at `path`; `writable`: where the system allows it. `create`: makes it (0700) where
+// Opens the store at `path`; `writable`: where the system allows it. `create` makes it (0700) where
 // there is no folder or an empty one, if it can be written to. kInvalidArgument for a folder that
 // is no store, kUnsupported for a later format, kNotFound for nothing there, kIo.
 [[nodiscard]] Result<StoreFolder> open_store_folder(const std::filesystem::path& path,
                                                     bool writable, bool create);
 
-// kInvalidArgument unless the folder is a store already, kUnsupported for a later format.
+// Returns kInvalidArgument unless the folder is a store already, kUnsupported for a later format.
 [[nodiscard]] Status check_is_store(const Folder& folder);
 
-// Anything but what a store leaves that was killed while it was made.
+// Tells whether the folder holds anything but what a store leaves that was killed while it was
+// made.
 [[nodiscard]] bool holds_something(const std::filesystem::path& path);
 
 }  // namespace quire::kv_store

@@ -53,7 +53,8 @@ Result<std::int64_t> pragma(const Database& database, std::string_view name) {
   return row ? statement.number(0) : 0;
 }
 
-// A file of ours has exactly the schema of its version, word for word. The version.
+// Checks the schema and returns its version. A file of ours has exactly the schema of its version,
+// word for word.
 Result<std::int64_t> check_schema(const Database& database, const Folder& folder) {
   QUIRE_TRY(const std::int64_t version, pragma(database, "user_version"));
   QUIRE_TRY(const std::int64_t application, pragma(database, "application_id"));

@@ -36,7 +36,7 @@ struct EntryFilter {
 
 // A row that is passed over.
 struct DamagedRow {
-  std::string key;  // as it stands there
+  std::string key;  // key as the row has it
   std::string message;
 };
 
@@ -69,11 +69,11 @@ class StoreIndex {
   // Empties the log of what was removed too. kIo when others read the index for longer than a
   // second.
   [[nodiscard]] Status forget_removed() const { return database_->empty_log(kLogWaitMs); }
-  // One transaction; not inside another. An earlier use than the last one changes nothing. How many
-  // of the entries there are.
+  // Sets when entries were used last, in one transaction; not inside another. An earlier use than
+  // the last one changes nothing. Returns how many of the entries there are.
   [[nodiscard]] Result<std::int64_t> set_accessed(const LastUses& uses, std::string_view tenant);
   [[nodiscard]] Result<bool> set_pinned(std::string_view key, std::string_view tenant, bool pinned);
-  // From a use at `now_ms` on.
+  // Sets how long an entry lives, from a use at `now_ms` on.
   [[nodiscard]] Result<bool> set_ttl(std::string_view key, std::string_view tenant,
                                      std::optional<std::int64_t> ttl_ms, std::int64_t now_ms);
 
@@ -81,21 +81,22 @@ class StoreIndex {
   [[nodiscard]] Result<std::unordered_map<std::string, std::int64_t>> references() const;
   [[nodiscard]] Result<bool> is_referenced(std::string_view object) const;
 
-  // Another number once somebody else has changed the index; equal ones: nobody has in between.
+  // Returns another number once somebody else has changed the index. Equal numbers mean that nobody
+  // has in between.
   [[nodiscard]] Result<std::int64_t> changes_of_others() const;
 
-  // SQLite's own look at the whole file. kCorrupt with what it found.
+  // Runs SQLite's own check of the whole file. kCorrupt with what it found.
   [[nodiscard]] Status check() const;
 
  private:
   StoreIndex(Database database, std::int64_t version, bool sync);
   [[nodiscard]] static Result<StoreIndex> make(Database database, const Folder& folder, bool sync);
-  // The parts of the entry in row `id`.
+  // Returns the parts of the entry in row `id`.
   [[nodiscard]] Result<std::vector<ObjectRange>> parts_of(std::int64_t id) const;
   [[nodiscard]] Result<StoreEntry> read_entry(const Statement& row) const;
   [[nodiscard]] Status put_checksum(std::int64_t id, const StoreEntry& entry) const;
   [[nodiscard]] Status add_checksums(const Folder& folder);
-  // Parameters of `sql`: key, tenant, values. Returns whether there was such an entry.
+  // Runs `sql` with the parameters key, tenant, values. Returns whether there was such an entry.
   [[nodiscard]] Result<bool> update(std::string_view sql, std::string_view key,
                                     std::string_view tenant,
                                     std::initializer_list<std::int64_t> values) const;
@@ -105,7 +106,7 @@ class StoreIndex {
   static constexpr int kLogWaitMs = 1000;
 
   std::unique_ptr<Database> database_;  // statements and transactions point to it
-  bool has_checksums_;                  // not before version 2
+  bool has_checksums_;                  // false before version 2
   bool sync_;
 };
 

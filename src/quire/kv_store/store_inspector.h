@@ -17,16 +17,16 @@ namespace quire::kv_store {
 // An object, or a row of the index that is damaged.
 struct ObjectReport {
   enum class State : std::uint8_t { kOk, kDamaged, kMissing };
-  std::string hash;  // of such a row the key
+  std::string hash;  // hash of the object; for a row its key
   State state = State::kOk;
   std::int64_t bytes = 0;
-  std::int64_t entries = 0;  // that name it
-  std::string message;       // what is wrong
+  std::int64_t entries = 0;  // entries that name the object
+  std::string message;       // message that says what is wrong
 };
 
 class StoreInspector {
  public:
-  // Both are borrowed, and must outlive the object.
+  // Borrows both, which must outlive the object.
   StoreInspector(const StoreCore& core, const StoreObjects& objects)
       : core_(core), objects_(objects) {}
 

@@ -14,7 +14,8 @@ inline constexpr const char* kObjectsName = "objects";
 inline constexpr const char* kWeightsName = "weights";
 inline constexpr std::string_view kObjectEnding = ".qkv";
 inline constexpr std::string_view kWeightsEnding = ".qw";
-inline constexpr std::size_t kFolderDigits = 2;  // of the hash: the folder of an object
+// Digits of the hash that name the folder of an object.
+inline constexpr std::size_t kFolderDigits = 2;
 
 [[nodiscard]] inline std::string object_file_name(std::string_view hash) {
   return std::string(hash).append(kObjectEnding);

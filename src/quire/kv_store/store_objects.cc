@@ -56,7 +56,7 @@ bool same_kv(const KVFileContent& a, const KVFileContent& b) {
   return true;
 }
 
-// The hash in "<hash>.qkv", or "".
+// Returns the hash in "<hash>.qkv", or "".
 std::string hash_of(std::string_view file_name) {
   if (!file_name.ends_with(kObjectEnding)) {
     return {};
@@ -168,7 +168,8 @@ Status StoreObjects::adopt(NewFile& file, const std::string& hash, const KVFileC
   return note_whole(folder, hash, content);
 }
 
-// A damaged object is a miss to whoever reads it; what it has is not known.
+// Checks that an entry's ranges lie inside its objects. A damaged object is a miss to its readers;
+// its tokens are not known.
 Status StoreObjects::check_ranges(const StoreEntry& entry, const std::string& hash,
                                   const FileIdentity& file) const {
   std::int64_t tokens = 0;

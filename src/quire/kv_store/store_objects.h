@@ -39,7 +39,7 @@ struct RemovedObjects {
 
 class StoreObjects {
  public:
-  // `core` is borrowed, and must outlive the object.
+  // Borrows `core`, which must outlive the object.
   explicit StoreObjects(StoreCore& core) : core_(core) {}
   StoreObjects(const StoreObjects&) = delete;
   StoreObjects& operator=(const StoreObjects&) = delete;

@@ -29,7 +29,8 @@
 namespace quire::kv_store {
 namespace {
 
-// Closing an index takes its log over; where that failed, the file by itself is not all of it.
+// Checks that the closed index has taken its log over. Where it has not, the file by itself is not
+// complete.
 Status check_complete(const Folder& beside) {
   const std::string log = base::str_cat(kIndexName, kLogEnding);
   struct stat info{};
@@ -48,7 +49,7 @@ Status remove_folder(const std::filesystem::path& path) {
 
 struct NewIndex {
   std::int64_t entries = 0;
-  std::int64_t objects = 0;  // of the store
+  std::int64_t objects = 0;  // objects of the store
 };
 
 // Makes an index in `beside` of those that have all their objects in `folder`.
@@ -68,7 +69,7 @@ Result<NewIndex> make_index(const Folder& folder, const Folder& beside,
     const bool lost = !put.ok() && (put.error().code == ErrorCode::kNotFound ||
                                     put.error().code == ErrorCode::kInvalidArgument);
     if (!put.ok() && !lost) {
-      return put.error();  // of the system, not of the entry
+      return put.error();  // an error of the system, not of the entry
     }
     made.entries += !lost && *put ? 1 : 0;
   }

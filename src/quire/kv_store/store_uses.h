@@ -18,9 +18,9 @@ namespace quire::kv_store {
 
 class StoreUses {
  public:
-  // The store is this object's alone: others open it for themselves.
+  // Takes the store for itself alone: others open it for themselves.
   explicit StoreUses(Store store) : store_(std::move(store)) {}
-  // Tells what it has not told yet.
+  // Writes the uses that it has not written yet.
   ~StoreUses();
   StoreUses(const StoreUses&) = delete;
   StoreUses& operator=(const StoreUses&) = delete;
@@ -36,7 +36,7 @@ class StoreUses {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Store store_;  // of the thread, but for its clock
+  Store store_;  // store of the thread alone, but for its clock
   Untold untold_;
   bool stopped_ = false;
   std::thread thread_;  // started by the first use

@@ -23,6 +23,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -42,16 +43,18 @@ class TemporaryFolder : public base::TemporaryFolder {
 };
 
 inline tensor::KVGeometry small_geometry(tensor::DType dtype = tensor::DType::kBFloat16,
-                                         int block_tokens = 4) {
+                                         int block_tokens = 4,
+                                         tensor::KVFormat format = tensor::KVFormat::kPlain) {
   return {.layers = 2,
           .kv_heads = 2,
           .head_dim = 8,
           .dtype = dtype,
           .block_tokens = block_tokens,
-          .window_tokens = {0, 16}};
+          .window_tokens = {0, 16},
+          .format = format};
 }
 
-// A pool whose every byte is chance.
+// Returns a pool whose every byte is random.
 inline PagedPool random_pool(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
                              std::uint64_t seed) {
   auto pool = PagedPool::create(geometry, num_blocks);
@@ -93,7 +96,7 @@ inline std::string test_hash(std::string_view name) {
   return base::to_hex(base::FieldHasher().add(name).finish());
 }
 
-// Name of the object that a test makes of block `index`.
+// Returns the name of the object that a test makes of block `index`.
 inline std::string object_hash(std::int32_t index) {
   return test_hash("object " + std::to_string(index));
 }
@@ -108,7 +111,7 @@ inline void write_bytes(const std::filesystem::path& path, std::span<const char>
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-// Every head block of `blocks` as it must come back: slots behind `tokens` are zero.
+// Returns every head block of `blocks` as it must come back: slots behind `tokens` are zero.
 inline std::vector<std::byte> kv_bytes(const PagedPool& pool, const std::vector<BlockId>& blocks,
                                        std::size_t tokens) {
   const tensor::KVGeometry& geometry = pool.geometry();
@@ -127,7 +130,7 @@ inline std::vector<std::byte> kv_bytes(const PagedPool& pool, const std::vector<
   return all;
 }
 
-// Returns those bytes without the zeroing, as they are in the pool now.
+// Returns the bytes of the blocks as they are in the pool now, without zeroing any.
 inline std::vector<std::byte> pool_bytes(const PagedPool& pool,
                                          const std::vector<BlockId>& blocks) {
   std::vector<std::byte> all;

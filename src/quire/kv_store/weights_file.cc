@@ -42,7 +42,7 @@ std::size_t slices_of(std::int64_t bytes) {
   return (static_cast<std::size_t>(bytes) + kWeightSliceBytes - 1) / kWeightSliceBytes;
 }
 
-// Slice `index` of the bytes of a part.
+// Returns slice `index` of the bytes of a part.
 std::span<const std::byte> slice_of(const PackedPart& part, std::size_t index) {
   const std::size_t first = index * kWeightSliceBytes;
   return part.bytes.subspan(first, std::min(kWeightSliceBytes, part.bytes.size() - first));
@@ -66,8 +66,8 @@ void for_each_slice(std::span<const PackedPart> parts, device::ThreadPool& pool,
   });
 }
 
-// Where the parts of a header of `header_bytes` begin; kCorrupt for a shape that no part has, or
-// more bytes than `limit`.
+// Computes where the parts of a header of `header_bytes` begin. kCorrupt for a shape that no part
+// has, or more bytes than `limit`.
 Status place_parts(std::size_t header_bytes, std::int64_t limit, WeightsHeader& header) {
   auto end = static_cast<std::int64_t>(kPreambleBytes + header_bytes);
   std::size_t slices = 0;
@@ -104,7 +104,7 @@ Status parse_sources(ByteReader& in, std::uint32_t count, std::vector<SourceFile
   return {};
 }
 
-// Shapes; the offsets as they are written, to be compared.
+// Reads the shapes of parts, and returns their offsets as they are written, to be compared.
 Result<std::vector<std::int64_t>> parse_parts(ByteReader& in, std::uint32_t count,
                                               std::vector<StoredPart>& parts) {
   if (!in.holds(count, kWeightBytes)) {
@@ -127,7 +127,8 @@ Result<std::vector<std::int64_t>> parse_parts(ByteReader& in, std::uint32_t coun
   return offsets;
 }
 
-// `header` with what is not in its first fields. The numbers of sources and parts are the file's.
+// Reads the lists behind the first fields of `header`. The numbers of sources and parts are the
+// file's.
 Status parse_lists(ByteReader& in, std::span<const std::byte> bytes, std::int64_t file_bytes,
                    WeightsHeader& header) {
   const auto model_bytes = in.get<std::uint32_t>();

@@ -36,9 +36,10 @@ struct WeightsContent {
 
 // A part and where it is.
 struct StoredPart {
-  kernels::PackedPart part;              // without bytes
-  std::int64_t offset = 0;               // in the file, kPayloadAlignment
-  std::vector<std::uint64_t> checksums;  // of each slice of kWeightSliceBytes, the last one shorter
+  kernels::PackedPart part;  // without bytes
+  std::int64_t offset = 0;   // in the file, kPayloadAlignment
+  std::vector<std::uint64_t>
+      checksums;  // checksums of each slice of kWeightSliceBytes, the last one shorter
 };
 inline constexpr std::size_t kWeightSliceBytes = std::size_t{4} << 20;
 
@@ -49,9 +50,10 @@ struct WeightsHeader {
   std::int64_t file_bytes = 0;
 };
 
-// The header as bytes, and back: every count, shape, length and offset compared with `file_bytes`
-// before it is believed. kCorrupt for what contradicts itself, kUnsupported for another
-// kernels::kPackingVersion or an unknown format. Messages do not name the file.
+// Writes the header as bytes. The next function reads them back: every count, shape, length and
+// offset is compared with `file_bytes` before it is believed. kCorrupt for what contradicts itself,
+// kUnsupported for another kernels::kPackingVersion or an unknown format. Messages do not name the
+// file.
 [[nodiscard]] std::vector<std::byte> encode_weights_header(const WeightsHeader& header);
 [[nodiscard]] Result<WeightsHeader> parse_weights_header(std::span<const std::byte> bytes,
                                                          std::int64_t file_bytes);
@@ -59,15 +61,15 @@ struct WeightsHeader {
 // An open weights file. Move only; any thread may read it.
 class WeightsFile {
  public:
-  // The file of `key` in the folder, mapped, with everything checked but the parts: no checksum of
-  // one is compared yet. kNotFound, kCorrupt, kUnsupported, kIo naming the file: to who loads a
-  // model, each of them is a miss.
+  // Maps the file of `key` in the folder. Everything is checked but the parts: none of their
+  // checksums is compared yet. kNotFound, kCorrupt, kUnsupported, kIo naming the file: to a caller
+  // that loads a model, each of them is a miss.
   [[nodiscard]] static Result<WeightsFile> open(const Folder& folder, const std::string& key);
   // Opens a file that is open already; `path` is for messages.
   [[nodiscard]] static Result<WeightsFile> open(const Descriptor& file,
                                                 const std::filesystem::path& path);
 
-  // Its parts' bytes are those of the mapping.
+  // Returns the content. Its parts' bytes are those of the mapping.
   [[nodiscard]] const WeightsContent& content() const { return content_; }
   [[nodiscard]] std::int64_t file_bytes() const { return std::ssize(mapping_.bytes()); }
   // Compares every checksum, on all threads of the pool: one pass over the file, as fast as the

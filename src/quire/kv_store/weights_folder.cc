@@ -25,7 +25,7 @@ namespace {
 
 using State = WeightsReport::State;
 
-// The keys of the files there, sorted.
+// Returns the keys of the files in the folder, sorted.
 std::vector<std::string> keys_in(const Folder& folder) {
   std::vector<std::string> keys;
   // A folder that cannot be listed is not looked after.

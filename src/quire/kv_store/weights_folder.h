@@ -15,25 +15,24 @@ namespace quire::kv_store {
 struct WeightsReport {
   enum class State : std::uint8_t {
     kOk,
-    kStale,  // of no use: a file of its model is gone from where it was or has changed, or another
-             // version has packed it
+    kStale,       // useless: its model is gone or has changed, or another version has packed it
     kDamaged,     // a start would pack anew and replace it
-    kUnreadable,  // not now, or not by us
+    kUnreadable,  // unreadable now, or for us
   };
   std::string key;
   State state = State::kOk;
   std::int64_t bytes = 0;
   std::int64_t written_ms = 0;  // since 1970, UTC
-  std::string model;            // its path; "" when the header cannot be read
-  std::string message;          // what is wrong
+  std::string model;            // path of the model; "" when the header cannot be read
+  std::string message;          // message that says what is wrong
 };
 
-// "PATH is gone" or "PATH has changed" for the first file that is not as it was; "" when all are,
-// or cannot be looked at.
+// Returns "PATH is gone" or "PATH has changed" for the first file that is not as it was. Returns ""
+// when all are, or cannot be looked at.
 [[nodiscard]] std::string changed_source(std::span<const SourceFile> sources);
 
-// Every weights file of `folder`, by key. With a pool checksums are compared, else headers are
-// read.
+// Reports every weights file of `folder`, by key. With a pool checksums are compared, else headers
+// are read.
 [[nodiscard]] std::vector<WeightsReport> examine_weights(const Folder& folder,
                                                          device::ThreadPool* pool);
 

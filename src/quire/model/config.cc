@@ -1,9 +1,11 @@
 #include "quire/model/config.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,11 +14,15 @@
 
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/rotary.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
+#include "quire/model/layer_plan.h"
 #include "quire/model/rope.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 #include "quire/weights/model_files.h"
@@ -48,21 +54,43 @@ Status check_heads(const ModelConfig& config, const FieldNames& names) {
   return {};
 }
 
-Status check_rotary(const ModelConfig& config) {
-  if (config.rotary.rotary_dim() > config.head_dim) {
-    return {ErrorCode::kInvalidArgument, base::str_cat("rope turns ", config.rotary.rotary_dim(),
-                                                       " values of heads of ", config.head_dim)};
+Status check_rotary(const kernels::RotaryConfig& rotary, std::int32_t head_dim) {
+  if (rotary.rotary_dim() > head_dim) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("rope turns ", rotary.rotary_dim(), " values of heads of ", head_dim)};
   }
-  for (const double frequency : config.rotary.inverse_frequencies) {
+  for (const double frequency : rotary.inverse_frequencies) {
     if (!std::isfinite(frequency) || frequency < 0.0) {
       return {ErrorCode::kInvalidArgument, base::str_cat("a rope frequency is ", frequency)};
     }
   }
-  if (!std::isfinite(config.rotary.scale) || config.rotary.scale <= 0.0) {
+  if (!std::isfinite(rotary.scale) || rotary.scale <= 0.0) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("the rope factor on cos and sin is ", config.rotary.scale)};
+            base::str_cat("the rope factor on cos and sin is ", rotary.scale)};
   }
   return {};
+}
+
+Status check_factor(std::string_view name, double value, bool may_be_zero) {
+  constexpr double kLeast = 1e-6;
+  constexpr double kMost = 1e6;
+  if ((value >= kLeast && value <= kMost) || (may_be_zero && value == 0.0)) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat(name, " is ", value, "; must be in [", kLeast, ", ", kMost, "]")};
+}
+
+Status check_scales(const Scales& scales) {
+  QUIRE_TRY_STATUS(check_factor("the factor on embeddings", scales.embedding, false));
+  QUIRE_TRY_STATUS(check_factor("the factor on the residual stream", scales.residual, false));
+  QUIRE_TRY_STATUS(check_factor("the factor on attention scores", scales.scores, true));
+  QUIRE_TRY_STATUS(check_factor("the divisor of logits", scales.logits, false));
+  QUIRE_TRY_STATUS(check_factor("the soft cap of attention scores", scales.score_cap, true));
+  QUIRE_TRY_STATUS(check_factor("the soft cap of logits", scales.logit_cap, true));
+  QUIRE_TRY_STATUS(check_factor("the growth of queries by position", scales.query_growth, true));
+  return in_range("the positions per step of the growth of queries", scales.query_length, 1,
+                  std::int64_t{1} << 30);
 }
 
 Status check_windows(const ModelConfig& config) {
@@ -74,11 +102,49 @@ Status check_windows(const ModelConfig& config) {
   for (const std::int32_t window : config.window_tokens) {
     QUIRE_TRY_STATUS(in_range("the sliding window", window, 0, std::int64_t{1} << 30));
   }
+  if (!config.ropes.empty() && config.ropes.size() != config.window_tokens.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the model has rope kinds for ", config.ropes.size(), " of ",
+                          config.layers, " layers")};
+  }
   return {};
 }
 
 void add_double(base::FieldHasher& hasher, double value) {
   hasher.add_int(std::bit_cast<std::int64_t>(value));
+}
+
+void add_rotary(base::FieldHasher& hasher, const kernels::RotaryConfig& rotary) {
+  add_double(hasher, rotary.scale);
+  hasher.add_int(rotary.rotary_dim());
+  for (const double frequency : rotary.inverse_frequencies) {
+    add_double(hasher, frequency);
+  }
+}
+
+// Adds the switches that plain models leave as they are, which keep the digest they always had.
+void add_switches(base::FieldHasher& hasher, const ModelConfig& config) {
+  const bool plain = !config.qk_norms_rows && config.norms == NormPlacement::kBefore &&
+                     config.activation == kernels::Activation::kSilu && config.scales == Scales{} &&
+                     config.ropes.empty();
+  if (plain) {
+    return;
+  }
+  hasher.add("switches");
+  hasher.add_int(std::int64_t{config.qk_norms_rows});
+  hasher.add_int(static_cast<std::int64_t>(config.norms));
+  hasher.add_int(static_cast<std::int64_t>(config.activation));
+  const Scales& scales = config.scales;
+  for (const double factor :
+       {static_cast<double>(config.embedding_factor()), scales.residual, scales.scores,
+        scales.score_cap, scales.logits, scales.logit_cap, scales.query_growth}) {
+    add_double(hasher, factor);
+  }
+  hasher.add_int(scales.query_length);
+  for (const RopeKind rope : config.ropes) {
+    hasher.add_int(static_cast<std::int64_t>(rope));
+  }
+  add_rotary(hasher, config.local_rotary);
 }
 
 }  // namespace
@@ -94,24 +160,69 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
     hasher.add_int(value);
   }
   add_double(hasher, config.norm_epsilon);
-  add_double(hasher, config.rotary.scale);
-  hasher.add_int(config.rotary.rotary_dim());
-  for (const double frequency : config.rotary.inverse_frequencies) {
-    add_double(hasher, frequency);
-  }
+  add_rotary(hasher, config.rotary);
   for (const std::int32_t window : config.window_tokens) {
     hasher.add_int(window);
   }
+  add_switches(hasher, config);
 }
 
-tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype,
-                                            std::int32_t block_tokens) const {
+LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
+  const QkNorm normed = qk_norms_rows ? QkNorm::kRows : QkNorm::kHeads;
+  return {.window_tokens = window_tokens[layer],
+          .rope = ropes.empty() ? RopeKind::kMain : ropes[layer],
+          .qk_norm = qk_norm ? normed : QkNorm::kNone,
+          .norms = norms,
+          .activation = activation};
+}
+
+float ModelConfig::embedding_factor() const {
+  const auto factor = static_cast<float>(scales.embedding);
+  if (!scales.embedding_is_rounded || stored_dtype == tensor::DType::kFloat32) {
+    return factor;
+  }
+  return stored_dtype == tensor::DType::kFloat16
+             ? tensor::fp16_to_float(tensor::float_to_fp16(factor))
+             : tensor::bf16_to_float(tensor::float_to_bf16(factor));
+}
+
+double ModelConfig::score_scale() const {
+  return scales.scores != 0.0 ? scales.scores : 1.0 / std::sqrt(static_cast<double>(head_dim));
+}
+
+Status check_device_switches(const ModelConfig& config) {
+  const Scales& scales = config.scales;
+  const std::array<std::pair<bool, std::string_view>, 10> switches = {{
+      {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
+      {config.qk_norms_rows, "a norm over all heads of queries and keys"},
+      {config.activation != kernels::Activation::kSilu, "the activation gelu_pytorch_tanh"},
+      {!config.ropes.empty(), "layers whose ropes differ"},
+      {scales.embedding != 1.0, "a factor on embeddings"},
+      {scales.residual != 1.0, "a factor on the residual stream"},
+      {scales.scores != 0.0, "a scale of attention scores other than 1 / sqrt(head size)"},
+      {scales.score_cap != 0.0, "a soft cap of attention scores"},
+      {scales.logits != 1.0 || scales.logit_cap != 0.0, "a factor or soft cap on logits"},
+      {scales.query_growth != 0.0, "queries that grow with their position"},
+  }};
+  for (const auto& [is_on, name] : switches) {
+    if (is_on) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat(config.family, " models are not implemented on a GPU: ", name,
+                            "; open the model on the CPU")};
+    }
+  }
+  return {};
+}
+
+tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype, std::int32_t block_tokens,
+                                            tensor::KVFormat format) const {
   return {.layers = layers,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .dtype = kv_dtype,
           .block_tokens = block_tokens,
-          .window_tokens = {window_tokens.begin(), window_tokens.end()}};
+          .window_tokens = {window_tokens.begin(), window_tokens.end()},
+          .format = format};
 }
 
 Status ModelConfig::validate(const FieldNames& names) const {
@@ -125,7 +236,9 @@ Status ModelConfig::validate(const FieldNames& names) const {
   QUIRE_TRY_STATUS(in_range(names.layers, layers, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.context_length, context_length, 1, std::int64_t{1} << 28));
   QUIRE_TRY_STATUS(check_heads(*this, names));
-  QUIRE_TRY_STATUS(check_rotary(*this));
+  QUIRE_TRY_STATUS(check_rotary(rotary, head_dim));
+  QUIRE_TRY_STATUS(check_rotary(local_rotary, head_dim));
+  QUIRE_TRY_STATUS(check_scales(scales));
   QUIRE_TRY_STATUS(check_windows(*this));
   if (!(norm_epsilon > 0.0 && norm_epsilon < 1.0)) {
     return {ErrorCode::kInvalidArgument,
@@ -165,13 +278,18 @@ void take_dtype(const weights::ModelFiles& model_files, ModelConfig& config) {
   }
 }
 
-Status finish_config(const RopeSpec& spec, const FieldNames& names, ModelConfig& config) {
+Status finish_config(const RopeSpec& spec, const std::optional<RopeSpec>& local,
+                     const FieldNames& names, ModelConfig& config) {
   std::erase_if(config.eos_token_ids, [&](TokenId id) {
     return id >= config.vocab_size;  // can never be sampled
   });
   QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
   QUIRE_TRY(auto rope, make_rope(spec));
   config.rotary = std::move(rope.rotary);
+  if (local) {
+    QUIRE_TRY(auto local_rope, make_rope(*local));
+    config.local_rotary = std::move(local_rope.rotary);
+  }
   if (rope.context_length < config.context_length) {
     config.remarks.push_back(base::str_cat(
         "longrope: ", rope.context_length, " of ", config.context_length,

@@ -2,6 +2,7 @@
 // that changes the result and is not implemented is refused by name while parsing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,9 +10,12 @@
 #include <vector>
 
 #include "quire/base/sha256.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/rotary.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 #include "quire/weights/gguf.h"
@@ -47,12 +51,20 @@ struct ModelConfig {
   std::int32_t longrope_positions = 0;
   double norm_epsilon = 1e-6;
   kernels::RotaryConfig rotary;
+  kernels::RotaryConfig local_rotary;  // of layers with RopeKind::kLocal
   bool tied_embeddings = false;
   bool qkv_bias = false;
-  bool output_bias = false;  // of the attention output projection
+  bool output_bias = false;  // true: the attention output projection has a bias
   bool mlp_bias = false;
-  bool qk_norm = false;                     // per head, before rotation
+  bool qk_norm = false;        // before rotation
+  bool qk_norms_rows = false;  // all heads of a row as one vector, instead of each head
+  NormPlacement norms = NormPlacement::kBefore;
+  kernels::Activation activation = kernels::Activation::kSilu;
+  Scales scales;
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
+  std::vector<RopeKind> ropes;              // [layers]; empty: all kMain
+  // The text part of a model of several parts, whose other tensors are left out.
+  bool is_text_part = false;
   tensor::DType stored_dtype = tensor::DType::kFloat32;
   bool dtype_is_given = true;           // false: config.json does not say it
   std::vector<TokenId> eos_token_ids;   // from every source that names an end of text or turn
@@ -64,11 +76,19 @@ struct ModelConfig {
   // compared with the tensors of the file.
   [[nodiscard]] Status validate(const FieldNames& names = {}) const;
 
+  // Returns what is done in a layer. Precondition: layer < layers.
+  [[nodiscard]] LayerPlan layer_plan(std::size_t layer) const;
+  // Returns the factor on rows of the embedding as it is applied.
+  [[nodiscard]] float embedding_factor() const;
+  // Returns the factor on scores of attention.
+  [[nodiscard]] double score_scale() const;
+
   // Returns context_length for a message, with the reason if longrope lowers it.
   [[nodiscard]] std::string context_text() const;
 
-  [[nodiscard]] tensor::KVGeometry kv_geometry(tensor::DType kv_dtype,
-                                               std::int32_t block_tokens) const;
+  [[nodiscard]] tensor::KVGeometry kv_geometry(
+      tensor::DType kv_dtype, std::int32_t block_tokens,
+      tensor::KVFormat format = tensor::KVFormat::kPlain) const;
 };
 
 // Parses a config.json. Fails with kUnsupported, by name, for a field that changes the result and
@@ -81,6 +101,8 @@ struct ModelConfig {
                                                      std::string_view generation_config_json);
 // Sets a dtype that the config does not say to that of the files' matrices, if all have one.
 void take_dtype(const weights::ModelFiles& model_files, ModelConfig& config);
+// Adds a remark with the number of tensors that belong to parts of the model beside the text.
+void note_skipped_tensors(const weights::ModelFiles& model_files, ModelConfig& config);
 // Parses the metadata of a GGUF file. Fails as config_from_hf does, for keys below the
 // architecture's name. The tensors of the file decide biases and tied embeddings. Tensors of rope
 // factors go into `rotary`.
@@ -89,6 +111,9 @@ void take_dtype(const weights::ModelFiles& model_files, ModelConfig& config);
 // others.
 [[nodiscard]] Result<ModelConfig> config_from_preset(std::string_view name);
 [[nodiscard]] std::vector<std::string> preset_names();
+
+// Fails with kUnsupported, by name, for the first switch of `config` that only the CPU implements.
+[[nodiscard]] Status check_device_switches(const ModelConfig& config);
 
 // Hashes every field that decides a result. Names and ids do not.
 void add_config(base::FieldHasher& hasher, const ModelConfig& config);

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -141,7 +142,7 @@ struct Metadata {
     }
     return static_cast<std::int32_t>(value);
   }
-  // Whole numbers count too: original_context_length is one in every file.
+  // Reads a number. Whole numbers count too: original_context_length is one in every file.
   [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
     const weights::GgufValue* value = file.find(key(name));
     const auto number = value == nullptr ? std::nullopt : as_number(*value);
@@ -162,7 +163,8 @@ bool has_tensor(const GgufFile& file, std::string_view name) {
   return find_tensor(file, name) != nullptr;
 }
 
-// Files of 2 or 3 bits hold an embedding, but of a type that is not implemented.
+// Makes the error of a missing embedding. Files of 2 or 3 bits hold one, but of a type that is not
+// implemented.
 Error without_embedding(const GgufFile& file, std::string_view name) {
   for (const weights::UnsupportedTensor& tensor : file.unsupported()) {
     if (tensor.name == name) {
@@ -193,8 +195,9 @@ Status check_fixed_keys(const Metadata& metadata, const Family& family) {
   return {};
 }
 
-// Only keys of the architecture can change a result: those of others are nobody's business here.
-Status check_names(const Metadata& metadata) {
+// Refuses keys of the architecture that are not implemented. Only they can change a result; keys of
+// other architectures are ignored.
+Status check_names(const Metadata& metadata, const Family& family) {
   for (const std::string& key : metadata.file.keys()) {
     if (!key.starts_with(metadata.prefix)) {
       continue;
@@ -202,8 +205,8 @@ Status check_names(const Metadata& metadata) {
     const std::string_view name = std::string_view(key).substr(metadata.prefix.size());
     const weights::GgufValue& value = *metadata.file.find(key);
     const bool is_one = is_listed(kMultiplierKeys, name) && as_number(value) == 1.0;
-    if (!is_listed(kReadKeys, name) && !is_listed(kHarmlessKeys, name) && !is_one &&
-        !is_neutral(value)) {
+    if (!is_listed(kReadKeys, name) && !is_listed(family.gguf_keys, name) &&
+        !is_listed(kHarmlessKeys, name) && !is_one && !is_neutral(value)) {
       return {ErrorCode::kUnsupported,
               base::str_cat("GGUF key ", base::quoted(key), shown(value),
                             " is not implemented and may change the result")};
@@ -222,8 +225,13 @@ Status check_experts(const Metadata& metadata) {
   return {};
 }
 
-// 0 stands for the usual scale, which files may also give as a number.
-Status check_attention_scale(const Metadata& metadata, const ModelConfig& config) {
+// Refuses an attention scale other than the usual one, which 0 stands for and which files may also
+// give as a number.
+Status check_attention_scale(const Metadata& metadata, const Family& family,
+                             const ModelConfig& config) {
+  if (is_listed(family.gguf_keys, "attention.scale")) {
+    return {};
+  }
   QUIRE_TRY(const double scale, metadata.number("attention.scale", 0.0));
   const double usual = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   if (scale != 0.0 && !(std::fabs(scale - usual) <= 1e-6 * usual)) {
@@ -317,7 +325,8 @@ Result<std::vector<double>> read_values(const GgufFile& file, std::string_view n
   return std::vector<double>(values.begin(), values.end());
 }
 
-// A factor without a type stretches linearly, and had another name once; 0 stands for none.
+// Reads how positions are scaled. A factor without a type stretches linearly, and had another name
+// once; 0 stands for none.
 Status read_scaling(const Metadata& metadata, RopeSpec& spec) {
   QUIRE_TRY(const double old_factor, metadata.number("rope.scale_linear", 0.0));
   QUIRE_TRY(const double new_factor, metadata.number("rope.scaling.factor", 0.0));
@@ -341,6 +350,9 @@ Status read_scaling(const Metadata& metadata, RopeSpec& spec) {
   QUIRE_TRY(spec.original_context_length,
             metadata.number("rope.scaling.original_context_length",
                             static_cast<double>(spec.context_length)));
+  // Both mscales of the model, which cancel out.
+  QUIRE_TRY(spec.mscale, metadata.number("rope.scaling.yarn_log_multiplier", 0.0));
+  spec.mscale_all_dim = spec.mscale;
   return {};
 }
 
@@ -358,6 +370,10 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                           spec.rotary_dim, " for heads of ", config.head_dim)};
   }
   QUIRE_TRY_STATUS(read_scaling(metadata, spec));
+  if (family.rope_by_kind && spec.type == "linear" &&
+      !metadata.has("rope.scaling.original_context_length")) {
+    spec.original_context_length = config.context_length / *spec.factor;  // it was stretched
+  }
   const std::int32_t half = spec.rotary_dim / 2;
   QUIRE_TRY(spec.divisors, read_values(metadata.file, "rope_freqs.weight", half));
   QUIRE_TRY(spec.short_factor, read_values(metadata.file, "rope_factors_short.weight", half));
@@ -372,6 +388,21 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                           attention_factor, "; implemented for longrope only")};
   }
   return spec;
+}
+
+// Returns the rope of layers with a window, if they have one of their own; it is never scaled.
+Result<std::optional<RopeSpec>> read_local_rope(const Metadata& metadata, const Family& family,
+                                                const RopeSpec& main) {
+  if (!family.rope_by_kind) {
+    return std::optional<RopeSpec>();
+  }
+  RopeSpec local;
+  local.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base_swa"));
+  const double usual = family.local_theta == 0.0 ? main.theta : family.local_theta;
+  QUIRE_TRY(local.theta, metadata.number("rope.freq_base_swa", usual));
+  local.rotary_dim = main.rotary_dim;
+  local.context_length = main.context_length;
+  return std::optional<RopeSpec>(std::move(local));
 }
 
 Status add_end(std::string_view key, std::int64_t id, ModelConfig& config) {
@@ -418,7 +449,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   const Metadata metadata{file, architecture + "."};
   QUIRE_TRY_STATUS(check_fixed_keys(metadata, *family));
   QUIRE_TRY_STATUS(check_experts(metadata));
-  QUIRE_TRY_STATUS(check_names(metadata));
+  QUIRE_TRY_STATUS(check_names(metadata, *family));
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);
   if (embedding == nullptr) {
@@ -429,11 +460,16 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   QUIRE_TRY_STATUS(read_shape(metadata, *embedding, config));
   const FieldNames names = field_names(metadata);
   QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
-  QUIRE_TRY_STATUS(check_attention_scale(metadata, config));
+  QUIRE_TRY_STATUS(check_attention_scale(metadata, *family, config));
   read_switches(file, *family, config);
+  if (family->configure_gguf != nullptr) {
+    QUIRE_TRY_STATUS(family->configure_gguf(file, config));
+    family = find_family(config.family);  // two may have one architecture
+  }
   QUIRE_TRY_STATUS(read_ends(file, config));
   QUIRE_TRY(const auto spec, read_rope(metadata, *family, config));
-  QUIRE_TRY_STATUS(finish_config(spec, names, config));
+  QUIRE_TRY(const auto local, read_local_rope(metadata, *family, spec));
+  QUIRE_TRY_STATUS(finish_config(spec, local, names, config));
   return config;
 }
 

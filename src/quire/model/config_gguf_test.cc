@@ -341,9 +341,9 @@ TEST_F(ConfigFromGguf, NamesTheTypeOfAnEmbeddingThatIsNotImplemented) {
 
 TEST_F(ConfigFromGguf, RefusesOtherArchitecturesByName) {
   weights::testing::GgufBuilder other;
-  other.key("general.architecture", kString, counted("gemma3"));
+  other.key("general.architecture", kString, counted("gemma4"));
   file_ = other;
-  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"gemma3\""));
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"gemma4\""));
 }
 
 // Draws keys and values of any type that the format has.

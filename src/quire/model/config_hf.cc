@@ -10,6 +10,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/model/config.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
@@ -28,27 +29,72 @@ using base::JsonView;
 constexpr std::string_view kConfigFile = "config.json";
 constexpr std::string_view kGenerationFile = "generation_config.json";
 
+Error unknown_type(std::string_view field, std::string_view type) {
+  std::string known;
+  for (const auto name : family_names()) {
+    known += base::str_cat(known.empty() ? "" : ", ", name);
+  }
+  return {.code = ErrorCode::kUnsupported,
+          .message = base::str_cat(base::quoted(field), " is ", base::quoted(type),
+                                   ", which is not implemented; known: ", known)};
+}
+
 Result<const Family*> family_of(JsonView json) {
   QUIRE_TRY(const auto name, base::get_string(json, "model_type", ""));
-  const Family* family = find_family(name);
+  const Family* family = find_family_of_type(name);
   if (family == nullptr) {
-    std::string known;
-    for (const auto other : family_names()) {
-      known += base::str_cat(known.empty() ? "" : ", ", other);
-    }
-    return {ErrorCode::kUnsupported, base::str_cat("\"model_type\" is ", base::quoted(name),
-                                                   ", which is not implemented; known: ", known)};
+    return unknown_type("model_type", name);
   }
   return family;
 }
 
-void check_class(JsonView json, const Family& family, Refused& refused) {
+// Returns the family of the text part of a model of several parts.
+Result<const Family*> family_of_text_part(JsonView json, JsonView text) {
+  QUIRE_TRY(const auto outer, base::get_string(json, "model_type", ""));
+  QUIRE_TRY(const auto inner, base::get_string(text, "model_type", ""));
+  const Family* family = find_family_of_type(inner);
+  if (family == nullptr) {
+    return unknown_type("text_config.model_type", inner);
+  }
+  if (family->wrapper.model_type.empty() || family->wrapper.model_type != outer) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("\"model_type\" is ", base::quoted(outer), ", whose text part of ",
+                          base::quoted(inner), " is not implemented")};
+  }
+  return family;
+}
+
+// Returns "text_config" with those fields of the outer config that count for the text.
+Result<Json> text_part(JsonView json, JsonView text, const Family& family, Refused& refused) {
+  check_wrapper_fields(json, family, refused);
+  Json merged = Json::copy(text);
+  for (const std::string_view name :
+       {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings"}) {
+    const JsonView outer = json.find(name);
+    const JsonView inner = text.find(name);
+    if (outer.is_null()) {
+      continue;
+    }
+    if (name == "tie_word_embeddings" && !inner.is_null() && inner != outer) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("\"tie_word_embeddings\" is ", shown_json(outer),
+                            ", but \"text_config.tie_word_embeddings\" is ", shown_json(inner))};
+    }
+    if (inner.is_null() || name == "eos_token_id") {
+      merged.set(name, Json::copy(outer));
+    }
+  }
+  merged.set("architectures", Json::array(family.architecture));
+  return merged;
+}
+
+void check_class(JsonView json, const Family& family, std::string_view architecture,
+                 Refused& refused) {
   const JsonView classes = json.find("architectures");
-  const Json wanted = Json::array(family.architecture);
+  const Json wanted = Json::array(architecture);
   if (!classes.is_null() && classes != wanted) {
     refused.push_back(base::str_cat("\"architectures\" is ", shown_json(classes), "; a ",
-                                    family.name, " model here must be [\"", family.architecture,
-                                    "\"]"));
+                                    family.name, " model here must be [\"", architecture, "\"]"));
   }
 }
 
@@ -80,12 +126,12 @@ FieldNames field_names(JsonView json) {
 }
 
 Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& config) {
-  constexpr std::int64_t kRequired = -1;
-  QUIRE_TRY(config.vocab_size, get_count(json, "vocab_size", kRequired));
-  QUIRE_TRY(config.hidden_size, get_count(json, "hidden_size", kRequired));
-  QUIRE_TRY(config.intermediate_size, get_count(json, "intermediate_size", kRequired));
-  QUIRE_TRY(config.layers, get_count(json, "num_hidden_layers", kRequired));
-  QUIRE_TRY(config.heads, get_count(json, "num_attention_heads", kRequired));
+  QUIRE_TRY(config.vocab_size, get_count(json, "vocab_size", defaults.vocab_size));
+  QUIRE_TRY(config.hidden_size, get_count(json, "hidden_size", defaults.hidden_size));
+  QUIRE_TRY(config.intermediate_size,
+            get_count(json, "intermediate_size", defaults.intermediate_size));
+  QUIRE_TRY(config.layers, get_count(json, "num_hidden_layers", defaults.layers));
+  QUIRE_TRY(config.heads, get_count(json, "num_attention_heads", defaults.heads));
   QUIRE_TRY(config.context_length,
             get_count(json, "max_position_embeddings", defaults.context_length));
   const bool null_kv_heads = json.contains("num_key_value_heads");
@@ -107,15 +153,24 @@ Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& con
   return {};
 }
 
+Status read_activation(JsonView json, const Family& family, ModelConfig& config, Refused& refused) {
+  QUIRE_TRY(const auto activation,
+            base::get_string(json, family.activation_field, family.defaults.activation));
+  if (activation == "gelu_pytorch_tanh") {
+    config.activation = kernels::Activation::kGeluTanh;
+  } else if (activation != "silu" && activation != "swish") {
+    refused.push_back(base::str_cat(base::quoted(family.activation_field), " is ",
+                                    base::quoted(activation),
+                                    "; implemented: \"silu\", \"gelu_pytorch_tanh\""));
+  }
+  return {};
+}
+
 Status read_switches(JsonView json, const FieldDefaults& defaults, ModelConfig& config,
                      Refused& refused) {
   QUIRE_TRY(config.norm_epsilon, base::get_double(json, "rms_norm_eps", defaults.norm_epsilon));
-  QUIRE_TRY(config.tied_embeddings, base::get_bool(json, "tie_word_embeddings", false));
-  QUIRE_TRY(const auto activation, base::get_string(json, "hidden_act", "silu"));
-  if (activation != "silu" && activation != "swish") {
-    refused.push_back(base::str_cat("\"hidden_act\" is ", base::quoted(activation),
-                                    "; only \"silu\" is implemented"));
-  }
+  QUIRE_TRY(config.tied_embeddings,
+            base::get_bool(json, "tie_word_embeddings", defaults.tied_embeddings));
   QUIRE_TRY(const auto old_name, base::get_string(json, "torch_dtype", ""));
   QUIRE_TRY(const auto dtype, base::get_string(json, "dtype", old_name));
   config.dtype_is_given = !dtype.empty();
@@ -161,8 +216,38 @@ Result<std::vector<double>> get_doubles(JsonView json, std::string_view key) {
   return numbers;
 }
 
-// Returns the block of rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
-Result<JsonView> rope_block(JsonView json, Refused& refused) {
+// The rotary fields: of all layers, or of layers with a window and of the others.
+struct RopeBlocks {
+  JsonView main, local;
+};
+
+// Returns the blocks of one field.
+Result<RopeBlocks> blocks_of(JsonView block, std::string_view name, const Family& family,
+                             Refused& refused) {
+  const bool by_kind = family.rope_by_kind && name == "rope_parameters";
+  if (!by_kind) {
+    check_rope_fields(block, name, family, refused);
+    return RopeBlocks{.main = block, .local = JsonView()};
+  }
+  for (const auto [kind, part] : block.members()) {
+    const std::string full = base::str_cat(name, ".", kind);
+    if (kind != "full_attention" && kind != "sliding_attention") {
+      refused.push_back(base::str_cat("field ", base::quoted(full), " is not known for ",
+                                      family.name,
+                                      " models, whose blocks are \"full_attention\" "
+                                      "and \"sliding_attention\""));
+      continue;
+    }
+    if (!part.is_object()) {
+      return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(full), " must be an object")};
+    }
+    check_rope_fields(part, full, family, refused);
+  }
+  return RopeBlocks{.main = block.find("full_attention"), .local = block.find("sliding_attention")};
+}
+
+// Returns the rotary fields: "rope_scaling" up to transformers 4, "rope_parameters" since.
+Result<RopeBlocks> rope_blocks(JsonView json, const Family& family, Refused& refused) {
   for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
     const JsonView block = json.find(name);
     if (block.is_null()) {
@@ -171,12 +256,12 @@ Result<JsonView> rope_block(JsonView json, Refused& refused) {
     if (!block.is_object()) {
       return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(name), " must be an object")};
     }
-    check_rope_fields(block, name, refused);
+    QUIRE_TRY(const RopeBlocks blocks, blocks_of(block, name, family, refused));
     if (block.size() > 0) {
-      return block;
+      return blocks;
     }
   }
-  return JsonView();
+  return RopeBlocks();
 }
 
 Status read_scaling(JsonView block, RopeSpec& spec) {
@@ -211,9 +296,9 @@ Result<double> partial_factor(JsonView json, JsonView block, const Family& famil
   return factor;
 }
 
-Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& config,
-                            Refused& refused) {
-  QUIRE_TRY(const JsonView block, rope_block(json, refused));
+// Reads one block; `theta` is for a block that does not name one.
+Result<RopeSpec> read_rope(JsonView json, JsonView block, double theta, const Family& family,
+                           const ModelConfig& config, Refused& refused) {
   RopeSpec spec;
   QUIRE_TRY(const auto old_name, base::get_string(block, "type", "default"));
   QUIRE_TRY(spec.type, base::get_string(block, "rope_type", old_name));
@@ -221,7 +306,6 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
     spec.type = family.yarn;
   }
   spec.theta_name = "\"rope_theta\"";
-  QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", spec.theta));
   QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
   QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
   spec.rotary_dim = static_cast<std::int32_t>(config.head_dim * factor);
@@ -232,10 +316,31 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
   const JsonView holder = json.find(kOriginal).is_null() ? block : json;
   QUIRE_TRY(spec.original_context_length,
             base::get_double(holder, kOriginal, static_cast<double>(config.context_length)));
-  return finish_config(spec, field_names(json), config);
+  if (family.rope_by_kind) {
+    spec.truncate = true;  // transformers looks for it outside of the block
+    if (spec.type == "linear" && holder.find(kOriginal).is_null() && spec.factor > 0.0) {
+      spec.original_context_length = config.context_length / *spec.factor;  // it was stretched
+    }
+  }
+  return spec;
 }
 
-// Only what composes behind a BOS token without a tokenizer uses it: what is no id is none.
+Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& config,
+                            Refused& refused) {
+  QUIRE_TRY(const RopeBlocks blocks, rope_blocks(json, family, refused));
+  QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", family.defaults.theta));
+  QUIRE_TRY(const RopeSpec spec, read_rope(json, blocks.main, theta, family, config, refused));
+  std::optional<RopeSpec> local;
+  if (family.rope_by_kind) {
+    const double usual = family.local_theta == 0.0 ? theta : family.local_theta;
+    QUIRE_TRY(const double local_theta, base::get_double(json, "rope_local_base_freq", usual));
+    QUIRE_TRY(local, read_rope(json, blocks.local, local_theta, family, config, refused));
+  }
+  return finish_config(spec, local, field_names(json), config);
+}
+
+// Reads the id of the BOS token. Only composing behind a BOS token without a tokenizer uses it, so
+// an invalid id counts as none.
 std::optional<TokenId> bos_id(JsonView json, std::int32_t vocab_size) {
   const auto given = json.find("bos_token_id").exact<TokenId>();
   return given && *given >= 0 && *given < vocab_size ? given : std::nullopt;
@@ -275,17 +380,16 @@ Error in_file(std::string_view file, Error error) {
   return error;
 }
 
-// Goes on behind what is refused, to find all of it.
-Result<ModelConfig> parse_config(JsonView json, Refused& refused) {
-  QUIRE_TRY(const Family* family, family_of(json));
-  check_class(json, *family, refused);
-  check_fields(json, *family, refused);
+// Parses the config of a text model. Goes on behind what is refused, to find all of it.
+Result<ModelConfig> parse_text(JsonView json, const Family& family, Refused& refused) {
+  check_fields(json, family, refused);
   ModelConfig config;
-  config.family = family->name;
-  QUIRE_TRY_STATUS(read_shape(json, family->defaults, config));
-  QUIRE_TRY_STATUS(read_switches(json, family->defaults, config, refused));
+  config.family = family.name;
+  QUIRE_TRY_STATUS(read_shape(json, family.defaults, config));
+  QUIRE_TRY_STATUS(read_activation(json, family, config, refused));
+  QUIRE_TRY_STATUS(read_switches(json, family.defaults, config, refused));
   config.window_tokens.assign(static_cast<std::size_t>(config.layers), 0);
-  if (const Status set = family->configure(json, config); !set.ok()) {
+  if (const Status set = family.configure(json, config); !set.ok()) {
     if (set.error().code != ErrorCode::kUnsupported) {
       return set.error();
     }
@@ -293,7 +397,23 @@ Result<ModelConfig> parse_config(JsonView json, Refused& refused) {
   }
   config.bos_token_id = bos_id(json, config.vocab_size);
   QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
-  QUIRE_TRY_STATUS(read_rope_and_finish(json, *family, config, refused));
+  QUIRE_TRY_STATUS(read_rope_and_finish(json, family, config, refused));
+  return config;
+}
+
+Result<ModelConfig> parse_config(JsonView json, Refused& refused) {
+  const JsonView text = json.find("text_config");
+  if (!text.is_object()) {
+    QUIRE_TRY(const Family* family, family_of(json));
+    check_class(json, *family, family->architecture, refused);
+    return parse_text(json, *family, refused);
+  }
+  QUIRE_TRY(const Family* family, family_of_text_part(json, text));
+  check_class(json, *family, family->wrapper.architecture, refused);
+  QUIRE_TRY(const Json merged, text_part(json, text, *family, refused));
+  QUIRE_TRY(ModelConfig config, parse_text(merged, *family, refused));
+  QUIRE_TRY_STATUS(add_eos_ids(text, config.eos_token_ids));
+  config.is_text_part = true;
   return config;
 }
 

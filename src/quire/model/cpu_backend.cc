@@ -1,6 +1,7 @@
 #include "quire/model/cpu_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +30,9 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -46,10 +49,14 @@ constexpr std::int64_t kGatedRows = 64;
 // State that all layers with one window share during a step.
 struct WindowPlan {
   std::int32_t window_tokens = 0;
+  std::array<bool, kRopeKinds> has_rope = {};  // some layer has the window and the rope
   std::span<const attention::Entry> entries;
-  attention::AttentionPlan plan;      // of the entries
-  kernels::RotaryTable query_rotary;  // rows as plan.query_positions
+  attention::AttentionPlan plan;  // plan of the entries
+  // By RopeKind; rows as plan.query_positions.
+  std::array<kernels::RotaryTable, kRopeKinds> query_rotary;
 };
+
+constexpr std::size_t index_of(RopeKind rope) { return static_cast<std::size_t>(rope); }
 
 // Returns rows of fp32 that grow to the largest step and stay.
 std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
@@ -67,19 +74,51 @@ void gather_rows(std::span<const float> from, std::span<const std::int32_t> indi
   }
 }
 
+// Fills the tables of the wanted ropes; the table of no rope stays empty.
+void fill_rotary(const kernels::KernelContext& context, const ModelConfig& config,
+                 const std::array<bool, kRopeKinds>& wanted,
+                 std::span<const std::int32_t> positions,
+                 std::array<kernels::RotaryTable, kRopeKinds>& tables) {
+  if (wanted[index_of(RopeKind::kMain)]) {
+    tables[index_of(RopeKind::kMain)].fill(context, config.rotary, positions);
+  }
+  if (wanted[index_of(RopeKind::kLocal)]) {
+    tables[index_of(RopeKind::kLocal)].fill(context, config.local_rotary, positions);
+  }
+}
+
+// Multiplies each query by the factor of its position in the sequence. Row r begins at q[r *
+// stride].
+void grow_queries(const kernels::KernelContext& context, const ModelConfig& config,
+                  const ForwardBatch& batch, std::span<float> q, std::int64_t stride) {
+  const std::span<const std::int32_t> positions =
+      batch.use_positions.empty() ? batch.positions : batch.use_positions;
+  const auto width =
+      static_cast<std::size_t>(config.heads) * static_cast<std::size_t>(config.head_dim);
+  for (std::size_t row = 0; row < positions.size(); ++row) {
+    const std::int32_t steps = positions[row] / config.scales.query_length;
+    if (steps > 0) {
+      const double factor = 1.0 + config.scales.query_growth * std::log(1.0 + steps);
+      kernels::scale(context, static_cast<float>(factor),
+                     q.subspan(row * static_cast<std::size_t>(stride), width));
+    }
+  }
+}
+
 // Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
   CpuBackend(const kernels::KernelContext& context, const ModelConfig& config,
              const DecoderWeights& weights)
       : context(context), config(config), weights(weights) {
-    for (const std::int32_t window : config.window_tokens) {
-      const bool known = std::any_of(plans.begin(), plans.end(), [&](const auto& plan) {
-        return plan.window_tokens == window;
-      });
-      if (!known) {
-        plans.push_back({.window_tokens = window});
+    for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
+      const LayerPlan& plan = layers.emplace_back(config.layer_plan(layer));
+      auto known = std::ranges::find(plans, plan.window_tokens, &WindowPlan::window_tokens);
+      if (known == plans.end()) {
+        known = plans.insert(known, {.window_tokens = plan.window_tokens});
       }
+      known->has_rope[index_of(plan.rope)] = true;
+      has_rope[index_of(plan.rope)] = true;
     }
   }
 
@@ -97,6 +136,10 @@ struct CpuBackend final : DecoderBackend {
       std::size_t /*row*/) const override {
     return {};
   }
+  [[nodiscard]] std::span<const std::uint8_t> last_refused() const override {
+    const bool any = std::ranges::find(refused, std::uint8_t{1}) != refused.end();
+    return any ? std::span<const std::uint8_t>(refused) : std::span<const std::uint8_t>();
+  }
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
   [[nodiscard]] attention::PlanCounters last_counters() const override;
 
@@ -104,7 +147,8 @@ struct CpuBackend final : DecoderBackend {
   const ModelConfig& config;
   const DecoderWeights& weights;
   ForwardTiming timing;
-  std::span<float> launched;  // logits
+  std::span<float> launched;          // logits
+  std::vector<std::uint8_t> refused;  // [T] rows whose KV the format cannot hold
 
   // One step. `residual` is the sum that every layer adds to.
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
@@ -116,10 +160,13 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> gate_up;             // [T, 2 I], of few rows
   AlignedBuffer<float> gated;               // [T, I], of few rows
   AlignedBuffer<float> logits;              // [S, V]
+  AlignedBuffer<float> output;              // [T, H], of a part of a layer that is normed or scaled
   kernels::PackedRows packed;               // the input of the matrix product in hand
   kernels::PackedRows packed_gated;         // [T, I], of many rows
-  kernels::RotaryTable key_rotary;          // rows as batch.positions
+  std::vector<LayerPlan> layers;            // [layers]
   std::vector<WindowPlan> plans;            // one per distinct window
+  std::array<bool, kRopeKinds> has_rope = {};               // of some layer
+  std::array<kernels::RotaryTable, kRopeKinds> key_rotary;  // by RopeKind; rows as batch.positions
   // The last layer's, of rows of logits only, and what it is made of. Not where all rows have
   // logits, or a probe wants to know about them.
   bool last_is_less = false;
@@ -130,11 +177,13 @@ struct CpuBackend final : DecoderBackend {
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
 
+ private:
   [[nodiscard]] attention::AttentionShape attention_shape() const {
     return {.heads = config.heads,
             .kv_heads = config.kv_heads,
             .head_dim = config.head_dim,
-            .softmax_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))};
+            .softmax_scale = config.score_scale(),
+            .soft_cap = config.scales.score_cap};
   }
 
   void prepare(const ForwardBatch& batch, std::int32_t block_tokens, const ForwardProbe* probe,
@@ -153,6 +202,13 @@ struct CpuBackend final : DecoderBackend {
   void pack(const kernels::PackedWeights& matrix, const Input& input);
   void linear(const kernels::PackedWeights& matrix, const Input& input, std::span<float> out,
               const kernels::Epilogue& epilogue, Stopwatch& watch);
+  // Returns where a part of a layer puts its rows: x itself, or a buffer of their own.
+  struct Target {
+    std::span<float> rows;
+    bool accumulate = false;
+  };
+  Target target_of(const LayerPlan& plan, std::span<float> x);
+  void add_output(const Target& target, std::span<const float> norm, std::span<float> x);
   // Arguments of attention_block.
   struct LayerCall {
     const ForwardBatch& batch;
@@ -165,12 +221,13 @@ struct CpuBackend final : DecoderBackend {
     std::span<float> q, k, v;
     std::int64_t stride = 0;
   };
-  void project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
-               const QKV& to, Stopwatch& watch);
+  void project(std::size_t index, std::span<const float> x, std::int64_t rows, const QKV& to,
+               Stopwatch& watch);
+  void store_kv(const LayerCall& call, const QKV& parts);
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
-  void mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
-                 Stopwatch& watch);
+  void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
+  void finish_logits(std::span<float> out);
 };
 
 void CpuBackend::make_plan(WindowPlan& window, std::span<const attention::Entry> entries,
@@ -180,10 +237,10 @@ void CpuBackend::make_plan(WindowPlan& window, std::span<const attention::Entry>
   plan_maker.make(attention_shape(), entries, block_tokens, window.window_tokens,
                   context.pool->threads(), window.plan);
   watch.lap(timing.host);
-  window.query_rotary.fill(context, config.rotary, window.plan.query_positions);
+  fill_rotary(context, config, window.has_rope, window.plan.query_positions, window.query_rotary);
 }
 
-// last_entries: the batch's, with rows of logits only.
+// Sets last_entries to those of the batch, with rows of logits only.
 void CpuBackend::keep_rows_of_logits(const ForwardBatch& batch) {
   std::size_t most = 0;
   for (const attention::Entry& entry : batch.entries) {
@@ -209,14 +266,16 @@ void CpuBackend::keep_rows_of_logits(const ForwardBatch& batch) {
 // Plans and rotary tables: everything that does not depend on the layer.
 void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens,
                          const ForwardProbe* probe, Stopwatch& watch) {
-  key_rotary.fill(context, config.rotary, batch.positions);
+  fill_rotary(context, config, has_rope, batch.positions, key_rotary);
   for (WindowPlan& window : plans) {
     make_plan(window, batch.entries, block_tokens, watch);
   }
   last_is_less = probe == nullptr && batch.logit_rows.size() < batch.token_ids.size();
   if (last_is_less) {
     keep_rows_of_logits(batch);
-    last_plan.window_tokens = config.window_tokens.back();
+    last_plan.window_tokens = layers.back().window_tokens;
+    last_plan.has_rope = {};
+    last_plan.has_rope[index_of(layers.back().rope)] = true;
     make_plan(last_plan, last_entries, block_tokens, watch);
   }
 }
@@ -226,7 +285,7 @@ const WindowPlan& CpuBackend::plan_for(std::size_t layer) const {
     return last_plan;
   }
   return *std::find_if(plans.begin(), plans.end(), [&](const WindowPlan& plan) {
-    return plan.window_tokens == config.window_tokens[layer];
+    return plan.window_tokens == layers[layer].window_tokens;
   });
 }
 
@@ -249,21 +308,44 @@ void CpuBackend::linear(const kernels::PackedWeights& matrix, const Input& input
   watch.lap(timing.linear);
 }
 
-// Computes x [T, H] -> qkv [T, Q + 2 K], the heads of q and k normed where the family does that.
-void CpuBackend::project(const LayerWeights& layer, std::span<const float> x, std::int64_t rows,
+// Computes x [T, H] -> qkv [T, Q + 2 K], with q and k normed where the layer does that.
+void CpuBackend::project(std::size_t index, std::span<const float> x, std::int64_t rows,
                          const QKV& to, Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[index];
   linear(layer.qkv.weights, {x, rows, layer.attention_norm}, to.q, {.bias = layer.qkv.bias}, watch);
-  if (config.qk_norm) {
-    kernels::rms_norm_heads(context, {to.q, to.stride, rows, config.heads}, layer.q_norm,
-                            config.norm_epsilon);
-    kernels::rms_norm_heads(context, {to.k, to.stride, rows, config.kv_heads}, layer.k_norm,
-                            config.norm_epsilon);
+  if (layers[index].qk_norm == QkNorm::kNone) {
+    return;
   }
+  const bool by_row = layers[index].qk_norm == QkNorm::kRows;
+  kernels::rms_norm_heads(context, {to.q, to.stride, rows, by_row ? 1 : config.heads}, layer.q_norm,
+                          config.norm_epsilon);
+  kernels::rms_norm_heads(context, {to.k, to.stride, rows, by_row ? 1 : config.kv_heads},
+                          layer.k_norm, config.norm_epsilon);
+}
+
+CpuBackend::Target CpuBackend::target_of(const LayerPlan& plan, std::span<float> x) {
+  if (!plan.norms_output() && config.scales.residual == 1.0) {
+    return {.rows = x, .accumulate = true};
+  }
+  return {.rows = rows_of(output, std::ssize(x), 1)};
+}
+
+// Computes x += residual scale * norm(target), unless the rows were added to x already.
+void CpuBackend::add_output(const Target& target, std::span<const float> norm, std::span<float> x) {
+  if (target.accumulate) {
+    return;
+  }
+  if (!norm.empty()) {
+    kernels::rms_norm(context, target.rows, norm, config.norm_epsilon,
+                      std::ssize(x) / config.hidden_size, target.rows);
+  }
+  kernels::add_scaled(context, target.rows, static_cast<float>(config.scales.residual), x);
 }
 
 // Computes q and the cache -> out [T, Q].
 void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float> out) {
   const WindowPlan& window = plan_for(call.index);
+  const kernels::RotaryTable& rotary = window.query_rotary[index_of(layers[call.index].rope)];
   const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::span<float> lse =
@@ -275,7 +357,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                   .window_tokens = window.window_tokens,
                   .q = from.q,
                   .q_stride = from.stride,
-                  .rotary = &window.query_rotary,
+                  .rotary = &rotary,
                   .out = out,
                   .lse = lse},
                  call.view, attention_scratch);
@@ -286,11 +368,27 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                          .plan = &window.plan,
                          .q = from.q,
                          .q_stride = from.stride,
-                         .rotary = &window.query_rotary,
+                         .rotary = &rotary,
                          .lse = lse,
                          .mass = call.probe->mass},
                         call.view);
   }
+}
+
+// Stores keys and values of all rows. Keys are stored rotated to their segment's positions; queries
+// are rotated where they are used.
+void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
+  kernels::kv_append(context,
+                     {.k = parts.k,
+                      .v = parts.v,
+                      .k_stride = parts.stride,
+                      .v_stride = parts.stride,
+                      .head_dim = config.head_dim,
+                      .rotary = &key_rotary[index_of(layers[call.index].rope)],
+                      .slots = call.batch.slots,
+                      .refused = refused,
+                      .errors = call.batch.kv_errors},
+                     call.view);
 }
 
 // Computes x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
@@ -305,7 +403,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
   parts.q = rows_of(qkv, rows, parts.stride);
   parts.k = parts.q.subspan(static_cast<std::size_t>(q_width));
   parts.v = parts.k.subspan(static_cast<std::size_t>(kv_width));
-  project(layer, x, rows, parts, watch);
+  project(call.index, x, rows, parts, watch);
 
   ForwardProbe* probe = call.probe;
   if (probe != nullptr && std::cmp_equal(call.index, probe->values_layer)) {
@@ -316,22 +414,20 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     }
     return false;
   }
-  // Keys are stored rotated to their segment's positions; queries are rotated where they are used.
   if (probe == nullptr || probe->values_layer < 0) {
-    kernels::kv_append(context,
-                       {.k = parts.k,
-                        .v = parts.v,
-                        .k_stride = parts.stride,
-                        .v_stride = parts.stride,
-                        .head_dim = config.head_dim,
-                        .rotary = &key_rotary,
-                        .slots = call.batch.slots},
-                       call.view);
+    store_kv(call, parts);
   }
   if (call.batch.before_layer != nullptr) {
     (*call.batch.before_layer)(static_cast<int>(call.index));
   }
   watch.lap(timing.other);
+  if (config.scales.query_growth != 0.0) {
+    grow_queries(context, config, call.batch, parts.q, parts.stride);
+  }
+  if (probe != nullptr && probe->queries != nullptr) {
+    (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride,
+                       &key_rotary[index_of(layers[call.index].rope)]});
+  }
   auto out = rows_of(attended, rows, q_width);
   attend(call, parts, out);
   watch.lap(timing.attention);
@@ -346,32 +442,50 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     out = out_kept;
     x = x_kept;
   }
-  linear(layer.output.weights, {out, rows}, x, {.bias = layer.output.bias, .accumulate = true},
-         watch);
+  const Target target = target_of(layers[call.index], x);
+  linear(layer.output.weights, {out, rows}, target.rows,
+         {.bias = layer.output.bias, .accumulate = target.accumulate}, watch);
+  add_output(target, layer.attention_out_norm, x);
   return true;
 }
 
-// Computes x [rows, H] += down(silu(gate(norm(x))) * up(norm(x)))
-void CpuBackend::mlp_block(const LayerWeights& layer, std::span<float> x, std::int64_t rows,
+// Computes x [rows, H] += down(activation(gate(x)) * up(x)), with the layer's norms.
+void CpuBackend::mlp_block(std::size_t index, std::span<float> x, std::int64_t rows,
                            Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[index];
+  const LayerPlan& plan = layers[index];
   const Input input{x, rows, layer.mlp_norm};
   const kernels::PackedWeights& pair = layer.gate_up.weights;
   const kernels::PackedWeights& down = layer.down.weights;
+  const Target target = target_of(plan, x);
   if (rows >= kGatedRows && kernels::can_gate(pair)) {
     watch.lap(timing.other);
     pack(pair, input);
-    kernels::linear_gated(context, pair, packed, layer.gate_up.bias, {packed_gated, down.format()},
-                          linear_scratch);
-    kernels::linear(context, down, packed_gated, {x, down.columns()},
-                    {.bias = layer.down.bias, .accumulate = true}, linear_scratch);
+    kernels::linear_gated(context, pair, packed, layer.gate_up.bias,
+                          {packed_gated, down.format(), plan.activation}, linear_scratch);
+    kernels::linear(context, down, packed_gated, {target.rows, down.columns()},
+                    {.bias = layer.down.bias, .accumulate = target.accumulate}, linear_scratch);
     watch.lap(timing.linear);
+    add_output(target, layer.mlp_out_norm, x);
     return;
   }
   const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
   linear(pair, input, both, {.bias = layer.gate_up.bias}, watch);
   const auto inner = rows_of(gated, rows, config.intermediate_size);
-  kernels::silu_mul(context, both, rows, config.intermediate_size, inner);
-  linear(down, {inner, rows}, x, {.bias = layer.down.bias, .accumulate = true}, watch);
+  kernels::gate_mul(context, plan.activation, both, rows, inner);
+  linear(down, {inner, rows}, target.rows,
+         {.bias = layer.down.bias, .accumulate = target.accumulate}, watch);
+  add_output(target, layer.mlp_out_norm, x);
+}
+
+void CpuBackend::finish_logits(std::span<float> out) {
+  const Scales& scales = config.scales;
+  if (scales.logits != 1.0) {
+    kernels::scale(context, static_cast<float>(1.0 / scales.logits), out);
+  }
+  if (scales.logit_cap != 0.0) {
+    kernels::soft_cap(context, static_cast<float>(scales.logit_cap), out);
+  }
 }
 
 Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
@@ -381,23 +495,29 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   Stopwatch watch;
   const std::int64_t hidden = config.hidden_size;
   prepare(batch, kv.front().block_tokens, probe, watch);
+  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain;
+  refused.assign(may_refuse ? batch.token_ids.size() : 0, 0);
 
   // token_ids [T] -> x [T, H]
   auto x = rows_of(residual, std::ssize(batch.token_ids), hidden);
   const bool tied = config.tied_embeddings;
   kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
+  if (const float factor = config.embedding_factor(); factor != 1.0f) {
+    kernels::scale(context, factor, x);
+  }
 
   for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
     if (!attention_block({batch, kv[layer], layer, probe}, x, watch)) {
       return std::span<float>();
     }
-    mlp_block(weights.layers[layer], x, std::ssize(x) / hidden, watch);
+    mlp_block(layer, x, std::ssize(x) / hidden, watch);
   }
 
   // x [S, H] -> logits [S, V]
   const std::int64_t rows = std::ssize(batch.logit_rows);
   const auto out = rows_of(logits, rows, config.vocab_size);
   linear(weights.head, {x, rows, weights.final_norm}, out, {}, watch);
+  finish_logits(out);
   watch.lap(timing.other);
   return out;
 }

@@ -10,7 +10,7 @@
 
 namespace quire::model {
 
-// `config` and `weights` outlive it.
+// Makes a backend for the CPU. `config` and `weights` outlive it.
 [[nodiscard]] std::unique_ptr<DecoderBackend> make_cpu_backend(
     const kernels::KernelContext& context, const ModelConfig& config,
     const DecoderWeights& weights);

@@ -16,6 +16,7 @@
 #include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/stopwatch.h"
+#include "quire/base/str.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/kernel_context.h"
@@ -100,13 +101,14 @@ class TwoSinks final : public WeightSink {
 struct Decoder::Impl {
   kernels::KernelContext context;
   ModelConfig config;
-  base::MappedFile file;   // what mapped weights lie in
+  base::MappedFile file;   // file in which mapped weights lie
   DecoderWeights weights;  // empty on an accelerator
   PackReport report;
   std::string digest;  // hexadecimal; empty until it is asked for
   std::unique_ptr<DecoderBackend> backend;
 
-  // A decoder of `config` whose weights `fill(report, sink)` gives; to the sink when there is one.
+  // Makes a decoder of `config`. `fill(report, sink)` gives its weights, to the sink when there is
+  // one.
   template <class Fill>
   static Result<Decoder> make(const kernels::KernelContext& context, const ModelConfig& config,
                               const Placement& placement, Fill&& fill);
@@ -122,8 +124,9 @@ Decoder::~Decoder() = default;
 
 template <class Fill>
 Status Decoder::Impl::fill_accelerator(const Placement& placement, const Fill& fill) {
-  QUIRE_TRY(const auto upload,
-            make_device_upload(*placement.accelerator, config, placement.deterministic));
+  QUIRE_TRY_STATUS(check_device_switches(config));
+  QUIRE_TRY(const auto upload, make_device_upload(*placement.accelerator, config,
+                                                  placement.deterministic, placement.dtype));
   base::FieldHasher hasher;
   add_config(hasher, config);
   Digester digester(*context.pool, hasher);
@@ -175,7 +178,25 @@ Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
                                           std::span<const tensor::PagedKVView> kv,
                                           ForwardProbe* probe) {
   impl_->check(batch, kv.size());
-  return impl_->backend->forward(batch, kv, probe);
+  QUIRE_TRY(const std::span<float> logits, impl_->backend->forward(batch, kv, probe));
+  const std::span<const std::uint8_t> refused = last_refused();
+  for (std::size_t row = 0; row < refused.size(); ++row) {
+    if (refused[row] != 0) {
+      return kv_refused(batch.positions[row]);
+    }
+  }
+  return logits;
+}
+
+std::span<const std::uint8_t> Decoder::last_refused() const {
+  return impl_->backend->last_refused();
+}
+
+Error kv_refused(std::int64_t token) {
+  return {ErrorCode::kUnsupported,
+          base::str_cat("kv_dtype \"int8\" cannot hold the keys or values of token ", token,
+                        ": they have a NaN, an infinity or a number above 8.3e6, beyond an fp16 "
+                        "scale; load the model with kv_dtype \"bfloat16\"")};
 }
 
 Status Decoder::launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv) {

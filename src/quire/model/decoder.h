@@ -25,6 +25,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/model/pack_options.h"  // IWYU pragma: export
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/weights/model_files.h"
 
@@ -33,7 +34,8 @@ namespace quire::model {
 // The place where a decoder computes.
 struct Placement {
   device::Accelerator* accelerator = nullptr;  // outlives the decoder; null: the CPU
-  bool deterministic = true;                   // passed to make_device_upload
+  bool deterministic = true;                   // passed to make_device_upload, and so is dtype
+  tensor::DType dtype = tensor::DType::kBFloat16;
   // For tests: makes the backend that replaces the CPU's, which it is given.
   std::function<std::unique_ptr<DecoderBackend>(std::unique_ptr<DecoderBackend>)> instead;
 };
@@ -74,16 +76,16 @@ class Decoder {
   // the next call. `kv` has one view for each layer. The bits of a row's logits depend on its
   // token, its positions and the KV that its entries show, not on other rows. Preconditions
   // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
-  // `probe` may be null; a pass that it ends early gives no logits. Fails with kDevice or
-  // kOutOfBlocks, on an accelerator only.
+  // `probe` may be null; a pass that it ends early gives no logits. Fails with kUnsupported where
+  // the format of KV cannot hold a row's; with kDevice or kOutOfBlocks, on an accelerator only.
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);
 
-  // Do the work of forward() in two calls. launch() gives the device its work and needs the batch
-  // no longer. await() waits for the step launched first and returns its logits. One more step may
-  // be launched before the first is awaited; it is computed behind the first, whose logits are gone
-  // then. A launch that fails leaves earlier ones alone. The CPU computes in launch().
+  // Does the first half of forward(): gives the device its work, and needs the batch no longer.
+  // await() waits for the step launched first and returns its logits. One more step may be launched
+  // before the first is awaited; it is computed behind the first, whose logits are gone then. A
+  // launch that fails leaves earlier ones alone. The CPU computes in launch().
   [[nodiscard]] Status launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv);
   [[nodiscard]] Result<std::span<float>> await();
   // Waits for all launched steps and forgets their results.
@@ -99,6 +101,10 @@ class Decoder {
   // comes first, then those of the most likely ones in order. Elements behind the number asked for,
   // or behind the size of the vocabulary, mean nothing.
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
+
+  // Returns 1 for each row of the last await whose keys or values the format of KV cannot hold, and
+  // 0 for others. Returns nothing where it holds those of all. KV of such a row means nothing.
+  [[nodiscard]] std::span<const std::uint8_t> last_refused() const;
 
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const PackReport& pack_report() const;
@@ -118,5 +124,8 @@ class Decoder {
   explicit Decoder(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Returns the error of a token whose keys or values the format of KV cannot hold.
+[[nodiscard]] Error kv_refused(std::int64_t token);
 
 }  // namespace quire::model

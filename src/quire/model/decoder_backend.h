@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -15,6 +16,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -41,6 +43,7 @@ class DecoderBackend {
   [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
   [[nodiscard]] virtual std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t row) const = 0;
+  [[nodiscard]] virtual std::span<const std::uint8_t> last_refused() const { return {}; }
   [[nodiscard]] virtual ForwardTiming last_timing() const = 0;
   [[nodiscard]] virtual attention::PlanCounters last_counters() const = 0;
 };
@@ -53,10 +56,12 @@ class DeviceUpload : public WeightSink {
 };
 
 // Begins an upload to `accelerator`, which outlives the backend, as `config` does. With
-// `deterministic` a row's bits do not depend on its batch. This call or take() fails with
+// `deterministic` a row's bits do not depend on its batch. Activations are of `dtype`, bf16 or
+// fp16, and so are weights that are not quantised. This call or take() fails with
 // kUnsupported that names a size or format without a kernel, kOutOfBlocks when the device has no
 // room, or kDevice.
 [[nodiscard]] Result<std::unique_ptr<DeviceUpload>> make_device_upload(
-    device::Accelerator& accelerator, const ModelConfig& config, bool deterministic);
+    device::Accelerator& accelerator, const ModelConfig& config, bool deterministic,
+    tensor::DType dtype);
 
 }  // namespace quire::model

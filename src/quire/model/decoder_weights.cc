@@ -47,7 +47,8 @@ struct PackedByteCounter {
 }  // namespace
 
 WeightFormat weight_format(const ModelConfig& config, WeightRole role, WeightFormat format) {
-  const bool quantised = format == WeightFormat::kQ8g32 || format == WeightFormat::kQ4g32;
+  const bool quantised = format == WeightFormat::kQ8g32 || format == WeightFormat::kQ4g32 ||
+                         format == WeightFormat::kF8;
   if (role == WeightRole::kEmbedding && quantised) {
     return WeightFormat::kBf16;
   }

@@ -8,6 +8,7 @@
 
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 
 namespace quire::model {
@@ -18,9 +19,10 @@ struct LinearWeights {
 };
 
 struct LayerWeights {
-  std::vector<float> attention_norm, mlp_norm;  // [hidden]
-  std::vector<float> q_norm, k_norm;            // [head_dim] or empty
-  LinearWeights qkv;                            // rows: all queries, all keys, all values
+  // [hidden] or empty; those of outputs are of what is added to the residual stream.
+  std::vector<float> attention_norm, attention_out_norm, mlp_norm, mlp_out_norm;
+  std::vector<float> q_norm, k_norm;  // [head_dim], [all heads], or empty
+  LinearWeights qkv;                  // rows: all queries, all keys, all values
   LinearWeights output;
   LinearWeights gate_up;  // rows: gate, up
   LinearWeights down;
@@ -45,7 +47,15 @@ enum class WeightRole : std::uint8_t {
   kMlpNorm,
   kGateUp,
   kDown,
+  kAttentionOutNorm,
+  kMlpOutNorm,
 };
+
+[[nodiscard]] constexpr bool is_norm(WeightRole role) {
+  return role == WeightRole::kFinalNorm || role == WeightRole::kAttentionNorm ||
+         role == WeightRole::kQNorm || role == WeightRole::kKNorm || role == WeightRole::kMlpNorm ||
+         role == WeightRole::kAttentionOutNorm || role == WeightRole::kMlpOutNorm;
+}
 
 // Names one weight; `layer` is -1 outside the layers.
 struct WeightId {
@@ -65,7 +75,7 @@ class WeightSink {
 
 // Returns the format in which a matrix is packed when the user asks for `format`. Quantised formats
 // are for the layers and an untied head. The embedding table stays bf16: it is read a row at a
-// time, so its size costs no time. A tied head, being that table too, is never below q8g32.
+// time, so its size costs no time. A tied head, being that table too, is q8g32 then.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 
@@ -91,21 +101,37 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
   const std::int64_t heads_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
   const std::int64_t inner = config.intermediate_size;
-  QUIRE_TRY_STATUS(
-      visitor.vector({WeightRole::kAttentionNorm, index}, layer.attention_norm, hidden));
+  const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
+  if (plan.norms_input()) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kAttentionNorm, index}, layer.attention_norm, hidden));
+  }
   QUIRE_TRY_STATUS(visit_linear(layer.qkv, {WeightRole::kQkv, index}, config.qkv_bias,
                                 heads_width + 2 * kv_width, hidden, visitor));
-  if (config.qk_norm) {
-    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kQNorm, index}, layer.q_norm, config.head_dim));
-    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm, config.head_dim));
+  if (plan.qk_norm != QkNorm::kNone) {
+    const bool rows = plan.qk_norm == QkNorm::kRows;
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kQNorm, index}, layer.q_norm,
+                                    rows ? heads_width : config.head_dim));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm,
+                                    rows ? kv_width : config.head_dim));
   }
   QUIRE_TRY_STATUS(visit_linear(layer.output, {WeightRole::kOutput, index}, config.output_bias,
                                 hidden, heads_width, visitor));
-  QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));
+  if (plan.norms_output()) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kAttentionOutNorm, index}, layer.attention_out_norm, hidden));
+  }
+  if (plan.norms_input()) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));
+  }
   QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
                                 2 * inner, hidden, visitor));
-  return visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden, inner,
-                      visitor);
+  QUIRE_TRY_STATUS(visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden,
+                                inner, visitor));
+  if (plan.norms_output()) {
+    return visitor.vector({WeightRole::kMlpOutNorm, index}, layer.mlp_out_norm, hidden);
+  }
+  return {};
 }
 
 // Calls visitor.matrix(id, PackedWeights&, columns, depth) and visitor.vector(id,

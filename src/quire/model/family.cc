@@ -30,6 +30,8 @@ TensorNames hf_names() {
           .output = "self_attn.o_proj",
           .mlp_norm = "post_attention_layernorm",
           .down = "mlp.down_proj",
+          .attention_out_norm = {},
+          .mlp_out_norm = {},
           .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
           .gate_up = {"mlp.gate_proj", "mlp.up_proj"}};
 }
@@ -45,6 +47,8 @@ TensorNames gguf_names() {
           .output = "attn_output",
           .mlp_norm = "ffn_norm",
           .down = "ffn_down",
+          .attention_out_norm = "post_attention_norm",
+          .mlp_out_norm = "post_ffw_norm",
           .qkv = {"attn_q", "attn_k", "attn_v"},
           .gate_up = {"ffn_gate", "ffn_up"}};
 }
@@ -52,6 +56,16 @@ TensorNames gguf_names() {
 const Family* find_family(std::string_view name) {
   for (const auto& family : kFamilies) {
     if (family().name == name) {
+      return &family();
+    }
+  }
+  return nullptr;
+}
+
+const Family* find_family_of_type(std::string_view model_type) {
+  for (const auto& family : kFamilies) {
+    const std::string_view own = family().model_type;
+    if ((own.empty() ? family().name : own) == model_type) {
       return &family();
     }
   }

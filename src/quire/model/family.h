@@ -12,11 +12,22 @@
 #include "quire/result.h"
 
 #define QUIRE_MODEL_FAMILIES(FAMILY) \
+  FAMILY(gemma2)                     \
+  FAMILY(gemma3)                     \
+  FAMILY(granite)                    \
   FAMILY(llama)                      \
+  FAMILY(ministral3)                 \
   FAMILY(mistral)                    \
+  FAMILY(olmo2)                      \
+  FAMILY(olmo3)                      \
   FAMILY(phi3)                       \
   FAMILY(qwen2)                      \
-  FAMILY(qwen3)
+  FAMILY(qwen3)                      \
+  FAMILY(smollm3)
+
+namespace quire::weights {
+class GgufFile;
+}
 
 namespace quire::model {
 
@@ -29,8 +40,10 @@ struct TensorNames {
   std::string_view embedding, final_norm, head;
   std::string_view layer;  // "model.layers."
   std::string_view attention_norm, q_norm, k_norm, output, mlp_norm, down;
+  std::string_view attention_out_norm, mlp_out_norm;  // of the output, where a family has them
   std::vector<std::string_view> qkv, gate_up;
-  bool interleaved = false;  // rows of queries and keys are ordered for rotation of neighbours
+  bool interleaved = false;     // rows of queries and keys are ordered for rotation of neighbours
+  bool norms_lack_one = false;  // a weight w of a norm stands for 1 + w
 };
 
 [[nodiscard]] TensorNames hf_names();
@@ -48,10 +61,21 @@ struct FieldDefaults {
   std::int32_t context_length = 2048;
   std::int32_t kv_heads = 0;  // 0: as many as heads
   std::int32_t head_dim = 0;  // 0: hidden size / heads
+  // -1: the file must say it
+  std::int32_t vocab_size = -1, hidden_size = -1, intermediate_size = -1, layers = -1, heads = -1;
+  bool tied_embeddings = false;
+  double theta = 10000.0;
+  std::string_view activation = "silu";
+};
+
+// A model of several parts whose text part is of a family: its config stands in "text_config".
+struct WrapperNames {
+  std::string_view model_type, architecture;
 };
 
 struct Family {
-  std::string_view name;               // "model_type" of config.json
+  std::string_view name;
+  std::string_view model_type = {};    // of config.json; empty: the name
   std::string_view architecture;       // the one class in "architectures"
   std::string_view gguf_architecture;  // "general.architecture"; a file without a config.json is of
                                        // the first family that has it
@@ -60,15 +84,28 @@ struct Family {
   std::vector<FixedField> fixed;
   // Biases, norms and windows from config.json; the shape is already there.
   Status (*configure)(base::JsonView json, ModelConfig& config);
+  WrapperNames wrapper = {};
+  std::string_view activation_field = "hidden_act";
+  // Layers with a window have a rope of their own. "rope_parameters" holds one block for each kind
+  // of layer; "rope_scaling" is for layers without a window.
+  bool rope_by_kind = false;
+  // The theta of layers with a window; 0: the other layers'.
+  double local_theta = 0;
+  std::vector<std::string_view> rope_fields = {};  // read by `configure` in the rotary block
+  // Reads the switches that GGUF metadata tell, from `gguf_keys` below the architecture's name,
+  // which check_names lets pass. May be null.
+  Status (*configure_gguf)(const weights::GgufFile& file, ModelConfig& config) = nullptr;
+  std::vector<std::string_view> gguf_keys = {};
   bool partial_rotary = false;  // "partial_rotary_factor" is honoured
-  bool qk_norm = false;         // of GGUF files, which do not say it
-  std::string_view yarn =
-      "yarn";  // what this family means by the rope type "yarn"; "su" is longrope or nothing
+  // True: GGUF files of it have norms of queries and keys, which they do not say.
+  bool qk_norm = false;
+  std::string_view yarn = "yarn";  // meaning of the rope type "yarn"; "su" is longrope or nothing
   TensorNames hf, gguf;
 };
 
-// nullptr when unknown. The objects live for ever.
+// Returns a family that lives for ever, or nullptr when the name is unknown.
 [[nodiscard]] const Family* find_family(std::string_view name);
+[[nodiscard]] const Family* find_family_of_type(std::string_view model_type);
 [[nodiscard]] const Family* find_gguf_family(std::string_view architecture);
 [[nodiscard]] std::vector<std::string_view> family_names();
 [[nodiscard]] std::vector<std::string_view> gguf_family_names();

@@ -2,6 +2,7 @@
 // during the call.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -9,6 +10,8 @@
 
 #include "quire/attention/entry.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/kv_codes.h"
+#include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -20,7 +23,9 @@ struct ForwardBatch {
   // [T] or empty, for backends that choose tokens. Names the row of logits of the step launched
   // before whose chosen token is this row's token. -1: token_ids has it.
   std::span<const std::int32_t> ids_from;
-  std::span<const std::int32_t> positions;    // [T] rotary position of the key: segment-local
+  std::span<const std::int32_t> positions;  // [T] rotary position of the key: segment-local
+  // [T] or empty: positions at which the tokens are used in their sequences. Empty: `positions`.
+  std::span<const std::int32_t> use_positions;
   std::span<const tensor::KVSlot> slots;      // [T] where the token's K and V are stored
   std::span<const attention::Entry> entries;  // attention; every row is in at least one entry
   std::span<const std::int32_t>
@@ -32,9 +37,19 @@ struct ForwardBatch {
   std::span<const kernels::LogitChange> changes;
   // Called with each layer before its KV is read, and may wait for it; null if all KV is there.
   const std::function<void(int layer)>* before_layer = nullptr;
+  // [T] or empty: increased by what storing the rows' KV as codes has changed.
+  std::span<kernels::KVErrorSums> kv_errors = {};
 };
 
-// A look inside a forward pass, for choosing the tokens to compute again.
+// The queries of all rows in one layer, fp32, before they are rotated.
+struct LayerQueries {
+  int layer = 0;
+  std::span<const float> q;                      // [T] rows of [heads * head_dim]
+  std::ptrdiff_t stride = 0;                     // from row to row
+  const kernels::RotaryTable* rotary = nullptr;  // row t: by the position of token t
+};
+
+// A look inside a forward pass, for choosing the tokens to compute again and for measuring.
 struct ForwardProbe {
   // The pass ends at this layer with its values, fp32 [T, kv_heads * head_dim], and stores nothing:
   // the KV of earlier layers is there already. -1: it runs through and stores as always.
@@ -44,6 +59,8 @@ struct ForwardProbe {
   // entry's rows give each token, summed over rows, heads and layers. Precondition: no sliding
   // window.
   std::vector<std::span<double>> mass;
+  // Called with each layer's queries when its KV is stored; null: not wanted. On the CPU alone.
+  const std::function<void(const LayerQueries&)>* queries = nullptr;
 };
 
 }  // namespace quire::model

@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 21> kCommonFields = {"architectures",
 // Fields that transformers and the tools around it write into configs, without effect on the
 // logits. They are bookkeeping, training, how and where it runs, other ids, names and lengths,
 // defaults of sampling, shapes of outputs.
-constexpr std::array<std::string_view, 130> kHarmlessFields = {"architecture_version",
+constexpr std::array<std::string_view, 131> kHarmlessFields = {"architecture_version",
                                                                "attention_implementation",
                                                                "attention_probs_dropout_prob",
                                                                "attn_impl",
@@ -53,6 +53,7 @@ constexpr std::array<std::string_view, 130> kHarmlessFields = {"architecture_ver
                                                                "begin_suppress_tokens",
                                                                "bf16",
                                                                "bos_token",
+                                                               "cache_implementation",
                                                                "chat_format",
                                                                "chat_template",
                                                                "classifier_dropout",
@@ -196,6 +197,15 @@ constexpr std::array<FixedField, 14> kFixedFields = {{{"add_cross_attention", "f
                                                       {"tie_encoder_decoder", "false"},
                                                       {"use_rope", "true"}}};
 
+// Fields beside "text_config" that are read, or are of the parts for images.
+constexpr std::array<std::string_view, 17> kWrapperFields = {
+    "architectures",        "boi_token_index",    "dtype",
+    "eoi_token_index",      "eos_token_id",       "image_token_index",
+    "mm_tokens_per_image",  "model_type",         "multimodal_projector_bias",
+    "projector_hidden_act", "spatial_merge_size", "text_config",
+    "tie_word_embeddings",  "torch_dtype",        "vision_config",
+    "vision_feature_layer", "vocab_size"};
+
 constexpr std::array<std::string_view, 17> kRopeFields = {"attention_factor",
                                                           "beta_fast",
                                                           "beta_slow",
@@ -245,7 +255,7 @@ bool is_neutral(JsonView value) {
   return value.size() == 0;
 }
 
-// 1 and 1.0 are the same.
+// Compares two values; 1 and 1.0 are the same.
 bool is_same(JsonView a, JsonView b) {
   return a.is_number() && b.is_number() ? a.as_double() == b.as_double() : a == b;
 }
@@ -284,9 +294,20 @@ void check_fields(JsonView config, const Family& family, Refused& refused) {
   }
 }
 
-void check_rope_fields(JsonView block, std::string_view block_name, Refused& refused) {
+void check_wrapper_fields(JsonView wrapper, const Family& family, Refused& refused) {
+  for (const auto [name, value] : wrapper.members()) {
+    if (!contains(kWrapperFields, name) && !is_harmless(name) && !is_neutral(value)) {
+      refused.push_back(base::str_cat("field ", base::quoted(name), " = ", shown_json(value),
+                                      " is not known for ", family.wrapper.model_type,
+                                      " models and may change the result"));
+    }
+  }
+}
+
+void check_rope_fields(JsonView block, std::string_view block_name, const Family& family,
+                       Refused& refused) {
   for (const auto [name, value] : block.members()) {
-    if (!contains(kRopeFields, name) && !is_neutral(value)) {
+    if (!contains(kRopeFields, name) && !contains(family.rope_fields, name) && !is_neutral(value)) {
       refused.push_back(base::str_cat("field ", base::quoted(base::str_cat(block_name, ".", name)),
                                       " = ", shown_json(value),
                                       " is not known and may change the result"));

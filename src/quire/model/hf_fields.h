@@ -16,10 +16,13 @@ using Refused = std::vector<std::string>;
 // Adds every field that may change the result and is not implemented. A field that is null counts
 // as absent; a field of an unknown name that is false, 0 or empty switches nothing on.
 void check_fields(base::JsonView config, const Family& family, Refused& refused);
+// Does so for the outer fields of a model whose text part is of the family.
+void check_wrapper_fields(base::JsonView wrapper, const Family& family, Refused& refused);
 // Checks the block of rotary fields so, which is called `block_name` in messages.
-void check_rope_fields(base::JsonView block, std::string_view block_name, Refused& refused);
+void check_rope_fields(base::JsonView block, std::string_view block_name, const Family& family,
+                       Refused& refused);
 
-// The value as JSON, quoted and cut, for messages.
+// Returns the value as JSON, quoted and cut, for messages.
 [[nodiscard]] std::string shown_json(base::JsonView value);
 
 }  // namespace quire::model

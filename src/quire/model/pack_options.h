@@ -11,7 +11,7 @@
 namespace quire::model {
 
 struct PackOptions {
-  kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // of all matrices
+  kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // format of all matrices
   // Computes matrices that the model files have quantised from their own codes (weight_packer.h).
   bool keep_codes = false;
   std::function<void(double share)> progress;  // called with 0..1 in the opening thread
@@ -20,12 +20,12 @@ struct PackOptions {
 };
 
 struct PackReport {
-  std::int64_t bytes_read = 0;  // of the model files; 0 for random or mapped weights
+  std::int64_t bytes_read = 0;  // bytes read of the model files; 0 for random or mapped weights
   double seconds = 0;
-  std::int64_t packed_bytes = 0;  // of all weights
+  std::int64_t packed_bytes = 0;  // bytes of all packed weights
   std::int64_t mapped_bytes = 0;  // the part of those that lies in a mapped file
   std::int64_t layer_bytes = 0;   // matrices of the layers, which every step reads
-  // Those bytes by WeightFormat.
+  // Bytes of the matrices of the layers, by WeightFormat.
   std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_of = {};
   std::int64_t head_bytes = 0;
   kernels::WeightFormat head_format = kernels::WeightFormat::kBf16;

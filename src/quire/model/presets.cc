@@ -19,7 +19,7 @@ struct Preset {
 
 // The two first and llama-160m (multi-head attention, JackFram/llama-160m) are the shapes of the
 // benchmarks. Their positions are many, so that a bench can start at any depth.
-constexpr std::array<Preset, 10> kPresets = {{
+constexpr std::array<Preset, 12> kPresets = {{
     {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
       "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -67,6 +67,18 @@ constexpr std::array<Preset, 10> kPresets = {{
       "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192,
       "rms_norm_eps": 1e-05, "rope_theta": 100000, "rope_interleaved": false,
       "tie_word_embeddings": true, "eos_token_id": 2})"},
+    {"gemma-3-270m", R"({"model_type": "gemma3_text", "torch_dtype": "bfloat16",
+      "vocab_size": 262144, "hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18,
+      "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
+      "max_position_embeddings": 32768, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+      "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 256, "sliding_window": 512,
+      "eos_token_id": [1, 106]})"},
+    {"gemma-3-4b", R"({"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": {
+      "model_type": "gemma3_text", "vocab_size": 262208, "hidden_size": 2560,
+      "intermediate_size": 10240, "num_hidden_layers": 34, "num_attention_heads": 8,
+      "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+      "eos_token_id": [1, 106]})"},
     {"llama-160m", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
       "num_attention_heads": 12, "max_position_embeddings": 131072, "rms_norm_eps": 1e-06,

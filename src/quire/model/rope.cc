@@ -55,8 +55,9 @@ Status scale_linear(const RopeSpec& spec, Rope& rope) {
   return {};
 }
 
-// Llama 3.1: long waves are stretched by `factor`, short ones kept, those between mixed. Its length
-// is what the file says, below `factor` times the original one, unless that was never edited.
+// Scales as Llama 3.1: long waves are stretched by `factor`, short ones kept, those between mixed.
+// Its length is the one of the file, below `factor` times the original one, unless that was never
+// edited.
 Status scale_llama3(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double factor, positive(spec.factor, "factor"));
   QUIRE_TRY(const double low, positive(spec.low_freq_factor, "low_freq_factor"));
@@ -68,7 +69,7 @@ Status scale_llama3(const RopeSpec& spec, Rope& rope) {
                                                        ", not above low_freq_factor = ", low)};
   }
   for (double& frequency : rope.rotary.inverse_frequencies) {
-    const double waves = original * frequency / kTwoPi;  // that fit into the original length
+    const double waves = original * frequency / kTwoPi;  // waves that fit into the original length
     const double keep = std::clamp((waves - low) / (high - low), 0.0, 1.0);
     frequency = (1.0 - keep) * frequency / factor + keep * frequency;
   }
@@ -82,7 +83,8 @@ double yarn_mscale(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-// YaRN (Peng et al. 2023): frequencies between two corrections are mixed by a linear ramp.
+// Scales as YaRN (Peng et al. 2023): frequencies between two corrections are mixed by a linear
+// ramp.
 Status scale_yarn(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double factor, positive(spec.factor, "factor"));
   QUIRE_TRY(const double original,
@@ -118,7 +120,7 @@ Status scale_yarn(const RopeSpec& spec, Rope& rope) {
   return {};
 }
 
-// Longrope (Ding et al. 2024), with the short factors.
+// Scales as Longrope (Ding et al. 2024), with the short factors.
 Status scale_longrope(const RopeSpec& spec, Rope& rope) {
   QUIRE_TRY(const double original,
             positive(spec.original_context_length, "original_max_position_embeddings"));

@@ -17,12 +17,13 @@ namespace quire::model {
 struct RopeSpec {
   std::string type = "default";  // "default", "linear", "llama3", "yarn", "longrope"
   double theta = 10000.0;
-  std::string theta_name = "the rope theta";  // of the file, for messages
+  std::string theta_name = "the rope theta";  // name of theta in the file, for messages
   std::int32_t rotary_dim = 0;                // even; at most the head size
-  std::int32_t context_length = 0;            // as the model says
+  std::int32_t context_length = 0;            // the model's context length
   std::optional<double> factor;
-  std::optional<double> original_context_length;  // of the model before it was stretched
-  std::optional<double> attention_factor;         // on cos and sin; else computed from factor
+  std::optional<double>
+      original_context_length;             // context length of the model before it was stretched
+  std::optional<double> attention_factor;  // factor on cos and sin; else computed from factor
   std::optional<double> low_freq_factor, high_freq_factor;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;                 // yarn
   double mscale = 0.0, mscale_all_dim = 0.0;                // yarn; 0 = not given

@@ -105,6 +105,15 @@ bool is_derived(std::string_view name) {
          std::find(kGgufRope.begin(), kGgufRope.end(), name) != kGgufRope.end();
 }
 
+constexpr std::string_view kModel = "model.";
+constexpr std::string_view kAfter2025 = "model.language_model.";
+constexpr std::string_view kIn2025 = "language_model.";
+// Tensors beside the text part.
+constexpr std::array<std::string_view, 8> kOtherParts = {
+    "model.visual.",          "model.vision_tower.", "vision_tower.",
+    "multi_modal_projector.", "model.embed_vision.", "model.multi_modal_projector.",
+    "model.audio_tower.",     "model.embed_audio."};
+
 // Notes the tensors of every weight that visit_weights shows.
 struct Finder {
   const TensorMap& map;
@@ -166,7 +175,39 @@ std::vector<float> read_vectors(std::span<const TensorPart> parts) {
 }
 
 TensorMap::TensorMap(const ModelConfig& config, const weights::ModelFiles& model_files)
-    : config_(config), model_files_(model_files), names_(names_for(config, model_files)) {}
+    : config_(config), model_files_(model_files), names_(names_for(config, model_files)) {
+  if (!config.is_text_part) {
+    return;
+  }
+  if (model_files.find(base::str_cat(kAfter2025, "embed_tokens.weight")) != nullptr) {
+    before_model_ = kAfter2025;
+  } else if (model_files.find(base::str_cat(kIn2025, "model.embed_tokens.weight")) != nullptr) {
+    before_all_ = kIn2025;
+  }
+}
+
+// Returns the name that the files have for a tensor of the text model.
+std::string TensorMap::placed(std::string_view name) const {
+  if (!before_model_.empty() && name.starts_with(kModel)) {
+    return base::str_cat(before_model_, name.substr(kModel.size()));
+  }
+  return base::str_cat(before_all_, name);
+}
+
+bool TensorMap::is_skipped(std::string_view name) const {
+  return config_.is_text_part && std::ranges::any_of(kOtherParts, [&](std::string_view beginning) {
+           return name.starts_with(beginning);
+         });
+}
+
+std::int64_t TensorMap::num_skipped() const {
+  return std::ranges::count_if(model_files_.tensors(),
+                               [&](const TensorInfo& tensor) { return is_skipped(tensor.name); });
+}
+
+bool TensorMap::lacks_one(const WeightId& id) const {
+  return names_.norms_lack_one && is_norm(id.role);
+}
 
 std::vector<std::string> TensorMap::names(const WeightId& id) const {
   std::vector<std::string_view> stems;
@@ -204,12 +245,18 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
     case WeightRole::kDown:
       stems = {names_.down};
       break;
+    case WeightRole::kAttentionOutNorm:
+      stems = {names_.attention_out_norm};
+      break;
+    case WeightRole::kMlpOutNorm:
+      stems = {names_.mlp_out_norm};
+      break;
   }
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
   full.reserve(stems.size());
   for (const std::string_view stem : stems) {
-    full.push_back(base::str_cat(prefix, stem, id.bias ? ".bias" : ".weight"));
+    full.push_back(placed(base::str_cat(prefix, stem, id.bias ? ".bias" : ".weight")));
   }
   return full;
 }
@@ -231,7 +278,7 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
 
 Status TensorMap::check_tied_head(const TensorInfo& head) const {
   QUIRE_TRY(const TensorInfo* embedding,
-            model_files_.require(base::str_cat(names_.embedding, ".weight")));
+            model_files_.require(placed(base::str_cat(names_.embedding, ".weight"))));
   if (weights::is_same(head, *embedding)) {
     return {};
   }
@@ -242,9 +289,9 @@ Status TensorMap::check_tied_head(const TensorInfo& head) const {
 }
 
 Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
-  const std::string head = base::str_cat(names_.head, ".weight");
+  const std::string head = placed(base::str_cat(names_.head, ".weight"));
   for (const TensorInfo& tensor : model_files_.tensors()) {
-    if (used.contains(&tensor) || is_derived(tensor.name)) {
+    if (used.contains(&tensor) || is_derived(tensor.name) || is_skipped(tensor.name)) {
       continue;
     }
     if (!config_.tied_embeddings || tensor.name != head) {
@@ -255,7 +302,7 @@ Status TensorMap::check_unused(const std::set<const TensorInfo*>& used) const {
     QUIRE_TRY_STATUS(check_tied_head(tensor));
   }
   for (const weights::UnsupportedTensor& tensor : model_files_.unsupported()) {
-    if (!is_derived(tensor.name)) {
+    if (!is_derived(tensor.name) && !is_skipped(tensor.name)) {
       return {ErrorCode::kUnsupported,
               base::str_cat("tensor ", base::quoted(tensor.name), " has type ", tensor.type,
                             ", which is not implemented")};
@@ -287,6 +334,14 @@ Status TensorMap::check_all() const {
   Finder finder{*this, used};
   QUIRE_TRY_STATUS(visit_weights(config_, none, finder));
   return check_unused(used);
+}
+
+void note_skipped_tensors(const weights::ModelFiles& model_files, ModelConfig& config) {
+  const std::int64_t skipped = TensorMap(config, model_files).num_skipped();
+  if (skipped > 0) {
+    config.remarks.push_back(base::str_cat(
+        skipped, " tensors of parts for images or sounds are left out; the model reads text"));
+  }
 }
 
 }  // namespace quire::model

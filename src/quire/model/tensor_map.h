@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/model/config.h"
@@ -26,14 +27,14 @@ struct TensorPart {
   std::int32_t interleaved_head_dim = 0;
 };
 
-// Rows [first_row, first_row + num_rows) of the parts' rows laid one after the other; thread-safe.
-// out: [num_rows, columns of the tensors].
+// Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
+// thread-safe. out: [num_rows, columns of the tensors].
 void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
                 std::span<float> out);
 // Reads rows of tensors that have codes (weights::read_codes) so.
 void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
                      std::int64_t num_rows, const tensor::CodeRows& out);
-// All values of one-dimensional parts, one after the other.
+// Returns all values of one-dimensional parts, one after the other.
 [[nodiscard]] std::vector<float> read_vectors(std::span<const TensorPart> parts);
 
 // Borrows its arguments.
@@ -41,15 +42,22 @@ class TensorMap {
  public:
   TensorMap(const ModelConfig& config, const weights::ModelFiles& model_files);
 
-  // The tensors of a matrix (depth > 0) or vector (depth 0), their shapes checked.
+  // Finds the tensors of a matrix (depth > 0) or vector (depth 0), and checks their shapes.
   [[nodiscard]] Result<std::vector<TensorPart>> find(const WeightId& id, std::int64_t columns,
                                                      std::int64_t depth) const;
   // Finds every weight of the config and then asks of every tensor in the files that it was
   // among them. A GGUF file must be of the config's family: others order rows otherwise.
   [[nodiscard]] Status check_all() const;
+  // Number of tensors of parts for images and sounds, which check_all lets pass. 0 but for the text
+  // part of a model of several parts.
+  [[nodiscard]] std::int64_t num_skipped() const;
+  // Weights of the norm stand for 1 + w.
+  [[nodiscard]] bool lacks_one(const WeightId& id) const;
 
  private:
   [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;
+  [[nodiscard]] std::string placed(std::string_view name) const;
+  [[nodiscard]] bool is_skipped(std::string_view name) const;
   [[nodiscard]] Status check_architecture() const;
   [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;
   [[nodiscard]] Status check_unused(const std::set<const weights::TensorInfo*>& used) const;
@@ -57,6 +65,9 @@ class TensorMap {
   const ModelConfig& config_;
   const weights::ModelFiles& model_files_;
   TensorNames names_;
+  // Beginnings that the files give to names of the text part: before all of them, or instead of
+  // "model.".
+  std::string_view before_all_, before_model_;
 };
 
 }  // namespace quire::model

@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -125,19 +127,33 @@ OwnFormat own_format(std::span<const TensorPart> parts) {
   return own;
 }
 
-// Returns whether a format of groups holds these. Its scales are fp16, and a NaN would be lost
-// beside the largest value of its group. Other formats hold everything.
-bool fits(WeightFormat format, std::span<const float> values) {
+// Returns the largest value that a quantised format holds; nothing for floats, which hold
+// everything. Scales of groups are fp16, those of fp8 fp32.
+std::optional<float> largest_of(WeightFormat format) {
   constexpr float kLargestScale = 65504.0f;
-  const bool is_q8 = format == WeightFormat::kQ8g32;
-  if (!is_q8 && format != WeightFormat::kQ4g32) {
+  switch (format) {
+    case WeightFormat::kQ8g32:
+      return 127.0f * kLargestScale;
+    case WeightFormat::kQ4g32:
+      return 8.0f * kLargestScale;
+    case WeightFormat::kF8:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::nullopt;
+  }
+}
+
+// A NaN would be lost beside the largest value of its group.
+bool fits(WeightFormat format, std::span<const float> values) {
+  const auto largest = largest_of(format);
+  if (!largest) {
     return true;
   }
-  std::uint32_t highest = 0;  // as bits: below infinity and NaN
+  std::uint32_t highest = 0;  // largest number as bits: below infinity and NaN
   for (const float value : values) {
     highest = std::max(highest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
   }
-  return highest <= std::bit_cast<std::uint32_t>((is_q8 ? 127.0f : 8.0f) * kLargestScale);
+  return highest <= std::bit_cast<std::uint32_t>(*largest);
 }
 
 // Names the first value of the parts that does not fit.
@@ -202,7 +218,7 @@ class Describer {
 struct Sizer {
   const ModelConfig& config;
   const TensorMap& map;
-  WeightFormat format;  // of what is not quantised
+  WeightFormat format;  // format of weights that are not quantised
   std::int64_t total = 0;
 
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
@@ -268,6 +284,9 @@ class Packer {
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     QUIRE_TRY(const auto parts, map_.find(id, size, 0));
     values = read_vectors(parts);
+    if (map_.lacks_one(id)) {
+      std::ranges::for_each(values, [](float& value) { value += 1.0f; });
+    }
     QUIRE_TRY_STATUS(model_files_.check_whole());
     finish(parts);
     return tally_.vector(id, values);
@@ -362,7 +381,8 @@ struct Lister {
   }
 };
 
-// Steele, Lea & Flood 2014: a good 64-bit mix, so that any row can be drawn without the others.
+// Returns the next number of a good 64-bit mix (Steele, Lea & Flood 2014), so that any row can be
+// drawn without the others.
 std::uint64_t split_mix(std::uint64_t& state) {
   state += 0x9e3779b97f4a7c15U;
   std::uint64_t z = state;

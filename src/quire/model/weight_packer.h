@@ -37,24 +37,24 @@ namespace quire::model {
 [[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
     const ModelConfig& config, const weights::ModelFiles& model_files);
 
-// Bytes that all weights take packed with PackOptions::keep_codes; `format` is of what is not
-// quantised. Errors of TensorMap::find.
+// Returns the bytes that all weights take packed with PackOptions::keep_codes. `format` is that of
+// weights that are not quantised. Errors of TensorMap::find.
 [[nodiscard]] Result<std::int64_t> own_weight_bytes(const ModelConfig& config,
                                                     const weights::ModelFiles& model_files,
                                                     kernels::WeightFormat format);
 
-// Weights that view what is packed elsewhere and outlives them, but for vectors, which are small
-// and copied. kCorrupt when `parts` are not what the config wants, in its order.
+// Returns weights that view what is packed elsewhere and outlives them. Vectors are small and
+// copied. kCorrupt when `parts` are not what the config wants, in its order.
 [[nodiscard]] Result<DecoderWeights> view_weights(const ModelConfig& config,
                                                   std::span<const kernels::PackedPart> parts,
                                                   PackReport& report);
-// All of them, as view_weights takes them; borrowed.
+// Returns all packed parts, as view_weights takes them; borrowed.
 [[nodiscard]] std::vector<kernels::PackedPart> packed_parts_of(const ModelConfig& config,
                                                                const DecoderWeights& weights);
 
-// Seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs), norms
-// of one, small biases. A seed gives the same weights on any machine. Reads format and sink count
-// of the options.
+// Makes seeded weights of the right shapes: matrices near normal with deviation 1 / sqrt(inputs),
+// norms of one, small biases. A seed gives the same weights on any machine. Reads format and sink
+// count of the options.
 [[nodiscard]] Result<DecoderWeights> random_weights(const kernels::KernelContext& context,
                                                     const ModelConfig& config,
                                                     const PackOptions& options, std::uint64_t seed,

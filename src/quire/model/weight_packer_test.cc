@@ -199,6 +199,81 @@ TEST_F(LoaderTest, NamesATensorThatTheModelDoesNotUse) {
   }
 }
 
+// A one-layer Gemma 3 of the same sizes in a file whose names begin so, and its config.
+Tensors gemma_tensors(std::string_view before_all, std::string_view before_layers) {
+  Tensors tensors;
+  const auto add = [&](std::string_view stem, const Values& values) {
+    tensors[base::str_cat(before_all, before_layers, stem, ".weight")] = values;
+  };
+  add("embed_tokens", {{5, 4}, 100});
+  add("norm", {{4}, 1});
+  for (const auto& [stem, shape] : std::vector<std::pair<std::string, std::vector<std::int64_t>>>{
+           {"input_layernorm", {4}},
+           {"post_attention_layernorm", {4}},
+           {"pre_feedforward_layernorm", {4}},
+           {"post_feedforward_layernorm", {4}},
+           {"self_attn.q_norm", {2}},
+           {"self_attn.k_norm", {2}},
+           {"self_attn.q_proj", {4, 4}},
+           {"self_attn.k_proj", {2, 4}},
+           {"self_attn.v_proj", {2, 4}},
+           {"self_attn.o_proj", {4, 4}},
+           {"mlp.gate_proj", {3, 4}},
+           {"mlp.up_proj", {3, 4}},
+           {"mlp.down_proj", {4, 3}}}) {
+    add("layers.0." + stem, {shape, 10});
+  }
+  return tensors;
+}
+
+ModelConfig gemma_config(bool is_text_part) {
+  const std::string text = R"("hidden_size": 4, "intermediate_size": 3, "vocab_size": 5,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 2})";
+  const std::string part = R"({"model_type": "gemma3_text", )" + text;
+  return config_from_hf(
+             is_text_part ? R"({"model_type": "gemma3", "text_config": )" + part + "}" : part, "")
+      .value();
+}
+
+TEST_F(LoaderTest, ANormOfGemmaIsPackedWithOneAdded) {
+  const auto weights = load(gemma_config(false), gemma_tensors("", "model."));
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  using Floats = std::vector<float>;
+  const LayerWeights& layer = weights->layers[0];
+  EXPECT_EQ(weights->final_norm, Floats({2, 3, 4, 5}));
+  for (const Floats& norm :
+       {layer.attention_norm, layer.attention_out_norm, layer.mlp_norm, layer.mlp_out_norm}) {
+    EXPECT_EQ(norm, Floats({11, 12, 13, 14}));
+  }
+  EXPECT_EQ(layer.q_norm, Floats({11, 12}));
+  EXPECT_EQ(layer.k_norm, Floats({11, 12}));
+}
+
+TEST_F(LoaderTest, TheTextPartIsFoundUnderEachOfItsNamesAndOtherPartsAreCounted) {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"", "model.language_model."}, {"language_model.", "model."}, {"", "model."}};
+  for (const auto& [before_all, before_layers] : names) {
+    Tensors tensors = gemma_tensors(before_all, before_layers);
+    tensors["vision_tower.patch.weight"] = {{2, 2}, 0};
+    tensors["multi_modal_projector.weight"] = {{2}, 0};
+    ModelConfig config = gemma_config(true);
+    const auto weights = load(config, tensors);
+    EXPECT_TRUE(weights.ok()) << weights.error().message;
+    note_skipped_tensors(write(tensors), config);
+    ASSERT_EQ(config.remarks.size(), 1U);
+    EXPECT_THAT(config.remarks.front(), HasSubstr("2 tensors"));
+    EXPECT_THAT(refusal(gemma_config(false), gemma_tensors("", "model.language_model."),
+                        ErrorCode::kCorrupt),
+                HasSubstr("model.layers.0.input_layernorm.weight"));
+    tensors["something_else.weight"] = {{2}, 0};
+    EXPECT_THAT(refusal(config, tensors, ErrorCode::kUnsupported), HasSubstr("something_else"));
+  }
+  Tensors text = gemma_tensors("", "model.");
+  text["vision_tower.patch.weight"] = {{2, 2}, 0};
+  EXPECT_THAT(refusal(gemma_config(false), text, ErrorCode::kUnsupported),
+              HasSubstr("vision_tower.patch.weight"));
+}
+
 TEST_F(LoaderTest, IgnoresTheDerivedBufferOfOldCheckpoints) {
   Tensors tensors = llama_tensors();
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {{1}, 1};
@@ -226,8 +301,12 @@ TEST_F(LoaderTest, QuantisingSparesTheEmbedding) {
   EXPECT_EQ(weight_format(config, WeightRole::kDown, q4), q4);
   EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), q4);
   EXPECT_EQ(weight_format(config, WeightRole::kEmbedding, q4), kernels::WeightFormat::kBf16);
+  const auto f8 = kernels::WeightFormat::kF8;
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, f8), f8);
+  EXPECT_EQ(weight_format(config, WeightRole::kEmbedding, f8), kernels::WeightFormat::kBf16);
   config.tied_embeddings = true;
   EXPECT_EQ(weight_format(config, WeightRole::kHead, q4), kernels::WeightFormat::kQ8g32);
+  EXPECT_EQ(weight_format(config, WeightRole::kHead, f8), kernels::WeightFormat::kQ8g32);
   EXPECT_EQ(weight_format(config, WeightRole::kHead, kernels::WeightFormat::kF32),
             kernels::WeightFormat::kF32);
 }
@@ -250,6 +329,8 @@ TEST_F(LoaderTest, AValueThatAFormatCannotHoldIsNamedInsteadOfLost) {
   EXPECT_THAT(refusal_of(524024.0f, kQ4g32), HasSubstr("holds 524033 in row 3"));
   EXPECT_EQ(refusal_of(524024.0f, kQ8g32), "accepted");
   EXPECT_THAT(refusal_of(9e6f, kQ8g32), HasSubstr("holds 9e+06 in row 0"));
+  EXPECT_EQ(refusal_of(9e6f, kF8), "accepted");
+  EXPECT_EQ(refusal_of(NAN, kF8), where + "nan in row 0, which fp8 cannot express");
   EXPECT_EQ(refusal_of(NAN, kF32), "accepted");  // computing says that there is none
 }
 

@@ -47,7 +47,8 @@ Status check_ids(const SampleContext& context, std::size_t vocab) {
     QUIRE_TRY_STATUS(check_ids(std::span(&entry.first, 1), "logit_bias", vocab));
   }
   QUIRE_TRY_STATUS(check_ids(context.end_ids, "list of stop ids", vocab));
-  // Only what is looked at: a step may not take longer for what was sampled before it.
+  // Only ids that the choice looks at are checked: a step may not take longer for tokens that were
+  // sampled before it.
   const SamplingParams& params = *context.params;
   if (params.repetition_penalty != 1) {
     QUIRE_TRY_STATUS(check_ids(context.prompt, "prompt", vocab));
@@ -69,7 +70,8 @@ struct Seen {
   unsigned refused = 0;
 };
 
-// `count` is a constant where it is inlined, for the compiler to use vectors.
+// Looks at `count` logits. `count` is a constant where it is inlined, for the compiler to use
+// vectors.
 [[gnu::always_inline]] inline Seen look(const float* logits, std::size_t count, float limit) {
   Seen seen;
   for (std::size_t i = 0; i < count; ++i) {
@@ -79,8 +81,8 @@ struct Seen {
   return seen;
 }
 
-// Few blocks hold a logit above all before them: the others are only compared, many logits at a
-// time.
+// Finds the largest logit and what is refused. Few blocks hold a logit above all before them: the
+// others are only compared, many logits at a time.
 Survey survey(std::span<const float> logits) {
   Survey row;
   for (std::size_t first = 0; first < logits.size(); first += kSurveyed) {
@@ -207,7 +209,7 @@ Result<std::span<const kernels::LogitChange>> Sampler::changes(const SampleConte
   }
   if (params.presence_penalty != 0 || params.frequency_penalty != 0) {
     for (const TokenId id : context.output) {
-      change_of(id).penalty += 1;  // how often it is there
+      change_of(id).penalty += 1;  // counts the occurrences of the id
     }
     for (kernels::LogitChange& change : changes_) {
       if (change.penalty > 0) {

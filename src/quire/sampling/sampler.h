@@ -26,7 +26,7 @@ struct SampleContext {
   std::span<const TokenId> end_ids;  // EOS and stop ids: forbidden before min_tokens
 };
 
-// The choice, once Sampler::changes are made.
+// Returns the choice, once Sampler::changes are made.
 [[nodiscard]] kernels::Choice choice_of(const SampleContext& context);
 
 // Returns whether a choice depends on the tokens before it, not only on their number.
@@ -38,7 +38,7 @@ struct SampledToken {
   // chosen one unless it is among them. Empty unless params->logprobs.
   std::vector<std::pair<TokenId, float>> logprobs;
 
-  // The chosen one's, where those of the k most likely are there.
+  // Adds the chosen token's logprob, where those of the k most likely are there.
   void add_chosen(float logprob);
 };
 
@@ -46,11 +46,12 @@ struct SampledToken {
 // longest row; after that a call allocates nothing but the logprobs that it returns.
 class Sampler {
  public:
-  // logits: [vocab], overwritten. The choice depends on the row and the context alone, bit for bit.
-  // Among the tokens that top-k, top-p and min-p leave, it is the first by id at which the running
-  // sum of probabilities exceeds uniform_at(seed, index). kInvalidArgument when a logit is NaN or
-  // +inf, an id is outside of the vocabulary, or all logits are -inf in the end. O(vocab), plus
-  // O(n log n) in the n tokens that top-k leaves or that stand at the border of top-p.
+  // Chooses a token. logits: [vocab], overwritten. The choice depends on the row and the context
+  // alone, bit for bit. Among the tokens that top-k, top-p and min-p leave, it is the first by id
+  // at which the running sum of probabilities exceeds uniform_at(seed, index). kInvalidArgument
+  // when a logit is NaN or +inf, an id is outside of the vocabulary, or all logits are -inf in the
+  // end. O(vocab), plus O(n log n) in the n tokens that top-k leaves or that stand at the border of
+  // top-p.
   //
   // Passes over the row: one finds the largest and what is refused, which is all that greedy choice
   // takes. Bias, penalties and min_tokens take another, and top-k takes one. Without top-k weighing
@@ -78,8 +79,8 @@ class Sampler {
                                  const SamplingParams& params);
 
   std::vector<Candidate> candidates_;
-  std::vector<float> candidate_logits_;   // of candidates_, contiguous
-  std::vector<float> candidate_weights_;  // of candidates_
+  std::vector<float> candidate_logits_;   // logits of candidates_, contiguous
+  std::vector<float> candidate_weights_;  // weights of candidates_
   std::vector<float> row_weights_;        // [vocab]
   std::vector<double> bin_weights_;       // sums of row_weights_ by size
   std::vector<kernels::LogitChange> changes_;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::int32_t kMaxChoices = 16;
 constexpr std::size_t kMaxStops = 64;
 constexpr std::size_t kMaxStopBytes = 4096;
-constexpr std::size_t kMaxIds = 65'536;  // of stop_token_ids and logit_bias
+constexpr std::size_t kMaxIds = 65'536;  // most ids of stop_token_ids and of logit_bias
 
 template <class T>
 Status out_of_range(std::string_view field, T value, std::string_view range) {

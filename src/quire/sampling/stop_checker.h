@@ -20,10 +20,10 @@ class StopChecker {
     std::string_view text;  // may be passed on; valid until the next call and as long as what
                             // was pushed
     bool stopped = false;   // a stop string was found; `text` ends before it
-    std::size_t stop = 0;   // its index, where `stopped`
+    std::size_t stop = 0;   // index of the stop string, where `stopped`
   };
 
-  // Precondition: no stop string is empty.
+  // Looks for `stops`. Precondition: no stop string is empty.
   explicit StopChecker(std::vector<std::string> stops);
 
   // Takes the next delta of text. Amortised O(bytes) per stop string. A stop string counts where it
@@ -49,10 +49,10 @@ class StopChecker {
   [[nodiscard]] std::string_view release(std::size_t count);
 
   std::vector<Pattern> patterns_;
-  std::string released_;           // what the last call returned
+  std::string released_;           // text that the last call returned
   std::string held_;               // the end of the text so far that may begin a stop string
-  std::size_t found_ = kNotFound;  // where the first stop string in held_ begins
-  std::size_t which_ = 0;          // that stop string
+  std::size_t found_ = kNotFound;  // place where the first stop string in held_ begins
+  std::size_t which_ = 0;          // index of that stop string
   bool stopped_ = false;
 };
 

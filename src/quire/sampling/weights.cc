@@ -84,7 +84,7 @@ template <class Bits, class Float>
 }
 
 #if defined(__x86_64__)
-// Compute weigh() with registers of 256 and of 512 bits.
+// Computes weigh() with registers of 256 bits; the next function with those of 512 bits.
 [[gnu::target("avx2")]] void weigh_avx2(std::span<const float> logits, float peak, double scale,
                                         std::span<float> weights) {
   weigh(logits, peak, scale, weights);

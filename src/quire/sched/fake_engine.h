@@ -93,8 +93,9 @@ class FakeEngine {
     running.erase(id);
   }
 
-  // One whole step, the one that was launched before if there is one. With `ahead` the next one is
-  // launched before it ends, if the scheduler repeats it. The plan that was carried out comes back.
+  // Runs one whole step: the one that was launched before, if there is one. With `ahead` it
+  // launches the next one before this one ends, if the scheduler repeats it. Returns the plan that
+  // was carried out.
   [[nodiscard]] Result<StepPlan> step(bool ahead = false) {
     StepPlan plan;
     if (!launched()) {
@@ -149,7 +150,7 @@ class FakeEngine {
     return paged_pool_[static_cast<std::size_t>(slot(block, index % block_tokens))];
   }
 
-  // Where KV will be written is decided here.
+  // Decides where KV will be written.
   void launch(std::span<const ScheduledRun> runs) {
     launched_.assign(runs.begin(), runs.end());
     for (const ScheduledRun& run : runs) {
@@ -189,7 +190,7 @@ class FakeEngine {
 
   std::vector<KV> paged_pool_;  // [blocks * block_tokens]
   std::vector<ScheduledRun> launched_;
-  std::vector<std::ptrdiff_t> slots_;  // that launched_ writes
+  std::vector<std::ptrdiff_t> slots_;  // slots that launched_ writes
 };
 
 }  // namespace quire::sched

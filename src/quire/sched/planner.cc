@@ -156,7 +156,7 @@ class Planner {
     }
   }
 
-  // Those waiting give up the KV that they brought along, if that helps.
+  // Makes waiting requests give up the KV that they brought along, if that helps.
   void drop_waiting(StepPlan& plan) const {
     std::vector<SeqId> sequences;
     std::vector<RequestId> requests;
@@ -185,10 +185,11 @@ class Planner {
     return ledger_.cache().probe(known_tokens(waiting), salt);
   }
 
-  // All known tokens must fit, not only those of this step. A prompt takes all rows until it is
-  // done, so nobody else is admitted meanwhile and only decoding can take its blocks away. Cached
-  // blocks that it attaches are no longer evictable, so they count as taken. Two that attach the
-  // same ones pay twice here; at worst the second waits for the next step.
+  // Admits a waiting request if there is room. All known tokens must fit, not only those of this
+  // step. A prompt takes all rows until it is done, so nobody else is admitted meanwhile and only
+  // decoding can take its blocks away. Cached blocks that it attaches are no longer evictable, so
+  // they count as taken. Two that attach the same ones pay twice here; at worst the second waits
+  // for the next step.
   bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
     if (waiting.sequence && sequences_.num_computed(*waiting.sequence) > 0) {
       return admit_fork(waiting, *waiting.sequence, plan);
@@ -235,7 +236,7 @@ class Planner {
   const SchedulerState& state_;
   const kv::Ledger& ledger_;
   const kv::Sequences& sequences_;
-  std::int32_t rows_left_ = 0;  // of the step
+  std::int32_t rows_left_ = 0;  // rows left of the step
   std::int64_t blocks_left_ = 0;
 };
 

@@ -16,11 +16,11 @@ namespace quire::sched {
 struct QueuedRequest {
   Request request;                // the prompt moves to the ledger at first admission
   std::uint64_t arrival = 0;      // place in the line
-  std::int32_t total_tokens = 0;  // whose KV it can ever need: prompt + max_new_tokens - 1
-  std::optional<SeqId> sequence;  // from first admission on; of a composition from the start
+  std::int32_t total_tokens = 0;  // most tokens whose KV it can need: prompt + max_new_tokens - 1
+  std::optional<SeqId> sequence;  // set from first admission on; of a composition from the start
   RequestProgress progress;
 
-  // Precondition: the request is running.
+  // Returns the sequence of a running request. Precondition: the request is running.
   [[nodiscard]] SeqId running_sequence() const {
     QUIRE_CHECK(sequence.has_value(), "a running request without a sequence");
     return *sequence;

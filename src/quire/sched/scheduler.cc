@@ -23,7 +23,8 @@
 namespace quire::sched {
 namespace {
 
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;  // of one sequence, window or not
+constexpr std::int64_t kMaxTokens = std::int64_t{1}
+                                    << 30;  // most tokens of one sequence, window or not
 
 std::string in_bytes(std::int64_t bytes) {
   return bytes == 0 ? "" : base::str_cat(" (", base::format_bytes(bytes), ")");
@@ -78,7 +79,7 @@ std::int64_t Scheduler::Impl::prompt_tokens(const Request& request) const {
                           : std::ssize(request.prompt);
 }
 
-// KV of the last sampled token is never needed.
+// Counts the tokens whose KV a request needs at most. KV of the last sampled token is never needed.
 std::int64_t Scheduler::Impl::total_tokens(const Request& request) const {
   return prompt_tokens(request) + std::max<std::int64_t>(request.max_new_tokens, 1) - 1;
 }

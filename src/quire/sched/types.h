@@ -17,7 +17,7 @@ namespace quire::sched {
 struct SchedulerConfig {
   std::int32_t max_batch_tokens = 2048;  // rows of one step; long prompts are cut to fit
   std::int32_t max_running = 256;        // sequences of one step; also at most max_batch_tokens
-  std::int64_t block_bytes = 0;          // of one KV block, for errors in bytes; 0: not known
+  std::int64_t block_bytes = 0;          // bytes of one KV block, for errors in bytes; 0: not known
   // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
 };
@@ -25,14 +25,14 @@ struct SchedulerConfig {
 // A request as the scheduler sees it. Only finish() ends it.
 struct Request {
   RequestId id;
-  std::vector<TokenId> prompt;      // not empty; empty with `sequence`
+  std::vector<TokenId> prompt;      // prompt; empty only with `sequence`
   std::optional<SeqId> sequence;    // instead of a prompt: a composition or a fork with at least
                                     // one own token without KV. The caller opens it, the scheduler
                                     // closes it once it is accepted. Preempted, it keeps segments
   std::int32_t max_new_tokens = 0;  // KV of the last sampled token is never needed
   bool reuse = true;                // attach cached prefixes
   kv::SessionRef session;           // passed to the ledger
-  std::string salt;                 // of a prompt: the tenant whose cached prefixes it shares
+  std::string salt;  // salt of the prompt: the tenant whose cached prefixes it shares
 };
 
 // The work of one sequence in one step: the KV of `count` tokens from `first` on.
@@ -47,14 +47,14 @@ struct PlannedRun {
 // The work of the next step, in order: preempt, admit, run.
 struct StepPlan {
   std::vector<RequestId> preempt;  // youngest first; each loses its KV and waits at the front
-  std::vector<RequestId> admit;    // from the waiting queue, in order
+  std::vector<RequestId> admit;    // requests of the waiting queue, in order
   std::vector<PlannedRun> runs;
   std::vector<RequestId> drop;     // waiting requests that lose the KV that they brought along,
                                    // because no request can run. The plan has nothing else then
   std::optional<RequestId> stuck;  // names the oldest request when no request fits, even after all
                                    // others were preempted: blocks are held outside of the
                                    // scheduler. `runs` is empty then
-  std::uint64_t version = 0;       // of the state that the plan was made from
+  std::uint64_t version = 0;       // version of the state that the plan was made from
   [[nodiscard]] bool empty() const { return runs.empty(); }
   // Empties the plan and keeps its memory.
   void clear();

@@ -162,7 +162,7 @@ namespace {
 // Meaning of block ids, or the first of several.
 struct Meaning {
   std::vector<BlockRun> runs;   // none: nothing
-  std::vector<TokenId> tokens;  // of all of them
+  std::vector<TokenId> tokens;  // tokens of all runs
   bool several = false;         // other runs would have other tokens
 };
 

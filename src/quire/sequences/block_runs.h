@@ -35,7 +35,7 @@ using SegmentUses = std::vector<kv::SegmentUse>;
 
 class BlockRuns {
  public:
-  // All are borrowed.
+  // Borrows all three.
   BlockRuns(engine::Engine& engine, chunks::ChunkService& chunks, KnownStates& states)
       : engine_(engine), chunks_(chunks), states_(states) {}
 

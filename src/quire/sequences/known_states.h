@@ -14,7 +14,8 @@ namespace quire::sequences {
 
 class KnownStates {
  public:
-  // Cost: O(1), amortised: states that have gone are swept when there are twice as many.
+  // Adds a state. Cost: O(1), amortised: states that have gone are swept when there are twice as
+  // many.
   void add(const StateRef& state) {
     if (states_.size() >= next_sweep_) {
       std::erase_if(states_, [](const auto& known) { return known.expired(); });

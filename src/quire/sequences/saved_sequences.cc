@@ -99,7 +99,7 @@ Status SavedSequences::save(const StateRef& state, const std::filesystem::path& 
   return written.ok() ? written : tiers::missing_file(written.error());
 }
 
-// A stranger's file may say anything.
+// Checks the tokens and positions of a run. A stranger's file may say anything.
 Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t position) const {
   if (!tokens.empty()) {
     QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
@@ -158,7 +158,7 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
 // its own tokens is there already, if it is the same. KV of another grade is composed, if only of
 // its own run.
 Status SavedSequences::make_room(Restored& restored) {
-  restored.ranges.clear();  // of a visit that was refused
+  restored.ranges.clear();  // ranges of a visit that was refused
   restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
@@ -209,7 +209,7 @@ Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> run
                                          const OpenBlocks& open,
                                          const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
-  engine::Tasks task{1};  // that gives up what is prepared
+  engine::Tasks task{1};  // task that gives up what is prepared
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   // A window gives up blocks while they are still being filled.
   const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
@@ -254,8 +254,8 @@ Status SavedSequences::read_now(const kv_store::BlockRange& range, const OpenBlo
   return {};
 }
 
-// The load would go right without it, but who has a damaged file is told while there is another
-// copy of its KV.
+// Verifies the saved KV of blocks that are there already. The load would go right without it, but
+// the owner of a damaged file hears of it while there is another copy of its KV.
 Status SavedSequences::verify_what_was_there(const Restored& restored,
                                              const OpenBlocks& open) const {
   if (restored.there.to.empty()) {
@@ -269,7 +269,8 @@ Status SavedSequences::verify_what_was_there(const Restored& restored,
   return {};
 }
 
-// The blocks stay with the loading sequence until all is read; the caller gets a fork of it.
+// Starts reading in the background. The blocks stay with the loading sequence until all is read;
+// the caller gets a fork of it.
 Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const OpenBlocks& open) {
   std::vector<tiers::BackgroundLoads::Order> orders;
   // The first append copies the last block, in all layers, so that one is read before.

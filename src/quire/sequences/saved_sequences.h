@@ -38,7 +38,7 @@ class SequenceService;
 
 class SavedSequences {
  public:
-  // All are borrowed, and must outlive it.
+  // Borrows all three, which must outlive it.
   SavedSequences(engine::Engine& engine, tiers::TierService& tiers, SequenceService& sequences)
       : engine_(engine), tiers_(tiers), sequences_(sequences) {}
 
@@ -64,10 +64,11 @@ class SavedSequences {
                                          const OpenBlocks& open,
                                          const LoadSequenceOptions& options);
 
-  // One file with tokens, KV, and what continuing needs. The file is there whole or not at all.
+  // Saves one file with tokens, KV, and everything that continuing needs. The file is there whole
+  // or not at all.
   [[nodiscard]] Status save(const StateRef& state, const std::filesystem::path& path,
                             const kv_store::WriteOptions& options);
-  // kIncompatible for a sequence of another model or KV format.
+  // Loads a saved sequence. kIncompatible for a sequence of another model or KV format.
   [[nodiscard]] Result<StateRef> load(const std::filesystem::path& path,
                                       const LoadSequenceOptions& options);
 
@@ -77,17 +78,17 @@ class SavedSequences {
     std::vector<tiers::HeldRef> before;  // the segments that it was composed of
     std::vector<kv::SegmentUse> uses;
     std::vector<TokenId> own;
-    std::int32_t position = 0;  // of the first of them
-    std::int32_t num_kv = 0;    // how many of them have KV
+    std::int32_t position = 0;  // position of the first token
+    std::int32_t num_kv = 0;    // tokens that have KV
     std::int32_t sampled = 0;
     ReuseGrade grade = ReuseGrade::kExact;
     std::string salt;
     SeqId sequence;
-    std::int32_t lost_blocks = 0;  // of the own run, without KV
+    std::int32_t lost_blocks = 0;  // leading blocks of the own run without KV
     std::int32_t missing = 0;      // own tokens whose KV is read
     std::vector<kv_store::BlockRange> ranges;
-    kv_store::BlockRange there;  // of the own run: `to` has that KV already
-    bool loading = false;        // in the background, which closes the sequence when it ends
+    kv_store::BlockRange there;  // blocks of the own run: `to` has that KV already
+    bool loading = false;  // true: read in the background, which closes the sequence when it ends
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const std::string& salt);

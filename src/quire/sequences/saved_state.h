@@ -18,25 +18,25 @@
 namespace quire::sequences {
 
 struct SavedState {
-  std::vector<kv::MergeRank> ranks;       // of the runs before the sequence's own one
-  std::vector<std::int32_t> stored_from;  // of the same runs, see kv::RunView
+  std::vector<kv::MergeRank> ranks;       // ranks of the runs before the sequence's own one
+  std::vector<std::int32_t> stored_from;  // first stored tokens of the same runs, see kv::RunView
   std::int32_t own_position = 0;
   std::vector<TokenId> tail;  // the last token of a sequence that has one: it has no KV
   std::int32_t sampled = 0;
   ReuseGrade grade = ReuseGrade::kExact;
-  std::string kernels;  // that computed the KV
+  std::string kernels;  // kernels that computed the KV
 };
 
 [[nodiscard]] std::string to_json(const SavedState& state);
-// The reading side, for a sequence of `num_runs` runs with KV. Who wrote it is not known, so every
-// number is checked; kCorrupt names `what`.
+// Reads the state of a sequence of `num_runs` runs with KV. Its writer is unknown, so every number
+// is checked; kCorrupt names `what`.
 [[nodiscard]] Result<SavedState> parse_saved_state(std::string_view json, std::size_t num_runs,
                                                    std::string_view what);
 
-// KV that is not what this machine would compute must not get into the prefix cache, where plain
-// prompts find it. It becomes a run before the sequence's own one, and the grade says so. One with
-// lost blocks stays the own run, which alone may have them (TierService::make_room). `kernels`:
-// those that would compute it here.
+// Makes KV that this machine would compute otherwise a run before the sequence's own one. It must
+// not get into the prefix cache, where plain prompts find it, and the grade says so. One with lost
+// blocks stays the own run, which alone may have them (TierService::make_room). `kernels` are those
+// that would compute it here.
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
                   std::string_view kernels);
 

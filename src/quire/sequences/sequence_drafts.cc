@@ -40,7 +40,7 @@ constexpr std::uint64_t kLastRank = ~std::uint64_t{0};
 
 }  // namespace
 
-// `end`: the position behind the last token.
+// Checks that the sequence fits the context. `end` is the position behind the last token.
 Status SequenceDrafts::check_end(std::int64_t end) const {
   const std::int64_t limit = engine_.model_config().context_length;
   if (end <= limit) {
@@ -52,7 +52,7 @@ Status SequenceDrafts::check_end(std::int64_t end) const {
                     engine_.model_config().context_text(), "; roll back, or begin another one")};
 }
 
-// `tokens` are to stand behind `before` others.
+// Checks `tokens` that are to stand behind `before` others.
 Status SequenceDrafts::check(std::int64_t before, std::span<const TokenId> tokens) const {
   if (tokens.empty()) {
     return {};

@@ -36,7 +36,7 @@ struct SequenceDraft {
 
 class SequenceDrafts {
  public:
-  // All are borrowed.
+  // Borrows all three.
   SequenceDrafts(engine::Engine& engine, BlockRuns& runs, KnownStates& states)
       : engine_(engine), runs_(runs), states_(states) {}
 
@@ -60,9 +60,10 @@ class SequenceDrafts {
   [[nodiscard]] StateRef keep(const SequenceDraft& draft);
 
  private:
-  // `end`: the position behind the last token.
+  // Checks that the sequence fits the context. `end` is the position behind the last token.
   [[nodiscard]] Status check_end(std::int64_t end) const;
-  // States are named as segments for it, which go to `named`.
+  // Drafts a sequence of `tail` behind the runs. States are named as segments for it, which go to
+  // `named`.
   [[nodiscard]] Result<SequenceDraft> behind(std::span<const BlockRun> runs,
                                              std::vector<TokenId> tail, SegmentUses& named);
   [[nodiscard]] Result<SegmentUses> place(const BlockRun& run, std::int64_t position,

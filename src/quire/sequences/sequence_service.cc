@@ -179,7 +179,7 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
   if (parts.empty()) {
     return open(tokens, interrupted, options);
   }
-  std::vector<StateRef> states;  // of the parts that are one
+  std::vector<StateRef> states;  // states of those parts that are states
   for (BlockRun& part : parts) {
     StateRef state = part.state.lock();
     if (part.engine.lock().get() != &engine_) {
@@ -245,7 +245,7 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
                                                               std::int64_t first,
                                                               std::int64_t last) {
   struct Part {
-    std::vector<BlockId> blocks;  // of the run
+    std::vector<BlockId> blocks;  // blocks of the run
     std::int32_t first = 0, count = 0, stored_from = 0;
   };
   using Parts = std::vector<Part>;

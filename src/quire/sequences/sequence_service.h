@@ -51,19 +51,20 @@ namespace quire::sequences {
 
 class SequenceService {
  public:
-  // All are borrowed, and must outlive the service.
+  // Borrows all three, which must outlive the service.
   SequenceService(engine::Engine& engine, chunks::ChunkService& chunks, tiers::TierService& tiers)
       : engine_(engine), chunks_(chunks), tiers_(tiers) {}
 
-  // `options`: whose request it is. A state that follows another has its salt. kInvalidArgument for
-  // another salt, and for runs of states of several salts.
-  // Computes what no cache holds, waiting for it. No tokens: an empty sequence.
+  // Computes what no cache holds, waiting for it. No tokens give an empty sequence. `options` say
+  // whose request it is. A state that follows another has its salt. kInvalidArgument for another
+  // salt, and for runs of states of several salts.
   [[nodiscard]] Result<StateRef> open(std::span<const TokenId> tokens, const Interrupt& interrupted,
                                       const RequestOptions& options = {});
   [[nodiscard]] Result<StateRef> open(const CompositionSpec& spec, const Interrupt& interrupted,
                                       const RequestOptions& options = {});
-  // Behind the runs, one after the other, and `tokens` behind them. kInvalidComposition naming a
-  // run that has gone. `grade`: of what the runs are together; that of one state is its own.
+  // Opens a sequence of the runs, one after the other, and `tokens` behind them.
+  // kInvalidComposition naming a run that has gone. `grade` is that of the runs together; one state
+  // alone has its own.
   [[nodiscard]] Result<StateRef> open(std::span<const BlockRun> runs,
                                       std::span<const TokenId> tokens, const Interrupt& interrupted,
                                       ReuseGrade grade = ReuseGrade::kApproximate,
@@ -72,10 +73,11 @@ class SequenceService {
   [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
                                         const Interrupt& interrupted,
                                         const RequestOptions& options = {});
-  // The first `length` tokens. Computes nothing. kInvalidArgument outside [0, tokens].
+  // Returns a state of the first `length` tokens. Computes nothing. kInvalidArgument outside [0,
+  // tokens].
   [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
-  // Tokens [start, stop) become `tokens`; what stands behind them is computed again. In tokens of
-  // segments: as a plain prompt.
+  // Replaces tokens [start, stop) by `tokens`, and computes again what stands behind them. In
+  // tokens of segments it computes all as a plain prompt.
   [[nodiscard]] Result<StateRef> replace(const StateRef& state, std::int64_t start,
                                          std::int64_t stop, std::span<const TokenId> tokens,
                                          const Interrupt& interrupted,
@@ -95,16 +97,18 @@ class SequenceService {
   struct Generate {
     const SamplingParams* params = nullptr;
     bool streaming = false;
-    bool sampler_goes_on = true;  // where the state's last tokens were sampled; false: anew
+    // True: sampling goes on where the state's last tokens were sampled; false: anew.
+    bool sampler_goes_on = true;
     RequestOptions options = {};
-    const char* source = "sequence";     // of the reuse, as it is reported
+    const char* source = "sequence";     // name of the source, as the reuse is reported
     std::optional<std::int64_t> cached;  // tokens that were reused; not given: all but the last
-    engine::Clock::time_point submitted = engine::Clock::now();  // of what the caller waits for
+    // Submission of what the caller waits for.
+    engine::Clock::time_point submitted = engine::Clock::now();
   };
   // Goes on from the state. On an error `done` may have been called or not.
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> generate(const StateRef& state,
                                                                   const Generate& how, Done done);
-  // Logits of the next token; the state stays.
+  // Computes the logits of the next token. The state stays.
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> logits(const StateRef& state);
 
   // Finds the meaning of handles of blocks.
@@ -130,7 +134,7 @@ class SequenceService {
   [[nodiscard]] Result<std::vector<tiers::HeldRef>> copy_out(const StateRef& state,
                                                              std::int64_t first, std::int64_t last);
 
-  // Engine thread.
+  // Makes a request of a kind behind a state. Engine thread, as for the next functions.
   [[nodiscard]] engine::NewRequest request_for(engine::RequestKind kind,
                                                const StateRef& state) const;
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> start(engine::NewRequest request);

@@ -28,14 +28,14 @@ struct SequenceState {
   std::vector<TokenId> tokens;
   std::int64_t segment_tokens = 0;   // the first so many are of segments that it was composed of
   std::int32_t sampled = 0;          // the last so many were sampled in one go
-  std::int64_t computed_tokens = 0;  // whose KV was not there when the state was asked for
+  std::int64_t computed_tokens = 0;  // tokens whose KV was not there when the state was asked for
   ReuseGrade grade = ReuseGrade::kExact;
-  std::string salt;                      // whose cached prefixes it shares
-  bool same_bits = true;                 // of the engine's arithmetic, see graded()
+  std::string salt;                      // salt whose cached prefixes it shares
+  bool same_bits = true;                 // property of the engine's arithmetic, see graded()
   SeqId sequence;                        // in the ledger of
   std::weak_ptr<engine::Engine> engine;  // that
   std::vector<std::int32_t> blocks;      // ids, in order, of the tokens with KV
-  engine::Tasks task{1};                 // that gives the sequence up
+  engine::Tasks task{1};                 // task that gives the sequence up
 };
 using StateRef = std::shared_ptr<const SequenceState>;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::tensor {
 
@@ -14,21 +15,40 @@ namespace quire::tensor {
 struct KVGeometry {
   int layers = 0;
   int kv_heads = 0;
-  int head_dim = 0;  // of the model, for example 80
-  DType dtype = DType::kBFloat16;
-  int block_tokens = 32;           // 1..256
+  int head_dim = 0;  // head size of the model, for example 80
+  DType dtype =
+      DType::kBFloat16;   // type of KV as computed, and as stored where the format is plain
+  int block_tokens = 32;  // 1..256
   std::vector<int> window_tokens;  // [layers] sliding window, 0: none. A row at position p sees
                                    // positions p - window + 1 to p
+  KVFormat format = KVFormat::kPlain;
 
   // Returns the head size as stored: rounded up to 32, padded with zeros, so that kernels read
   // whole vectors.
   [[nodiscard]] int stored_head_dim() const { return (head_dim + 31) / 32 * 32; }
   // Returns the token slots of a stored block: rounded up to 2, since values lie in pairs of
-  // tokens.
-  [[nodiscard]] int stored_block_tokens() const { return (block_tokens + 1) / 2 * 2; }
-  // Returns the bytes of K and V of one block, for one KV head of one layer.
+  // tokens; int8 codes to 4.
+  [[nodiscard]] int stored_block_tokens() const {
+    const int unit = format == KVFormat::kInt8 ? 4 : 2;
+    return (block_tokens + unit - 1) / unit * unit;
+  }
+  // Returns the bytes from a head block's K to its V.
+  [[nodiscard]] std::int64_t v_offset() const {
+    return std::int64_t{stored_head_dim()} * stored_block_tokens() * kv_value_bytes(format, dtype);
+  }
+  // Returns the bytes of the scale of a token and head, of K or V; 0 where there is none.
+  [[nodiscard]] int scale_bytes() const { return format == KVFormat::kInt8 ? 2 : 0; }
+  // Returns the bytes from a head block's K to its scales, of K and then of V. Plain formats have
+  // none.
+  [[nodiscard]] std::int64_t scale_offset() const { return 2 * v_offset(); }
+  // Returns the bytes of K, V and scales of one block, for one KV head of one layer.
   [[nodiscard]] std::int64_t head_block_bytes() const {
-    return std::int64_t{2} * stored_head_dim() * stored_block_tokens() * dtype_bytes(dtype);
+    return scale_offset() + std::int64_t{2} * stored_block_tokens() * scale_bytes();
+  }
+  // Returns the bits that a value takes, scales included.
+  [[nodiscard]] double bits_per_value() const {
+    return 8.0 * static_cast<double>(head_block_bytes()) /
+           (2.0 * stored_head_dim() * stored_block_tokens());
   }
   // Returns the bytes of one block over all layers and heads: the unit of kv_budget.
   [[nodiscard]] std::int64_t block_bytes() const { return head_block_bytes() * kv_heads * layers; }

@@ -32,6 +32,24 @@ TEST(KVGeometry, OddSizesAreRoundedUp) {
   EXPECT_EQ(geometry.stored_head_dim(), 96);
 }
 
+TEST(KVGeometry, Int8HasScalesBehindItsCodes) {
+  KVGeometry geometry = {.layers = 2,
+                         .kv_heads = 3,
+                         .head_dim = 64,
+                         .dtype = DType::kBFloat16,
+                         .block_tokens = 32,
+                         .window_tokens = {},
+                         .format = KVFormat::kInt8};
+  EXPECT_EQ(geometry.v_offset(), 64 * 32);
+  EXPECT_EQ(geometry.scale_offset(), 2 * 64 * 32);
+  EXPECT_EQ(geometry.head_block_bytes(), 2 * 64 * 32 + 2 * 32 * 2);
+  EXPECT_EQ(geometry.block_bytes(), 6 * geometry.head_block_bytes());
+  geometry.block_tokens = 5;
+  EXPECT_EQ(geometry.stored_block_tokens(), 8);
+  EXPECT_STREQ(kv_format_name(geometry.format, geometry.dtype), "int8");
+  EXPECT_STREQ(kv_format_name(KVFormat::kPlain, geometry.dtype), "bfloat16");
+}
+
 TEST(KVGeometry, LargeModelsDoNotOverflow) {
   const KVGeometry geometry = {.layers = 1000,
                                .kv_heads = 128,

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::tensor {
 
@@ -14,11 +15,14 @@ namespace quire::tensor {
 // block holds:
 //   bf16, fp16   K [D / 2][B][2], then V [B / 2][D][2]   (full AMX tiles for B = 32)
 //   fp32         K [D][B],        then V [B][D]
+//   int8         K [D / 4][B][4], then V [B / 4][D][4], then scales of K [B] and of V [B]: B is
+//                rounded up to 4, four codes lie in the order of int8_place, scales are fp16
 // Consecutive blocks of a head are consecutive in memory. A slot that was never written may hold
 // any bytes.
 //
 // With `on_device` the addresses are a GPU's and the dtype is bf16 or fp16. A block then holds
-// K [B][D], then V [B][D], so the elements of a token lie together.
+// K [B][D], then V [B][D], so the elements of a token lie together. int8 has codes in bytes there,
+// and then the same scales.
 struct PagedKVView {
   std::byte* data = nullptr;
   std::ptrdiff_t head_stride = 0;   // bytes
@@ -27,9 +31,17 @@ struct PagedKVView {
   int num_blocks = 0;
   int kv_heads = 0;
   int head_dim = 0;      // stored head size: a multiple of 32, at most 256
-  int block_tokens = 0;  // as configured, 1..256
+  int block_tokens = 0;  // configured tokens of a block, 1..256
   DType dtype = DType::kBFloat16;
   bool on_device = false;
+  KVFormat format = KVFormat::kPlain;
+  std::ptrdiff_t scale_offset = 0;  // bytes from a block's K to its scales, where it has some
+
+  // Returns the token slots of a block as stored.
+  [[nodiscard]] int stored_block_tokens() const {
+    const int unit = format == KVFormat::kInt8 ? 4 : 2;
+    return (block_tokens + unit - 1) / unit * unit;
+  }
 };
 
 // The place of one token's K and V.

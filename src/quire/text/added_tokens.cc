@@ -77,7 +77,8 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
   trie_ = ByteTrie(std::move(entries));
 }
 
-// Another token could match across its start only if it had the same byte behind its own first one.
+// Tells whether text is always cut at a token. Another token could match across its start only if
+// it had the same byte behind its own first one.
 bool AddedTokenMatcher::always_cuts(TokenId id) const {
   const auto token = std::ranges::find(tokens_, id, &AddedToken::id);
   return token != tokens_.end() && !token->single_word && !token->lstrip &&

@@ -25,9 +25,9 @@ struct BpeOptions {
   bool ignore_merges = false;      // a piece that is a token is that token, whatever the merges say
   bool keep_newline_runs = false;  // like ignore_merges, for pieces of newlines only
   bool fuse_unk = false;           // neighbouring unknown characters become one unknown token
-  std::optional<TokenId> unk;      // without it unknown characters vanish
-  std::string continuing_subword_prefix;  // of every character but a piece's first
-  std::string end_of_word_suffix;         // of a piece's last character
+  std::optional<TokenId> unk;      // token of unknown characters; without it they vanish
+  std::string continuing_subword_prefix;  // prefix of every character but a piece's first
+  std::string end_of_word_suffix;         // suffix of a piece's last character
 };
 
 // Spelled as the vocabulary spells; lower ranks merge first. The last of equal pairs counts.
@@ -37,16 +37,18 @@ struct BpeMerge {
   std::uint32_t rank = 0;
 };
 
-// All pairs that join to a token, ranked by falling score: the rule of sentencepiece. Tokens for
-// which `mergeable` is false take no part. A part may also be a single character without a token.
+// Returns all pairs that join to a token, ranked by falling score: the rule of sentencepiece.
+// Tokens for which `mergeable` is false take no part. A part may also be a single character without
+// a token.
 [[nodiscard]] std::vector<BpeMerge> merges_from_scores(const Vocabulary& vocabulary,
                                                        const std::vector<float>& scores,
                                                        const std::vector<bool>& mergeable);
 
 class BpeModel final : public Model {
  public:
-  // kInvalidArgument naming a merge whose parts or result are not tokens, unless `lenient`. Then
-  // such parts become symbols that are written as bytes when they remain. The vocabulary is copied.
+  // Creates a model, and copies the vocabulary. kInvalidArgument naming a merge whose parts or
+  // result are not tokens, unless `lenient`. Then such parts become symbols that are written as
+  // bytes when they remain.
   [[nodiscard]] static Result<std::unique_ptr<BpeModel>> create(const Vocabulary& vocabulary,
                                                                 const BpeOptions& options,
                                                                 const std::vector<BpeMerge>& merges,
@@ -97,7 +99,7 @@ class BpeModel final : public Model {
   ByteTokens byte_symbols_{};  // with byte_level: symbol of each single byte
   std::vector<Pair> pairs_;    // open addressing, a power of two, at most half full
   bool cuts_at_metaspace_ = false;
-  // By token: whether the merges of its own spelling give it back. Decided at first use.
+  // For each token, whether the merges of its own spelling give it back. Decided at first use.
   std::unique_ptr<std::atomic<Memo>[]> memo_;
 };
 

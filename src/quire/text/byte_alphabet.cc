@@ -20,7 +20,8 @@ struct Alphabet {
   std::array<std::int16_t, kEnd> byte{};  // -1: not in the alphabet
 };
 
-// Printable Latin-1 stands for itself; the other 68 bytes follow from U+0100 on.
+// Makes the alphabet. Printable Latin-1 stands for itself; the other 68 bytes follow from U+0100
+// on.
 constexpr Alphabet make_alphabet() {
   Alphabet alphabet;
   alphabet.byte.fill(-1);

@@ -16,7 +16,7 @@ void append_byte_spelling(std::string& out, std::string_view bytes);
 // character is outside.
 [[nodiscard]] bool append_bytes_of(std::string& out, std::string_view spelling);
 
-// The bytes that well-formed `spelling` stands for; nullopt when a character is outside.
+// Returns the bytes that well-formed `spelling` stands for, or nullopt when a character is outside.
 [[nodiscard]] std::optional<std::string> bytes_of_spelling(std::string_view spelling);
 
 }  // namespace quire::text

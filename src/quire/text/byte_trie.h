@@ -18,20 +18,20 @@ class ByteTrie {
   static constexpr std::uint32_t kNoNode = 0;  // the root is nobody's child
 
   ByteTrie() = default;
-  // The first of equal strings keeps its value. Values are >= 0.
+  // Builds a trie. The first of equal strings keeps its value. Values are >= 0.
   explicit ByteTrie(std::vector<std::pair<std::string, std::int32_t>> entries);
 
   [[nodiscard]] static constexpr std::uint32_t root() { return 0; }
-  // kNoNode when there is no such child. O(log of the number of children).
+  // Returns the child, or kNoNode when there is none. O(log of the number of children).
   [[nodiscard]] std::uint32_t child(std::uint32_t node, char byte) const;
-  // Value of the string that ends at `node`, or -1.
+  // Returns the value of the string that ends at `node`, or -1.
   [[nodiscard]] std::int32_t value(std::uint32_t node) const { return nodes_[node].value; }
 
   struct Match {
     std::size_t length = 0;
     std::int32_t value = -1;  // -1: no entry is a prefix
   };
-  // The longest non-empty entry that is a prefix of `text`.
+  // Returns the longest non-empty entry that is a prefix of `text`.
   [[nodiscard]] Match longest_prefix(std::string_view text) const;
 
   [[nodiscard]] std::size_t depth() const { return depth_; }  // bytes of the longest entry

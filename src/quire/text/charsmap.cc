@@ -19,7 +19,8 @@ std::uint32_t read_u32(std::string_view bytes, std::size_t at) {
   return byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
 }
 
-// Fields of a unit, as Darts packs them.
+// Tells whether a unit has a leaf. This and the next functions read the fields of a unit, as Darts
+// packs them.
 bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
 std::uint32_t value_of(std::uint32_t unit) { return unit & 0x7FFFFFFF; }
 std::uint32_t label_of(std::uint32_t unit) { return unit & 0x800000FF; }
@@ -61,8 +62,8 @@ void Charsmap::walk(std::string_view text, Found&& found) const {
   }
 }
 
-// A table that would cut a character or put in a part of one has no entry there: text stays
-// well-formed.
+// Returns the replacement. A table that would cut a character or put in a part of one has no entry
+// there: text stays well-formed.
 std::optional<Charsmap::Match> Charsmap::match(std::string_view text, std::size_t length,
                                                std::uint32_t value) const {
   if (length == 0 || value >= replacements_.size() ||

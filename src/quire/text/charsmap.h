@@ -17,8 +17,8 @@ namespace quire::text {
 
 class Charsmap {
  public:
-  // `blob`: u32 little-endian size of the trie, the trie's 32-bit units, NUL-terminated
-  // replacements. kInvalidArgument when the sizes disagree.
+  // Parses a table. `blob`: u32 little-endian size of the trie, the trie's 32-bit units,
+  // NUL-terminated replacements. kInvalidArgument when the sizes disagree.
   [[nodiscard]] static Result<Charsmap> parse(std::string_view blob);
 
   struct Match {

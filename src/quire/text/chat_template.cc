@@ -42,7 +42,7 @@ class Converter {
   Converter(Meter& meter, std::int32_t source, Field field = Field::kElsewhere)
       : meter_(meter), source_(source), field_(field) {}
 
-  // Recursion is bounded: `level` counts the containers around `value`.
+  // Converts a JSON value. Recursion is bounded: `level` counts the containers around `value`.
   Result<jinja::Value> convert(base::JsonView value, int level = 0) const {
     if (meter_.failed()) {
       return meter_.error();
@@ -141,7 +141,7 @@ std::tm calendar_time(const RenderOptions& options) {
   return out;
 }
 
-// Only variables that the template reads are converted.
+// Makes a scope with the variables that the template reads; others are not converted.
 Result<jinja::ScopePtr> make_scope(const jinja::Template& parsed, jinja::Runtime& runtime,
                                    base::JsonView variables, const RenderOptions& options) {
   auto scope = std::make_shared<jinja::Scope>(runtime.meter(), nullptr);

@@ -21,7 +21,7 @@
 
 namespace quire::text {
 
-// Where a span of a rendered prompt came from.
+// The origin of a span of a rendered prompt.
 struct Provenance {
   static constexpr std::int32_t kTemplate = -1;  // literal text or values of the template itself
   static constexpr std::int32_t kArgument = -2;  // a template variable other than messages
@@ -59,22 +59,22 @@ struct RenderOptions {
 
 class ChatTemplate {
  public:
-  // kInvalidArgument with line and what was expected; kUnsupported with line and the name of what
-  // is not supported. Environment as in transformers: trim_blocks, lstrip_blocks, loopcontrols,
-  // sandbox. An unknown filter or test inside of an `if` is refused by render, and only when it is
-  // reached, as in jinja2.
+  // Parses a template. kInvalidArgument with line and what was expected; kUnsupported with line and
+  // the name of what is not supported. Environment as in transformers: trim_blocks, lstrip_blocks,
+  // loopcontrols, sandbox. An unknown filter or test inside of an `if` is refused by render, and
+  // only when it is reached, as in jinja2.
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view source);
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // `variables` is a JSON object: messages, add_generation_prompt, bos_token, eos_token, tools,
-  // documents, ... Strings and keys inside `messages` keep the index of their message as
-  // provenance, through every operation that moves, cuts or changes text. Numbers keep it when they
-  // are printed as they are. Text that operations add (quotes of |tojson, separators of |join) has
-  // the provenance of where it was written. kInvalidArgument with the line and the text of
-  // raise_exception, for ill-formed UTF-8, and beyond the bounds of `options`.
+  // Renders the template. `variables` is a JSON object: messages, add_generation_prompt, bos_token,
+  // eos_token, tools, documents, ... Strings and keys inside `messages` keep the index of their
+  // message as provenance, through every operation that moves, cuts or changes text. Numbers keep
+  // it when they are printed as they are. Text that operations add (quotes of |tojson, separators
+  // of |join) has the provenance of where it was written. kInvalidArgument with the line and the
+  // text of raise_exception, for ill-formed UTF-8, and beyond the bounds of `options`.
   [[nodiscard]] Result<RenderedPrompt> render(base::JsonView variables,
                                               const RenderOptions& options = {}) const;
 
@@ -95,7 +95,7 @@ class ChatTemplate {
 // stay.
 void add_model_variables(const Tokenizer& tokenizer, base::Json& variables, RenderOptions& options);
 
-// Ids of a rendered prompt: those of its text, but that a special token counts only as
+// Returns the ids of a rendered prompt: those of its text, but that a special token counts only as
 // Tokenizer::encode_spans says. Errors as there.
 [[nodiscard]] Result<std::vector<TokenId>> encode_prompt(const Tokenizer& tokenizer,
                                                          const RenderedPrompt& prompt,

@@ -40,7 +40,7 @@ class DecodeStage {
 [[nodiscard]] std::string replaced(std::string_view text, std::string_view what,
                                    std::string_view by, base::WorkMeter& meter);
 
-// Make the stages of steps that see tokens as words. `step` and `next` are borrowed.
+// Makes the stage of a step that sees tokens as words. `step` and `next` are borrowed.
 [[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::WordPiece& step,
                                                       DecodeStage* next);
 [[nodiscard]] std::unique_ptr<DecodeStage> make_stage(const decode::Bpe& step, DecodeStage* next);

@@ -18,7 +18,7 @@ class DecodeStage;
 
 class DecodeStream {
  public:
-  // Both are borrowed and must outlive the object. The text is cut short when `meter` has failed.
+  // Borrows both, which must outlive the object. The text is cut short when `meter` has failed.
   DecodeStream(const SpellingDecoder& decoder, base::WorkMeter& meter);
   ~DecodeStream();
   DecodeStream(DecodeStream&&) noexcept;
@@ -35,7 +35,7 @@ class DecodeStream {
 
  private:
   std::vector<std::unique_ptr<DecodeStage>> stages_;  // last to first: each knows its next
-  std::unique_ptr<std::string> text_;                 // where the last stage writes
+  std::unique_ptr<std::string> text_;                 // text that the last stage writes
 };
 
 }  // namespace quire::text

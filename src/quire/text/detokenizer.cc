@@ -22,7 +22,7 @@ struct Detokenizer::Impl {
   bool skip_special_tokens;
   base::WorkMeter meter{kWorkOfCall};
   DecodeStream stream;
-  std::string text;  // that the last call returned
+  std::string text;  // text that the last call returned
 };
 
 Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)

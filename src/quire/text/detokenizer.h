@@ -20,14 +20,14 @@ class Detokenizer {
   Detokenizer(Detokenizer&&) noexcept;
   Detokenizer& operator=(Detokenizer&&) noexcept;
 
-  // Text that became certain with `id` (may be empty; it is for ids of no token). Amortised O(bytes
-  // of the token). Valid until the next call, as for flush.
+  // Returns text that became certain with `id` (may be empty; it is for ids of no token). Amortised
+  // O(bytes of the token). Valid until the next call, as for flush.
   [[nodiscard]] std::string_view push(TokenId id);
   // Returns the text that was held back; incomplete bytes become U+FFFD. The object starts afresh
   // afterwards.
   [[nodiscard]] std::string_view flush();
-  // kInvalidArgument naming what ran out when the tokens became more text than work_limits.h
-  // allows; text is missing then.
+  // Returns kInvalidArgument naming what ran out when the tokens became more text than
+  // work_limits.h allows. Text is missing then.
   [[nodiscard]] Status status() const;
 
  private:

@@ -15,7 +15,8 @@ struct GgufPre {
   bool keep_newline_runs = false;  // runs of newlines that are tokens stay whole
 };
 
-// nullptr for an unknown name. The empty name is the default kind, as in llama.cpp.
+// Finds a kind by name. Returns nullptr for an unknown name. The empty name is the default kind, as
+// in llama.cpp.
 [[nodiscard]] const GgufPre* find_gguf_pre(std::string_view name);
 
 }  // namespace quire::text

@@ -19,10 +19,10 @@ struct TypedSection {
 
 [[nodiscard]] Error unknown_type(std::string_view section, std::string_view type);
 
-// Required members. kInvalidArgument naming `key` when absent or of another type.
+// Returns a required member. kInvalidArgument naming `key` when absent or of another type.
 [[nodiscard]] Result<std::string> require_string(base::JsonView object, std::string_view key);
 [[nodiscard]] Result<base::JsonView> require_array(base::JsonView object, std::string_view key);
-// A member that holds exactly one character, as code point.
+// Returns a member that holds exactly one character, as code point.
 [[nodiscard]] Result<char32_t> get_char(base::JsonView object, std::string_view key,
                                         char32_t fallback);
 

@@ -11,7 +11,7 @@
 
 namespace quire::text {
 
-// Who wrote a byte, in rising order of distrust.
+// The author of a byte, in rising order of distrust.
 enum class Author : char {
   kTemplate,  // the model's files, or a caller whose special tokens count
   kApart,     // as kTemplate, behind an empty text of a user: no token reaches over that place
@@ -35,7 +35,7 @@ struct Authors {
 struct NormalText {
   std::string text;  // well-formed UTF-8
   Authors authors;
-  // So many bytes at the start stem from the first character of the whole input; 0: none.
+  // Bytes at the start that stem from the first character of the whole input; 0: none.
   std::size_t origin_bytes = 0;
   base::WorkMeter* meter = nullptr;  // borrowed
 };
@@ -52,7 +52,7 @@ class Rewriter {
   bool add(char32_t c, std::size_t begin, std::size_t end);
   // Appends [begin, end) of the old text as it is.
   bool copy(std::size_t begin, std::size_t end);
-  // Makes it the text.
+  // Makes the appended text the new text.
   void finish();
 
  private:

@@ -68,7 +68,8 @@ class ToNormalForm final : public Normalizer {
   }
 
  private:
-  // A first character that stays as it is keeps its author, whatever mark follows.
+  // Adds a normalised stretch of text. A first character that stays as it is keeps its author,
+  // whatever mark follows.
   bool add_stretch(Rewriter& out, std::string_view in, std::size_t begin, std::size_t end) const {
     if (begin == end) {
       return true;

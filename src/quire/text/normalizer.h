@@ -25,7 +25,8 @@ class Normalizer {
 
 using Normalizers = std::vector<std::unique_ptr<const Normalizer>>;
 
-// The "normalizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown type.
+// Reads the "normalizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown
+// type.
 [[nodiscard]] Result<Normalizers> normalizers_from_json(base::JsonView section);
 
 [[nodiscard]] std::unique_ptr<const Normalizer> make_prepend(std::string prefix);

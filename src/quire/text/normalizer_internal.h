@@ -10,7 +10,8 @@ namespace quire::text {
 
 [[nodiscard]] std::unique_ptr<const Normalizer> make_strip(bool left, bool right);
 [[nodiscard]] std::unique_ptr<const Normalizer> make_precompiled(Charsmap map);
-// NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, ByteLevel, Nmt; nullptr for another name.
+// Makes one of NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, ByteLevel, Nmt. Returns nullptr for
+// another name.
 [[nodiscard]] std::unique_ptr<const Normalizer> make_plain_normalizer(std::string_view type);
 
 }  // namespace quire::text

@@ -18,7 +18,7 @@ namespace quire::text {
 
 class Pattern {
  public:
-  // {"String": "..."} or {"Regex": "..."}; `where` names the owner in errors.
+  // Reads {"String": "..."} or {"Regex": "..."}; `where` names the owner in errors.
   [[nodiscard]] static Result<Pattern> from_json(base::JsonView value, std::string_view where);
   [[nodiscard]] static Pattern literal(std::string text) { return Pattern(std::move(text)); }
   [[nodiscard]] static Pattern regex(Regex regex) { return Pattern(std::move(regex)); }
@@ -51,7 +51,7 @@ class Pattern {
   // has failed.
   [[nodiscard]] std::string replace_all(std::string_view text, std::string_view content,
                                         base::WorkMeter& meter) const;
-  // The literal; null for a regex.
+  // Returns the literal, or null for a regex.
   [[nodiscard]] const std::string* literal_text() const { return std::get_if<std::string>(&what_); }
 
  private:

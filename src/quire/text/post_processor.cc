@@ -75,7 +75,7 @@ Result<PostTemplate> template_processing(base::JsonView section, const Vocabular
   return pattern;
 }
 
-// "cls" and "sep" are pairs of token and id.
+// Reads "cls" and "sep", which are pairs of token and id.
 Result<PostTemplate> cls_and_sep(base::JsonView section, const Vocabulary& vocabulary) {
   PostTemplate pattern(3);
   for (const auto& [key, place] : {std::pair("cls", 0), std::pair("sep", 2)}) {
@@ -96,7 +96,7 @@ Result<PostProcessor> PostProcessor::from_json(base::JsonView section,
   PostProcessor made;
   const auto add = [&](const TypedSection& each) -> Status {
     if (each.type == "ByteLevel") {
-      return {};  // it only moves offsets
+      return {};  // this type only moves offsets
     }
     const bool is_template = each.type == "TemplateProcessing";
     if (!is_template && each.type != "BertProcessing" && each.type != "RobertaProcessing") {

@@ -22,8 +22,8 @@ using PostTemplate = std::vector<std::optional<TokenId>>;
 
 class PostProcessor {
  public:
-  // The section "post_processor" of a tokenizer.json; null gives none.
-  // kInvalidArgument for ids outside `vocabulary`; kUnsupported naming an unknown type.
+  // Reads the section "post_processor" of a tokenizer.json; null gives none. kInvalidArgument for
+  // ids outside `vocabulary`; kUnsupported naming an unknown type.
   [[nodiscard]] static Result<PostProcessor> from_json(base::JsonView section,
                                                        const Vocabulary& vocabulary);
   PostProcessor() = default;

@@ -179,7 +179,7 @@ class MetaspaceCut final : public PreTokenizer {
       }
       const std::string_view piece = pieces.view(range);
       std::size_t begin = 0;
-      std::size_t behind_run = 0;  // of U+2581
+      std::size_t behind_run = 0;  // place behind a run of U+2581
       for (std::size_t at = piece.find(kMetaspace); at != std::string_view::npos;
            at = piece.find(kMetaspace, behind_run)) {
         if (at > behind_run) {
@@ -220,7 +220,8 @@ class FixedLength final : public PreTokenizer {
 
 class PiecePrefix final : public PreTokenizer {
  public:
-  // With `unless_there`, pieces that start with the prefix stay as they are.
+  // Puts a prefix before pieces. With `unless_there`, pieces that start with the prefix stay as
+  // they are.
   PiecePrefix(std::string prefix, bool unless_there)
       : prefix_(std::move(prefix)), unless_there_(unless_there) {}
   void apply(Pieces& pieces) const override {

@@ -28,7 +28,7 @@ struct Pieces {
   };
   std::string text;
   std::vector<Range> ranges;
-  std::size_t origin_bytes = 0;  // so many bytes at the start stem from the input's first character
+  std::size_t origin_bytes = 0;  // bytes at the start that stem from the input's first character
   base::WorkMeter* meter = nullptr;  // borrowed
 
   [[nodiscard]] std::string_view view(Range range) const {
@@ -61,7 +61,7 @@ class PieceCutter {
       : behavior_(behavior), invert_(invert), out_(&out) {}
 
   void start(Pieces::Range piece);
-  // A match inside the started piece, behind the ones before; may be empty.
+  // Notes a match inside the started piece, behind the ones before; may be empty.
   void match(std::size_t begin, std::size_t end);
   void finish();
 
@@ -72,8 +72,8 @@ class PieceCutter {
   bool invert_;
   std::vector<Pieces::Range>* out_;
   Pieces::Range piece_{};
-  std::size_t at_ = 0;          // behind the last match
-  std::size_t first_part_ = 0;  // of the started piece, in out_
+  std::size_t at_ = 0;          // place behind the last match
+  std::size_t first_part_ = 0;  // index in out_ of the first part of the started piece
   bool last_was_match_ = false;
 };
 
@@ -84,7 +84,7 @@ struct MetaspaceOptions {
   PrependScheme prepend_scheme = PrependScheme::kAlways;
   bool split = true;
 };
-// {"type": "Metaspace", ...}, shared by pre-tokenizer and decoder.
+// Reads {"type": "Metaspace", ...}, shared by pre-tokenizer and decoder.
 [[nodiscard]] Result<MetaspaceOptions> metaspace_from_json(base::JsonView object);
 
 [[nodiscard]] std::unique_ptr<const PreTokenizer> make_split(Pattern pattern,
@@ -102,8 +102,8 @@ struct PreTokenizerSet {
   bool spells_bytes = false;
 };
 
-// The "pre_tokenizer" section of tokenizer.json; null gives none. kUnsupported naming an unknown
-// type. With `defer_byte_level` a last ByteLevel step does all but the spelling.
+// Reads the "pre_tokenizer" section of tokenizer.json; null gives none. kUnsupported naming an
+// unknown type. With `defer_byte_level` a last ByteLevel step does all but the spelling.
 [[nodiscard]] Result<PreTokenizerSet> pre_tokenizers_from_json(base::JsonView section,
                                                                bool defer_byte_level);
 

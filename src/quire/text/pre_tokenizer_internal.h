@@ -21,7 +21,8 @@ inline constexpr std::string_view kGpt2Pattern =
 [[nodiscard]] std::unique_ptr<const PreTokenizer> make_metaspace(const MetaspaceOptions& options);
 [[nodiscard]] std::unique_ptr<const PreTokenizer> make_fixed_length(std::size_t num_chars);
 
-// The parts of ByteLevel: a space before pieces that lack one, and the spelling.
+// Makes the first part of ByteLevel, a space before pieces that lack one. The next function makes
+// the spelling.
 [[nodiscard]] std::unique_ptr<const PreTokenizer> make_space_prefix();
 [[nodiscard]] std::unique_ptr<const PreTokenizer> make_byte_spelling();
 

@@ -29,10 +29,10 @@ namespace {
 // a few backtracking steps or at the end of what it is shown. So a search never works for long
 // without looking at the meter. Where it gives up, PCRE2's interpreter counts every item of the
 // pattern.
-constexpr std::size_t kWindowBytes = 64;   // of starts
+constexpr std::size_t kWindowBytes = 64;   // bytes of starts in a window
 constexpr std::size_t kShownBytes = 256;   // to the compiled code, from the first start on
 constexpr std::uint32_t kQuickLimit = 32;  // backtracking steps for each start
-constexpr std::int64_t kQuickSteps = 8;    // that a window counts as
+constexpr std::int64_t kQuickSteps = 8;    // steps that a window counts as
 constexpr std::uint32_t kHeapLimitKiB = 64 * 1024;
 constexpr std::size_t kMaxPatternBytes = std::size_t{64} * 1024;
 

@@ -24,7 +24,8 @@ namespace quire::text {
 
 class Regex {
  public:
-  // kInvalidArgument with PCRE2's message and offset; kUnsupported from translate_pattern.
+  // Compiles a pattern. kInvalidArgument with PCRE2's message and offset; kUnsupported from
+  // translate_pattern.
   [[nodiscard]] static Result<Regex> compile(std::string_view pattern);
 
   Regex(Regex&&) noexcept;

@@ -375,7 +375,7 @@ class Translator {
 
   Cursor cursor_;
   GroupTranslator groups_;
-  std::size_t atom_start_ = 0;  // of the last atom, in what is written
+  std::size_t atom_start_ = 0;  // start of the last atom in the written pattern
 };
 
 }  // namespace

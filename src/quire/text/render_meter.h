@@ -16,15 +16,16 @@ namespace quire::text {
 inline constexpr int kMaxContainerDepth = 200;
 
 struct Limits {
-  std::int64_t steps = 20'000'000;                    // nodes evaluated, items or 64 bytes touched
-  std::size_t text_bytes = std::size_t{64} << 20;     // of any one string, the output included
-  std::size_t memory_bytes = std::size_t{256} << 20;  // of all values alive at one time
+  std::int64_t steps = 20'000'000;  // nodes evaluated, items or 64 bytes touched
+  std::size_t text_bytes = std::size_t{64}
+                           << 20;  // most bytes of any one string, the output included
+  std::size_t memory_bytes = std::size_t{256} << 20;  // most bytes of all values alive at one time
   int depth = 400;  // nested statements, expressions and macro calls
 };
 
 class Meter {
  public:
-  // `work`, which may be null and is borrowed, counts the steps, too.
+  // Makes a meter of `limits`. `work`, which may be null and is borrowed, counts the steps, too.
   explicit Meter(const Limits& limits, base::WorkMeter* work = nullptr)
       : limits_(limits), work_(work), steps_left_(limits.steps) {}
   Meter(const Meter&) = delete;
@@ -43,10 +44,10 @@ class Meter {
   bool reserve(std::size_t bytes);
   void release(std::size_t bytes) { memory_bytes_ -= bytes; }
 
-  // False, and failed from then on, when a string of `bytes` bytes is too long.
+  // Returns false, and has failed from then on, when a string of `bytes` bytes is too long.
   bool allow_text(std::size_t bytes);
 
-  // False at the depth limit; each success must be followed by leave().
+  // Returns false at the depth limit. Each success must be followed by leave().
   bool enter();
   void leave() { --depth_; }
 
@@ -90,7 +91,7 @@ class Charge {
     }
   }
 
-  // False when the memory is used up.
+  // Adds memory. Returns false when it is used up.
   bool add(std::size_t bytes) {
     const bool held = meter_ == nullptr || meter_->reserve(bytes);
     bytes_ += held ? bytes : 0;

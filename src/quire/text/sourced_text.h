@@ -19,7 +19,8 @@ namespace quire::text {
 inline constexpr std::int32_t kFromTemplate = -1;
 inline constexpr std::int32_t kFromArgument = -2;
 
-// A name of a message or argument (Provenance::is_name) is a source of its own.
+// Tells whether a source is a name of a message or argument (Provenance::is_name), which is a
+// source of its own.
 [[nodiscard]] constexpr bool is_name(std::int32_t source) { return source < kFromArgument; }
 [[nodiscard]] constexpr std::int32_t as_name(std::int32_t source) { return -5 - source; }
 [[nodiscard]] constexpr std::int32_t without_name(std::int32_t source) {
@@ -40,11 +41,11 @@ class Text {
   [[nodiscard]] std::size_t size_bytes() const { return bytes_.size(); }
   [[nodiscard]] const std::vector<SourceRange>& ranges() const { return ranges_; }
 
-  // In code points. O(1) for ASCII, else O(bytes).
+  // Returns the length in code points. O(1) for ASCII, else O(bytes).
   [[nodiscard]] std::size_t length() const;
-  // Offset in bytes of code point `index`; the size when index >= length.
+  // Returns the offset in bytes of code point `index`, or the size when index >= length.
   [[nodiscard]] std::size_t byte_offset(std::size_t index) const;
-  // Source of the byte at `offset`. Precondition: offset < size_bytes(). O(log ranges).
+  // Returns the source of the byte at `offset`. Precondition: offset < size_bytes(). O(log ranges).
   [[nodiscard]] std::int32_t source_at(std::size_t offset) const;
 
  private:
@@ -63,10 +64,10 @@ class TextBuilder {
  public:
   explicit TextBuilder(Meter* meter) : meter_(meter) { text_.charge_ = Charge(meter); }
 
-  // Precondition: `bytes` is well-formed UTF-8.
+  // Appends bytes of one source. Precondition: `bytes` is well-formed UTF-8.
   void append(std::string_view bytes, std::int32_t source);
   void append(const Text& text) { append(text, 0, text.size_bytes()); }
-  // Bytes [begin, end) of `text`, with their sources.
+  // Appends bytes [begin, end) of `text`, with their sources.
   void append(const Text& text, std::size_t begin, std::size_t end);
 
   [[nodiscard]] TextPtr build() &&;
@@ -78,7 +79,7 @@ class TextBuilder {
 
 [[nodiscard]] TextPtr make_text(Meter* meter, std::string_view bytes, std::int32_t source);
 
-// Bytes [begin, end) of `text`; `text` itself when that is all of it.
+// Returns bytes [begin, end) of `text`, or `text` itself when that is all of it.
 [[nodiscard]] TextPtr slice_bytes(Meter* meter, const TextPtr& text, std::size_t begin,
                                   std::size_t end);
 

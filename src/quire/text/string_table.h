@@ -11,7 +11,7 @@
 
 namespace quire::text {
 
-// 64-bit hash, equal in every process. A hash is a hint: callers compare the bytes.
+// Returns a 64-bit hash, equal in every process. A hash is a hint: callers compare the bytes.
 [[nodiscard]] std::uint64_t hash_bytes(std::string_view bytes);
 
 class StringTable {
@@ -20,13 +20,13 @@ class StringTable {
   // has afterwards. Ids may come in any order; memory is O(bytes) plus O(highest id).
   std::int32_t insert(std::string_view text, std::int32_t id);
 
-  // -1 when unknown. Expected O(bytes).
+  // Returns the id of a string, or -1 when it is unknown. Expected O(bytes).
   [[nodiscard]] std::int32_t find(std::string_view text) const {
     return find(text, hash_bytes(text));
   }
   [[nodiscard]] std::int32_t find(std::string_view text, std::uint64_t hash) const;
 
-  // The string of `id`; `has` tells whether there is one (a known string may be empty).
+  // Tells whether there is a string of `id`, which text() returns (a known string may be empty).
   [[nodiscard]] bool has(std::int32_t id) const;
   [[nodiscard]] std::string_view text(std::int32_t id) const;
 

@@ -45,12 +45,12 @@ struct Texts {
   }
 };
 
-// How texts are handed to a template.
+// A way to hand texts to a template.
 struct Way {
   enum class Contexts : std::uint8_t { kTurns, kDocuments, kInQuestion };
   std::string name;  // ChunkFormat::contexts_as
   Contexts contexts = Contexts::kTurns;
-  std::string role = "user";  // of the turns
+  std::string role = "user";  // role of the turns
   bool system_in_question = false;
 };
 
@@ -174,7 +174,8 @@ class Cutter {
     return texts;
   }
 
-  // Many templates write whatever role they are given; a model has not learned such a turn.
+  // Refuses a role that the template treats as any unknown one. Many templates write whatever role
+  // they are given; a model has not learned such a turn.
   [[nodiscard]] Status check_role_known(const Way& way) const {
     Way unknown = way;
     unknown.role.assign(way.role.size(), 'q');
@@ -307,7 +308,7 @@ Result<ChunkFormat> cut_chat_template(const ChatTemplate& chat, const Tokenizer&
       {.name = "user message", .contexts = Way::Contexts::kInQuestion, .system_in_question = true});
   std::string reasons;
   std::string last_reason;
-  std::size_t names_end = 0;  // where more ways with the last reason are named
+  std::size_t names_end = 0;  // end of the names, where more ways with the last reason are named
   for (const Way& way : ways) {
     auto format = cutter.cut(way);
     if (format.ok()) {

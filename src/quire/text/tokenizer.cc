@@ -152,7 +152,8 @@ std::optional<TokenId> Tokenizer::pad_token_id() const { return pipeline_->ids.p
 std::optional<TokenId> Tokenizer::unk_token_id() const { return pipeline_->ids.unk; }
 const std::vector<NamedToken>& Tokenizer::named_tokens() const { return pipeline_->named_tokens; }
 
-// A decoder that puts something between tokens shows it between two of the same.
+// Tells whether the text of a token stands apart. A decoder that puts something between tokens
+// shows it between two of the same.
 bool Tokenizer::stands_apart(TokenId id) const {
   if (!pipeline_->raw_added.always_cuts(id)) {
     return false;

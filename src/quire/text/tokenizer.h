@@ -85,8 +85,8 @@ class Tokenizer {
   [[nodiscard]] bool is_special(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> bos_token_id() const;
   [[nodiscard]] std::optional<TokenId> eos_token_id() const;
-  // Control tokens of a GGUF vocabulary whose spelling ends a turn or a text, as llama.cpp has
-  // them. Empty elsewhere: a folder's configuration says which tokens end a text.
+  // Returns the control tokens of a GGUF vocabulary whose spelling ends a turn or a text, as
+  // llama.cpp has them. Empty elsewhere: a folder's configuration says which tokens end a text.
   [[nodiscard]] const std::vector<TokenId>& turn_end_ids() const;
   [[nodiscard]] std::optional<TokenId> pad_token_id() const;
   [[nodiscard]] std::optional<TokenId> unk_token_id() const;

@@ -26,8 +26,8 @@ namespace {
 constexpr std::array<std::string_view, 7> kSpecialNames = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
-// A token is written as a string or as a JSON object with "content". One that has a name is special
-// whatever it says.
+// Reads a special token, which is written as a string or as a JSON object with "content". One that
+// has a name is special whatever it says.
 Result<AddedToken> special_token(base::JsonView value, std::string_view key, bool is_named) {
   base::Json token = value.is_object() ? base::Json::copy(value) : base::Json::object();
   if (value.is_string()) {

@@ -26,14 +26,14 @@ struct TokenizerConfig {
   bool split_special_tokens = false;     // special tokens written in a text are text
   std::vector<AddedToken> added_tokens;  // added_tokens_decoder, by id
 
-  // The spelling of a named token, or nullptr.
+  // Returns the spelling of a named token, or nullptr.
   [[nodiscard]] const std::string* find(std::string_view name) const;
 };
 
-// Empty text gives an empty config. A value of special_tokens_map.json counts more, and nothing of
-// it where there is an added_tokens_decoder, as in transformers. Other keys (chat_template,
-// model_max_length, legacy, clean_up_tokenization_spaces ...) do not change ids or decoding here
-// and are left alone.
+// Parses a configuration. Empty text gives an empty config. A value of special_tokens_map.json
+// counts more, and nothing of it where there is an added_tokens_decoder, as in transformers. Other
+// keys (chat_template, model_max_length, legacy, clean_up_tokenization_spaces ...) do not change
+// ids or decoding here and are left alone.
 [[nodiscard]] Result<TokenizerConfig> parse_tokenizer_config(
     std::string_view json, std::string_view special_tokens_map_json = {});
 
@@ -42,7 +42,7 @@ struct TokenizerConfig {
 [[nodiscard]] Status add_tokens_of_file(std::string_view added_tokens_json,
                                         TokenizerConfig& config);
 
-// {"content": ..., "lstrip": ..., ...}; the id is not read.
+// Reads {"content": ..., "lstrip": ..., ...}. The id is not read.
 [[nodiscard]] Result<AddedToken> added_token_from_json(base::JsonView object);
 
 }  // namespace quire::text

@@ -55,8 +55,9 @@ std::int32_t type_of(const VocabSpec& spec, TokenId id) {
                                   : spec.token_types[static_cast<std::size_t>(id)];
 }
 
-// Spellings that end a turn. A file that calls such a token user-defined is taken to mean control.
-// llama.cpp does so, too, and also for normal tokens, which would hide the HTML of an `</s>`.
+// Tells whether a spelling ends a turn. A file that calls such a token user-defined is taken to
+// mean control. llama.cpp does so, too, and also for normal tokens, which would hide the HTML of an
+// `</s>`.
 bool ends_turn(std::string_view token) {
   constexpr std::string_view kEnds[] = {"<|eot_id|>",
                                         "<|im_end|>",

@@ -86,7 +86,7 @@ Status TokenizerPipeline::set_added_tokens(std::vector<AddedToken> tokens) {
     QUIRE_TRY_STATUS(meter.status());
     token.content = std::move(content.text);
     if (token.content != vocabulary.token(token.id)) {
-      decoded_as[token.id] = token.content;  // as the reference decodes it
+      decoded_as[token.id] = token.content;  // the reference decodes it so
     }
     has_normalized_specials = has_normalized_specials || token.special;
     normalized.push_back(std::move(token));

@@ -50,7 +50,8 @@ class SentencePieceModel final : public Model {
   std::unique_ptr<const SentencePieceProcessor> processor_;
 };
 
-// The library does not tell its settings; decoding a piece that starts with a space does.
+// Finds out what becomes of leading spaces. The library does not tell its settings; decoding a
+// piece that starts with a space does.
 decode::LeadingSpace leading_space(const SentencePieceProcessor& processor,
                                    const Vocabulary& vocabulary) {
   using Drop = decode::LeadingSpace::Drop;

@@ -108,7 +108,7 @@ void append_normal_form(std::string& out, std::string_view text, int flags) {
   std::free(mapped);
 }
 
-// Flags of utf8proc_option_t.
+// Returns the flags of utf8proc_option_t for a form.
 int flags_of(NormalForm form) {
   switch (form) {
     case NormalForm::kNfc:

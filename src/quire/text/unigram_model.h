@@ -19,9 +19,9 @@ struct UnigramOptions {
 
 class UnigramModel final : public Model {
  public:
-  // `scores`: one per token id; minus infinity, like being special, keeps a token from being
-  // matched in text. `min_score` is the lowest score that counts for the penalty of unknown
-  // characters.
+  // Makes a model. `scores` has one per token id; minus infinity, like being special, keeps a token
+  // from being matched in text. `min_score` is the lowest score that counts for the penalty of
+  // unknown characters.
   UnigramModel(const Vocabulary& vocabulary, std::vector<double> scores, double min_score,
                const UnigramOptions& options);
 
@@ -29,7 +29,7 @@ class UnigramModel final : public Model {
                 std::vector<TokenId>& out) const override;
 
  private:
-  // False when the meter has failed.
+  // Finds the best path through a piece. Returns false when the meter has failed.
   bool find_best_path(std::string_view piece, ModelScratch& scratch) const;
   void emit_unknown(std::string_view stretch, std::vector<TokenId>& out) const;
 

@@ -10,7 +10,7 @@ namespace quire::text {
 namespace {
 
 struct Step {
-  std::size_t length;  // of the character, or of the maximal ill-formed subpart; at least 1
+  std::size_t length;  // bytes of the character, or of the maximal ill-formed subpart; at least 1
   bool valid;
   bool truncated;  // ill-formed only because the text ends
 };

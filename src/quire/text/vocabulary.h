@@ -21,14 +21,14 @@ inline constexpr std::size_t kMaxVocabulary = std::size_t{1} << 24;  // tokens
 
 class Vocabulary {
  public:
-  // Precondition: neither the spelling nor the id is taken.
+  // Adds a token. Precondition: neither the spelling nor the id is taken.
   void add(std::string_view token, TokenId id) { tokens_.insert(token, id); }
   void mark_special(TokenId id);
   void mark_added(TokenId id);  // beside the model's own table
 
   [[nodiscard]] std::optional<TokenId> find(std::string_view token) const;
   [[nodiscard]] bool has(TokenId id) const { return tokens_.has(id); }
-  // Precondition: has(id).
+  // Returns a token's spelling. Precondition: has(id).
   [[nodiscard]] std::string_view token(TokenId id) const { return tokens_.text(id); }
   [[nodiscard]] bool is_special(TokenId id) const { return contains(special_, id); }
   // Returns whether a model may find it in text: special tokens are found before it runs, and added
@@ -56,7 +56,7 @@ class Vocabulary {
 using ByteTokens = std::array<TokenId, 256>;
 [[nodiscard]] ByteTokens byte_tokens_of(const Vocabulary& vocabulary);
 
-// The byte that a token spelled "<0xAB>" stands for.
+// Returns the byte that a token spelled "<0xAB>" stands for.
 [[nodiscard]] std::optional<unsigned char> byte_of_token(std::string_view token);
 
 }  // namespace quire::text

@@ -21,7 +21,7 @@ struct WordPieceOptions {
 
 class WordPieceModel final : public Model {
  public:
-  // Special tokens are never matched in text.
+  // Makes a model of a vocabulary. Special tokens are never matched in text.
   WordPieceModel(const Vocabulary& vocabulary, const WordPieceOptions& options);
 
   void tokenize(std::string_view piece, ModelScratch& scratch,

@@ -13,7 +13,7 @@ namespace quire::text {
 
 inline constexpr base::WorkLimits kWorkOfCall = {.steps = 40'000'000,
                                                  .bytes = std::int64_t{16} << 20};
-// And for each byte of the input: a text, the JSON of messages, the spelling of a token.
+// Work for each byte of the input: a text, the JSON of messages, the spelling of a token.
 inline constexpr base::WorkLimits kWorkPerByte = {.steps = 64, .bytes = 64};
 
 // Tokens count as so many bytes of input when they are decoded.

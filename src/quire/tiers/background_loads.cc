@@ -80,7 +80,7 @@ class BackgroundLoads::Readers {
   Readers(const Readers&) = delete;
   Readers& operator=(const Readers&) = delete;
 
-  // No layer is read any more when it returns.
+  // Stops the readers. No layer is read any more when it returns.
   void stop() {
     next_ = load_.all_layers_;
     for (std::thread& thread : threads_) {
@@ -114,7 +114,7 @@ class BackgroundLoads::Readers {
 
   Load& load_;
   kv_store::PagedPool& pool_;
-  device::HostBuffer staging_;  // of who waits
+  device::HostBuffer staging_;  // staging of the waiting thread
   std::atomic<int> next_ = 0;
   std::mutex mutex_;  // guards what follows
   std::condition_variable progress_;
@@ -192,7 +192,7 @@ bool BackgroundLoads::Load::has_failed(std::size_t range) {
   return !failures_[range].ok();
 }
 
-// The first error of a range stays.
+// Notes the first error of a range, which stays.
 void BackgroundLoads::Load::fail(std::size_t range, Status why) {
   const std::lock_guard lock(mutex_);
   if (failures_[range].ok()) {
@@ -289,7 +289,7 @@ void BackgroundLoads::run() {
   }
 }
 
-// A load for which there is no memory fails.
+// Reads a load. One for which there is no memory fails.
 void BackgroundLoads::read(const LoadRef& load) {
   try {
     read_layers(load);
@@ -302,8 +302,8 @@ void BackgroundLoads::read(const LoadRef& load) {
   }
 }
 
-// Whoever has waited for all of a load finds it finished: that task is sent before the last layer
-// is noted.
+// Reads the layers of a load in order. A caller that has waited for all of a load finds it
+// finished: that task is sent before the last layer is noted.
 void BackgroundLoads::read_layers(const LoadRef& load) {
   const auto start = std::chrono::steady_clock::now();
   const int layers = load->all_layers_;
@@ -338,7 +338,8 @@ void BackgroundLoads::tell_failure(Load& load) const {
   }
 }
 
-// Where memory is refused it is called again, and calls `done` again.
+// Finishes a load that has ended. Where memory is refused it is called again, and calls `done`
+// again.
 void BackgroundLoads::finish(const Load* ended) {
   const auto of_it = [&](const UnderWay& known) { return known.load.get() == ended; };
   const auto found = std::ranges::find_if(under_way_, of_it);

@@ -36,8 +36,8 @@
 
 namespace quire::tiers {
 
-// From so many bytes on layers are read by several threads: one core copies and hashes more slowly
-// than memory and disk give.
+// Bytes from which on several threads read layers: one core copies and hashes more slowly than
+// memory and disk give.
 inline constexpr std::int64_t kParallelReadBytes = std::int64_t{1} << 20;
 inline constexpr int kMostReaders = 4;
 
@@ -58,7 +58,7 @@ class BackgroundLoads final : public engine::KvGate {
 
    private:
     friend class BackgroundLoads;
-    // `staging`: the reading thread's, for a layer of the largest range so far.
+    // Reads a layer. `staging` is the reading thread's, for a layer of the largest range so far.
     void read_layer(int layer, kv_store::PagedPool& pool, device::HostBuffer& staging);
     [[nodiscard]] std::int64_t bytes(const kv_store::PagedPool& pool) const;
     [[nodiscard]] bool has_failed(std::size_t range);
@@ -72,9 +72,9 @@ class BackgroundLoads final : public engine::KvGate {
     const int all_layers_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable progress_;
-    int layers_ = 0;                // that have been read
-    double seconds_ = 0;            // that reading took
-    engine::Tasks ended_;           // that says so to the engine's thread
+    int layers_ = 0;                // layers that have been read
+    double seconds_ = 0;            // seconds that reading took
+    engine::Tasks ended_;           // task that tells the engine's thread of the end
     std::vector<Status> failures_;  // [ranges]
   };
   using LoadRef = std::shared_ptr<Load>;
@@ -82,12 +82,12 @@ class BackgroundLoads final : public engine::KvGate {
   // mind.
   [[nodiscard]] static Status await(std::span<const LoadRef> loads, const Interrupt& interrupted);
   using Post = std::function<void(engine::Tasks)>;
-  // How a load has ended, and how long its reading took. Called again where it throws
-  // std::bad_alloc.
+  // A function that hears how a load has ended, and how long its reading took. It is called again
+  // where it throws std::bad_alloc.
   using Done = std::function<void(Load& load, double seconds)>;
 
-  // `pool` and `ledger` are borrowed; `post` sends a task to the engine's thread.
-  // `log` hears of KV that could not be read.
+  // Borrows `pool` and `ledger`. `post` sends a task to the engine's thread. `log` hears of KV that
+  // could not be read.
   BackgroundLoads(kv_store::PagedPool& pool, const kv::Ledger& ledger, Post post,
                   engine::Log log = {});
   ~BackgroundLoads() override { stop(); }
@@ -107,13 +107,14 @@ class BackgroundLoads final : public engine::KvGate {
   // loads, or none where it throws std::bad_alloc.
   void start(std::vector<Order> orders);
 
-  // Nothing arrives and nothing is bad: the functions below have nothing to say.
+  // Tells whether nothing is under way and nothing is bad. Then the functions below have nothing to
+  // say.
   [[nodiscard]] bool idle() const override { return under_way_.empty() && bad_.empty(); }
   // Loads that fill some of these blocks.
   [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks) const;
   void append_loads(std::span<const BlockId> blocks,
                     std::vector<engine::KvGate::LoadRef>& loads) const override;
-  // The error that spoilt one of these blocks.
+  // Returns the error that spoilt one of these blocks.
   [[nodiscard]] Status check(std::span<const BlockId> blocks) const;
   // Blocks until the loads that fill them have ended. Returns the error that spoilt one of them.
   [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const override;

@@ -27,7 +27,7 @@ struct HeldSegment {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
   std::weak_ptr<engine::Engine> engine;
-  engine::Tasks task{1};  // that gives the segment up
+  engine::Tasks task{1};  // task that gives the segment up
 };
 using HeldRef = std::shared_ptr<const HeldSegment>;
 

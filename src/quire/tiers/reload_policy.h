@@ -27,8 +27,8 @@ class ReloadPolicy final : public engine::StepListener {
     }
   }
 
-  // True unless both are known (of at least three) and computing was faster. Then too now and then,
-  // so that reading is measured again.
+  // Returns true unless both speeds are known (of at least three) and computing was faster. Then it
+  // returns true now and then, so that reading is measured again.
   [[nodiscard]] bool reads_next();
   // Answers of reads_next() from now on, if nothing were measured meanwhile.
   class Forecast {
@@ -49,7 +49,7 @@ class ReloadPolicy final : public engine::StepListener {
     [[nodiscard]] bool computing_is_faster() const { return read && computed && *computed < *read; }
   };
   [[nodiscard]] Measured measured() const;
-  // Why saved KV is not read, for explain.
+  // Says why saved KV is not read, for explain.
   [[nodiscard]] std::string why_not_read() const;
 
  private:
@@ -60,7 +60,7 @@ class ReloadPolicy final : public engine::StepListener {
 
    private:
     std::array<double, 5> last_ = {};
-    std::size_t count_ = 0;  // of all that were noted
+    std::size_t count_ = 0;  // number of all noted measurements
   };
 
   mutable std::mutex mutex_;  // guards what follows

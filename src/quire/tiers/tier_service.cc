@@ -122,7 +122,7 @@ Status TierService::await_arrival(std::span<const BlockId> blocks) {
   return {};
 }
 
-// The segment is the caller's from now on.
+// Gives a segment to the caller, who owns it from now on.
 HeldRef TierService::keep(kv::SegmentId id) {
   const kv::Segment* segment = ledger().segments().find(id);
   QUIRE_CHECK(segment != nullptr, "no such segment");
@@ -141,7 +141,8 @@ Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::in
   });
 }
 
-// Engine thread. Nobody waits for blocks that must be moved for these: they are written at once.
+// Reserves a segment. Engine thread. Copies of blocks that must be moved for it are made at once,
+// as nobody waits for them.
 Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
                                                   std::int32_t stored_from) {
   QUIRE_TRY(const kv::SegmentId id, ledger().segments().reserve(std::move(tokens), stored_from));
@@ -205,7 +206,7 @@ Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks) const {
   return paged_pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
 }
 
-// `read` fills blocks of the pool that it is given; what it has filled ends in `to`.
+// Fills blocks. `read` fills blocks of the pool that it is given; what it has filled ends in `to`.
 Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read) const {
   if (!paged_pool().on_device()) {
     return read(to, writable_pool());

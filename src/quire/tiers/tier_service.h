@@ -35,23 +35,23 @@ class Engine;
 
 namespace quire::tiers {
 
-// A path that a user gave leads nowhere: kIo, as what is not found is a chunk.
+// Makes an error of a path of a user that leads nowhere kIo, since kNotFound stands for chunks.
 [[nodiscard]] Error missing_file(Error error);
 
 class TierService {
  public:
-  // `engine` is borrowed, and must outlive the service.
+  // Borrows `engine`, which must outlive the service.
   explicit TierService(engine::Engine& engine);
   // Ends all reading in the background. After the engine's thread has ended.
   void stop() { background_loads_.stop(); }
 
-  // Engine thread: what is read in the background.
+  // Returns the loads in the background. Engine thread.
   [[nodiscard]] BackgroundLoads& background_loads() { return background_loads_; }
 
   // Decides whether saved KV is read or computed again.
   [[nodiscard]] ReloadPolicy& reload_policy() { return reload_policy_; }
 
-  // kOutOfBlocks when the machine has no memory.
+  // Copies a segment to host memory. kOutOfBlocks when the machine has no memory.
   [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
   [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
   // KV in a paged pool of its own, to be written to a file without a block of the engine's.
@@ -62,14 +62,15 @@ class TierService {
   // Copies a segment. kOutOfBlocks when the machine has no memory.
   [[nodiscard]] Result<PoolCopy> copy_to_pool(const HostSegment& segment) const;
 
-  // Identity of everything that decides the bits of KV besides the tokens before it.
+  // Returns the identity of everything that decides the bits of KV besides the tokens before it.
   [[nodiscard]] base::KVFingerprint fingerprint() const;
   // Returns the identity without the kernels, for data that names them and is graded by them.
   [[nodiscard]] base::KVFingerprint model_fingerprint() const;
   // Returns the header of a file or object of these segments. `blocks` gets their blocks.
   [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
                                                    std::vector<std::vector<BlockId>>& blocks) const;
-  // The whole run of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
+  // Reads the whole run of an open file. kIncompatible for another model's, kCorrupt for damaged
+  // KV.
   [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
   [[nodiscard]] const kv_store::PagedPool& paged_pool() const;
   // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host.
@@ -83,7 +84,7 @@ class TierService {
   };
   [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs) const;
 
-  // Engine thread: a segment becomes the caller's; the whole run of a file becomes a segment.
+  // Gives a segment to the caller. Engine thread, as for the next functions.
   [[nodiscard]] HeldRef keep(kv::SegmentId id);
   [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run);
 
@@ -103,7 +104,7 @@ class TierService {
   // started. Engine thread.
   [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
                                              std::shared_ptr<const kv_store::KVFile> file, int run);
-  // Engine thread, and so is `done`.
+  // Starts a read. Runs on the engine thread, and so does `done`.
   void start(JointRead read, std::function<void(BackgroundLoads::Load&)> done);
 
   // Blocks until KV that is read into the blocks is there. Returns the error that spoilt it.
@@ -128,7 +129,7 @@ class TierService {
  private:
   [[nodiscard]] Result<kv::SegmentId> reserve_blocks(std::vector<TokenId> tokens,
                                                      std::int32_t stored_from);
-  // kIncompatible for another model's file.
+  // Returns the tokens of a run. kIncompatible for another model's file.
   [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
                                                            int run) const;
   [[nodiscard]] Result<kv_store::PagedPool> staging(std::int64_t blocks) const;

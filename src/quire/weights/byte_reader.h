@@ -24,7 +24,7 @@ class ByteReader {
     return true;
   }
 
-  // A length in 8 bytes, then that many characters; `text` borrows from the bytes.
+  // Reads a length in 8 bytes, then that many characters. `text` borrows from the bytes.
   [[nodiscard]] bool read_string(std::string_view& text) {
     const std::size_t start = position_;
     std::uint64_t length = 0;

@@ -14,7 +14,7 @@ namespace {
 // Decoders copy a block before they turn it. With constant trip counts and no possible aliasing,
 // compilers vectorise the loops for the baseline instruction set even at -O2.
 constexpr int kGroup = 32;
-constexpr int kSuperGroups = 8;  // of a K block
+constexpr int kSuperGroups = 8;  // groups of a K block
 
 using Nibbles = std::array<std::uint8_t, kGroup / 2>;
 using Codes = std::array<std::uint8_t, kGroup>;

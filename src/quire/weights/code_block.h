@@ -25,7 +25,7 @@ struct CodeBlockReader {
 // Returns nullptr for floats.
 [[nodiscard]] const CodeBlockReader* code_block_reader(Encoding encoding);
 
-// Files are unaligned.
+// Loads a value that need not be aligned, as those of files are not.
 template <class T>
 T load(const std::byte* bytes) {
   T value;

@@ -28,13 +28,13 @@ class GgufFile {
 
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
   [[nodiscard]] std::span<const TensorInfo> tensors() const { return table_.tensors; }
-  // Tensors of known ggml types that are not decoded here.
+  // Returns the tensors of known ggml types that are not decoded here.
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const {
     return table_.unsupported;
   }
 
-  // Typed access: absent gives nullptr or `fallback`, another type is kCorrupt naming the key.
-  // T is one of GgufValue's types.
+  // Finds a value of a type. Returns nullptr when it is absent, where the next functions return
+  // their fallback. Another type is kCorrupt naming the key. T is one of GgufValue's types.
   template <class T>
   [[nodiscard]] Result<const T*> find_as(std::string_view key) const {
     const GgufValue* value = find(key);
@@ -48,7 +48,8 @@ class GgufFile {
     return typed;
   }
   [[nodiscard]] Result<std::int64_t> get_int(std::string_view key, std::int64_t fallback) const;
-  // A tokenizer.ggml id; -1 where it is absent or written as none, which is -1 or its 32 bits.
+  // Returns a tokenizer.ggml id. Returns -1 where it is absent or written as none, which is -1 or
+  // its 32 bits.
   [[nodiscard]] Result<std::int64_t> get_token_id(std::string_view key) const;
   [[nodiscard]] Result<double> get_double(std::string_view key, double fallback) const;
   [[nodiscard]] Result<bool> get_bool(std::string_view key, bool fallback) const;

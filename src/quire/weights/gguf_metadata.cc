@@ -19,7 +19,7 @@ namespace {
 
 using base::str_cat;
 
-constexpr std::size_t kMaxKeyBytes = 65535;  // of the format
+constexpr std::size_t kMaxKeyBytes = 65535;  // limit of the format
 // Least bytes of one key with its value: length, one character, type, one byte.
 constexpr std::size_t kLeastEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::size_t kLeastArrayBytes = 4 + 8;  // type and count
@@ -88,7 +88,7 @@ class ValueReader {
     return unknown(type);
   }
 
-  // `depth` counts the arrays around this one.
+  // Reads an array. `depth` counts the arrays around this one.
   Result<GgufValue> read_array(int depth) {
     Type type{};
     std::uint64_t count = 0;
@@ -141,7 +141,8 @@ class ValueReader {
     return GgufValue(GgufUnkept{"an array of arrays"});
   }
 
-  // uint64 is the only type whose values may not fit; one that does not is passed over.
+  // Tells whether a value fits int64. Only uint64 has values that do not fit; such a value is
+  // passed over.
   template <class Stored, class Kept>
   static bool fits(Stored value) {
     if constexpr (std::is_same_v<Stored, std::uint64_t>) {

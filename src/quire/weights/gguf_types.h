@@ -17,7 +17,7 @@ struct GgmlType {
   std::optional<Encoding> encoding;  // none: recognised, not decoded
 };
 
-// nullptr for a number that ggml does not define, or no longer.
+// Finds a type. Returns nullptr for a number that ggml does not define, or no longer.
 [[nodiscard]] const GgmlType* find_ggml_type(std::uint32_t number);
 
 }  // namespace quire::weights

@@ -12,10 +12,11 @@
 
 namespace quire::weights {
 
-// Product of the dimensions in order; nullopt when one is negative or the product leaves int64.
+// Returns the product of the dimensions in order, or nullopt when one is negative or the product
+// leaves int64.
 [[nodiscard]] std::optional<std::int64_t> checked_product(std::span<const std::int64_t> shape);
 
-// "[2, 3]", for messages.
+// Formats a shape as "[2, 3]", for messages.
 [[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);
 
 // Bytes [begin, end) of the data section that one tensor claims. Precondition: begin <= end.
@@ -25,9 +26,9 @@ struct ByteRange {
   std::uint64_t end = 0;
 };
 
-// How the data section is laid out.
+// The layout of the data section.
 struct SectionRules {
-  std::uint64_t bytes = 0;      // of the section
+  std::uint64_t bytes = 0;      // bytes of the section
   std::uint64_t alignment = 1;  // gaps shorter than this are padding
   bool open_end = false;        // bytes behind the last tensor may belong to none
 };

@@ -36,10 +36,11 @@ constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
 
-// Which shard holds which tensor, as the index says; shards sorted.
+// The tensors of each shard, as the index says; shards sorted.
 using ShardMap = std::map<std::string, std::vector<std::string>, std::less<>>;
 
-// A shard lies in the folder itself: a name with a path in it could reach any file of the machine.
+// Tells whether a name has no path in it. A shard lies in the folder itself: a path could reach any
+// file of the machine.
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;

@@ -45,13 +45,14 @@ class ModelFiles {
   // kUnsupported.
   [[nodiscard]] Result<const TensorInfo*> require(std::string_view name) const;
   [[nodiscard]] std::span<const TensorInfo> tensors() const;  // in file order
-  // Tensors whose element type is not decoded here; the packer refuses those that it would need.
+  // Returns the tensors whose element type is not decoded here. The packer refuses those that it
+  // would need.
   [[nodiscard]] std::span<const UnsupportedTensor> unsupported() const;
-  [[nodiscard]] std::int64_t total_bytes() const;  // of the data of tensors()
+  [[nodiscard]] std::int64_t total_bytes() const;  // bytes of the data of tensors()
   [[nodiscard]] std::vector<ModelFile> files() const;
   // Returns kIo naming the first file that was cut while its tensors were read.
   [[nodiscard]] Status check_whole() const;
-  // Metadata when it is a GGUF file, else nullptr; lives as long as the ModelFiles.
+  // Returns the metadata when it is a GGUF file, else nullptr. It lives as long as the ModelFiles.
   [[nodiscard]] const GgufFile* gguf() const;
 
  private:

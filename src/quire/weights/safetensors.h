@@ -32,8 +32,8 @@ struct SafetensorsEntry {
 [[nodiscard]] Result<std::vector<SafetensorsEntry>> parse_safetensors_header(
     std::string_view header, std::string_view file);
 
-// The whole file: header, then every shape, size, offset, overlap and gap. Tensors borrow from
-// `bytes`. kCorrupt with file and tensor for whatever does not add up.
+// Parses the whole file: header, then every shape, size, offset, overlap and gap. Tensors borrow
+// from `bytes`. kCorrupt with file and tensor for whatever does not add up.
 [[nodiscard]] Result<TensorTable> parse_safetensors(std::span<const std::byte> bytes,
                                                     std::string_view file);
 

@@ -87,7 +87,7 @@ class HeaderHandler {
     return level_ == Level::kTensor ? begin_field(stop) : true;
   }
 
-  // Values of __metadata__ are not kept.
+  // Keeps parts of strings, but not those of __metadata__.
   bool on_string_part(json::string_view part, std::size_t, json::error_code&) {
     if (level_ == Level::kTensor) {
       text_.append(part.data(), part.size());
@@ -187,7 +187,7 @@ class HeaderHandler {
   Field field_ = kNone;      // the one being read
   std::uint8_t fields_ = 0;  // those seen in this tensor
   bool metadata_seen_ = false;
-  std::string text_;  // of the key or string being read
+  std::string text_;  // text of the key or string being read
   std::string key_;   // the last one, of any level
   std::vector<SafetensorsEntry> entries_;
   std::string problem_;

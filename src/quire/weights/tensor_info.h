@@ -40,8 +40,9 @@ struct TensorInfo {
   Encoding encoding = Encoding::kF32;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
-  const TensorFile* file = nullptr;  // is read instead of `bytes` where it is there; borrowed
-  std::uint64_t offset = 0;          // of the first byte, in that file
+  // File that is read instead of `bytes` where it is there; borrowed.
+  const TensorFile* file = nullptr;
+  std::uint64_t offset = 0;  // place of the first byte in that file
 
   [[nodiscard]] std::int64_t num_values() const;
   [[nodiscard]] std::int64_t columns() const;  // last dimension; 1 for a scalar
@@ -52,7 +53,7 @@ struct TensorInfo {
 // Q3_K matrix. The packer of weights decides whether it matters.
 struct UnsupportedTensor {
   std::string name;
-  std::string type;  // as the format spells it: "I64", "Q3_K"
+  std::string type;  // type as the format spells it: "I64", "Q3_K"
 };
 
 // Tensors that a reader found in one file, both lists in order of their data.

@@ -13,13 +13,13 @@
 
 namespace quire::weights::testing {
 
-// The value's little-endian bytes.
+// Returns the value's little-endian bytes.
 template <class T>
 std::string raw(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof(T)};  // NOLINT: bytes as text
 }
 
-// A GGUF string: its length, then its bytes.
+// Returns a GGUF string: its length, then its bytes.
 inline std::string counted(std::string_view text) {
   return raw<std::uint64_t>(text.size()) + std::string(text);
 }
@@ -28,7 +28,7 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// A safetensors file with this header and `data_bytes` zeros.
+// Returns a safetensors file with this header and `data_bytes` zeros.
 inline std::string safetensors(std::string_view header, std::size_t data_bytes = 0) {
   return raw<std::uint64_t>(header.size()) + std::string(header) + std::string(data_bytes, '\0');
 }

@@ -17,7 +17,7 @@ def post(server, path, body):
 
 @pytest.fixture(scope="module")
 def chunks(server):
-    """Ids of the system text and of two cards."""
+    """Registers the system text and two cards, and returns their ids."""
     contents = [(KEEPER, "system_prompt"), (ADA, "context"), (LARS, "context")]
     return [post(server, "/v1/chunks", {"content": content, "type": kind})["chunk_id"] for content, kind in contents]
 

@@ -45,7 +45,7 @@ def checksum(data):
 
 
 def head_block(run, num_tokens, layer, head, block):
-    """K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero."""
+    """Returns K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero."""
     tokens = min(BLOCK_TOKENS, num_tokens - block * BLOCK_TOKENS)
     values = [0] * (2 * STORED_DIM * BLOCK_TOKENS)
     for slot in range(tokens):
@@ -70,14 +70,14 @@ def preamble(kind, file_bytes, header, version=1):
 
 
 def weight_bytes(index):
-    """Any bytes: what they mean is packed_weights.h's matter."""
+    """Returns any bytes: what they mean is packed_weights.h's matter."""
     code, outputs, inputs = WEIGHTS[index]
     size = 4 * outputs if code == VECTOR else -(-outputs // 32) * -(-inputs // 32) * STEP_BYTES[code]
     return bytes((index * 31 + at * 7 + at // 256) % 256 for at in range(size))
 
 
 def weights_file():
-    """Preamble, header and payload."""
+    """Returns preamble, header and payload."""
     parts = [weight_bytes(index) for index in range(len(WEIGHTS))]
     pieces = [part[at : at + PIECE] for part in parts for at in range(0, len(part), PIECE)]
     size = 2 * 64 + 4 * 4 + len(MODEL) + sum(20 + len(path) for path, _, _ in SOURCES) + 28 * len(WEIGHTS) + 8 * len(pieces)
@@ -98,7 +98,7 @@ def weights_file():
 
 
 def kv_file(codec, runs, lost=(), windows=WINDOWS):
-    """Preamble, header and payload. `lost`: blocks of each run, for version 2."""
+    """Returns preamble, header and payload. `lost`: blocks of each run, for version 2."""
     firsts = lost or [0] * len(runs)
     blocks = [
         [
@@ -136,7 +136,7 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS):
 
 
 def write(folder, name, ending, file, header_bytes):
-    """The golden file, and as seeds the whole file and one to be sealed."""
+    """Writes the golden file, and as seeds the whole file and one to be sealed."""
     corpus = CORPUS / folder
     corpus.mkdir(parents=True, exist_ok=True)
     version = file[8]

@@ -1,10 +1,11 @@
 """Makes the tiny random checkpoints of every family variant and what transformers computes with them.
 
-    python make_goldens.py            # torch 2.15.0, transformers 5.23.0; about two minutes on two cores
+    python make_goldens.py [NAME ...] # torch 2.15.0, transformers 5.23.0; about three minutes on two cores
 
 Per variant a folder: config.json and generation_config.json as transformers writes them, the weights as
 safetensors (some also as model.gguf, with llama.cpp's names and order of rows), and golden.json:
     inv_freq, rope_scale       rotary frequencies and the factor on cos and sin, float32
+    local_inv_freq             those of layers with a window, where they are others
     prompts[]: ids             1 to 150 tokens
                rows, logits    a few rows of the float32 logits, the last one always among them
                greedy          the next ids, always the largest logit
@@ -15,6 +16,7 @@ safetensors (some also as model.gguf, with llama.cpp's names and order of rows),
 import json
 import pathlib
 import shutil
+import sys
 
 import gguf
 import torch
@@ -33,6 +35,13 @@ LLAMA3_ROPE = dict(
     rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=64,
 )
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=128)
+GEMMA = dict(head_dim=16, sliding_window=24, query_pre_attn_scalar=16)  # GGUF files do not say the scalar
+GEMMA3_ROPE = dict(
+    full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+    sliding_attention=dict(rope_type="default", rope_theta=1e4),
+)
+SLIDING, FULL = "sliding_attention", "full_attention"
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
@@ -74,8 +83,56 @@ VARIANTS = {
         ),
         "bf16",
     ),
+    "gemma2": ("Gemma2", dict(GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0), "bf16"),
+    "gemma2_plain": (
+        "Gemma2",
+        dict(GEMMA, query_pre_attn_scalar=24, attn_logit_softcapping=None, final_logit_softcapping=None,
+             layer_types=[FULL, SLIDING], attention_bias=True, tie_word_embeddings=False, hidden_activation="silu"),
+        "bf16",
+    ),
+    "gemma3": (
+        "Gemma3", dict(GEMMA, num_hidden_layers=3, sliding_window_pattern=3, rope_parameters=GEMMA3_ROPE), "bf16",
+    ),
+    "gemma3_wide": (  # windows that hide nothing: two ropes with full attention
+        "Gemma3",
+        dict(head_dim=16, sliding_window=512, layer_types=[FULL, SLIDING], final_logit_softcapping=3.0),
+        "bf16",
+    ),
+    "gemma3_image": ("Gemma3Image", dict(GEMMA, query_pre_attn_scalar=24, layer_types=[SLIDING, FULL]), "bf16"),
+    "granite": (
+        "Granite",
+        dict(embedding_multiplier=12.0, attention_multiplier=0.1, residual_multiplier=0.5, logits_scaling=4.0),
+        "bf16",
+    ),
+    "granite_bias": (
+        "Granite", dict(attention_multiplier=0.4, attention_bias=True, mlp_bias=True, tie_word_embeddings=True), "bf16",
+    ),
+    "ministral3": (
+        "Ministral3",
+        dict(head_dim=24, rope_parameters=dict(YARN, original_max_position_embeddings=64, mscale=1.0,
+                                               mscale_all_dim=1.0, rope_theta=1e6, llama_4_scaling_beta=0.3)),
+        "bf16",
+    ),
+    "olmo2": ("Olmo2", {}, "bf16"),
+    "olmo3": (
+        "Olmo3",
+        dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64, sliding_window=24,
+             rope_parameters={FULL: dict(YARN, rope_theta=5e5), SLIDING: dict(rope_type="default", rope_theta=5e5)}),
+        "bf16",
+    ),
+    "smollm3": ("SmolLM3", dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64), "bf16"),
+    "smollm3_window": (
+        "SmolLM3",
+        dict(no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=24, attention_bias=True, mlp_bias=True,
+             tie_word_embeddings=False),
+        "bf16",
+    ),
 }
-GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3"}
+GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
+        "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "ministral3": "mistral3", "olmo2": "olmo2",
+        "olmo3": "olmo2", "smollm3": "smollm3"}
+INTERLEAVED = {"llama", "granite", "mistral3", "smollm3"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -84,16 +141,19 @@ GGUF_NAMES = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }
+NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                       "post_feedforward_layernorm": "post_ffw_norm"}
 
 
 def draw(model, config, storage):
-    """Weights that spread: logits of deviation about one or more, attention far from uniform."""
+    """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    norm = 0.0 if "gemma" in config.model_type else 1.0
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             value = 0.4 * torch.randn_like(weight)
         elif weight.dim() == 1:
-            value = 1.0 + 0.2 * torch.randn_like(weight)
+            value = norm + 0.2 * torch.randn_like(weight)
         elif "embed_tokens" in name:
             value = (0.3 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight)
         else:
@@ -113,7 +173,7 @@ def draw(model, config, storage):
 
 @torch.no_grad()
 def greedy(model, ids):
-    """GREEDY ids after `ids` and the smallest distance between the best two logits on the way."""
+    """Returns GREEDY ids after `ids` and the smallest distance between the best two logits on the way."""
     out, gap, cache, step = [], float("inf"), None, torch.tensor([ids])
     for _ in range(GREEDY):
         result = model(step, past_key_values=cache, use_cache=True)
@@ -127,12 +187,20 @@ def greedy(model, ids):
 
 @torch.no_grad()
 def make_prompt(model, length, generator, std):
-    """A random prompt whose greedy path has no near tie, so that every right engine takes it."""
+    """Makes a random prompt whose greedy path has no near tie, so that every right engine takes it."""
     while True:
         ids = torch.randint(3, VOCAB, (length,), generator=generator).tolist()
         path, gap = greedy(model, ids)
         if gap > 5e-3 * std:
             return ids, path
+
+
+def short(numbers):
+    return [float(f"{x:.9g}") for x in numbers.tolist()]
+
+
+def text_model(model):
+    return getattr(model.model, "language_model", model.model)
 
 
 @torch.no_grad()
@@ -143,8 +211,9 @@ def make_golden(model, config):
     half = type(model)(config).eval()  # its own rotary buffers stay float32, as in from_pretrained
     half.load_state_dict(model.state_dict())
     half = half.to(torch.bfloat16)
-    half.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq.clone()
-    half.model.rotary_emb.original_inv_freq = model.model.rotary_emb.inv_freq.clone()
+    rope = text_model(model).rotary_emb
+    for name, buffer in rope.named_buffers():
+        setattr(text_model(half).rotary_emb, name, buffer.clone())
     prompts, exact, rounded = [], [], []
     for length in LENGTHS:
         ids, path = make_prompt(model, length, generator, std)
@@ -155,10 +224,13 @@ def make_golden(model, config):
         prompts.append(dict(ids=ids, rows=rows, logits=[[float(f"{x:.8g}") for x in r] for r in logits.tolist()],
                             greedy=path))
     exact, rounded = torch.cat(exact), torch.cat(rounded)
-    rope = model.model.rotary_emb
+    by_kind = hasattr(rope, "full_attention_inv_freq")
+    main = rope.full_attention_inv_freq if by_kind else rope.inv_freq
+    scale = rope.full_attention_attention_scaling if by_kind else rope.attention_scaling
+    local = dict(local_inv_freq=short(rope.sliding_attention_inv_freq)) if by_kind else {}
     return dict(
         torch=torch.__version__, transformers=transformers.__version__,
-        inv_freq=[float(f"{x:.9g}") for x in rope.inv_freq.tolist()], rope_scale=float(rope.attention_scaling),
+        inv_freq=short(main), rope_scale=float(scale), **local,
         std=float(exact.std()), bf16_rms=float((exact - rounded).pow(2).mean().sqrt()),
         bf16_max=float((exact - rounded).abs().max()), prompts=prompts,
     )
@@ -181,23 +253,52 @@ def save_weights(model, folder, storage, tied):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
-def gguf_name(name):
+def gguf_name(name, arch):
+    names = {**GGUF_NAMES, **(NORMED_OUTPUT_NAMES if arch in ("gemma2", "gemma3", "olmo2") else {})}
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         layer, stem = stem.removeprefix("model.layers.").split(".", 1)
-        return f"blk.{layer}.{GGUF_NAMES[stem]}.{kind}"
-    return f"{GGUF_NAMES[stem]}.{kind}"
+        return f"blk.{layer}.{names[stem]}.{kind}"
+    return f"{names[stem]}.{kind}"
 
 
 def interleave(rows, heads):
-    """llama.cpp's order: it rotates neighbours, so row i of a head's first half stands before row i of the second."""
+    """Orders rows as llama.cpp does: it rotates neighbours, so row i of a head's first half stands before row i of the
+    second."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def add_switches(writer, config, arch, rope):
+    """The keys that llama.cpp's converter writes for one architecture only."""
+    if rope["rope_type"] in ("linear", "yarn") and arch != "llama":
+        writer.add_string(f"{arch}.rope.scaling.type", rope["rope_type"])
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn" and arch != "llama":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if arch == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if arch in ("gemma2", "gemma3"):
+        writer.add_sliding_window(config.sliding_window)
+    if arch == "gemma3":
+        writer.add_uint32(f"{arch}.attention.sliding_window_pattern", config._sliding_window_pattern)
+    if arch == "olmo2" and getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([kind == SLIDING for kind in config.layer_types])
+    if arch == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if arch == "mistral3":
+        writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
+        writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
 
 
 def save_gguf(model, config, path, arch):
     writer = gguf.GGUFWriter(path, arch)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = config.rope_parameters
+    rope = config.rope_parameters.get(FULL, config.rope_parameters)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -211,18 +312,20 @@ def save_gguf(model, config, path, arch):
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
+    add_switches(writer, config, arch, rope)
     for name, weight in model.state_dict().items():
         if config.tie_word_embeddings and name == "lm_head.weight":
             continue
-        if arch == "llama" and ".q_proj." in name:
+        if arch in INTERLEAVED and ".q_proj." in name:
             weight = interleave(weight, config.num_attention_heads)
-        if arch == "llama" and ".k_proj." in name:
+        if arch in INTERLEAVED and ".k_proj." in name:
             weight = interleave(weight, config.num_key_value_heads)
         if weight.dim() == 1:
-            writer.add_tensor(gguf_name(name), weight.numpy())
+            one = 1.0 if arch in ("gemma2", "gemma3") else 0.0
+            writer.add_tensor(gguf_name(name, arch), (weight + one).numpy())
             continue
         bits = weight.bfloat16().contiguous().view(torch.uint8).numpy()
-        writer.add_tensor(gguf_name(name), bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        writer.add_tensor(gguf_name(name, arch), bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
     if rope["rope_type"] == "llama3":
         plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, head_dim, 2) / head_dim)
         writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq).numpy())
@@ -232,19 +335,33 @@ def save_gguf(model, config, path, arch):
     writer.close()
 
 
+def image_config(text):
+    """A config around `text` with a part for images that is as small as can be."""
+    vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                  num_attention_heads=1, image_size=8, patch_size=4)
+    return transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, boi_token_index=VOCAB - 3,
+        eoi_token_index=VOCAB - 2, image_token_index=VOCAB - 1, eos_token_id=[2, 3],
+    )
+
+
 def make_variant(name, family, changes, storage):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     torch.manual_seed(sum(name.encode()))
-    config = getattr(transformers, family + "Config")(**{**SMALL, **changes})
-    config._attn_implementation = "eager"
-    model = getattr(transformers, family + "ForCausalLM")(config).eval()
+    with_image = family.endswith("Image")
+    family = family.removesuffix("Image")
+    config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**{**SMALL, **changes})
+    whole = image_config(config) if with_image else config
+    whole._attn_implementation = "eager"
+    architecture = family + ("ForConditionalGeneration" if with_image else "ForCausalLM")
+    model = getattr(transformers, architecture)(whole).eval()
     draw(model, config, storage)
-    golden = make_golden(model, config)
-    config.dtype = {"f32": "float32", "f16": "float16"}.get(storage, "bfloat16")
-    config.architectures = [family + "ForCausalLM"]
-    config.save_pretrained(folder)
+    golden = make_golden(model, whole)
+    whole.dtype = {"f32": "float32", "f16": "float16"}.get(storage, "bfloat16")
+    whole.architectures = [architecture]
+    whole.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     save_weights(model, folder, storage, config.tie_word_embeddings)
     if name in GGUF:
@@ -255,5 +372,5 @@ def make_variant(name, family, changes, storage):
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    for name, variant in VARIANTS.items():
-        make_variant(name, *variant)
+    for name in sys.argv[1:] or VARIANTS:
+        make_variant(name, *VARIANTS[name])

@@ -25,7 +25,7 @@ FREE_TEXT = {"content", "text", "reasoning_content", "reasoning", "thinking", "a
 
 
 def tag(value, alphabet, free=False):
-    """`value` with the ASCII letters of its free text moved to an alphabet of its own."""
+    """Moves the ASCII letters of the free text of `value` to an alphabet of its own."""
     if isinstance(value, str) and free:
         base = ALPHABETS + alphabet * ALPHABET_SIZE
         return "".join(chr(base + ord(c)) if c.isascii() and c.isalpha() else c for c in value)
@@ -45,7 +45,7 @@ def tagged(variables):
 
 
 def wrong_provenance(spans):
-    """A letter with another source than its alphabet says, or None."""
+    """Returns a letter with another source than its alphabet says, or None."""
     for text, source in spans:
         for letter in text:
             alphabet = (ord(letter) - ALPHABETS) // ALPHABET_SIZE

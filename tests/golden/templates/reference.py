@@ -89,7 +89,7 @@ def compiled(template):
 
 
 def render(template, variables):
-    """(text, None) or (None, reason). Variables go through JSON, as they reach the C++ side."""
+    """Returns (text, None) or (None, reason). Variables go through JSON, as they reach the C++ side."""
     try:
         return compiled(template).render(**json.loads(json.dumps(variables))), None
     except Exception as error:  # noqa: BLE001: whatever Python raises is a refusal

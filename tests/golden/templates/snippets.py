@@ -299,7 +299,7 @@ BLOCKS = [
 
 
 def snippets():
-    """Every line of the texts above, and the blocks."""
+    """Returns every line of the texts above, and the blocks."""
     for text in (PRINT, OPERATORS, METHODS, FILTERS, TESTS, STATEMENTS):
         yield from (line for line in text.split("\n") if line)
     yield from BLOCKS

@@ -123,7 +123,7 @@ def byte_level_normalizer() -> Tokenizer:
 
 
 def llama2(**flags) -> Tokenizer:
-    """Normalizer Prepend and Replace, byte fallback, no pre-tokenizer: sentencepiece as BPE."""
+    """Makes a tokenizer with normalizer Prepend and Replace, byte fallback, and no pre-tokenizer: sentencepiece as BPE."""
     tok = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     train_bpe(tok, 480, special_tokens=["<unk>", "<s>", "</s>", *BYTES],
@@ -188,7 +188,7 @@ def unigram(fallback: bool) -> Tokenizer:
 
 
 def protobuf_field(message: bytes, wanted: int) -> bytes:
-    """The first length-delimited field `wanted` of a serialized message."""
+    """Returns the first length-delimited field `wanted` of a serialized message."""
     def varint(at: int) -> tuple[int, int]:
         value = shift = 0
         while message[at] & 0x80:
@@ -210,7 +210,7 @@ def protobuf_field(message: bytes, wanted: int) -> bytes:
 
 
 def charsmap() -> str:
-    """A small precompiled character map, which only sentencepiece's trainer writes."""
+    """Makes a small precompiled character map, which only sentencepiece's trainer writes."""
     rules = {"\ufb01": "fi", "\uff21": "A", "\uff22": "BB", "\u00bd": "1/2", "e\u0301": "\u00e9", "\t": " ", "\u3000": " ",
              "\u00df": "ss", "\u1e9e": "SS", "ab": "q", "abc": "z", "\u200d": "", "\U0001f600": ":)", "\u2003": " "}
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as table:
@@ -310,7 +310,7 @@ def cases(tok: Tokenizer) -> list:
     specials = {id for id, token in tok.get_added_tokens_decoder().items() if token.special}
 
     def decoded(ids: list[int]) -> list[str]:
-        """Both decodes. Special tokens are left out by id: 0.23 looks for the *normalized* spelling of a
+        """Decodes with and without special tokens. These are left out by id: 0.23 looks for the *normalized* spelling of a
         token that is special and normalized among the special ones, and so fails to skip it."""
         return [tok.decode(ids, skip_special_tokens=False),
                 tok.decode([id for id in ids if id not in specials], skip_special_tokens=False)]

@@ -28,7 +28,7 @@ def random(*shape):
 
 
 def to_bf16(values):
-    """Truncated; any rounding gives a legal file."""
+    """Truncates; any rounding gives a legal file."""
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -37,7 +37,8 @@ def bf16_to_float(halves):
 
 
 def raw_safetensors(path, tensors, metadata=None):
-    """numpy has no bfloat16, so such files are put together here and read back by the library."""
+    """Writes a file with bfloat16, which numpy lacks. So such files are put together here and read back by
+    the library."""
     header, offset, data = {}, 0, b""
     if metadata:
         header["__metadata__"] = metadata

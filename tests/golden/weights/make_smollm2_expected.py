@@ -25,7 +25,7 @@ def digest(fields):
 
 
 def metadata_value(field):
-    """Scalars as they are; arrays as [length, digest of the elements' text]."""
+    """Returns scalars as they are, and arrays as [length, digest of the elements' text]."""
     value = field.contents()
     if field.types[0] != gguf.GGUFValueType.ARRAY:
         return value

@@ -10,16 +10,27 @@
 namespace quire::attention {
 namespace {
 
-struct AmxProducts {
-  using V = kernels::VecAvx512;  // around the tiles
+// Units of bf16, multiplied where they lie.
+struct PlainUnits {
   using Format = Bf16<kernels::VecAvx512Bf16>;
+  using View = PieceView;
+  static void keys(const AttentionTask&, const View&, int) {}
+  static void values(const AttentionTask&, const View&, int) {}
+};
+
+// Calls Units::keys and Units::values before K or V of a unit are multiplied.
+template <class Units>
+struct AmxProductsOf {
+  using V = kernels::VecAvx512;  // around the tiles
+  using Format = typename Units::Format;
+  using View = typename Units::View;
   using Buffers = PieceBuffers<Format>;
   static constexpr int kTileColumns = 16;
   static constexpr bool kWholeUnits = true;
   static constexpr int kInterleavedRows = 1;
 
-  // Tiles 0, 1 sums of the first 16 rows; 2, 3 of the others; 4, 5 left operands of both; 6, 7
-  // right operands.
+  // Returns the shapes of the tiles. Tiles 0 and 1 hold sums of the first 16 rows, 2 and 3 those of
+  // the others. Tiles 4 and 5 hold the left operands of both, 6 and 7 right operands.
   static kernels::AmxTileShapes shapes(int rows) {
     const int first = min_int(16, rows), second = max_int(1, rows - 16);
     kernels::AmxTileShapes s;
@@ -35,14 +46,17 @@ struct AmxProducts {
     return s;
   }
 
-  static void scores(const AttentionTask& t, const PieceView& view, Buffers& b) {
+  static void scores(const AttentionTask& t, const View& view, Buffers& b) {
     for (int i = 0; i < view.units; ++i) {
       float* out = &b.scores[0][i * kUnitTokens];
       t.rows > 16 ? score_unit<true>(t, view, i, out) : score_unit<false>(t, view, i, out);
     }
   }
 
-  static void values(const AttentionTask& t, const PieceView& view, const Buffers& b, float* out) {
+  static void values(const AttentionTask& t, const View& view, const Buffers& b, float* out) {
+    for (int i = 0; i < view.units; ++i) {
+      Units::values(t, view, i);
+    }
     kernels::fence_amx_tile_loads();
     for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
       t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
@@ -50,15 +64,15 @@ struct AmxProducts {
     }
   }
 
-  // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
-  // by one. Tiles multiply a unit while vectors work on its neighbour. One by one, each would wait
-  // for what the one before has just stored: a fifth of the time.
-  static void interleaved(const AttentionTask& t, const PieceView& view, Buffers& b) {
+  // Computes scores, softmax and values of a piece that all rows see whole, with the bits of the
+  // three one by one. Tiles multiply a unit while vectors work on its neighbour. One by one, each
+  // would wait for what the one before has just stored: a fifth of the time.
+  static void interleaved(const AttentionTask& t, const View& view, Buffers& b) {
     t.rows > 16 ? interleave<true>(t, view, b) : interleave<false>(t, view, b);
   }
 
   template <bool kTwo>
-  static void interleave(const AttentionTask& t, const PieceView& view, Buffers& b) {
+  static void interleave(const AttentionTask& t, const View& view, Buffers& b) {
     RowLanes<V> rows;
     for (int r = 0; r < t.rows; ++r) {
       V::store(rows.lanes[r], V::set(kLowest));
@@ -79,6 +93,7 @@ struct AmxProducts {
     clear<kTwo>();
     for (int i = 0; i <= view.units; ++i) {
       if (i < view.units) {
+        Units::values(t, view, i);
         add_probabilities<V, Format>(t, b, i, rows);
         kernels::fence_amx_tile_loads();
       }
@@ -98,9 +113,8 @@ struct AmxProducts {
   static void add_maxima(const AttentionTask& t, int i, const Buffers& b, RowLanes<V>& rows) {
     for (int r = 0; r < t.rows; ++r) {
       V::F peak = V::load(rows.lanes[r]);
-      const float* scores = &b.scores[r][i * kUnitTokens];
       for (int lane = 0; lane < kUnitTokens; lane += V::kLanes) {
-        peak = V::max(peak, V::load(scores + lane));
+        peak = V::max(peak, score_at<V>(b, r, i * kUnitTokens + lane));
       }
       V::store(rows.lanes[r], peak);
     }
@@ -116,7 +130,7 @@ struct AmxProducts {
     }
   }
 
-  // `left` is 64 bytes per row.
+  // Adds the products of one step to the sums. `left` has 64 bytes per row.
   template <bool kTwo>
   static void multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
     const std::ptrdiff_t stride = right_stride_words * kWordBytes;
@@ -144,19 +158,25 @@ struct AmxProducts {
   }
 
   template <bool kTwo>
-  static void score_unit(const AttentionTask& t, const PieceView& view, int i, float* out) {
+  static void score_unit(const AttentionTask& t, const View& view, int i, float* out) {
     const std::ptrdiff_t k_step = kChunkWords * view.k_stride;
     const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords * kWordBytes;
+    if (i == 0) {
+      Units::keys(t, view, 0);
+    }
     clear<kTwo>();
     for (int chunk = 0; chunk < t.padded_dim / 32; ++chunk) {
       multiply<kTwo>(t.q + chunk * q_step, view.k[i] + chunk * k_step, view.k_stride);
+    }
+    if (i + 1 < view.units) {  // now, so that its tiles do not wait for what was just stored
+      Units::keys(t, view, i + 1);
     }
     store<kTwo>(out, kPieceTokens);
   }
 
   template <bool kTwo>
-  static void value_columns(const AttentionTask& t, const PieceView& view, const Buffers& b,
-                            int dim, float* out) {
+  static void value_columns(const AttentionTask& t, const View& view, const Buffers& b, int dim,
+                            float* out) {
     clear<kTwo>();
     for (int i = 0; i < view.units; ++i) {
       multiply<kTwo>(b.probs[i][0], view.v[i] + dim, t.padded_dim);
@@ -164,6 +184,8 @@ struct AmxProducts {
     store<kTwo>(out + dim, t.padded_dim);
   }
 };
+
+using AmxProducts = AmxProductsOf<PlainUnits>;
 
 void amx_attend(const AttentionTask& t) {
   const kernels::AmxTileShapes shapes = AmxProducts::shapes(t.rows);

@@ -6,14 +6,15 @@
 // that it does not see contribute exact zeros, and a piece that it does not see is not merged.
 #pragma once
 
+#include "quire/attention/cpu/codes.h"
 #include "quire/attention/cpu/products.h"
 #include "quire/attention/cpu/queries.h"
 
 namespace quire::attention {
 namespace {
 
-// Values of a piece. Where a hidden value is not finite, its zero probability would not silence it.
-// Then rows that see the same are computed at a time, with everything else zeroed.
+// Computes the values of a piece. Where a hidden value is not finite, its zero probability would
+// not silence it. Then rows that see the same are computed at a time, with everything else zeroed.
 template <class V, class P>
 void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {
@@ -35,19 +36,38 @@ void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   }
 }
 
-// Maxima, sums and values of a piece, against its own maxima.
+// Caps the scores of all columns; those that a row does not see are masked later.
+template <class V, class E>
+void cap_scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
+  const typename V::F cap = V::set(t.soft_cap), step = V::set(-2.0f / t.soft_cap);
+  for (int row = 0; row < t.rows; ++row) {
+    for (int i = 0; i < view.units * kUnitTokens; i += V::kLanes) {
+      float* scores = &b.scores[row][i];
+      V::store(scores, kernels::soft_capped<V>(V::load(scores), cap, step));
+    }
+  }
+}
+
+// Computes maxima, sums and values of a piece, relative to its own maxima.
 template <class V, class P>
 void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
                   PieceBuffers<typename P::Format>& b) {
-  if constexpr (P::kInterleavedRows <= kStripRows) {
-    if (t.rows >= P::kInterleavedRows && sees_all(rows, view)) {
-      P::interleaved(t, view, b);
-      return;
+  if constexpr (P::Format::kCodes) {
+    reduce_codes<V, P>(t, piece, rows, view, b);
+  } else {
+    if constexpr (P::kInterleavedRows <= kStripRows) {
+      if (t.soft_cap == 0 && t.rows >= P::kInterleavedRows && sees_all(rows, view)) {
+        P::interleaved(t, view, b);
+        return;
+      }
     }
+    P::scores(t, view, b);
+    if (t.soft_cap > 0) {
+      cap_scores<V>(t, view, b);
+    }
+    softmax_strip<V, typename P::Format>(t, rows, view, b);
+    piece_values<V, P>(t, piece, rows, view, b);
   }
-  P::scores(t, view, b);
-  softmax_strip<V, typename P::Format>(t, rows, view, b);
-  piece_values<V, P>(t, piece, rows, view, b);
 }
 
 template <class V, class P>
@@ -71,8 +91,10 @@ constexpr KernelTable vector_table(device::Isa isa) {
   return {.isa = isa,
           .load_queries_bf16 = load_queries<V, WideBf16<V>>,
           .load_queries_fp32 = load_queries<V, Fp32<V>>,
+          .load_queries_int8 = load_coded_queries<V>,
           .attend_bf16 = attend<V, VectorProducts<V, WideBf16<V>>>,
           .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
+          .attend_int8 = attend<V, VectorProducts<V, Int8<V>>>,
           .merge = merge<V>};
 }
 

@@ -20,7 +20,8 @@ constexpr float kExp2Floor = -1000.0f;  // 2^x is 0 from here on
 // KV memory seen as words, whatever it holds.
 typedef std::uint32_t Word __attribute__((may_alias));
 
-// 2^r = 1 + r * p(r), the terms of p for least maximum of the relative error; exactly 1 at 0.
+// Returns 2^r = 1 + r * p(r). `terms` of p are fitted for the least maximum of the relative error;
+// the result is exactly 1 at 0.
 template <class V, int kTerms>
 typename V::F exp2_near_zero(typename V::F r, const float (&terms)[kTerms]) {
   typename V::F p = V::set(terms[0]);
@@ -31,7 +32,7 @@ typename V::F exp2_near_zero(typename V::F r, const float (&terms)[kTerms]) {
   return V::fma(p, r, V::set(1.0f));
 }
 
-// By a series for [-1/2, 1/2]. x <= 0; below -126 the result is 0 or subnormal.
+// Returns 2^x, x <= 0, by a series for [-1/2, 1/2]. Below -126 the result is 0 or subnormal.
 template <class V, int kTerms>
 typename V::F exp2_series(typename V::F x, const float (&terms)[kTerms]) {
   const typename V::F clamped = V::max(V::set(kExp2Floor), x);  // this order keeps NaN
@@ -39,7 +40,7 @@ typename V::F exp2_series(typename V::F x, const float (&terms)[kTerms]) {
   return V::scale_exponent(exp2_near_zero<V>(V::sub(clamped, n), terms), n);
 }
 
-// Relative error below 1.1e-7 (fp32 rounding included).
+// Returns 2^x with relative error below 1.1e-7 (fp32 rounding included).
 template <class V>
 typename V::F exp2_exact(typename V::F x) {
   constexpr float kTerms[] = {1.53533620e-4f, 1.33988750e-3f, 9.61843692e-3f,
@@ -47,14 +48,14 @@ typename V::F exp2_exact(typename V::F x) {
   return exp2_series<V>(x, kTerms);
 }
 
-// By a series for [0, 1), where one instruction takes x - floor(x) and another multiplies by
-// 2^floor(x): nothing is clamped then.
+// Returns 2^x by a series for [0, 1). One instruction takes x - floor(x) and another multiplies by
+// 2^floor(x), so nothing is clamped.
 template <class V, int kTerms>
 typename V::F exp2_above_floor(typename V::F x, const float (&terms)[kTerms]) {
   return V::scale_exponent(exp2_near_zero<V>(V::above_floor(x), terms), x);
 }
 
-// Relative error below 3e-6, for products with values of bf16.
+// Returns 2^x with relative error below 3e-6, for products with values of bf16.
 template <class V>
 typename V::F exp2_rough(typename V::F x) {
   if constexpr (requires { V::above_floor(x); }) {
@@ -66,8 +67,8 @@ typename V::F exp2_rough(typename V::F x) {
   }
 }
 
-// Relative error below 9e-5, for what is rounded to bf16, which adds up to 2e-3 (the same degree as
-// in FlashAttention-4).
+// Returns 2^x with relative error below 9e-5, for results that are rounded to bf16, which adds up
+// to 2e-3 (the same degree as in FlashAttention-4).
 template <class V>
 typename V::F exp2_coarse(typename V::F x) {
   constexpr float kTerms[] = {7.70670732e-2f, 2.27644957e-1f, 6.95116794e-1f};
@@ -81,8 +82,13 @@ struct Bf16 {
   using Operand = typename V::I;
   static constexpr int kPack = 2;
   static constexpr int kParts = 1;
+  static constexpr bool kCodes = false;   // integers with scales (codes.h)
+  static constexpr bool kScaled = false;  // scores and probabilities meet scales (softmax.h)
   static constexpr Word kExponents[] = {0x7f80u, 0x7f800000u};
 
+  using Sum = typename V::F;  // of products
+  static Sum no_sum() { return V::zero(); }
+  static typename V::F number(Sum sum) { return sum; }
   static Operand load(const Word* words, int) { return V::load_bits(words); }
   static Operand input(const Word* x) { return V::set_bits(kernels::word_at(x)); }
   static typename V::F multiply_add(typename V::F acc, Operand columns, Operand x) {
@@ -100,8 +106,13 @@ struct Fp32 {
   using Operand = typename V::F;
   static constexpr int kPack = 1;
   static constexpr int kParts = 1;
+  static constexpr bool kCodes = false;
+  static constexpr bool kScaled = false;
   static constexpr Word kExponents[] = {0x7f800000u};
 
+  using Sum = typename V::F;
+  static Sum no_sum() { return V::zero(); }
+  static typename V::F number(Sum sum) { return sum; }
   static Operand load(const Word* words, int) {
     return V::load(reinterpret_cast<const float*>(words));
   }

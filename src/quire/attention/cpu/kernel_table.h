@@ -1,8 +1,8 @@
 // The seam between run.cc (compiled once, baseline) and the kernels (compiled per instruction set).
 // Only plain structs and function pointers cross it; see quire/kernels/cpu/kernel_table.h for why.
 //
-// Everything is counted in words of 4 bytes: a word holds two bf16 or one fp32. So both formats
-// have one layout:  K of a block  [head_dim / kPack][block slots] words
+// Everything is counted in words of 4 bytes: a word holds two bf16, one fp32 or four int8 codes. So
+// all formats have one layout:  K of a block  [head_dim / kPack][block slots] words
 //                   V of a block  [block slots / kPack][head_dim] words
 #pragma once
 
@@ -23,12 +23,18 @@ struct SoftmaxState {
   float* acc = nullptr;  // [rows][padded_dim], not yet divided by sum
 };
 
-// Where a piece lies that the thread will probably read after the task's own.
+// A piece that the thread will probably read after the task's own.
 struct NextPiece {
-  const std::byte* kv = nullptr;  // as in the task; null: none is known
+  const std::byte* kv = nullptr;  // KV of the task; null: none is known
   const std::int32_t* blocks = nullptr;
   int num_blocks = 0;
   int piece = 0;
+};
+
+// Units of a piece of int8 that lie in `scratch` as they are multiplied.
+struct WidenedUnits {
+  int piece = -1;
+  unsigned units = 0;  // bits
 };
 
 // Reduces canonical pieces [first_piece, last_piece) of one entry for up to kStripRows stacked rows
@@ -48,12 +54,16 @@ struct AttentionTask {
   int padded_dim = 0;
   int first_piece = 0;
   int last_piece = 0;
-  std::byte* scratch = nullptr;  // of the calling thread: scratch_bytes, 64-byte aligned
+  const float* q_scales = nullptr;  // int8: [rows], value of a unit of q
+  std::ptrdiff_t scale_offset = 0;  // int8: bytes from a block's K to its scales
+  float soft_cap = 0;               // scores s become cap * tanh(s / cap); 0: they stay
+  std::byte* scratch = nullptr;     // scratch_bytes of the calling thread, 64-byte aligned
+  WidenedUnits* widened = nullptr;  // units of the item's strips; null: nothing is kept
   SoftmaxState state;
   NextPiece next = {};  // a hint
 };
 
-// Room for one piece of K and V in canonical order.
+// Returns the bytes of room for one piece of K and V in canonical order.
 [[nodiscard]] constexpr std::size_t scratch_bytes(int padded_dim, int element_bytes) {
   return std::size_t{2} * kPieceTokens * static_cast<std::size_t>(padded_dim) *
          static_cast<std::size_t>(element_bytes);
@@ -73,7 +83,7 @@ struct MergeTask {
 struct QueryTask {
   const float* const* heads = nullptr;  // [rows] of [head_dim]
   const float* cos = nullptr;           // [rows / rows_per_angle][half]
-  const float* sin = nullptr;           // the same
+  const float* sin = nullptr;           // sines, as for `cos`
   int rows = 0;
   int rows_per_angle = 1;  // neighbours that have the same angles
   int half = 0;
@@ -81,20 +91,24 @@ struct QueryTask {
   int padded_dim = 0;
   float scale = 0;           // log2(e) * softmax scale
   std::byte* out = nullptr;  // 64-byte aligned
+  float* scales = nullptr;   // [rows], of int8
 };
 
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  bool bf16_queries = false;  // what attend_bf16 takes; else fp32
+  bool bf16_queries = false;       // true: attend_bf16 takes bf16 queries; false: fp32
+  bool bf16_code_queries = false;  // true: attend_int8 takes bf16 queries; false: 16-bit integers
   void (*load_queries_bf16)(const QueryTask&) = nullptr;
   void (*load_queries_fp32)(const QueryTask&) = nullptr;
+  void (*load_queries_int8)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
+  void (*attend_int8)(const AttentionTask&) = nullptr;
   void (*merge)(const MergeTask&) = nullptr;
 };
 
-// Precondition: device::isa_supported(isa).
+// Returns the kernels of an instruction set. Precondition: device::isa_supported(isa).
 [[nodiscard]] const KernelTable& kernels_for(device::Isa isa);
 
 const KernelTable& portable_kernels();

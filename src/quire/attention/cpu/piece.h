@@ -55,7 +55,7 @@ inline PieceRows rows_of_piece(const AttentionTask& t, int piece) {
   return rows;
 }
 
-// Where a token's block begins; nullptr for a block that has been freed behind a window.
+// Returns where a token's block begins, or nullptr for a block that has been freed behind a window.
 inline const std::byte* block_of(const AttentionTask& t, int token) {
   const std::int32_t id = t.blocks[token / t.block_tokens];
   return id < 0 ? nullptr : t.kv + id * t.block_stride;
@@ -80,11 +80,18 @@ inline void copy_words(Word* __restrict to, const Word* __restrict from, std::pt
   }
 }
 
-// K of tokens [begin, end), all in one unit that begins at `first`. Other columns stay as they are:
-// their scores are masked.
+// Returns the token slots of a block as stored.
+template <class E>
+int stored_slots(const AttentionTask& t) {
+  constexpr int kUnit = max_int(E::kPack, 2);
+  return (t.block_tokens + kUnit - 1) / kUnit * kUnit;
+}
+
+// Copies K of tokens [begin, end), all in one unit that begins at `first`. Other columns stay as
+// they are: their scores are masked.
 template <class E>
 void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
-  const int stored_slots = (t.block_tokens + 1) / 2 * 2;
+  const int slots = stored_slots<E>(t);
   for_each_block_range(t, tokens.begin, tokens.end,
                        [&](const std::byte* block, int slot, int token, int count) {
                          const Word* from = reinterpret_cast<const Word*>(block) + slot;
@@ -92,20 +99,30 @@ void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out
                          for (int step = 0; step < t.padded_dim / E::kPack; ++step) {
                            copy_words(to, from, count);
                            to += kUnitTokens;
-                           from += stored_slots;
+                           from += slots;
                          }
                        });
 }
 
-// One token of a pair of bf16 rows, which holds zeros there so far.
-inline void add_half(Word* __restrict to, int to_half, const Word* __restrict from, int from_half,
-                     std::ptrdiff_t count) {
+// Returns the first bit of token `slot` in a word of V.
+template <class E>
+constexpr int bit_of(int slot) {
+  constexpr int kCodePlaces[] = {0, 2, 1, 3};
+  const int place = slot % E::kPack;
+  return (E::kCodes ? kCodePlaces[place] : place) * (32 / E::kPack);
+}
+
+// Adds one token to words of V, which hold zeros there so far. Bits count from the first on.
+template <class E>
+void add_part(Word* __restrict to, int to_bit, const Word* __restrict from, int from_bit,
+              std::ptrdiff_t count) {
+  constexpr Word kMask = E::kPack == 4 ? 0xffu : 0xffffu;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
-    to[i] |= (from[i] >> (16 * from_half) & 0xffffu) << (16 * to_half);
+    to[i] |= (from[i] >> from_bit & kMask) << to_bit;
   }
 }
 
-// `count` tokens of V from `slot` of a block to place `at` of a unit.
+// Copies `count` tokens of V from `slot` of a block to place `at` of a unit.
 template <class E>
 void copy_values(const AttentionTask& t, const Word* v, int slot, Word* unit, int at, int count) {
   const std::ptrdiff_t dim = t.padded_dim;
@@ -113,20 +130,20 @@ void copy_values(const AttentionTask& t, const Word* v, int slot, Word* unit, in
     copy_words(unit + at * dim, v + slot * dim, count * dim);
   } else {
     for (int i = 0; i < count;) {
-      Word* to = unit + (at + i) / 2 * dim;
-      const Word* from = v + (slot + i) / 2 * dim;
-      if ((at + i) % 2 == 0 && (slot + i) % 2 == 0 && i + 2 <= count) {
+      Word* to = unit + (at + i) / E::kPack * dim;
+      const Word* from = v + (slot + i) / E::kPack * dim;
+      if ((at + i) % E::kPack == 0 && (slot + i) % E::kPack == 0 && i + E::kPack <= count) {
         copy_words(to, from, dim);
-        i += 2;
+        i += E::kPack;
       } else {
-        add_half(to, (at + i) % 2, from, (slot + i) % 2, dim);
+        add_part<E>(to, bit_of<E>(at + i), from, bit_of<E>(slot + i), dim);
         ++i;
       }
     }
   }
 }
 
-// V of tokens [begin, end), all in one unit that begins at `first`; zeros elsewhere.
+// Copies V of tokens [begin, end), all in one unit that begins at `first`; writes zeros elsewhere.
 template <class E>
 void gather_values(const AttentionTask& t, int first, TokenRange tokens, Word* out) {
   for (int i = 0; i < kUnitTokens / E::kPack * t.padded_dim; ++i) {
@@ -187,7 +204,8 @@ inline void look_ahead(const AttentionTask& t, int piece, PieceView& view) {
   }
 }
 
-// Words of V are multiplied up to token `end` of the piece.
+// Returns the units of a piece that rows see. Products multiply words of V up to token `end` of the
+// piece.
 template <class E>
 PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows, int end) {
   PieceView view;
@@ -214,7 +232,7 @@ PieceView view_piece(const AttentionTask& t, int piece, const PieceRows& rows, i
   return view;
 }
 
-// Every row sees every token of the view's units.
+// Tells whether every row sees every token of the view's units.
 inline bool sees_all(const PieceRows& rows, const PieceView& view) {
   const int first = view.unit[0], last = view.unit[view.units - 1];
   return rows.common.begin <= first * kUnitTokens && (last + 1) * kUnitTokens <= rows.common.end;

@@ -16,22 +16,22 @@ struct VectorProducts {
   static constexpr int kRegisters = V::kDenseRegisters;
   static constexpr int kColumns = kRegisters * V::kLanes;  // 16 or 32
   static constexpr int kRows = V::kDenseRows;
-  static constexpr bool kWholeUnits = false;  // of V are multiplied
-  static constexpr int kLineWords = 16;       // of a cache line
+  static constexpr bool kWholeUnits = false;  // true: whole units of V are multiplied
+  static constexpr int kLineWords = 16;       // words of a cache line
   static_assert(kUnitTokens % kColumns == 0);
   // Values of few rows where registers are many: x 4. So there are chains enough to hide the
   // latency of an addition, and a row of V is read four lines at a time.
   static constexpr bool kManyRegisters = V::kLanes == 16;
   static constexpr int kMostFewRows = 8;
-  // From so many rows on softmax and values take turns.
+  // Rows from which on softmax and values take turns.
   static constexpr int kInterleavedRows =
       kManyRegisters && E::kStoresTwo ? kMostFewRows + 1 : kStripRows + 1;
-  static constexpr int kFewRows = 4;  // of a tile
+  static constexpr int kFewRows = 4;  // rows of a small tile
   static constexpr int kFewRegisters = 4;
   static constexpr int kFewColumns = kFewRegisters * V::kLanes;
-  // Where registers are few and words are widened. The first tile of rows keeps the columns that it
-  // has widened, side by side, and the others take them from there.
-  static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters;
+  // True where registers are few and words are widened. The first tile of rows keeps the columns
+  // that it has widened, side by side, and the others take them from there.
+  static constexpr bool kKeepsColumns = E::kParts > 1 && V::kFewRegisters && !E::kCodes;
   static_assert(!kKeepsColumns || kColumns <= kKeptColumns);
   // Rows of a tile where there are several, about. x 2 registers are as many chains as hide the
   // latency of a multiply-add. Taller tiles take longer to begin and to end.
@@ -40,7 +40,7 @@ struct VectorProducts {
 
   template <int R, int N>
   struct Sums {
-    typename V::F acc[R][N];
+    typename E::Sum acc[R][N];
   };
 
   template <int R, int N>
@@ -49,7 +49,7 @@ struct VectorProducts {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        sums.acc[r][n] = V::zero();
+        sums.acc[r][n] = E::no_sum();
       }
     }
   }
@@ -71,8 +71,8 @@ struct VectorProducts {
     }
   };
 
-  // sums += kParts words of `x` (per row, `x_stride` words apart) times words of the columns, or
-  // times what is kept of them.
+  // Adds kParts words of `x` (per row, `x_stride` words apart) times words of the columns, or times
+  // their widened copies in `kept`, to `sums`.
   template <Columns kFrom, int R, int N>
   static void add_words(Sums<R, N>& sums, const Word* columns, float* kept, const Word* x,
                         std::ptrdiff_t x_stride) {
@@ -109,7 +109,7 @@ struct VectorProducts {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        V::store(out + r * stride + std::ptrdiff_t{n} * V::kLanes, sums.acc[r][n]);
+        V::store(out + r * stride + std::ptrdiff_t{n} * V::kLanes, E::number(sums.acc[r][n]));
       }
     }
   }
@@ -161,8 +161,8 @@ struct VectorProducts {
     void operator()(auto...) const {}
   };
 
-  // b.scores[row][32 * i + token] for all units of the view. Calls fn(first row, sums) for each
-  // tile.
+  // Computes b.scores[row][32 * i + token] for all units of the view. Calls fn(first row, sums) for
+  // each tile.
   template <class Fn = Nothing>
   static void scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                      Fn fn = {}) {
@@ -203,8 +203,8 @@ struct VectorProducts {
     return sums;
   }
 
-  // out[row][dim] = sum over the view's tokens of probs * v. Words of tokens that no row sees are
-  // left out: they would add zeros.
+  // Sets out[row][dim] to the sum over the view's tokens of probs * v. Leaves out words of tokens
+  // that no row sees: they would add zeros.
   static void values(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                      float* out) {
     if constexpr (kManyRegisters) {
@@ -216,7 +216,8 @@ struct VectorProducts {
     values_from(t, view, b, 0, out);
   }
 
-  // Columns outside: a range of V comes from memory once, for later tiles from the first cache.
+  // Computes values with columns in the outer loop: a range of V comes from memory once, for later
+  // tiles from the first cache.
   static void values_from(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b,
                           int first_dim, float* out) {
     for (int dim = first_dim; dim < t.padded_dim; dim += kColumns) {
@@ -226,9 +227,9 @@ struct VectorProducts {
     }
   }
 
-  // Scores, softmax and values of a piece that all rows see whole, with the bits of the three one
-  // by one. While the first columns of a unit's values are multiplied, the probabilities of the
-  // next unit are taken. Half of their work is on pipes that dots leave idle.
+  // Computes scores, softmax and values of a piece that all rows see whole, with the bits of the
+  // three one by one. While the first columns of a unit's values are multiplied, the probabilities
+  // of the next unit are taken. Half of their work is on pipes that dots leave idle.
   static void interleaved(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
     RowLanes<V> lanes;
     for (int r = 0; r < t.rows; ++r) {

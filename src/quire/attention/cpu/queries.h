@@ -9,7 +9,7 @@
 namespace quire::attention {
 namespace {
 
-// Where element i of row `row` lies in the tile.
+// Returns where element i of row `row` lies in the tile.
 template <class E>
 typename E::Element* element_at(const QueryTask& t, int row, int i) {
   constexpr int kChunkBytes = kChunkWords * kWordBytes;
@@ -18,7 +18,7 @@ typename E::Element* element_at(const QueryTask& t, int row, int i) {
   return reinterpret_cast<typename E::Element*>(chunk) + i % kChunkValues;
 }
 
-// By way of memory, in pieces that need not fill a vector.
+// Loads one query by way of memory, in pieces that need not fill a vector.
 template <class V, class E>
 void load_padded_query(const QueryTask& t, int row, const float* cos, const float* sin) {
   alignas(64) float x[kMaxHeadDim];
@@ -57,7 +57,7 @@ void load_query_lanes(const QueryTask& t, int i) {
   }
 }
 
-// With Elements of the format E.
+// Writes the rotated and scaled queries as Elements of the format E.
 template <class V, class E>
 void load_queries(const QueryTask& t) {
   if (t.half % V::kLanes == 0 && 2 * t.half == t.padded_dim) {

@@ -8,7 +8,7 @@
 namespace quire::attention {
 namespace {
 
-constexpr int kKeptColumns = 16;  // of K or V, side by side
+constexpr int kKeptColumns = 16;  // columns of K or V that are kept side by side
 
 template <class E>
 struct PieceBuffers {
@@ -17,24 +17,63 @@ struct PieceBuffers {
   alignas(64) float values[kStripRows * kMaxHeadDim];  // [rows][padded_dim]
   alignas(64) float spare[kStripRows * kMaxHeadDim];
   alignas(64) float kept[kPieceTokens * kKeptColumns];  // columns, widened
+  alignas(64) float key_scales[kPieceTokens];           // of codes: of the view's columns
+  alignas(64) float value_scales[kPieceTokens];
   float max[kStripRows];
   float sum[kStripRows];
+  float weight_scales[kStripRows];  // of codes: what a unit of probs stands for
 };
 
-// Lanes of columns [i, i + kLanes) outside `seen` are taken from `other`.
+// Takes lanes of columns [i, i + kLanes) outside `seen` from `other`.
 template <class V>
 typename V::F keep_seen(typename V::F x, int i, TokenRange seen, typename V::F other) {
   return V::keep_first(other, seen.begin - i, V::keep_first(x, seen.end - i, other));
 }
 
-// From the largest scores of a row in each lane.
+// Sets a row's maximum from the largest scores of the row in each lane.
 template <class V, class E>
 void set_maximum(PieceBuffers<E>& b, int row, typename V::F peak) {
   const float max = V::reduce_max(peak);
   b.max[row] = max > kLowest ? max : kNan;  // -inf is kept for rows that see nothing
 }
 
-// Maxima of R rows at once: one row alone would wait for each operation.
+// Returns a score as softmax takes it.
+template <class V, class E>
+typename V::F score_at(const PieceBuffers<E>& b, int row, int i) {
+  const typename V::F score = V::load(&b.scores[row][i]);
+  if constexpr (E::kScaled) {
+    return V::mul(score, V::load(b.key_scales + i));
+  } else {
+    return score;
+  }
+}
+
+// Returns a score in column i less the maximum of its row. reference_of made `max` of the maximum.
+template <class V, class E>
+typename V::F below_maximum(const PieceBuffers<E>& b, const float* score, int i,
+                            typename V::F max) {
+  if constexpr (E::kScaled) {
+    return V::fma(V::load(score), V::load(b.key_scales + i), max);
+  } else {
+    return V::sub(V::load(score), max);
+  }
+}
+template <class V, class E>
+typename V::F reference_of(float max) {
+  return V::set(E::kScaled ? -max : max);
+}
+
+// Returns the factor of the value in column i.
+template <class V, class E>
+typename V::F weight_of(const PieceBuffers<E>& b, int i, typename V::F p) {
+  if constexpr (E::kScaled) {
+    return V::mul(p, V::load(b.value_scales + i));
+  } else {
+    return p;
+  }
+}
+
+// Finds the maxima of R rows at once: one row alone would wait for each operation.
 template <class V, class E, int R>
 void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen) {
   typename V::F peak[R];
@@ -46,7 +85,7 @@ void row_maxima(PieceBuffers<E>& b, int row, TokenRange seen) {
     const bool whole = seen.begin <= i && i + V::kLanes <= seen.end;
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      typename V::F x = V::load(&b.scores[row + r][i]);
+      typename V::F x = score_at<V>(b, row + r, i);
       if (!whole) {
         x = keep_seen<V>(x, i, seen, V::set(kLowest));
       }
@@ -69,7 +108,8 @@ struct RowSums {
 template <class V, class E>
 constexpr int kStoredLanes = E::kStoresTwo ? 2 * V::kLanes : V::kLanes;
 
-// Columns [i, i + kStoredLanes) as probabilities of R rows that see them all, added to their sums.
+// Computes probabilities in columns [i, i + kStoredLanes) of R rows that see them all, and adds
+// them to their sums.
 template <class V, class E, int R>
 [[gnu::always_inline]] inline void exponentials(PieceBuffers<E>& b, int row, int i,
                                                 RowSums<V, R>& rows) {
@@ -78,9 +118,9 @@ template <class V, class E, int R>
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r, from += kPieceTokens, to += kUnitTokens) {
     const auto exponential = [&](int lane) {
-      const typename V::F p = E::exp2(V::sub(V::load(from + lane), rows.max[r]));
+      const typename V::F p = E::exp2(below_maximum<V>(b, from + lane, i + lane, rows.max[r]));
       rows.sums[r] = V::add(rows.sums[r], p);
-      return p;
+      return weight_of<V>(b, i + lane, p);
     };
     const typename V::F first = exponential(0);
     if constexpr (E::kStoresTwo) {
@@ -98,18 +138,19 @@ void seen_exponentials(PieceBuffers<E>& b, int row, int i, TokenRange seen, RowS
   const bool some = seen.begin < i + V::kLanes && i < seen.end;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    typename V::F p = V::zero();
+    typename V::F weight = V::zero();
     if (some) {
-      p = E::exp2(V::sub(V::load(&b.scores[row + r][i]), rows.max[r]));
-      p = keep_seen<V>(p, i, seen, V::zero());
-      rows.sums[r] = V::add(rows.sums[r], p);
+      const typename V::F p = E::exp2(below_maximum<V>(b, &b.scores[row + r][i], i, rows.max[r]));
+      rows.sums[r] = V::add(rows.sums[r], keep_seen<V>(p, i, seen, V::zero()));
+      weight = keep_seen<V>(weight_of<V>(b, i, p), i, seen, V::zero());
     }
-    E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, p);
+    E::store(b.probs[i / kUnitTokens][row + r] + i % kUnitTokens, weight);
   }
 }
 
-// Rows [row, row + R) of scores -> probabilities, maximum and sum. All R rows see columns `seen`. A
-// lane sums its tokens in ascending order, so the bits do not depend on how many columns there are.
+// Turns scores of rows [row, row + R) into probabilities, maximum and sum. All R rows see columns
+// `seen`. A lane sums its tokens in ascending order, so the bits do not depend on how many columns
+// there are.
 template <class V, class E, int R>
 void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns) {
   constexpr int kStep = kStoredLanes<V, E>;
@@ -118,7 +159,7 @@ void softmax_rows(PieceBuffers<E>& b, int row, TokenRange seen, int columns) {
   RowSums<V, R> rows;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    rows.max[r] = V::set(b.max[row + r]);
+    rows.max[r] = reference_of<V, E>(b.max[row + r]);
     rows.sums[r] = V::zero();
   }
   for (int i = 0; i < columns; i += kStep) {
@@ -156,14 +197,14 @@ struct RowLanes {
   alignas(64) float lanes[kStripRows][V::kLanes];
 };
 
-// Unit i of R rows: scores -> probabilities, added to their sums.
+// Turns scores of unit i of R rows into probabilities, and adds them to their sums.
 template <class V, class E, int R>
 [[gnu::always_inline]] inline void add_probabilities(PieceBuffers<E>& b, int row, int i,
                                                      RowLanes<V>& lanes) {
   RowSums<V, R> rows;
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    rows.max[r] = V::set(b.max[row + r]);
+    rows.max[r] = reference_of<V, E>(b.max[row + r]);
     rows.sums[r] = V::load(lanes.lanes[row + r]);
   }
   exponentials<V, E, R>(b, row, i * kUnitTokens, rows);
@@ -191,7 +232,7 @@ void clear_row(PieceBuffers<E>& b, int row, int units) {
   }
 }
 
-// Where tokens `seen` of the piece lie among the view's columns: units that a row sees are
+// Returns where tokens `seen` of the piece lie among the view's columns. Units that a row sees are
 // neighbours there too.
 inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
   if (seen.begin == seen.end) {
@@ -204,14 +245,16 @@ inline TokenRange columns_of(const PieceView& view, TokenRange seen) {
 
 inline bool same_range(TokenRange a, TokenRange b) { return a.begin == b.begin && a.end == b.end; }
 
-// Every row of the strip; rows that see the same as their neighbours go four by four.
-template <class V, class E>
-void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
-                   PieceBuffers<E>& b) {
+// Calls fn(number of rows, first row, what they see) for every row of the strip that sees
+// something, and clear(row) for the others. Rows that see the same as their neighbours go four by
+// four.
+template <class Fn, class Clear>
+void for_each_four(const AttentionTask& t, const PieceRows& rows, const PieceView& view, Fn fn,
+                   Clear clear) {
   for (int row = 0; row < t.rows;) {
     const TokenRange seen = columns_of(view, rows.seen[row]);
     if (seen.begin == seen.end) {
-      clear_row(b, row, view.units);
+      clear(row);
       ++row;
       continue;
     }
@@ -220,16 +263,29 @@ void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceVie
       ++same;
     }
     if (same == 4) {
-      softmax_rows<V, E, 4>(b, row, seen, view.units * kUnitTokens);
+      fn(kernels::RowCount<4>{}, row, seen);
       row += 4;
     } else {
-      softmax_rows<V, E, 1>(b, row, seen, view.units * kUnitTokens);
+      fn(kernels::RowCount<1>{}, row, seen);
       ++row;
     }
   }
 }
 
-// Factors of old state and piece for kLanes rows at once: 2^(max - new max), 0 for -inf.
+// Computes the softmax of every row of the strip.
+template <class V, class E>
+void softmax_strip(const AttentionTask& t, const PieceRows& rows, const PieceView& view,
+                   PieceBuffers<E>& b) {
+  for_each_four(
+      t, rows, view,
+      [&](auto count, int row, TokenRange seen) {
+        softmax_rows<V, E, count.kValue>(b, row, seen, view.units * kUnitTokens);
+      },
+      [&](int row) { clear_row(b, row, view.units); });
+}
+
+// Computes the factors of old state and piece for kLanes rows at once: 2^(max - new max), 0 for
+// -inf.
 template <class V>
 void merge_factors(const float* old_max, const float* piece_max, float* new_max, float* keep,
                    float* take) {
@@ -241,8 +297,8 @@ void merge_factors(const float* old_max, const float* piece_max, float* new_max,
   V::store(take, exp2_exact<V>(V::max(V::sub(piece, top), floor)));
 }
 
-// Left operand first: pieces are merged in token order everywhere. A piece that a row does not see
-// changes nothing.
+// Merges a piece into the state, which is the left operand: pieces are merged in token order
+// everywhere. A piece that a row does not see changes nothing.
 template <class V>
 void merge(const MergeTask& t) {
   for (int first = 0; first < t.rows; first += V::kLanes) {

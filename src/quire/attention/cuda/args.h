@@ -8,23 +8,34 @@
 
 #include "quire/attention/device_plan.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
 // One layer of KV on the device. Block b of KV head h begins at data + h * head_stride + b *
-// block_stride (elements) and holds K [token][head_dim], and V [token][head_dim] from v_offset on.
+// block_stride and holds K [token][head_dim], and V [token][head_dim] from v_offset on. These are
+// numbers of dtype or, of int8, codes of one byte. Then a block has scales in fp16, too: of K
+// [token] from scale_offset on, of V from v_scale_offset on.
 struct DeviceKV {
-  std::uint16_t* data = nullptr;    // of dtype
-  std::ptrdiff_t head_stride = 0;   // elements
-  std::ptrdiff_t block_stride = 0;  // elements
-  std::ptrdiff_t v_offset = 0;      // elements
+  std::uint16_t* data = nullptr;    // elements of dtype, or codes in pairs
+  std::ptrdiff_t head_stride = 0;   // words of 16 bits
+  std::ptrdiff_t block_stride = 0;  // words
+  std::ptrdiff_t v_offset = 0;      // words
   std::int32_t block_tokens = 0;
   std::int32_t block_shift = -1;  // its logarithm where it is a power of two: no division then
   std::int32_t head_dim = 0;      // stored: a multiple of 32
-  tensor::DType dtype = tensor::DType::kBFloat16;  // or kFloat16; queries and results too
+  // Type of results, and of plain KV and its queries: kBFloat16 or kFloat16.
+  tensor::DType dtype = tensor::DType::kBFloat16;
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+  std::ptrdiff_t scale_offset = 0, v_scale_offset = 0;  // words, int8 only
 };
 
-// DeviceKV::block_shift of a block size.
+// Returns the type of rotated queries. It is fp16 over codes, which fp16 holds exactly.
+constexpr tensor::DType query_dtype(tensor::DType dtype, tensor::KVFormat format) {
+  return format == tensor::KVFormat::kPlain ? dtype : tensor::DType::kFloat16;
+}
+
+// Returns the DeviceKV::block_shift of a block size.
 constexpr std::int32_t block_shift(std::int32_t block_tokens) {
   std::int32_t shift = 0;
   while ((1 << shift) < block_tokens) {
@@ -42,11 +53,11 @@ struct DeviceWork {
   const std::int32_t* blocks = nullptr;
   // Queues that Hopper's kernel reads in place of the numbers below.
   const DevicePlan::Queue* queues = nullptr;
-  std::int32_t num_few = 0, num_many = 0;  // what is beyond the plan's has no rows
+  std::int32_t num_few = 0, num_many = 0;  // items beyond the plan's have no rows
   bool wide = false;                       // an item of few has more than 8 columns
-  std::int32_t num_rows = 0;               // of the batch
-  bool merges = true;                      // of a row; else all are written by their item
-  bool like_many = false;                  // items of few have the bits of items of many
+  std::int32_t num_rows = 0;               // rows of the batch
+  bool merges = true;      // true: partials of a row are merged; false: items write all rows
+  bool like_many = false;  // items of few have the bits of items of many
   // [partials, heads, stored head_dim]; not divided by the sum. Hopper's kernel writes fp16
   // numbers.
   float* partial_values = nullptr;
@@ -58,9 +69,9 @@ struct DeviceWork {
 struct AttentionArgs {
   DeviceKV kv;
   DeviceWork work;
-  const std::uint16_t* q = nullptr;  // [queries, heads, stored head_dim], rotated
+  const std::uint16_t* q = nullptr;  // [queries, heads, stored head_dim], of query_dtype, rotated
   std::int32_t heads = 0, kv_heads = 0;
-  std::int32_t head_dim = 0;     // of the model, at most the stored one
+  std::int32_t head_dim = 0;     // head size of the model, at most the stored one
   float scale_log2 = 0;          // softmax scale times log2(e)
   std::uint16_t* out = nullptr;  // [rows, heads, head_dim]
   float* lse = nullptr;          // [rows, heads] natural log, -inf if nothing is seen; may be null

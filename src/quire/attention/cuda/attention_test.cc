@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -22,30 +23,52 @@
 #include "quire/attention/entry.h"
 #include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/gpu_test_util.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::attention::cuda {
 namespace {
 
 using device::cuda::test::must;
 using tensor::DType;
+using tensor::KVFormat;
 
 struct Shape {
   int heads, kv_heads, head_dim, block_tokens;
   DType dtype = DType::kBFloat16;
+  KVFormat format = KVFormat::kPlain;
 };
 
-constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat16};
-constexpr std::uint16_t kNaN = 0x7fc0;  // in both
+constexpr std::uint16_t kNaN = 0x7fc0;  // in both; also as a scale
 
+std::uint16_t narrow(DType dtype, float value) {
+  return dtype == DType::kFloat16 ? tensor::float_to_fp16(value) : tensor::float_to_bf16(value);
+}
 float widen(DType dtype, std::uint16_t bits) {
   return dtype == DType::kFloat16 ? tensor::fp16_to_float(bits) : tensor::bf16_to_float(bits);
 }
 
-// The norm of a head's error beside the norm of the head. Keys, values and queries are exact;
-// probabilities and results are rounded, by 2^-8 of each in bf16 and by 2^-11 in fp16. Where many
+// The norm of a head's error beside the norm of the head. Keys, values and queries are exact, also
+// as codes and scales. Probabilities and results are rounded, by 2^-8 of each in bf16 and by 2^-11
+// in fp16. Where many
 // values cancel, the errors of their probabilities do alike.
 double tolerance(DType dtype) { return dtype == DType::kFloat16 ? 8e-4 : 6e-3; }
+
+struct Types {
+  DType dtype;
+  KVFormat format;
+};
+constexpr Types kTypes[] = {{DType::kBFloat16, KVFormat::kPlain},
+                            {DType::kFloat16, KVFormat::kPlain},
+                            {DType::kBFloat16, KVFormat::kInt8},
+                            {DType::kFloat16, KVFormat::kInt8}};
+
+Shape int8(Shape shape) {
+  shape.format = KVFormat::kInt8;
+  return shape;
+}
 
 // Keys, values and queries as they are on the device.
 class Scene {
@@ -53,11 +76,18 @@ class Scene {
   Scene(const Shape& shape, int num_blocks, std::uint32_t seed)
       : shape_(shape),
         stored_((shape.head_dim + 31) / 32 * 32),
-        slots_((shape.block_tokens + 1) / 2 * 2),
+        geometry_{.layers = 1,
+                  .kv_heads = shape.kv_heads,
+                  .head_dim = shape.head_dim,
+                  .dtype = shape.dtype,
+                  .block_tokens = shape.block_tokens,
+                  .format = shape.format},
         random_(seed) {
     // NaN wherever nobody writes.
-    kv_.assign(static_cast<std::size_t>(shape.kv_heads) * num_blocks * 2 * slots_ * stored_, kNaN);
+    kv_.assign(static_cast<std::size_t>(shape.kv_heads) * num_blocks * block_words(), kNaN);
     num_blocks_ = num_blocks;
+    seen_.resize(static_cast<std::size_t>(shape.kv_heads) * num_blocks * shape.block_tokens * 2 *
+                 stored_);
     free_.resize(static_cast<std::size_t>(num_blocks));
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), random_);
@@ -72,11 +102,11 @@ class Scene {
         free_.pop_back();
       }
       for (int head = 0; head < shape_.kv_heads; ++head) {
-        for (int dim = 0; dim < stored_; ++dim) {
-          const bool real = dim < shape_.head_dim;
-          const std::size_t at = place(blocks, token, head) + static_cast<std::size_t>(dim);
-          kv_[at] = real ? random_element() : 0;
-          kv_[at + v_offset()] = real ? random_element() : 0;
+        for (const Part part : kParts) {
+          std::vector<float> row(static_cast<std::size_t>(shape_.head_dim));
+          const float size = magnitude();
+          std::ranges::generate(row, [&] { return size * random_number(); });
+          write({blocks, token, head, part}, row);
         }
       }
     }
@@ -89,7 +119,10 @@ class Scene {
       const float up = static_cast<float>(token) / (0.75f * static_cast<float>(tokens));
       const float first = most * (2 * std::min(up, 4 - 3 * up) - 1);
       for (int head = 0; head < shape_.kv_heads; ++head) {
-        kv_[place(blocks, token, head)] = element(first);
+        const std::span<const float> stored = row({blocks, token, head, Part::kKey});
+        std::vector<float> key(stored.begin(), stored.end());
+        key[0] = first;
+        write({blocks, token, head, Part::kKey}, key);
       }
     }
   }
@@ -98,37 +131,114 @@ class Scene {
   void scale_values(std::span<const std::int32_t> blocks, int tokens, float factor) {
     for (int token = 0; token < tokens; ++token) {
       for (int head = 0; head < shape_.kv_heads; ++head) {
-        for (int dim = 0; dim < shape_.head_dim; ++dim) {
-          std::uint16_t& value = kv_[place(blocks, token, head) + v_offset() + dim];
-          value = element(factor * widen(shape_.dtype, value));
+        const std::span<const float> stored = row({blocks, token, head, Part::kValue});
+        std::vector<float> value(stored.begin(), stored.end());
+        for (float& x : value) {
+          x *= factor;
+        }
+        write({blocks, token, head, Part::kValue}, value);
+      }
+    }
+  }
+
+  // Makes tokens from `first` on hold any bytes again, as slots that nobody has written yet.
+  void forget(std::span<const std::int32_t> blocks, int first, int tokens) {
+    for (int token = first; token < tokens; ++token) {
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        for (const Part part : kParts) {
+          const Place place{blocks, token, head, part};
+          std::fill_n(kv_.begin() + static_cast<std::ptrdiff_t>(row_at(place)), row_words(), kNaN);
+          if (shape_.format == KVFormat::kInt8) {
+            kv_[scale_at(place)] = kNaN;
+          }
         }
       }
     }
   }
 
-  [[nodiscard]] std::size_t place(std::span<const std::int32_t> blocks, int token, int head) const {
-    const auto block = static_cast<std::size_t>(blocks[token / shape_.block_tokens]);
-    const std::size_t half = v_offset();
-    return (static_cast<std::size_t>(head) * num_blocks_ + block) * 2 * half +
-           static_cast<std::size_t>(token % shape_.block_tokens) * stored_;
+  enum class Part { kKey, kValue };
+  static constexpr Part kParts[] = {Part::kKey, Part::kValue};
+  struct Place {
+    std::span<const std::int32_t> blocks;
+    int token, head;
+    Part part;
+  };
+  // Returns the numbers that the device should see.
+  [[nodiscard]] std::span<const float> row(const Place& place) const {
+    return std::span(seen_).subspan(seen_at(place), static_cast<std::size_t>(shape_.head_dim));
   }
-  [[nodiscard]] std::size_t v_offset() const {
-    return static_cast<std::size_t>(slots_) * static_cast<std::size_t>(stored_);
+  void write(const Place& place, std::vector<float> numbers) {
+    numbers.resize(static_cast<std::size_t>(stored_));
+    const std::size_t at = row_at(place), seen = seen_at(place);
+    if (shape_.format == KVFormat::kPlain) {
+      for (std::size_t dim = 0; dim < numbers.size(); ++dim) {
+        kv_[at + dim] = narrow(shape_.dtype, numbers[dim]);
+        seen_[seen + dim] = widen(shape_.dtype, kv_[at + dim]);
+      }
+      return;
+    }
+    std::vector<std::int8_t> codes(numbers.size());
+    ASSERT_TRUE(kernels::encode_int8(numbers, codes, kv_[scale_at(place)]));
+    std::memcpy(kv_.data() + at, codes.data(), codes.size());
+    const float scale = tensor::fp16_to_float(kv_[scale_at(place)]);
+    for (std::size_t dim = 0; dim < codes.size(); ++dim) {
+      seen_[seen + dim] = static_cast<float>(codes[dim]) * scale;
+    }
   }
-  [[nodiscard]] float at(std::size_t index) const { return widen(shape_.dtype, kv_[index]); }
-  std::uint16_t random_element() {
-    return element(std::uniform_real_distribution<float>(-1, 1)(random_));
-  }
-  [[nodiscard]] std::uint16_t element(float value) const {
-    return shape_.dtype == DType::kFloat16 ? tensor::float_to_fp16(value)
-                                           : tensor::float_to_bf16(value);
+  [[nodiscard]] std::size_t seen_at(const Place& place) const {
+    const auto block = static_cast<std::size_t>(place.blocks[place.token / shape_.block_tokens]);
+    const std::size_t row = (static_cast<std::size_t>(place.head) * num_blocks_ + block) *
+                                static_cast<std::size_t>(shape_.block_tokens) +
+                            slot_of(place);
+    return (2 * row + (place.part == Part::kValue ? 1 : 0)) * static_cast<std::size_t>(stored_);
   }
 
+  // In words of 16 bits.
+  [[nodiscard]] std::size_t block_words() const {
+    return static_cast<std::size_t>(geometry_.head_block_bytes() / 2);
+  }
+  [[nodiscard]] std::size_t v_offset() const {
+    return static_cast<std::size_t>(geometry_.v_offset() / 2);
+  }
+  [[nodiscard]] std::size_t scale_offset(Part part) const {
+    return static_cast<std::size_t>(geometry_.scale_offset() / 2 +
+                                    (part == Part::kValue ? geometry_.stored_block_tokens() : 0));
+  }
+  [[nodiscard]] std::size_t row_words() const {
+    return v_offset() / static_cast<std::size_t>(geometry_.stored_block_tokens());
+  }
+  [[nodiscard]] std::size_t block_at(const Place& place) const {
+    const auto block = static_cast<std::size_t>(place.blocks[place.token / shape_.block_tokens]);
+    return (static_cast<std::size_t>(place.head) * num_blocks_ + block) * block_words();
+  }
+  [[nodiscard]] std::size_t slot_of(const Place& place) const {
+    return static_cast<std::size_t>(place.token % shape_.block_tokens);
+  }
+  [[nodiscard]] std::size_t row_at(const Place& place) const {
+    return block_at(place) + (place.part == Part::kValue ? v_offset() : 0) +
+           slot_of(place) * row_words();
+  }
+  [[nodiscard]] std::size_t scale_at(const Place& place) const {
+    return block_at(place) + scale_offset(place.part) + slot_of(place);
+  }
+
+  float random_number() { return std::uniform_real_distribution<float>(-1, 1)(random_); }
+  // Codes hold rows of any size.
+  float magnitude() {
+    return shape_.format == KVFormat::kPlain
+               ? 1.0f
+               : std::exp2(std::uniform_real_distribution<float>(-3, 2)(random_));
+  }
+  [[nodiscard]] DType query_type() const { return query_dtype(shape_.dtype, shape_.format); }
+  std::uint16_t random_query() { return narrow(query_type(), random_number()); }
+
   const Shape shape_;
-  const int stored_, slots_;
+  const int stored_;
+  const tensor::KVGeometry geometry_;
   int num_blocks_ = 0;
   std::mt19937 random_;
   std::vector<std::uint16_t> kv_;
+  std::vector<float> seen_;  // what kv_ holds
   std::vector<std::int32_t> free_;
 };
 
@@ -171,17 +281,21 @@ class Attention : public device::cuda::test::GpuTest {
         upload(std::vector<float>(partial_size * 2, std::numeric_limits<float>::quiet_NaN()));
     const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, kNaN));
     const auto lse = upload(std::vector<float>(size, 7));
-    const auto half = static_cast<std::ptrdiff_t>(scene.v_offset());
+    const auto block_words = static_cast<std::ptrdiff_t>(scene.block_words());
     const auto partials_there = upload(std::vector<std::uint32_t>(size));
     const AttentionArgs args{
         .kv = {.data = kv.data(),
-               .head_stride = 2 * half * scene.num_blocks_,
-               .block_stride = 2 * half,
-               .v_offset = half,
+               .head_stride = block_words * scene.num_blocks_,
+               .block_stride = block_words,
+               .v_offset = static_cast<std::ptrdiff_t>(scene.v_offset()),
                .block_tokens = shape.block_tokens,
                .block_shift = block_shift(shape.block_tokens),
                .head_dim = scene.stored_,
-               .dtype = shape.dtype},
+               .dtype = shape.dtype,
+               .format = shape.format,
+               .scale_offset = static_cast<std::ptrdiff_t>(scene.scale_offset(Scene::Part::kKey)),
+               .v_scale_offset =
+                   static_cast<std::ptrdiff_t>(scene.scale_offset(Scene::Part::kValue))},
         .work = {.few = few.data(),
                  .many = many.data(),
                  .rows = plan_rows.data(),
@@ -221,7 +335,7 @@ Expected expected(const Scene& scene, std::span<const Entry> entries,
   const Shape& shape = scene.shape_;
   const int kv_head = head / (shape.heads / shape.kv_heads);
   std::vector<double> scores;
-  std::vector<std::size_t> values;
+  std::vector<std::span<const float>> values;
   std::size_t query = 0;
   for (const Entry& entry : entries) {
     for (const EntryRow& seen : entry.rows) {
@@ -231,14 +345,16 @@ Expected expected(const Scene& scene, std::span<const Entry> entries,
       }
       const TokenRange range = visible_tokens(entry, seen, window);
       for (int token = range.begin; token < range.end; ++token) {
-        const std::size_t key = scene.place(entry.blocks, token, kv_head);
+        const std::span<const float> key =
+            scene.row({entry.blocks, token, kv_head, Scene::Part::kKey});
         double dot = 0;
         for (int d = 0; d < shape.head_dim; ++d) {
-          dot += double{widen(shape.dtype, q[(mine * shape.heads + head) * scene.stored_ + d])} *
-                 scene.at(key + d);
+          dot += double{widen(scene.query_type(),
+                              q[(mine * shape.heads + head) * scene.stored_ + d])} *
+                 key[static_cast<std::size_t>(d)];
         }
         scores.push_back(dot / std::sqrt(double(shape.head_dim)));
-        values.push_back(key + scene.v_offset());
+        values.push_back(scene.row({entry.blocks, token, kv_head, Scene::Part::kValue}));
       }
     }
   }
@@ -252,7 +368,7 @@ Expected expected(const Scene& scene, std::span<const Entry> entries,
     const double p = std::exp(scores[i] - largest);
     sum += p;
     for (int d = 0; d < shape.head_dim; ++d) {
-      result.out[d] += p * scene.at(values[i] + d);
+      result.out[d] += p * values[i][static_cast<std::size_t>(d)];
     }
   }
   for (double& x : result.out) {
@@ -315,7 +431,7 @@ std::vector<std::uint16_t> random_queries(Scene& scene, const Case& made) {
   }
   std::vector<std::uint16_t> q(queries * scene.shape_.heads * scene.stored_);
   for (std::size_t i = 0; i < q.size(); ++i) {
-    q[i] = static_cast<int>(i % scene.stored_) < scene.shape_.head_dim ? scene.random_element() : 0;
+    q[i] = static_cast<int>(i % scene.stored_) < scene.shape_.head_dim ? scene.random_query() : 0;
   }
   return q;
 }
@@ -348,12 +464,13 @@ void expect_right(const Scene& scene, const Case& made, const std::vector<std::u
 TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
   std::mt19937 random(7);
   int cases = 0;
-  for (const DType dtype : kDTypes) {
+  for (const auto& [dtype, format] : kTypes) {
     for (Shape shape :
          {Shape{4, 4, 64, 32}, Shape{8, 2, 128, 16}, Shape{3, 1, 64, 1}, Shape{8, 8, 32, 32},
           Shape{14, 2, 64, 32}, Shape{4, 2, 80, 48}, Shape{4, 1, 256, 32}, Shape{10, 2, 96, 5},
           Shape{16, 1, 128, 64}, Shape{64, 1, 64, 32}}) {
       shape.dtype = dtype;
+      shape.format = format;
       for (const std::int32_t range : {0, 256, 512}) {
         for (const std::int32_t window : {0, 100}) {
           for (int i = 0; i < 4; ++i) {
@@ -363,7 +480,8 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
             const Case made = random_case(scene, random, most, i >= 2);
             const auto q = random_queries(scene, made);
             const auto got = run(scene, made.entries(), made.rows, q, range, window);
-            SCOPED_TRACE(std::string(tensor::dtype_name(dtype)) + ", heads " +
+            SCOPED_TRACE(std::string(tensor::dtype_name(dtype)) + ", KV in " +
+                         tensor::kv_format_name(format, dtype) + ", heads " +
                          std::to_string(shape.heads) + " of " + std::to_string(shape.head_dim) +
                          ", range " + std::to_string(range) + ", window " + std::to_string(window) +
                          ", case " + std::to_string(i));
@@ -377,12 +495,12 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
       }
     }
   }
-  EXPECT_EQ(cases, 480);
+  EXPECT_EQ(cases, 960);
 }
 
 TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
-  for (const DType dtype : kDTypes) {
-    const Shape shape{8, 2, 128, 32, dtype};
+  for (const auto& [dtype, format] : kTypes) {
+    const Shape shape{8, 2, 128, 32, dtype, format};
     Scene scene(shape, 200, 3);
     std::mt19937 random(5);
     Case all;
@@ -412,12 +530,62 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
   }
 }
 
+// A row may be computed when nothing behind it is stored yet, and as one of many or few.
+TEST_F(Attention, WithFixedRangesAPromptInPiecesHasTheBitsOfOne) {
+  for (const auto& [dtype, format] : kTypes) {
+    for (Shape shape : {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16}, Shape{4, 4, 128, 8},
+                        Shape{4, 1, 96, 32}, Shape{8, 2, 128, 4}}) {
+      shape.dtype = dtype;
+      shape.format = format;
+      constexpr int kBefore = 513, kTokens = 1300;
+      Scene scene(shape, kTokens / shape.block_tokens + 100, 23);
+      Case all{.rows = kTokens - kBefore};
+      Case::Use whole{scene.run(kTokens), kTokens, {}};
+      for (int i = 0; i < all.rows; ++i) {
+        whole.rows.push_back({i, kBefore + i, kBefore + i + 1});
+      }
+      all.uses.push_back(whole);
+      const auto q = random_queries(scene, all);
+      const Result together = run(scene, all.entries(), all.rows, q, 512, 0);
+      const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.head_dim);
+      const std::size_t q_size = static_cast<std::size_t>(shape.heads * scene.stored_);
+      int first = 0;
+      for (const int count : {1, 2, 300, 1, 130, 40, 313}) {
+        const int end = kBefore + first + count;
+        Scene half_stored = scene;
+        half_stored.forget(whole.blocks, end, kTokens);
+        Case piece{.rows = count};
+        Case::Use use{whole.blocks, end, {}};
+        for (int i = 0; i < count; ++i) {
+          const int position = kBefore + first + i;
+          use.rows.push_back({i, position, position + 1});
+        }
+        piece.uses.push_back(std::move(use));
+        const std::vector<std::uint16_t> own(
+            q.begin() + static_cast<std::ptrdiff_t>(first * q_size),
+            q.begin() + static_cast<std::ptrdiff_t>((first + count) * q_size));
+        const Result got = run(half_stored, piece.entries(), count, own, 512, 0);
+        EXPECT_TRUE(
+            std::equal(got.out.begin(), got.out.end(),
+                       together.out.begin() + static_cast<std::ptrdiff_t>(first * row_size)))
+            << "rows " << first << " to " << first + count << ", KV in "
+            << tensor::kv_format_name(format, dtype) << ", heads of " << shape.head_dim
+            << ", blocks of " << shape.block_tokens;
+        first += count;
+      }
+      EXPECT_EQ(first, all.rows);
+    }
+  }
+}
+
 // 64 rows of four heads to a KV head are two tiles that see the same. Pairs of multiprocessors read
 // it together, in lists or, with fixed ranges, in rounds. Blocks of one and of many boxes of the
 // copy engine.
 TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
-  for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{8, 2, 64, 128}, Shape{4, 1, 128, 128},
-                             Shape{8, 2, 64, 8}, Shape{8, 2, 128, 64, DType::kFloat16}}) {
+  for (const Shape& shape :
+       {Shape{8, 2, 128, 32}, Shape{8, 2, 64, 128}, Shape{4, 1, 128, 128}, Shape{8, 2, 64, 8},
+        Shape{8, 2, 128, 64, DType::kFloat16}, int8(Shape{8, 2, 128, 32}),
+        int8(Shape{8, 2, 64, 128}), int8(Shape{8, 2, 128, 8, DType::kFloat16})}) {
     Scene scene(shape, 17000 / shape.block_tokens + 100, 13);
     Case made;
     std::vector<Case::Use> shared;
@@ -445,7 +613,9 @@ TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
 // Scores rise by much more than what probabilities may exceed 1 by, and fall by as much. Rows are
 // many, and few.
 TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
-  for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16, DType::kFloat16}}) {
+  for (const Shape& shape :
+       {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16, DType::kFloat16}, int8(Shape{8, 2, 128, 32}),
+        int8(Shape{4, 2, 64, 16, DType::kFloat16}), int8(Shape{4, 2, 96, 16})}) {
     Scene scene(shape, 400, 13);
     Case made;
     Case::Use shared{scene.run(1500), 1500, {}};
@@ -460,7 +630,7 @@ TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
     made.uses.insert(made.uses.begin(), std::move(shared));
     auto q = random_queries(scene, made);
     for (std::size_t i = 0; i < q.size(); i += static_cast<std::size_t>(scene.stored_)) {
-      q[i] = scene.element(8);
+      q[i] = narrow(scene.query_type(), 8);
     }
     for (const std::int32_t range : {0, 512}) {
       expect_right(scene, made, q, run(scene, made.entries(), made.rows, q, range, 0), 0);
@@ -493,7 +663,9 @@ TEST_F(Attention, PartialsOfManyRowsHoldValuesThatFp16DoesNot) {
 // Who brings the last partial of a row differs from run to run; what it adds up does not. Decoding
 // rows behind a run that they share, of up to 8 and of up to 16 columns, some of one partial.
 TEST_F(Attention, RangesByLoadGiveABatchTheSameBitsEachTime) {
-  for (const Shape& shape : {Shape{8, 2, 128, 32}, Shape{16, 1, 64, 16}, Shape{32, 2, 128, 64}}) {
+  for (const Shape& shape :
+       {Shape{8, 2, 128, 32}, Shape{16, 1, 64, 16}, Shape{32, 2, 128, 64},
+        int8(Shape{8, 2, 128, 32}), int8(Shape{16, 1, 64, 16}), int8(Shape{32, 2, 128, 64})}) {
     Scene scene(shape, 400, 11);
     Case made;
     Case::Use shared{scene.run(1500), 1500, {}};

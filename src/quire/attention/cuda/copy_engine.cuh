@@ -17,14 +17,15 @@ namespace quire::attention::cuda {
 // wait for the phase before the first one ends at once.
 class PhaseBarrier {
  public:
-  // By one thread, before anybody uses it: publish_barriers() and a barrier of the CTA follow.
+  // Initialises the barrier. One thread calls it before anybody uses the barrier:
+  // publish_barriers() and a barrier of the CTA follow.
   __device__ void start(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address()), "r"(arrivals));
   }
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address()) : "memory");
   }
-  // At the one in the same place of the other CTA of a pair.
+  // Arrives at the barrier in the same place of the other CTA of a pair.
   __device__ void arrive_at_other() {
     asm volatile(
         "{.reg .b32 other, rank;\n"
@@ -66,8 +67,8 @@ __device__ __forceinline__ void publish_barriers() {
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
-// Box of a map of five dimensions -> `to`; with `kToPair` in both CTAs of a pair, and for the
-// barriers of both.
+// Copies a box of a map of five dimensions to `to`. With `kToPair` it copies to both CTAs of a
+// pair, and for the barriers of both.
 template <bool kToPair>
 __device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& map,
                                          const int (&at)[5], const PhaseBarrier& done) {
@@ -89,7 +90,27 @@ __device__ __forceinline__ void copy_box(std::uint16_t* to, const CUtensorMap& m
       : "memory");
 }
 
-// 16 bytes, by the thread itself.
+// Copies `bytes` in one piece, a multiple of 16 at multiples of 16.
+template <bool kToPair>
+__device__ __forceinline__ void copy_piece(std::uint16_t* to, const std::uint16_t* from, int bytes,
+                                           const PhaseBarrier& done) {
+  if constexpr (kToPair) {
+    constexpr std::uint16_t kBoth = 3;
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1], %2, [%3], %4;\n" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(done.address()), "h"(kBoth)
+        : "memory");
+    return;
+  }
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];\n" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(done.address())
+      : "memory");
+}
+
+// Copies 16 bytes. The calling thread copies them itself and waits for them by await_copies().
 __device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
                : "memory");
@@ -102,7 +123,7 @@ __device__ __forceinline__ void await_copies() {
 // descriptors of products above all, stay in uniform registers.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// All threads of a cluster that have not left.
+// Waits for all threads of a cluster that have not left.
 __device__ __forceinline__ void meet_cluster() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
@@ -110,7 +131,7 @@ __device__ __forceinline__ void meet_cluster() {
           : "memory");
 }
 
-// Barrier `id` of 1..15 for `threads` threads of the CTA, whole warps.
+// Waits at barrier `id` of 1..15 for `threads` threads of the CTA, whole warps.
 __device__ __forceinline__ void meet(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/codes.cuh"
 #include "quire/attention/cuda/copy_engine.cuh"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
@@ -19,11 +20,12 @@
 
 namespace quire::attention::cuda {
 
-template <DType T, int D>
+template <DType T, KVFormat F, int D>
 class FewColumns {
  public:
-  // `merges`: it merges the rows whose last partial it brings.
-  __device__ FewColumns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
+  // Prepares a warpgroup for items of few columns. With `merges` it merges the rows whose last
+  // partial it brings.
+  __device__ FewColumns(const AttentionArgs& args, Shared<F, D>& shared, const Cursor<D>& cursor,
                         int group, bool merges)
       : args_(args),
         shared_(shared),
@@ -46,25 +48,34 @@ class FewColumns {
   }
 
  private:
+  static constexpr bool kCodes = F != KVFormat::kPlain;
+  static constexpr DType kProduct = query_dtype(T, F);
   static constexpr int kTile = 8;                      // columns of a product
   static constexpr int kMine = kTokens / kGroupWarps;  // tokens of a warp
-  static constexpr int kSteps = kMine / 16;            // of 16 tokens
+  static constexpr int kSteps = kMine / 16;            // steps of 16 tokens
   static constexpr int kOwn = 1;                       // barrier 1 + group is the warpgroup's
   // Rows of what the warps add up, in floats: columns lie four banks apart.
-  static constexpr int kStride = D + 4;
-  static_assert(kGroupWarps * kTile * kStride * 4 <= kTokens * D * 2, "of one tile in a slot");
+  static constexpr int kStride = kCodes ? D : D + 4;
+  static_assert(kGroupWarps * kTile * kStride * 4 <= kSlotBytes<F, D>, "of one tile in a slot");
 
   // Sums of a lane for N tiles of columns: columns 2t and 2t + 1 of each.
   template <int N>
   struct Sums {
     float largest[N][2], sum[N][2];
-    float out[N][D / 16][4];  // dimensions g and g + 8 of 16
+    float out[N][D / 16][4];  // dimensions g and g + 8 of 16; over codes 2g and 2g + 1
+  };
+  // Queries over codes stay in registers: two words for each 16 dimensions.
+  template <int N>
+  using Queries = std::uint32_t[N][kCodes ? D / 16 : 1][2];
+  // Scales of a lane's tokens, g and g + 8 of each step.
+  struct Scales {
+    TokenScale of[kSteps][2];
   };
 
   template <int N>
   __device__ void attend(int index) {
     Sums<N> mine;
-    int num_partials[N] = {};  // of rows of columns that this thread asks about; not needed soon
+    int num_partials[N] = {};  // partials of the rows that this thread asks about; not needed soon
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       if (merges_) {
@@ -81,31 +92,48 @@ class FewColumns {
         sixteen[0] = sixteen[1] = sixteen[2] = sixteen[3] = 0;
       }
     }
-    int slot = 0;  // of the values of the last tile
+    [[maybe_unused]] Queries<N> query;
+    if constexpr (kCodes) {
+      load_queries(query);
+    }
+    int slot = 0;  // slot of the values of the last tile
     for (int tile = brief_.first_token; tile < brief_.last_token; tile += kTokens) {
       const int first = tile + warp() * kMine;
       float score[N][kSteps][4] = {};
       std::uint32_t weight[N][kSteps][2];
       const bool seen = first < brief_.last_token && first + kMine > brief_.first_seen;
       shared_.full[cursor_.slot()].await(cursor_.round());
+      [[maybe_unused]] Scales scales;
       if (seen) {
-        multiply_keys(score);
+        if constexpr (kCodes) {
+          load_scales(scales, cursor_.slot());
+          multiply_codes(score, query);
+        } else {
+          multiply_keys(score);
+        }
       }
       release(cursor_.slot());
       cursor_.advance(1);
       if (seen) {
+        if constexpr (kCodes) {
+          scale_scores(score, scales);
+        }
         if (first < brief_.all_begin || first + kMine > brief_.all_end) {
           hide(score, first);
         }
-        soften(mine, score, weight);
+        soften(mine, score, weight, scales);
       }
       slot = cursor_.slot();
       shared_.full[slot].await(cursor_.round());
       if (seen) {
-        if (first < brief_.first_seen || first + kMine > brief_.last_token) {
-          clear_unseen(slot, first);
+        if constexpr (kCodes) {
+          add_codes(mine, weight, slot);
+        } else {
+          if (first < brief_.first_seen || first + kMine > brief_.last_token) {
+            clear_unseen(slot, first);
+          }
+          add_values(mine, weight, slot);
         }
-        add_values(mine, weight, slot);
       }
       if (tile + kTokens < brief_.last_token) {
         release(slot);
@@ -126,8 +154,8 @@ class FewColumns {
   [[nodiscard]] __device__ Brief::Column column(int index) const {
     return shared_.columns[group_][buffer_ * kFewColumnsOfOneKernel + index];
   }
-  // Piece `piece` of 16 bytes of a row. A lane's piece is a sum of an even number and `piece`. So
-  // the other pieces it wants lie at exclusive ors of their numbers.
+  // Returns the address of piece `piece` of 16 bytes of a row. A lane's piece is a sum of an even
+  // number and `piece`. So the other pieces it wants lie at exclusive ors of their numbers.
   [[nodiscard]] static __device__ std::uint32_t place(const std::uint16_t* rows, int row,
                                                       int piece) {
     return shared_address(rows) + row * 128 + (piece ^ row % 8) * 16;
@@ -136,7 +164,14 @@ class FewColumns {
     return place ^ pieces % 8 * 16;
   }
 
-  // This warp has read it.
+  // Returns the address of a piece of a row of codes.
+  [[nodiscard]] static __device__ std::uint32_t place_of_codes(const std::uint16_t* rows, int row,
+                                                               int piece) {
+    const int swap = D == 64 ? row / 2 % 4 : row % 8;
+    return shared_address(rows) + row * D + (piece ^ swap) * 16;
+  }
+
+  // Tells the supply that this warp has read the slot.
   __device__ void release(int slot) const {
     __syncwarp();
     if (lane() == 0) {
@@ -175,7 +210,81 @@ class FewColumns {
     }
   }
 
-  // Scores -inf for tokens that a column does not see.
+  // Loads the queries of the item. A product takes 16 dimensions in the order in which lanes have
+  // codes: four neighbours to a lane.
+  template <int N>
+  __device__ void load_queries(Queries<N>& query) const {
+    const int g = lane() / 4, t = lane() % 4;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int d = 0; d < D / 16; ++d) {
+        const std::uint32_t from =
+            place(shared_.queries[group_] + d / 4 * kGroupColumns * 64,
+                  buffer_ * kFewColumnsOfOneKernel + n * kTile + g, d % 4 * 2 + t / 2);
+        const uint2 words = load_shared_8(from + t % 2 * 8);
+        query[n][d][0] = words.x;
+        query[n][d][1] = words.y;
+      }
+    }
+  }
+
+  // Computes the scales of the warp's tokens, one per lane, and hands them to the lanes that need
+  // them.
+  __device__ void load_scales(Scales& scales, int slot) const {
+    const int token = warp() * kMine + lane();
+    const TokenScale own = token_scale(shared_.scales[slot][0][token],
+                                       shared_.scales[slot][1][token], args_.scale_log2);
+#pragma unroll
+    for (int i = 0; i < kSteps * 2; ++i) {
+      const int from = i * 8 + lane() / 4;
+      scales.of[i / 2][i % 2] = {__shfl_sync(0xffffffffu, own.score, from),
+                                 __shfl_sync(0xffffffffu, own.exponent, from),
+                                 __shfl_sync(0xffffffffu, own.inverse, from)};
+    }
+  }
+
+  // Multiplies the codes of the tile's keys by the queries.
+  template <int N>
+  __device__ void multiply_codes(float (&score)[N][kSteps][4], const Queries<N>& query) const {
+    const std::uint32_t keys =
+        place_of_codes(shared_.slots[cursor_.slot()], warp() * kMine + lane() % 16, lane() / 16);
+#pragma unroll
+    for (int d = 0; d < D / 16; d += 2) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        std::uint32_t key[4];  // tokens g and g + 8 of 16 dimensions, then of 16 more
+        load_matrices(key, further(keys, d) + step * 16 * D);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t low = raise_codes(key[2 * half]);
+          const std::uint32_t high = raise_codes(key[2 * half + 1]);
+          const Left a = {widen_codes<kLow>(low), widen_codes<kLow>(high), widen_codes<kHigh>(low),
+                          widen_codes<kHigh>(high)};
+#pragma unroll
+          for (int n = 0; n < N; ++n) {
+            mma<kProduct>(score[n][step], a, query[n][d + half][0], query[n][d + half][1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Turns products into exponents of 2.
+  template <int N>
+  __device__ static void scale_scores(float (&score)[N][kSteps][4], const Scales& scales) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int i = 0; i < kSteps * 4; ++i) {
+        const TokenScale& scale = scales.of[i / 4][i % 4 / 2];
+        float& x = score[n][i / 4][i % 4];
+        x = __fmaf_rn(x, scale.score, scale.exponent);
+      }
+    }
+  }
+
+  // Sets scores of tokens that a column does not see to -inf.
   template <int N>
   __device__ void hide(float (&score)[N][kSteps][4], int first) const {
 #pragma unroll
@@ -194,10 +303,13 @@ class FewColumns {
     }
   }
 
-  // Scores become probabilities relative to the largest one that the warp has seen, as operands.
+  // Turns scores into probabilities relative to the largest one that the warp has seen, as
+  // operands.
   template <int N>
   __device__ void soften(Sums<N>& mine, float (&score)[N][kSteps][4],
-                         std::uint32_t (&weight)[N][kSteps][2]) const {
+                         std::uint32_t (&weight)[N][kSteps][2],
+                         [[maybe_unused]] const Scales& scales) const {
+    const float scale_log2 = kCodes ? 1.0f : args_.scale_log2;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       float shrink[2];
@@ -212,7 +324,7 @@ class FewColumns {
         for (int lanes = 4; lanes < 32; lanes *= 2) {
           largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
         }
-        largest = fmaxf(largest * args_.scale_log2, mine.largest[n][c]);
+        largest = fmaxf(largest * scale_log2, mine.largest[n][c]);
         shrink[c] = exp2_approx(mine.largest[n][c] - largest);
         mine.largest[n][c] = largest;
         mine.sum[n][c] *= shrink[c];
@@ -221,8 +333,12 @@ class FewColumns {
 #pragma unroll
           for (int i = c; i < 4; i += 2) {
             float& x = score[n][step][i];
-            x = exp2_approx(__fmaf_rn(x, args_.scale_log2, -largest));
-            mine.sum[n][c] += x;
+            x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
+            if constexpr (kCodes) {
+              mine.sum[n][c] = __fmaf_rn(x, scales.of[step][i / 2].inverse, mine.sum[n][c]);
+            } else {
+              mine.sum[n][c] += x;
+            }
           }
         }
       }
@@ -236,13 +352,14 @@ class FewColumns {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const float(&x)[4] = score[n][step];
-        weight[n][step][0] = transpose_8x8(Element<T>::round_pair(x[0], x[1]));
-        weight[n][step][1] = transpose_8x8(Element<T>::round_pair(x[2], x[3]));
+        weight[n][step][0] = transpose_8x8(Element<kProduct>::round_pair(x[0], x[1]));
+        weight[n][step][1] = transpose_8x8(Element<kProduct>::round_pair(x[2], x[3]));
       }
     }
   }
 
-  // Values of this warp's tokens that no row sees may be anything; they must not be NaN.
+  // Zeroes the values of this warp's tokens that no row sees. They may be anything, but must not be
+  // NaN.
   __device__ void clear_unseen(int slot, int first) const {
     for (int at = lane(); at < kMine * (D / 8); at += 32) {
       const int row = at / (D / 8), piece = at % (D / 8), token = first + row;
@@ -275,6 +392,39 @@ class FewColumns {
     }
   }
 
+  // Transposed, a lane has two dimensions of two tokens in a word of codes.
+  template <int N>
+  __device__ void add_codes(Sums<N>& mine, const std::uint32_t (&weight)[N][kSteps][2],
+                            int slot) const {
+    const std::uint32_t values =
+        place_of_codes(shared_.slots[slot], warp() * kMine + lane() % 16, lane() / 16);
+#pragma unroll
+    for (int d = 0; d < D / 16; d += 2) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        std::uint32_t value[4];  // tokens 2t.. and 2t + 8.. of 16 dimensions, then of 16 more
+        load_transposed(value, further(values, d) + step * 16 * D);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t low = raise_codes(value[2 * half]);
+          const std::uint32_t high = raise_codes(value[2 * half + 1]);
+          const Left a = {widen_codes<kEven>(low), widen_codes<kOdd>(low), widen_codes<kEven>(high),
+                          widen_codes<kOdd>(high)};
+#pragma unroll
+          for (int n = 0; n < N; ++n) {
+            mma<kProduct>(mine.out[n][d + half], a, weight[n][step][0], weight[n][step][1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Returns the place of the sum of a dimension for a column of a warp. Over codes a tile has no
+  // room for a longer stride.
+  [[nodiscard]] static __device__ int sum_at(int column, int dim) {
+    return column * kStride + (kCodes ? dim ^ column / 2 % 4 * 8 : dim);
+  }
+
   // Adds up what the warps have, in their order, where the values of the last tile and the queries
   // were. 16 threads share a column.
   template <int N>
@@ -298,9 +448,15 @@ class FewColumns {
         }
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) {
-          float* const to = sums + (warp() * kTile + 2 * t + c) * kStride + d * 16 + g;
-          to[0] = mine.out[n][d][c];
-          to[8] = mine.out[n][d][2 + c];
+          const int column = warp() * kTile + 2 * t + c;
+          if constexpr (kCodes) {
+            *reinterpret_cast<float2*>(sums + sum_at(column, d * 16 + 2 * g)) = {
+                mine.out[n][d][c], mine.out[n][d][2 + c]};
+          } else {
+            float* const to = sums + sum_at(column, d * 16 + g);
+            to[0] = mine.out[n][d][c];
+            to[8] = mine.out[n][d][2 + c];
+          }
         }
       }
       meet(kOwn + group_, kGroupThreads);
@@ -331,7 +487,7 @@ class FewColumns {
 #pragma unroll
       for (int i = 0; i < kGroupWarps; ++i) {
         const float4 from =
-            *reinterpret_cast<const float4*>(sums + (i * kTile + within) * kStride + d + dim);
+            *reinterpret_cast<const float4*>(sums + sum_at(i * kTile + within, d + dim));
         out[0] = __fmaf_rn(from.x, scale[i], out[0]);
         out[1] = __fmaf_rn(from.y, scale[i], out[1]);
         out[2] = __fmaf_rn(from.z, scale[i], out[2]);
@@ -385,8 +541,8 @@ class FewColumns {
     return brief_.first_head + index % (args_.heads / args_.kv_heads);
   }
 
-  // Who brings the last partial of a row merges them all; the warpgroup shares what that is of an
-  // item.
+  // Merges all partials of each row whose last partial this item brings. The warpgroup shares the
+  // rows of an item.
   template <int N>
   __device__ void merge(int index, const int (&num_partials)[N]) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
@@ -412,7 +568,7 @@ class FewColumns {
   }
 
   const AttentionArgs& args_;
-  Shared<D>& shared_;
+  Shared<F, D>& shared_;
   Cursor<D> cursor_;
   const int group_;
   const bool merges_;

@@ -4,12 +4,13 @@
 // Products are transposed, S^T = K Q^T and O^T = V^T P^T. Tokens and dimensions lie on the 16-wide
 // side of the instruction, query columns on the 8-wide one. The dimensions inside a dot product may
 // come in any order if both operands agree, so a lane takes 16 neighbouring bytes of a key. Values
-// are paired by token with byte permutations .
+// are paired by token with byte permutations. Codes are widened in registers.
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/codes.cuh"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/partials.cuh"
@@ -22,22 +23,30 @@ constexpr int kWarps = 4;
 constexpr int kStep = 16;  // tokens at a time
 constexpr float kNothing = -1e30f;
 
-// Where a token of a run lies in one KV head.
+// The address of a token of a run in one KV head, in words of 16 bits.
 struct RunAddress {
   const std::uint16_t* head;
   const std::int32_t* blocks;
-  std::ptrdiff_t block_stride, v_offset;
-  int block_tokens, block_shift, head_dim;
+  std::ptrdiff_t block_stride, v_offset, scale_offset, v_scale_offset;
+  int block_tokens, block_shift, row_words;
   int first_seen, last_token;  // tokens outside are read as the nearest one inside
 
-  __device__ const std::uint16_t* key(int index) const {
+  struct Token {
+    const std::uint16_t* block;
+    int slot;
+  };
+  __device__ Token token(int index) const {
     const int token = min(max(index, first_seen), last_token - 1);
     const TokenPlace place = place_of(token, block_tokens, block_shift);
-    return head + __ldg(blocks + place.block) * block_stride + place.slot * head_dim;
+    return {head + __ldg(blocks + place.block) * block_stride, place.slot};
+  }
+  __device__ const std::uint16_t* key(int index) const {
+    const Token found = token(index);
+    return found.block + found.slot * row_words;
   }
 };
 
-template <int D>
+template <KVFormat F, int D>
 struct Keys {
   uint4 row[2][D / 32];  // tokens g and g + 8, 8 dimensions of each 32
 
@@ -51,9 +60,31 @@ struct Keys {
       }
     }
   }
+  __device__ uint4 numbers(int r, int d) const { return row[r][d]; }
 };
 
 template <int D>
+struct Keys<KVFormat::kInt8, D> {
+  uint2 row[2][D / 32];
+  std::uint16_t scales[2][2];  // of keys and values
+
+  __device__ void load(const RunAddress& run, int first, int g, int t) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const RunAddress::Token token = run.token(first + g + 8 * r);
+      const std::uint16_t* key = token.block + token.slot * run.row_words + t * 4;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        row[r][d] = __ldg(reinterpret_cast<const uint2*>(key + d * 16));
+      }
+      scales[r][0] = __ldg(token.block + run.scale_offset + token.slot);
+      scales[r][1] = __ldg(token.block + run.v_scale_offset + token.slot);
+    }
+  }
+  __device__ uint4 numbers(int r, int d) const { return widen_8(row[r][d].x, row[r][d].y); }
+};
+
+template <KVFormat F, int D>
 struct Values {
   uint2 row[4][D / 32];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9, 4 dimensions of each 32
 
@@ -68,11 +99,33 @@ struct Values {
       }
     }
   }
-  // Dimension i of the lane's four, of two tokens.
+  // Returns dimension i of the lane's four, of two tokens.
   __device__ std::uint32_t pair(int first, int d, int i) const {
     const uint2 a = row[first][d], b = row[first + 1][d];
     const std::uint32_t x = i < 2 ? a.x : a.y, y = i < 2 ? b.x : b.y;
     return __byte_perm(x, y, i & 1 ? 0x7632 : 0x5410);
+  }
+};
+
+template <int D>
+struct Values<KVFormat::kInt8, D> {
+  std::uint32_t row[4][D / 32];
+
+  __device__ void load(const RunAddress& run, int first, int g, int t) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int token = first + 2 * t + (r & 1) + 8 * (r >> 1);
+      const std::uint16_t* value = run.key(token) + run.v_offset + g * 2;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        row[r][d] = __ldg(reinterpret_cast<const std::uint32_t*>(value + d * 16));
+      }
+    }
+  }
+  __device__ std::uint32_t pair(int first, int d, int i) const {
+    const std::uint32_t both =
+        raise_codes(__byte_perm(row[first][d], row[first + 1][d], i < 2 ? 0x5140 : 0x7362));
+    return i & 1 ? widen_codes<kHigh>(both) : widen_codes<kLow>(both);
   }
 };
 
@@ -110,11 +163,13 @@ __device__ __forceinline__ Column column_of(const AttentionArgs& args,
 }
 
 // N: tiles of 8 columns.
-template <DType T, int D, int N>
+template <DType T, KVFormat F, int D, int N>
 __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                                                : D * N <= 256 ? 2
                                                               : 1)
     few_rows(const AttentionArgs args) {
+  constexpr bool kCodes = F != KVFormat::kPlain;
+  constexpr DType kProduct = query_dtype(T, F);
   const int index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (index >= args.work.num_few) {
     return;
@@ -130,9 +185,11 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                           args.work.blocks + item.first_block,
                           args.kv.block_stride,
                           args.kv.v_offset,
+                          args.kv.scale_offset,
+                          args.kv.v_scale_offset,
                           args.kv.block_tokens,
                           args.kv.block_shift,
-                          D,
+                          D * kNumberBytes<F> / 2,
                           item.first_seen,
                           item.last_token};
 
@@ -160,19 +217,24 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
   for (int n = 0; n < N; ++n) {
     largest[n][0] = largest[n][1] = kNothing;
   }
-  Keys<D> keys;
+  Keys<F, D> keys;
   keys.load(run, item.first_token, g, t);
   for (int first = item.first_token; first < item.last_token; first += kStep) {
-    Values<D> values;
+    Values<F, D> values;
     values.load(run, first, g, t);
+    [[maybe_unused]] TokenScale scale[2];  // tokens g and g + 8
+    if constexpr (kCodes) {
+      scale[0] = token_scale(keys.scales[0][0], keys.scales[0][1], args.scale_log2);
+      scale[1] = token_scale(keys.scales[1][0], keys.scales[1][1], args.scale_log2);
+    }
     float score[N][4] = {};  // tokens g and g + 8, columns 2t and 2t + 1
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
+      const uint4 a = keys.numbers(0, d), b = keys.numbers(1, d);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        const uint4 a = keys.row[0][d], b = keys.row[1][d];
-        mma<T>(score[n], {a.x, b.x, a.y, b.y}, q[n][d].x, q[n][d].y);
-        mma<T>(score[n], {a.z, b.z, a.w, b.w}, q[n][d].z, q[n][d].w);
+        mma<kProduct>(score[n], {a.x, b.x, a.y, b.y}, q[n][d].x, q[n][d].y);
+        mma<kProduct>(score[n], {a.z, b.z, a.w, b.w}, q[n][d].z, q[n][d].w);
       }
     }
     if (first + kStep < item.last_token) {
@@ -188,16 +250,26 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
         float& low = score[n][c];
         float& high = score[n][2 + c];
         const int token = first + g;
-        low = token >= column.begin && token < column.end ? low * args.scale_log2 : -INFINITY;
-        high = token + 8 >= column.begin && token + 8 < column.end ? high * args.scale_log2
-                                                                   : -INFINITY;
+        if constexpr (kCodes) {
+          low = __fmaf_rn(low, scale[0].score, scale[0].exponent);
+          high = __fmaf_rn(high, scale[1].score, scale[1].exponent);
+        } else {
+          low *= args.scale_log2;
+          high *= args.scale_log2;
+        }
+        low = token >= column.begin && token < column.end ? low : -INFINITY;
+        high = token + 8 >= column.begin && token + 8 < column.end ? high : -INFINITY;
         const float before = largest[n][c];
         const float now = fmaxf(before, max_over_tokens(fmaxf(low, high)));
         const float shrink = exp2_approx(before - now);
         largest[n][c] = now;
         low = exp2_approx(low - now);
         high = exp2_approx(high - now);
-        sum[n][c] = sum[n][c] * shrink + low + high;
+        if constexpr (kCodes) {
+          sum[n][c] = sum[n][c] * shrink + low * scale[0].inverse + high * scale[1].inverse;
+        } else {
+          sum[n][c] = sum[n][c] * shrink + low + high;
+        }
 #pragma unroll
         for (int d = 0; d < D / 32; ++d) {
 #pragma unroll
@@ -207,8 +279,8 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
           }
         }
       }
-      weights[n][0] = transpose_8x8(Element<T>::round_pair(score[n][0], score[n][1]));
-      weights[n][1] = transpose_8x8(Element<T>::round_pair(score[n][2], score[n][3]));
+      weights[n][0] = transpose_8x8(Element<kProduct>::round_pair(score[n][0], score[n][1]));
+      weights[n][1] = transpose_8x8(Element<kProduct>::round_pair(score[n][2], score[n][3]));
     }
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
@@ -218,7 +290,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                         values.pair(2, d, 2 * m), values.pair(2, d, 2 * m + 1)};
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          mma<T>(out[n][d][m], a, weights[n][0], weights[n][1]);
+          mma<kProduct>(out[n][d][m], a, weights[n][0], weights[n][1]);
         }
       }
     }
@@ -248,12 +320,12 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
   }
 }
 
-template <DType T, int D>
+template <DType T, KVFormat F, int D>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const dim3 grid((args.work.num_few + kWarps - 1) / kWarps, args.kv_heads);
-  few_rows<T, D, 1><<<grid, kWarps * 32, 0, stream>>>(args);
+  few_rows<T, F, D, 1><<<grid, kWarps * 32, 0, stream>>>(args);
   if (args.work.wide) {
-    few_rows<T, D, 2><<<grid, kWarps * 32, 0, stream>>>(args);
+    few_rows<T, F, D, 2><<<grid, kWarps * 32, 0, stream>>>(args);
   }
   return cudaGetLastError();
 }
@@ -264,7 +336,8 @@ cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv, [&]<DType T, int D>() { return launch<T, D>(args, stream); });
+  return launch_for_format(
+      args.kv, [&]<DType T, KVFormat F, int D>() { return launch<T, F, D>(args, stream); });
 }
 
 }  // namespace quire::attention::cuda

@@ -36,7 +36,7 @@ __device__ __forceinline__ void mma(float (&d)[4], const Left& a, std::uint32_t 
 }
 #undef QUIRE_MMA
 
-// An 8 x 8 matrix of 16-bit elements, two to a lane, transposed over the warp.
+// Transposes, over the warp, an 8 x 8 matrix of 16-bit elements, two to a lane.
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
@@ -47,8 +47,8 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of matrix
-// l / 8. It gets two neighbours of each, of row l / 4 or, transposed, of column l / 4.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of matrix
+// l / 8. It gets two neighbours of each, of row l / 4 or, with load_transposed, of column l / 4.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -62,14 +62,34 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], std::uin
                : "memory");
 }
 
-// 2^x by the special function unit: 2 ulp, and 0 for what would be denormal.
+// Loads 8 bytes of shared memory; load_shared_16 loads 16.
+__device__ __forceinline__ uint2 load_shared_8(std::uint32_t from) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared_16(std::uint32_t to, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
+// Returns 2^x of the special function unit: 2 ulp, and 0 for results that would be denormal.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
 
-// Where a token of a run stands: its block in the run, and its slot there.
+// The place of a token of a run: its block in the run, and its slot there.
 struct TokenPlace {
   int block, slot;
 };

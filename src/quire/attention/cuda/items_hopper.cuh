@@ -3,9 +3,11 @@
 // computes items of few by itself (few_columns.cuh). It uses many_columns.cuh where they are to
 // have the bits that their rows have among many. Two warps bring tiles of keys and of values by the
 // copy engine, block by block, swizzled as the tensor core wants them. Two bring queries. They run
-// ahead into the next item (items_supply.cuh). CTAs of many columns may be pairs, clusters, that
-// bring each tile once for both. The power that copies take lowers the clock of the products. For
-// items_hopper_*.cu, one for each dtype and head size: five kernels compile for long.
+// ahead into the next item (items_supply.cuh). Codes are brought as they are stored. Warpgroups of
+// few columns widen them in registers; those of many write tiles of numbers for the tensor core.
+// CTAs of many columns may be pairs, clusters, that bring each tile once for both. The power that
+// copies take lowers the clock of the products. For items_hopper_*.cu, one for each dtype, format
+// and head size: five kernels compile for long.
 #pragma once
 
 #include <cuda.h>
@@ -26,6 +28,7 @@
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
@@ -38,7 +41,7 @@ inline constexpr int kHopperThreads = (kGroups + 1) * kGroupThreads;
 
 #if QUIRE_WGMMA
 
-// Rows that see nothing, by one warp of each of the CTAs.
+// Writes the rows that see nothing. One warp of each of the CTAs calls it.
 template <DType T, int D>
 __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -49,10 +52,10 @@ __device__ void clear_unseen(const AttentionArgs& args, int ctas) {
   }
 }
 
-// By one thread; so many warpgroups read a slot.
-template <int D>
-__device__ void start_barriers(Shared<D>& shared, int readers) {
-  for (int slot = 0; slot < kSlots<D>; ++slot) {
+// Starts the barriers. One thread calls it; `readers` warpgroups read a slot.
+template <KVFormat F, int D>
+__device__ void start_barriers(Shared<F, D>& shared, int readers) {
+  for (int slot = 0; slot < kSlots<F, D>; ++slot) {
     shared.full[slot].start(1);
     shared.free[slot].start(readers * kGroupWarps);
   }
@@ -60,28 +63,50 @@ __device__ void start_barriers(Shared<D>& shared, int readers) {
     shared.queries_full[i / kQueryBuffers][i % kQueryBuffers].start(32);
     shared.queries_free[i / kQueryBuffers][i % kQueryBuffers].start(kGroupThreads);
   }
+  if constexpr (F != KVFormat::kPlain) {
+    for (int tile = 0; tile < kWideTilesOfMany; ++tile) {
+      shared.wide_full[tile].start(kGroupWarps);
+      shared.wide_free[tile].start(kGroups * kGroupWarps);
+    }
+  }
   publish_barriers();
 }
 
-// The warpgroup that serves the others: a warp for the tiles of each, and one for its queries.
-// `merges`: the others merge the rows whose last partial they bring.
-template <DType T, int D>
+// Brings tiles of many columns, or their keys or values. One warp runs it.
+template <KVFormat F, int D, Parts P>
+__device__ __forceinline__ void feed_many(const AttentionArgs& args, const TokenTileMap& tiles,
+                                          const Queue& queue, Shared<F, D>& shared) {
+  if (queue.paired()) {
+    feed<F, D, true, P>(args, tiles, queue, ring_of_many<F, D, P>(), shared);
+  } else {
+    feed<F, D, false, P>(args, tiles, queue, ring_of_many<F, D, P>(), shared);
+  }
+}
+
+// Serves the other warpgroups: with one warp for the tiles of each, and one for its queries. With
+// `merges` the others merge the rows whose last partial they bring.
+template <DType T, KVFormat F, int D, bool kLikeMany>
 __device__ __forceinline__ void serve(const AttentionArgs& args, const TokenTileMap& tiles,
-                                      bool merges, Shared<D>& shared) {
+                                      bool merges, Shared<F, D>& shared) {
   const int task = static_cast<int>(threadIdx.x) / 32 % kGroupWarps, served = task % kGroups;
   const Queue queue(args, served);
   if (task < kGroups) {
     if (!queue.many()) {
-      feed<D, false>(args, tiles, queue, ring_of_few<D>(queue, served), shared);
-    } else if (served == 0 && queue.paired()) {
-      feed<D, true>(args, tiles, queue, ring_of_many<D>(), shared);
+      feed<F, D, false, Parts::kBoth>(args, tiles, queue,
+                                      ring_of_few<F, D, kLikeMany>(queue, served), shared);
+    } else if constexpr (F == KVFormat::kPlain) {
+      if (served == 0) {
+        feed_many<F, D, Parts::kBoth>(args, tiles, queue, shared);
+      }
     } else if (served == 0) {
-      feed<D, false>(args, tiles, queue, ring_of_many<D>(), shared);
+      feed_many<F, D, Parts::kKeys>(args, tiles, queue, shared);
+    } else {
+      feed_many<F, D, Parts::kValues>(args, tiles, queue, shared);
     }
   } else if (queue.many()) {
-    brief<D, true>(args, queue, served, shared);
+    brief<F, D, true>(args, queue, served, shared);
   } else {
-    brief<D, false>(args, queue, served, shared);
+    brief<F, D, false>(args, queue, served, shared);
     if (merges && served == 1) {
       clear_unseen<T, D>(args, queue.workers());
     }
@@ -90,25 +115,26 @@ __device__ __forceinline__ void serve(const AttentionArgs& args, const TokenTile
 
 #endif  // QUIRE_WGMMA
 
-template <DType T, int D, bool kMany, Few F>
+template <DType T, KVFormat F, int D, bool kMany, Few kFew>
 __global__ void __launch_bounds__(kHopperThreads, 1)
     items_hopper(const __grid_constant__ AttentionArgs args,
                  const __grid_constant__ CUtensorMap map, int box_tokens) {
 #if QUIRE_WGMMA
   extern __shared__ __align__(1024) unsigned char bytes[];
-  static_assert(sizeof(Shared<D>) <= kSharedBytes<D>);
-  auto& shared = *reinterpret_cast<Shared<D>*>(bytes);
+  static_assert(sizeof(Shared<F, D>) <= kSharedBytes<F, D>);
+  auto& shared = *reinterpret_cast<Shared<F, D>*>(bytes);
   using Kind = DevicePlan::Queue::Kind;
   const Kind kind = kind_of_cta(args);
   if (kind == Kind::kNone) {
     return;
   }
-  const bool many = kMany && (F == Few::kNone || kind != Kind::kFew);
-  constexpr bool kPairs = kMany && F != Few::kNone;
+  const bool many = kMany && (kFew == Few::kNone || kind != Kind::kFew);
+  constexpr bool kPairs = kMany && kFew != Few::kNone;
   const bool paired = kPairs && kind == Kind::kPair;
   const int group = uniform(static_cast<int>(threadIdx.x) / kGroupThreads);
   if (threadIdx.x == 0) {
-    start_barriers(shared, (many ? kGroups : 1) * (paired ? 2 : 1));
+    const int readers = many && F == KVFormat::kPlain ? kGroups : 1;
+    start_barriers<F, D>(shared, readers * (paired ? 2 : 1));
   }
   if constexpr (kPairs) {
     meet_cluster();
@@ -119,21 +145,24 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   const bool merges = !kMany && args.work.merges;
   if (group == kGroups) {
     keep_registers<56>();
-    serve<T, D>(args, {map, box_tokens}, merges, shared);
+    serve<T, F, D, kFew == Few::kLikeMany>(args, {map, box_tokens}, merges, shared);
   } else {
     take_registers<224>();
     kernels::cuda::await_previous();
     // One after the other: as two branches they need more registers than there are.
     if constexpr (kMany) {
-      Columns<T, D, true>(args, shared, ring_of_many<D>(), group, paired)
+      const Cursor<D> ring = F == KVFormat::kPlain ? ring_of_many<F, D, Parts::kBoth>()
+                             : group == 0          ? ring_of_many<F, D, Parts::kKeys>()
+                                                   : ring_of_many<F, D, Parts::kValues>();
+      Columns<T, F, D, true>(args, shared, ring, group, paired)
           .attend_all(uniform(Queue(args, group).rounds(true)));
     }
     const Queue few(args, group);
-    if constexpr (F == Few::kAlone) {
-      FewColumns<T, D>(args, shared, ring_of_few<D>(few, group), group, merges)
+    if constexpr (kFew == Few::kAlone) {
+      FewColumns<T, F, D>(args, shared, ring_of_few<F, D, false>(few, group), group, merges)
           .attend_all(uniform(few.rounds(false)));
-    } else if constexpr (F == Few::kLikeMany) {
-      Columns<T, D, false>(args, shared, ring_of_few<D>(few, group), group, merges)
+    } else if constexpr (kFew == Few::kLikeMany) {
+      Columns<T, F, D, false>(args, shared, ring_of_few<F, D, true>(few, group), group, merges)
           .attend_all(uniform(few.rounds(false)));
     }
   }
@@ -158,7 +187,7 @@ inline cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
   return cudaSuccess;
 }
 
-template <DType T, int D, bool kMany, Few F>
+template <DType T, KVFormat F, int D, bool kMany, Few kFew>
 cudaError_t launch_kernel(const AttentionArgs& args, cudaStream_t stream) {
   CUtensorMap map;
   int ctas = 0;
@@ -170,31 +199,32 @@ cudaError_t launch_kernel(const AttentionArgs& args, cudaStream_t stream) {
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = items_hopper<T, D, kMany, F>;
+  const auto kernel = items_hopper<T, F, D, kMany, kFew>;
   if (const cudaError_t error = cudaFuncSetAttribute(
-          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<D>);
+          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<F, D>);
       error != cudaSuccess) {
     return error;
   }
-  const unsigned cluster = kMany && F != Few::kNone ? 2 : 1;
+  const unsigned cluster = kMany && kFew != Few::kNone ? 2 : 1;
   return kernels::cuda::launch_early(
-      kernel, {(ctas + cluster - 1) / cluster * cluster, kHopperThreads, kSharedBytes<D>, cluster},
+      kernel,
+      {(ctas + cluster - 1) / cluster * cluster, kHopperThreads, kSharedBytes<F, D>, cluster},
       stream, args, map, box_of(args.kv.block_tokens));
 }
 
-template <DType T, int D, bool kMany>
+template <DType T, KVFormat F, int D, bool kMany>
 cudaError_t launch_with_few(const AttentionArgs& args, cudaStream_t stream) {
-  return args.work.like_many ? launch_kernel<T, D, kMany, Few::kLikeMany>(args, stream)
-                             : launch_kernel<T, D, kMany, Few::kAlone>(args, stream);
+  return args.work.like_many ? launch_kernel<T, F, D, kMany, Few::kLikeMany>(args, stream)
+                             : launch_kernel<T, F, D, kMany, Few::kAlone>(args, stream);
 }
 
-template <DType T, int D>
+template <DType T, KVFormat F, int D>
 cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few == 0) {
-    return launch_kernel<T, D, true, Few::kNone>(args, stream);
+    return launch_kernel<T, F, D, true, Few::kNone>(args, stream);
   }
-  return args.work.num_many == 0 ? launch_with_few<T, D, false>(args, stream)
-                                 : launch_with_few<T, D, true>(args, stream);
+  return args.work.num_many == 0 ? launch_with_few<T, F, D, false>(args, stream)
+                                 : launch_with_few<T, F, D, true>(args, stream);
 }
 
 }  // namespace quire::attention::cuda

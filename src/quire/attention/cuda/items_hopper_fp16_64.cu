@@ -4,10 +4,11 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/items_hopper.cuh"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
-template cudaError_t launch_items_hopper<tensor::DType::kFloat16, 64>(const AttentionArgs& args,
-                                                                      cudaStream_t stream);
+template cudaError_t launch_items_hopper<tensor::DType::kFloat16, tensor::KVFormat::kPlain, 64>(
+    const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace quire::attention::cuda

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/codes.cuh"
 #include "quire/attention/cuda/copy_engine.cuh"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/partials.cuh"
@@ -20,23 +21,38 @@
 
 namespace quire::attention::cuda {
 
-inline constexpr int kTokens = kTokenTile;  // of a tile
+inline constexpr int kTokens = kTokenTile;  // tokens of a tile
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroups = 2;
 inline constexpr int kGroupColumns = kManyColumns / kGroups;
 // There is room for the queries of two items of few columns.
 inline constexpr int kQueryBuffers = kGroupColumns / kFewColumnsOfOneKernel;
 
-// Tiles of keys or values in shared memory.
-template <int D>
-constexpr int kSlots = D == 64 ? 12 : 6;
+// Slots in shared memory for tiles of keys or values as they are stored.
+template <KVFormat F, int D>
+constexpr int kSlots = F == KVFormat::kPlain ? (D == 64 ? 12 : 6) : (D == 64 ? 20 : 11);
+template <KVFormat F, int D>
+constexpr int kSlotBytes = kTokens * D * kNumberBytes<F>;
 
-// Bytes of a group in Shared<D>, which only device code knows.
+// Slots over codes. The first ones hold tiles of numbers for the products, two slots a tile. Items
+// of many columns have two tiles of keys and two of values. Items of few columns that are computed
+// as many have a tile for each warpgroup. The other slots are rings for codes.
+inline constexpr int kWideTilesOfMany = 4, kWideTilesOfFew = kGroups;
+template <int D>
+constexpr int kKeySlotsOfMany = (kSlots<KVFormat::kInt8, D> - 2 * kWideTilesOfMany) * 2 / 3;
+inline constexpr int kToldTiles = 3;
+
+// Bytes of Shared<F, D>, which only device code knows: bytes of a group, and of what codes need.
 inline constexpr int kGroupBytes = kQueryBuffers * (2 * 8 + 28) + 16 * kGroupColumns +
                                    4 * (kGroupThreads / 32) + 2 * 4 * kFewColumnsOfOneKernel;
-template <int D>
-constexpr int kSharedBytes =
-    2 * D * (kManyColumns + kSlots<D> * kTokens) + 2 * 8 * kSlots<D> + kGroups * kGroupBytes;
+template <KVFormat F, int D>
+constexpr int kCodeBytes =
+    F == KVFormat::kPlain ? 0
+                          : kSlots<F, D> * 2 * 2 * kTokens + kToldTiles * 3 * 4 * kTokens +
+                                2 * 8 * kWideTilesOfMany + 64;
+template <KVFormat F, int D>
+constexpr int kSharedBytes = 2 * D * kManyColumns + kSlots<F, D> * kSlotBytes<F, D> +
+                             2 * 8 * kSlots<F, D> + kGroups * kGroupBytes + kCodeBytes<F, D>;
 
 #if QUIRE_WGMMA
 
@@ -46,21 +62,22 @@ inline constexpr int kGroupWarps = kGroupThreads / 32;
 struct Brief {
   struct Column {
     int begin, end;  // tokens that it sees
-    int place;       // of its partial, or kNoPartial
+    int place;       // place of its partial, or kNoPartial
     int row;
   };
   int first_token, first_seen, last_token;
-  int first_head;  // of the KV head
+  int first_head;  // first head of the KV head
   int columns;
   int all_begin, all_end;  // tokens that all columns see
 };
 
-// Rows of D elements in columns of 64 elements, each [rows][64], 16-byte pieces swapped by row % 8.
-template <int D>
-struct Shared {
+// Rows of D numbers lie in columns of 64 numbers, each [rows][64], 16-byte pieces swapped by row %
+// 8. Rows of codes have one column, with pieces swapped by row % 8 or, of 64 codes, by row / 2 % 4.
+template <KVFormat F, int D>
+struct SharedTiles {
   std::uint16_t queries[kGroups][kGroupColumns * D];
-  std::uint16_t slots[kSlots<D>][kTokens * D];
-  PhaseBarrier full[kSlots<D>], free[kSlots<D>];
+  std::uint16_t slots[kSlots<F, D>][kSlotBytes<F, D> / 2];
+  PhaseBarrier full[kSlots<F, D>], free[kSlots<F, D>];
   PhaseBarrier queries_full[kGroups][kQueryBuffers], queries_free[kGroups][kQueryBuffers];
   Brief brief[kGroups][kQueryBuffers];
   Brief::Column columns[kGroups][kGroupColumns];
@@ -68,6 +85,27 @@ struct Shared {
   // Rows whose partials are all there, by column of an item of few, of this item and the one
   // before.
   int merging[kGroups][2][kFewColumnsOfOneKernel];
+};
+template <KVFormat F, int D>
+struct Shared : SharedTiles<F, D> {};
+
+// TokenScale of each token of a tile.
+struct TileScales {
+  float score[kTokens], exponent[kTokens], inverse[kTokens];
+
+  __device__ void tell(int token, const TokenScale& scale) {
+    score[token] = scale.score;
+    exponent[token] = scale.exponent;
+    inverse[token] = scale.inverse;
+  }
+};
+template <int D>
+struct Shared<KVFormat::kInt8, D> : SharedTiles<KVFormat::kInt8, D> {
+  // Scales of keys and of values, brought with a slot of keys.
+  alignas(16) std::uint16_t scales[kSlots<KVFormat::kInt8, D>][2][kTokens];
+  alignas(16) TileScales told[kToldTiles];
+  // Barriers of tiles of numbers: keys, keys, values, values.
+  PhaseBarrier wide_full[kWideTilesOfMany], wide_free[kWideTilesOfMany];
 };
 
 // Returns the kind of a CTA, whole warps at once. Also brings all that there is about its queues,
@@ -95,9 +133,9 @@ class Queue {
     }
     queued_ = told_.first;
   }
-  // Its items are of many columns.
+  // Tells whether its items are of many columns.
   [[nodiscard]] __device__ bool many() const { return told_.kind >= Kind::kMany; }
-  // Its tiles are those of the other CTA of its cluster.
+  // Tells whether its tiles are those of the other CTA of its cluster.
   [[nodiscard]] __device__ bool paired() const { return told_.kind == Kind::kPair; }
   [[nodiscard]] __device__ int workers() const { return told_.workers; }
   [[nodiscard]] __device__ bool empty() const { return round_ >= told_.count; }
@@ -116,7 +154,7 @@ class Queue {
     return items_[queued_ / kv_heads_ * (paired() ? 2 : 1)];
   }
   [[nodiscard]] __device__ int kv_head() const { return queued_ % kv_heads_; }
-  // The CTA's other warpgroup has no items of its own.
+  // Tells whether the CTA's other warpgroup has no items of its own.
   [[nodiscard]] __device__ bool alone() const { return alone_; }
 
  private:
@@ -152,16 +190,29 @@ class Cursor {
   int size_, end_, slot_, round_ = 0;
 };
 
-// All slots, for items of many columns, whose tiles the warpgroups share.
-template <int D>
+// The parts of each tile that a ring has.
+enum class Parts : std::uint8_t { kBoth, kKeys, kValues };
+
+// Returns the slots for items of many columns, whose tiles the warpgroups share. Codes of keys and
+// of values have rings of their own, since one warpgroup widens keys and the other one values.
+template <KVFormat F, int D, Parts P>
 __device__ Cursor<D> ring_of_many() {
-  return {0, kSlots<D>};
+  constexpr int kFirst = 2 * kWideTilesOfMany, kKeys = kKeySlotsOfMany<D>;
+  if constexpr (F == KVFormat::kPlain) {
+    return {0, kSlots<F, D>};
+  } else if constexpr (P == Parts::kKeys) {
+    return {kFirst, kKeys};
+  } else {
+    return {kFirst + kKeys, kSlots<F, D> - kFirst - kKeys};
+  }
 }
-// The slots of a warpgroup for items of few: half, or all where it has the CTA to itself.
-template <int D>
+// Returns the slots of a warpgroup for items of few columns: half, or all where it has the CTA to
+// itself. With `kLikeMany` such items are computed as those of many columns.
+template <KVFormat F, int D, bool kLikeMany>
 __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
-  constexpr int kOwn = kSlots<D> / kGroups;
-  return queue.alone() ? Cursor<D>(0, kSlots<D>) : Cursor<D>(group * kOwn, kOwn);
+  constexpr int kFirst = F != KVFormat::kPlain && kLikeMany ? 2 * kWideTilesOfFew : 0;
+  constexpr int kOwn = (kSlots<F, D> - kFirst) / kGroups;
+  return queue.alone() ? Cursor<D>(kFirst, kGroups * kOwn) : Cursor<D>(kFirst + group * kOwn, kOwn);
 }
 
 // The boxes of a worker's tiles, a lane to each. The place of the next one is fetched ahead, since
@@ -176,9 +227,10 @@ class Boxes {
     }
   }
   [[nodiscard]] __device__ bool empty() const { return ended_; }
-  [[nodiscard]] __device__ int slot() const { return slot_; }
-  [[nodiscard]] __device__ int block() const { return block_; }
-  [[nodiscard]] __device__ int kv_head() const { return kv_head_; }
+  struct Place {
+    int slot, block, kv_head;
+  };
+  [[nodiscard]] __device__ Place place() const { return {slot_, block_, kv_head_}; }
 
   __device__ void pop() {
     first_ += kTokens;
@@ -204,7 +256,8 @@ class Boxes {
     }
     find();
   }
-  // A box without a token that some row sees is read as the nearest one with.
+  // Finds the block of the box's tokens. A box without a token that some row sees is read as the
+  // nearest one with such a token.
   __device__ void find() {
     const int token = min(max(first_ + row_, item_.first_seen & -box_tokens_),
                           (item_.last_token - 1) & -box_tokens_);
@@ -221,48 +274,75 @@ class Boxes {
   int first_ = 0, slot_ = 0, block_ = 0, kv_head_ = 0;
 };
 
-// How the copy engine finds tiles, in boxes of so many tokens.
+// Lets the copy engine find tiles, in boxes of so many tokens.
 struct TokenTileMap {
   const CUtensorMap& map;
   int box_tokens;
 };
 
-// One warp: keys and values of tile after tile. With `kPaired` the other CTA of the pair wants the
-// same, and each brings every other box for both.
+// Copies the scales of a box, those of keys and those of values.
 template <int D, bool kPaired>
+__device__ void copy_scales(const AttentionArgs& args, const Boxes::Place& from, int to_slot,
+                            int row, int tokens, Shared<KVFormat::kInt8, D>& shared) {
+  const std::uint16_t* const block = args.kv.data + from.kv_head * args.kv.head_stride +
+                                     from.block * args.kv.block_stride + from.slot;
+  const PhaseBarrier& full = shared.full[to_slot];
+  copy_piece<kPaired>(shared.scales[to_slot][0] + row, block + args.kv.scale_offset, 2 * tokens,
+                      full);
+  copy_piece<kPaired>(shared.scales[to_slot][1] + row, block + args.kv.v_scale_offset, 2 * tokens,
+                      full);
+}
+
+// Supplies keys and values of tile after tile, or one of them. One warp runs it. With `kPaired` the
+// other CTA of the pair wants the same, and each brings every other box for both.
+template <KVFormat F, int D, bool kPaired, Parts P>
 __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const Queue& queue,
-                     Cursor<D> cursor, Shared<D>& shared) {
+                     Cursor<D> cursor, Shared<F, D>& shared) {
+  constexpr bool kCodes = F != KVFormat::kPlain;
+  // Columns of boxes: 64 numbers each, or all codes and beside them their scales.
+  constexpr int kColumns = kCodes ? 2 : D / 64;
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / tiles.box_tokens;
   fetch_map(tiles.map);
   const int column = lane / boxes, row = lane % boxes * tiles.box_tokens;
-  const bool brings = column < D / 64 && (!kPaired || lane % 2 == static_cast<int>(blockIdx.x) % 2);
+  const bool brings =
+      column < kColumns && (!kPaired || lane % 2 == static_cast<int>(blockIdx.x) % 2);
   Boxes next(args, queue, row, tiles.box_tokens);
   kernels::cuda::await_previous();
   while (!next.empty()) {
-    const int slot = next.slot(), block = next.block(), kv_head = next.kv_head();
+    const Boxes::Place here = next.place();
     next.pop();
 #pragma unroll
     for (int what = 0; what < 2; ++what) {  // keys, values
+      if (P == (what == 0 ? Parts::kValues : Parts::kKeys)) {
+        continue;
+      }
       PhaseBarrier& full = shared.full[cursor.slot()];
       shared.free[cursor.slot()].await(cursor.round() + 1);
       if (lane == 0) {
-        full.arrive_expecting(kTokens * D * 2);
+        full.arrive_expecting(kSlotBytes<F, D> + (kCodes && what == 0 ? 4 * kTokens : 0));
       }
       __syncwarp();
-      if (brings) {
+      if constexpr (kCodes) {
+        if (brings && column == 0) {
+          copy_box<kPaired>(shared.slots[cursor.slot()] + row * (D / 2), tiles.map,
+                            {0, here.slot, what, here.block, here.kv_head}, full);
+        } else if (brings && what == 0) {
+          copy_scales<D, kPaired>(args, here, cursor.slot(), row, tiles.box_tokens, shared);
+        }
+      } else if (brings) {
         copy_box<kPaired>(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, tiles.map,
-                          {column * 64, slot, what, block, kv_head}, full);
+                          {column * 64, here.slot, what, here.block, here.kv_head}, full);
       }
       cursor.advance(1);
     }
   }
 }
 
-// One warp: the queries of each item, and what there is to know. Divisions, and the tokens that all
-// columns see, are worked out here, where nobody waits for them. Items of many columns have one
-// buffer, filled while the item before ends; items of few use two in turn.
-template <int D, bool kMany>
-__device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<D>& shared) {
+// Supplies the queries of each item, and its facts. One warp runs it. Divisions, and the tokens
+// that all columns see, are worked out here, where nobody waits for them. Items of many columns
+// have one buffer, filled while the item before ends; items of few use two in turn.
+template <KVFormat F, int D, bool kMany>
+__device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<F, D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
   constexpr int kBuffers = kMany ? 1 : kQueryBuffers, kRoom = kGroupColumns / kBuffers;
   constexpr int kBatches = kRoom / 32;  // a lane to each of 32 columns

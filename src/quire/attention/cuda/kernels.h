@@ -8,6 +8,7 @@
 
 #include "quire/attention/cuda/args.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
@@ -19,8 +20,8 @@ inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
   return head_dim == 64 || head_dim == 128;
 }
 
-// launch.operator()<T, D>() of the instance for its dtype and stored head size;
-// cudaErrorInvalidValue when there is none.
+// Calls launch.operator()<T, D>() of the instance for its dtype and stored head size, or <T, F,
+// D>() of its format too. Returns cudaErrorInvalidValue when there is none.
 template <tensor::DType T, class Launch>
 [[nodiscard]] cudaError_t launch_for_head(std::int32_t head_dim, const Launch& launch) {
   switch (head_dim) {
@@ -47,25 +48,39 @@ template <class Launch>
              ? launch_for_head<tensor::DType::kBFloat16>(kv.head_dim, launch)
              : cudaErrorInvalidValue;
 }
+template <class Launch>
+[[nodiscard]] cudaError_t launch_for_format(const DeviceKV& kv, const Launch& launch) {
+  return launch_for(kv, [&]<tensor::DType T, int D>() {
+    switch (kv.format) {
+      case tensor::KVFormat::kPlain:
+        return launch.template operator()<T, tensor::KVFormat::kPlain, D>();
+      case tensor::KVFormat::kInt8:
+        return launch.template operator()<T, tensor::KVFormat::kInt8, D>();
+    }
+    return cudaErrorInvalidValue;
+  });
+}
 
-// `options` with what the planner should know of the current device and its kernels for a stored
-// head size; block_tokens is set already.
+// Returns `options` with what the planner should know of the current device and its kernels for a
+// stored head size. block_tokens is set already.
 [[nodiscard]] DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim);
-// Every row of `out` and `lse`, also those that see nothing.
+// Computes every row of `out` and `lse`, also those that see nothing.
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 
-// launch_attention() computes items of few columns and of many. On Hopper it computes both at once
-// where stored head size and block size suit its copy engine. Items write partials, and rows that
-// have but one partial. Then partials become rows, in order, unless the kernel of Hopper has done
-// that too.
+// Launches the items of few columns. launch_attention() launches those of few and of many columns.
+// On Hopper one kernel computes both at once where stored head size and block size suit its copy
+// engine. Items write partials, and rows that have but one partial. Then partials become rows, in
+// order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
-// Launch the instance for a dtype and stored head size; there are items. many_rows_*.cu and
-// items_hopper_*.cu share the instances out, since these compile for long.
-template <tensor::DType T, int D>
+// Launches the instance for a dtype of results, a format of KV and a stored head size. There must
+// be items. many_rows_*.cu and items_hopper_*.cu share the instances out, since these compile for
+// long.
+template <tensor::DType T, tensor::KVFormat F, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
-template <tensor::DType T, int D>
+template <tensor::DType T, tensor::KVFormat F, int D>
 [[nodiscard]] cudaError_t launch_items_hopper(const AttentionArgs& args, cudaStream_t stream);
-// `of_hopper`: values of partials are fp16, as launch_items_hopper() writes them.
+// Turns partials into rows. With `of_hopper` their values are fp16, as launch_items_hopper() writes
+// them.
 [[nodiscard]] cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper,
                                        cudaStream_t stream);
 

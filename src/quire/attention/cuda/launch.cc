@@ -10,6 +10,7 @@
 #include "quire/attention/cuda/token_tile_map.h"
 #include "quire/attention/device_plan.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 namespace {
@@ -23,8 +24,9 @@ bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
   return major == 9 && is_head_dim_of_hopper(head_dim) && can_make_map(block_tokens);
 }
 
-// Items of few columns end at much the same time, and there a kernel more is dear. A row of many
-// columns has few partials beside its work.
+// Tells whether the kernel of Hopper merges partials too. Items of few columns end at much the same
+// time, and one more kernel is expensive there. A row of many columns has few partials beside its
+// work.
 bool hopper_merges(const AttentionArgs& args) {
   return args.work.num_many == 0 && args.work.num_few > 0;
 }
@@ -33,9 +35,9 @@ cudaError_t launch_on_hopper(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_few + args.work.num_many == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv, [&]<tensor::DType T, int D>() {
+  return launch_for_format(args.kv, [&]<tensor::DType T, tensor::KVFormat F, int D>() {
     if constexpr (is_head_dim_of_hopper(D)) {
-      return launch_items_hopper<T, D>(args, stream);
+      return launch_items_hopper<T, F, D>(args, stream);
     }
     return cudaErrorInvalidValue;
   });
@@ -45,8 +47,9 @@ cudaError_t launch_many(const AttentionArgs& args, cudaStream_t stream) {
   if (args.work.num_many == 0) {
     return cudaSuccess;
   }
-  return launch_for(args.kv,
-                    [&]<tensor::DType T, int D>() { return launch_many_rows<T, D>(args, stream); });
+  return launch_for_format(args.kv, [&]<tensor::DType T, tensor::KVFormat F, int D>() {
+    return launch_many_rows<T, F, D>(args, stream);
+  });
 }
 
 }  // namespace

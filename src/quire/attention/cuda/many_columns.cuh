@@ -6,6 +6,10 @@
 // 2407.08608). Work between a turn and its first product idles the tensor core: so slots, and with
 // them descriptors, are known to be uniform.
 //
+// Codes are widened while products run. The first warpgroup widens keys a tile ahead, right after
+// it has issued its products; the second one widens values. A warpgroup of few columns has one tile
+// of numbers and does one thing after the other. Sums have the same order.
+//
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials.
 #pragma once
@@ -15,6 +19,8 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/code_tiles.cuh"
+#include "quire/attention/cuda/codes.cuh"
 #include "quire/attention/cuda/copy_engine.cuh"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
@@ -30,22 +36,23 @@ namespace quire::attention::cuda {
 
 // State of one of a lane's two columns so far.
 struct Column {
-  int place;  // of its partial, or kNoPartial
+  int place;  // place of its partial, or kNoPartial
   float largest, sum;
 };
 
 // The 64 columns of a warpgroup: a warp has 16, a lane columns g and g + 8 of them. With `kMany`
 // both warpgroups have the same tiles. Without, a warpgroup's columns are few, and it merges the
 // rows whose last partial it brings if `merges`.
-template <DType T, int D, bool kMany>
+template <DType T, KVFormat F, int D, bool kMany>
 class Columns {
  public:
-  // `both`: it merges, or, with kMany, its tiles are those of the other CTA of a pair.
-  __device__ Columns(const AttentionArgs& args, Shared<D>& shared, const Cursor<D>& cursor,
+  // Prepares a warpgroup. `both`: without kMany it merges rows; with kMany its tiles are those of
+  // the other CTA of a pair.
+  __device__ Columns(const AttentionArgs& args, Shared<F, D>& shared, const Cursor<D>& cursor,
                      int group, bool both)
       : args_(args),
         shared_(shared),
-        keys_(cursor),
+        stored_(cursor),
         group_(group),
         merges_(!kMany && both),
         paired_(kMany && both),
@@ -56,30 +63,41 @@ class Columns {
   }
 
   __device__ void attend_all(int rounds) {
-    for (int i = 0; i < rounds; ++i) {
-      attend(i);
+    if constexpr (kCodes && !kMany) {
+      for (int i = 0; i < rounds; ++i) {
+        attend_in_turn(i);
+      }
+    } else {
+      widen_ahead(0, rounds > 0);
+      for (int i = 0; i < rounds; ++i) {
+        attend(i, i + 1 < rounds);
+      }
     }
   }
 
  private:
-  // The item of round `index`.
-  __device__ void attend(int index) {
+  static constexpr bool kCodes = F != KVFormat::kPlain;
+  static constexpr DType kProduct = query_dtype(T, F);
+
+  // Computes the item of round `index`. With `more` another one follows.
+  __device__ void attend(int index, bool more) {
     start(index);
     float score[kTokens / 8][4];
     Left weight[kTokens / 16] = {};
     float shrink[2] = {1, 1};
     int first = first_token_;
-    shared_.full[keys_.slot()].await(keys_.round());
+    await_keys();
     issue_scores(score);
+    widen_ahead(1, first + kTokens < last_token_ || more);
     await_products<0>();
     end_scores(score);
     if (busy()) {
       soften(score, first, shrink);
       pack(weight, score);
     }
-    keys_.advance(2);
+    advance();
     for (first += kTokens; first < last_token_; first += kTokens) {
-      shared_.full[keys_.slot()].await(keys_.round());
+      await_keys();
       if (kMany) {
         meet(kTurn + group_, kGroups * kGroupThreads);
       }
@@ -89,6 +107,7 @@ class Columns {
       if (kMany) {
         pass(kTurn + 1 - group_, kGroups * kGroupThreads);
       }
+      widen_ahead(1, first + kTokens < last_token_ || more);
       await_products<1>();
       end_scores(score);
       if (busy()) {
@@ -106,7 +125,7 @@ class Columns {
         pack(weight, score);
         rescale(shrink);
       }
-      keys_.advance(2);
+      advance();
     }
     shared_.queries_free[group_][buffer_].arrive();
     await_values(first - kTokens);
@@ -121,6 +140,120 @@ class Columns {
     }
   }
 
+  // Computes the item of round `index`, which has few columns over codes.
+  __device__ void attend_in_turn(int index) {
+    start(index);
+    float score[kTokens / 8][4];
+    Left weight[kTokens / 16] = {};
+    float shrink[2] = {1, 1};
+    for (int first = first_token_; first < last_token_; first += kTokens) {
+      widen_own(true);
+      issue_scores(score);
+      await_products<0>();
+      settle(score);
+      if (busy()) {
+        soften(score, first, shrink);
+        pack(weight, score);
+        rescale(shrink);
+      }
+      widen_own(false);
+      issue_values(weight);
+      await_products<0>();
+      settle(out_);
+    }
+    shared_.queries_free[group_][buffer_].arrive();
+    if (busy()) {
+      finish();
+    }
+    if (merges_) {
+      merge(index);
+    }
+  }
+
+  // Waits for the keys of the tile at hand. Stored tiles have a cursor. Over codes of many columns
+  // `tile_` counts the tiles of numbers; keys and values have two each.
+  __device__ void await_keys() {
+    if constexpr (kCodes) {
+      shared_.wide_full[tile_ % 2].await(tile_ / 2);
+    } else {
+      shared_.full[stored_.slot()].await(stored_.round());
+    }
+  }
+  [[nodiscard]] __device__ std::uint32_t keys() const {
+    if constexpr (kCodes) {
+      return wide(kMany ? tile_ % 2 : group_);
+    } else {
+      return shared_address(shared_.slots[stored_.slot()]);
+    }
+  }
+  // Returns the address of the values of the tile before.
+  [[nodiscard]] __device__ std::uint32_t values() const {
+    if constexpr (kCodes) {
+      return wide(kMany ? 2 + (tile_ - 1) % 2 : group_);
+    } else {
+      return shared_address(shared_.slots[stored_.slot_before()]);
+    }
+  }
+  __device__ void advance() {
+    if constexpr (kCodes) {
+      ++tile_;
+    } else {
+      stored_.advance(2);
+    }
+  }
+  [[nodiscard]] __device__ std::uint32_t wide(int tile) const {
+    return shared_address(shared_.slots[0]) + tile * kTokens * D * 2;
+  }
+  [[nodiscard]] __device__ const TileScales& told() const {
+    return shared_.told[kMany ? tile_ % kToldTiles : group_];
+  }
+
+  // Widens codes. The first warpgroup widens the keys `ahead` tiles of the one at hand, if there
+  // are any, and the second one the values of that.
+  __device__ void widen_ahead([[maybe_unused]] int ahead, [[maybe_unused]] bool more_keys) {
+    if constexpr (kCodes) {
+      if (group_ == 0 && more_keys) {
+        widen(0, tile_ + ahead);
+      } else if (group_ == 1 && ahead > 0) {
+        widen(2, tile_);
+      }
+    }
+  }
+  // Widens tile number `tile` of keys, with first = 0, or of values, with 2.
+  __device__ void widen(int first, int tile) {
+    const int slot = stored_.slot(), to = first + tile % 2;
+    shared_.full[slot].await(stored_.round());
+    shared_.wide_free[to].await(tile / 2 + 1);
+    widen_tile<D>(shared_address(shared_.slots[slot]), wide(to), thread_);
+    if (first == 0) {
+      tell_scales(slot, tile % kToldTiles);
+    }
+    publish_shared();
+    release(shared_.free[slot], true);
+    if (thread_ % 32 == 0) {
+      shared_.wide_full[to].arrive();
+    }
+    stored_.advance(1);
+  }
+  // Widens the next tile of a warpgroup of few columns.
+  __device__ void widen_own(bool keys) {
+    const int slot = stored_.slot();
+    shared_.full[slot].await(stored_.round());
+    meet(kOwn + group_, kGroupThreads);  // the products of what was there have ended
+    widen_tile<D>(shared_address(shared_.slots[slot]), wide(group_), thread_);
+    if (keys) {
+      tell_scales(slot, group_);
+    }
+    publish_shared();
+    release(shared_.free[slot], true);
+    meet(kOwn + group_, kGroupThreads);
+    stored_.advance(1);
+  }
+  __device__ void tell_scales(int slot, int to) {
+    shared_.told[to].tell(thread_, token_scale(shared_.scales[slot][0][thread_],
+                                               shared_.scales[slot][1][thread_], args_.scale_log2));
+  }
+
   // Probabilities may reach 2^this before they are made relative to a larger score: 16-bit floats
   // are as exact there as below 1.
   static constexpr float kMostExponent = 8;
@@ -128,18 +261,19 @@ class Columns {
   // Barriers of a part of the CTA: 1 + group for one warpgroup, and whose turn it is.
   static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
 
-  // Warps without columns, of few, have nothing to do beside products, in which all warps take
-  // part.
+  // Tells whether the warp has columns. A warp without columns, where items have few, only takes
+  // part in products, as all warps do.
   [[nodiscard]] __device__ bool busy() const { return kMany || busy_; }
-  // Nor has a warp with columns for the second half if that has none.
+  // Tells whether a warp has no columns for the second half. Then it has nothing to do there
+  // either.
   [[nodiscard]] __device__ bool empty(int half) const { return !kMany && half == 1 && !both_; }
 
-  // One of the lane's columns, in the warpgroup.
+  // Returns the number, in the warpgroup, of one of the lane's columns.
   [[nodiscard]] __device__ int index_of(int half) const {
     return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half - skipped();
   }
-  // Rows of the products before the first column. Few columns are one warp's; those of the two
-  // warpgroups should not be warps of the same quarter of the multiprocessor.
+  // Returns the rows of the products before the first column. Few columns are one warp's; those of
+  // the two warpgroups should not be warps of the same quarter of the multiprocessor.
   [[nodiscard]] __device__ int skipped() const { return !kMany && group_ == 1 ? 16 : 0; }
   [[nodiscard]] __device__ Brief::Column column_of(int half) const {
     const int index = index_of(half);
@@ -179,75 +313,95 @@ class Columns {
     }
   }
 
-  // Products of the queries with all tokens of a tile.
+  // Queues the products of the queries with all tokens of a tile.
   __device__ void issue_scores(float (&score)[kTokens / 8][4]) {
     // Around few columns lie rows that belong to others: what comes of them is not used.
     const std::uint32_t q = shared_address(shared_.queries[group_]) +
                             (buffer_ * kFewColumnsOfOneKernel - skipped()) * 128;
-    const std::uint32_t keys = shared_address(shared_.slots[keys_.slot()]);
+    const std::uint32_t keys = this->keys();
     settle(score);
     begin_products();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      multiply<T>(score, describe(q + k / 4 * kGroupColumns * 128 + k % 4 * 32, 16, 1024),
-                  describe(keys + k / 4 * kTokens * 128 + k % 4 * 32, 16, 1024), k > 0);
+      multiply<kProduct>(score, describe(q + k / 4 * kGroupColumns * 128 + k % 4 * 32, 16, 1024),
+                         describe(keys + k / 4 * kTokens * 128 + k % 4 * 32, 16, 1024), k > 0);
     }
     end_products();
   }
 
   __device__ void end_scores(float (&score)[kTokens / 8][4]) {
     settle(score);
-    release(shared_.free[keys_.slot()]);
+    if constexpr (kCodes) {
+      release(shared_.wide_free[tile_ % 2], false);
+    } else {
+      release(shared_.free[stored_.slot()], true);
+    }
   }
 
-  // Issues the products of the tile before the one at keys_.
+  // Issues the products of the tile before the one at hand.
   __device__ void issue_values(const Left (&weight)[kTokens / 16]) {
-    const std::uint32_t values = shared_address(shared_.slots[keys_.slot_before()]);
+    const std::uint32_t values = this->values();
     settle(out_);
     begin_products();
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-      add_product<T>(out_, weight[k], describe(values + k * 16 * 128, kTokens * 128, 1024));
+      add_product<kProduct>(out_, weight[k], describe(values + k * 16 * 128, kTokens * 128, 1024));
     }
     end_products();
   }
 
   __device__ void end_values() {
     settle(out_);
-    release(shared_.free[keys_.slot_before()]);
+    if constexpr (kCodes) {
+      release(shared_.wide_free[2 + (tile_ - 1) % 2], false);
+    } else {
+      release(shared_.free[stored_.slot_before()], true);
+    }
   }
 
-  // Values from token `first` on are there; those of tokens that no row sees are zero.
+  // Waits until values from token `first` on are there. Zeroes those of tokens that no row sees, or
+  // leaves codes, which are always finite.
   __device__ void await_values(int first) {
-    const int slot = keys_.slot_before();
-    shared_.full[slot].await(keys_.round_before());
-    if (first >= first_seen_ && first + kTokens <= last_token_) {
-      return;
+    if constexpr (kCodes) {
+      shared_.wide_full[2 + (tile_ - 1) % 2].await((tile_ - 1) / 2);
+    } else {
+      const int slot = stored_.slot_before();
+      shared_.full[slot].await(stored_.round_before());
+      if (first < first_seen_ || first + kTokens > last_token_) {
+        clear_unseen(shared_.slots[slot], first);
+      }
     }
+  }
+  __device__ void clear_unseen(std::uint16_t* values, int first) const {
     for (int at = thread_; at < kTokens * (D / 8); at += kGroupThreads) {
       const int token = first + at / 8 % kTokens;
       if (token < first_seen_ || token >= last_token_) {
-        *reinterpret_cast<uint4*>(shared_.slots[slot] + at * 8) = {};
+        *reinterpret_cast<uint4*>(values + at * 8) = {};
       }
     }
     publish_shared();
     meet(kOwn + group_, kGroupThreads);
   }
 
-  // This warp has read it.
-  __device__ void release(PhaseBarrier& free) const {
+  // Tells the supply that this warp has read the buffer. With `fed` it is filled for both CTAs of a
+  // pair.
+  __device__ void release(PhaseBarrier& free, bool fed) const {
     __syncwarp();
     if (thread_ % 32 == 0) {
       free.arrive();
-      if (kMany && paired_) {
+      if (kMany && paired_ && fed) {
         free.arrive_at_other();
       }
     }
   }
 
-  // Scores become probabilities relative to the largest one so far, or to one that it exceeds by
-  // kMostExponent at most. So few tiles make what was summed before shrink (FlashAttention-4).
+  // Turns scores into probabilities relative to the largest one so far, or to one that it exceeds
+  // by kMostExponent at most. So few tiles make what was summed before shrink (FlashAttention-4).
   __device__ void soften(float (&score)[kTokens / 8][4], int first, float (&shrink)[2]) {
+    const float scale_log2 = kCodes ? 1.0f : args_.scale_log2;
+    if constexpr (kCodes) {
+      scale_scores(score);
+    }
     if (first < all_begin_ || first + kTokens > all_end_) {
       hide(score, first);
     }
@@ -266,7 +420,7 @@ class Columns {
       float largest = fmaxf(low, high);
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      largest *= args_.scale_log2;
+      largest *= scale_log2;
       largest = largest > mine.largest + kMostExponent ? largest : mine.largest;
       shrink[half] = exp2_approx(mine.largest - largest);
       mine.largest = largest;
@@ -276,16 +430,39 @@ class Columns {
       for (int n = 0; n < kTokens / 8; ++n) {
         float& x = score[n][2 * half];
         float& y = score[n][2 * half + 1];
-        x = exp2_approx(__fmaf_rn(x, args_.scale_log2, -largest));
-        y = exp2_approx(__fmaf_rn(y, args_.scale_log2, -largest));
-        low += x;
-        high += y;
+        x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
+        y = exp2_approx(__fmaf_rn(y, scale_log2, -largest));
+        if constexpr (kCodes) {
+          const float2 inverse = of_tokens(told().inverse, n);
+          low = __fmaf_rn(x, inverse.x, low);
+          high = __fmaf_rn(y, inverse.y, high);
+        } else {
+          low += x;
+          high += y;
+        }
       }
       mine.sum = low + high;
     }
   }
 
-  // Scores -inf for tokens that a column does not see.
+  // Returns the numbers that a tile has for a lane's tokens n * 8 + c, c = 0, 1.
+  [[nodiscard]] __device__ float2 of_tokens(const float (&all)[kTokens], int n) const {
+    return *reinterpret_cast<const float2*>(all + n * 8 + thread_ % 4 * 2);
+  }
+  // Turns products into exponents of 2.
+  __device__ void scale_scores(float (&score)[kTokens / 8][4]) const {
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+      const float2 factor = of_tokens(told().score, n), term = of_tokens(told().exponent, n);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        score[n][2 * half] = __fmaf_rn(score[n][2 * half], factor.x, term.x);
+        score[n][2 * half + 1] = __fmaf_rn(score[n][2 * half + 1], factor.y, term.y);
+      }
+    }
+  }
+
+  // Sets scores of tokens that a column does not see to -inf.
   __device__ void hide(float (&score)[kTokens / 8][4], int first) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -308,14 +485,14 @@ class Columns {
     }
   }
 
-  // Weights of 16 tokens each as operands.
+  // Packs weights of 16 tokens each as operands.
   __device__ static void pack(Left (&to)[kTokens / 16], const float (&weight)[kTokens / 8][4]) {
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-      to[k] = {Element<T>::round_pair(weight[2 * k][0], weight[2 * k][1]),
-               Element<T>::round_pair(weight[2 * k][2], weight[2 * k][3]),
-               Element<T>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
-               Element<T>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+      to[k] = {Element<kProduct>::round_pair(weight[2 * k][0], weight[2 * k][1]),
+               Element<kProduct>::round_pair(weight[2 * k][2], weight[2 * k][3]),
+               Element<kProduct>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+               Element<kProduct>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
     }
   }
 
@@ -404,7 +581,8 @@ class Columns {
     }
   }
 
-  // Who brings the last partial of a row merges all; a warpgroup shares what that is of an item.
+  // Merges all partials of each row whose last partial this item brings. A warpgroup shares the
+  // rows of an item.
   __device__ void merge(int index) {
     int(&merging)[kFewColumnsOfOneKernel] = shared_.merging[group_][index % 2];
     if (busy()) {
@@ -431,7 +609,8 @@ class Columns {
     }
   }
 
-  // Four lanes hold two dimensions each of four tiles of eight; lane t gets tile first + t whole.
+  // Gathers values over four lanes. They hold two dimensions each of four tiles of eight; lane t
+  // gets tile first + t whole.
   __device__ void gather(float (&row)[8], int half, int first, int t) const {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -455,7 +634,7 @@ class Columns {
     }
   }
 
-  // Word i of lane t of four becomes word t of lane i.
+  // Transposes words over four lanes: word i of lane t becomes word t of lane i.
   __device__ static void transpose(std::uint32_t (&words)[4], int t) {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {
@@ -473,17 +652,18 @@ class Columns {
   }
 
   const AttentionArgs& args_;
-  Shared<D>& shared_;
-  Cursor<D> keys_;
+  Shared<F, D>& shared_;
+  Cursor<D> stored_;
   const int group_;
   const bool merges_, paired_;
   const int thread_;
   int buffer_ = 0;
+  int tile_ = 0;  // over codes: number of tiles before, of all items
   int first_token_ = 0, first_seen_ = 0, last_token_ = 0, first_head_ = 0;
   bool busy_ = false, both_ = false;  // the warp has columns, also of the second half
-  int all_begin_ = 0, all_end_ = 0;   // what all of them see
+  int all_begin_ = 0, all_end_ = 0;   // tokens that all of them see
   Column column_[2];
-  int rows_[2] = {}, num_partials_[2] = {};  // of columns that are merged here
+  int rows_[2] = {}, num_partials_[2] = {};  // rows and partials of columns that are merged here
   float out_[D / 8][4];
 };
 

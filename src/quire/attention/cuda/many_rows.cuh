@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/codes.cuh"
 #include "quire/attention/cuda/fragments.cuh"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/partials.cuh"
@@ -17,7 +18,7 @@
 namespace quire::attention::cuda {
 namespace {
 
-constexpr int kColumns = 64;  // of a CTA: an item is the work of kManyColumns / kColumns
+constexpr int kColumns = 64;  // columns of a CTA: an item is the work of kManyColumns / kColumns
 constexpr int kWarps = kColumns / 16;
 constexpr int kThreads = kWarps * 32;
 constexpr float kNothing = -1e30f;
@@ -48,27 +49,49 @@ __device__ __forceinline__ void await_copies() {
 template <int D>
 constexpr int kTokens = D <= 128 ? 64 : 32;
 
-template <int D>
-struct TokenTile {
+// A tile in shared memory. Codes have become numbers, and each token has its scales.
+template <KVFormat F, int D>
+struct alignas(16) TokenTile {  // two lie one behind the other
+  static constexpr bool kCodes = F != KVFormat::kPlain;
+
   std::uint16_t keys[kTokens<D> * D];
   std::uint16_t values[kTokens<D> * D];
+  TokenScale scales[kCodes ? kTokens<D> : 1];
 
-  // Tokens from `first` on; those that no row sees are read as the nearest one that some does.
+  // Copies tokens from `first` on. Those that no row sees are read as the nearest one that some row
+  // sees.
   __device__ void fetch(const AttentionArgs& args, const DevicePlan::WorkItem& item, int kv_head,
                         int first) {
     const std::uint16_t* head = args.kv.data + kv_head * args.kv.head_stride;
     const std::int32_t* blocks = args.work.blocks + item.first_block;
-    for (int i = static_cast<int>(threadIdx.x); i < kTokens<D> * (D / 8); i += kThreads) {
-      const int row = i / (D / 8), piece = i % (D / 8);
+    constexpr int kPieces = D * kNumberBytes<F> / 16;
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens<D> * kPieces; i += kThreads) {
+      const int row = i / kPieces, piece = i % kPieces;
       const int token = min(max(first + row, item.first_seen), item.last_token - 1);
       const TokenPlace place = place_of(token, args.kv.block_tokens, args.kv.block_shift);
-      const std::uint16_t* from =
-          head + __ldg(blocks + place.block) * args.kv.block_stride + place.slot * D + piece * 8;
-      const int at = Rows<D, kTokens<D>>::offset(row, piece);
-      copy_16(keys + at, from);
-      copy_16(values + at, from + args.kv.v_offset);
+      const std::uint16_t* block = head + __ldg(blocks + place.block) * args.kv.block_stride;
+      const std::uint16_t* from = block + (place.slot * kPieces + piece) * 8;
+      if constexpr (kCodes) {
+        widen(keys, row, piece, load_16(from));
+        widen(values, row, piece, load_16(from + args.kv.v_offset));
+        if (piece == 0) {
+          scales[row] = token_scale(block[args.kv.scale_offset + place.slot],
+                                    block[args.kv.v_scale_offset + place.slot], args.scale_log2);
+        }
+      } else {
+        const int at = Rows<D, kTokens<D>>::offset(row, piece);
+        copy_16(keys + at, from);
+        copy_16(values + at, from + args.kv.v_offset);
+      }
     }
     end_copies();
+  }
+
+ private:
+  __device__ static void widen(std::uint16_t* to, int row, int piece, const uint4& codes) {
+    using Place = Rows<D, kTokens<D>>;
+    *reinterpret_cast<uint4*>(to + Place::offset(row, 2 * piece)) = widen_8(codes.x, codes.y);
+    *reinterpret_cast<uint4*>(to + Place::offset(row, 2 * piece + 1)) = widen_8(codes.z, codes.w);
   }
 };
 
@@ -81,8 +104,11 @@ struct Column {
 };
 
 // The 16 columns of a warp. A lane holds columns g and g + 8.
-template <DType T, int D>
+template <DType T, KVFormat F, int D>
 struct WarpColumns {
+  static constexpr bool kCodes = F != KVFormat::kPlain;
+  static constexpr DType kProduct = query_dtype(T, F);
+
   std::uint32_t q[D / 16][4];
   float out[D / 8][4];
   Column column[2];
@@ -120,8 +146,8 @@ struct WarpColumns {
     }
   }
 
-  // Products of the queries with all tokens of the tile.
-  __device__ void weigh(const TokenTile<D>& tile, float (&score)[kTokens<D> / 8][4],
+  // Multiplies the queries by all tokens of the tile.
+  __device__ void weigh(const TokenTile<F, D>& tile, float (&score)[kTokens<D> / 8][4],
                         int lane) const {
 #pragma unroll
     for (auto& tokens : score) {
@@ -136,14 +162,19 @@ struct WarpColumns {
         load_matrices(b, shared_address(tile.keys +
                                         Rows<D, kTokens<D>>::offset(row, k * 2 + (lane >> 3 & 1))));
         const Left a = {q[k][0], q[k][1], q[k][2], q[k][3]};
-        mma<T>(score[2 * n], a, b[0], b[1]);
-        mma<T>(score[2 * n + 1], a, b[2], b[3]);
+        mma<kProduct>(score[2 * n], a, b[0], b[1]);
+        mma<kProduct>(score[2 * n + 1], a, b[2], b[3]);
       }
     }
   }
 
-  // Scores become probabilities relative to the largest one so far.
-  __device__ void soften(float (&score)[kTokens<D> / 8][4], int first, float scale_log2, int t) {
+  // Turns scores into probabilities relative to the largest one so far.
+  __device__ void soften(const TokenTile<F, D>& tile, float (&score)[kTokens<D> / 8][4], int first,
+                         float scale_log2, int t) {
+    if constexpr (kCodes) {
+      scale_scores(tile, score, t);
+      scale_log2 = 1;
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Column& mine = column[half];
@@ -167,7 +198,11 @@ struct WarpColumns {
         for (int c = 0; c < 2; ++c) {
           float& x = score[n][2 * half + c];
           x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
-          mine.sum += x;
+          if constexpr (kCodes) {
+            mine.sum = __fmaf_rn(x, tile.scales[n * 8 + 2 * t + c].inverse, mine.sum);
+          } else {
+            mine.sum += x;
+          }
         }
       }
 #pragma unroll
@@ -178,7 +213,20 @@ struct WarpColumns {
     }
   }
 
-  // Scores -inf for tokens that a column does not see.
+  // Turns products into exponents of 2.
+  __device__ static void scale_scores(const TokenTile<F, D>& tile,
+                                      float (&score)[kTokens<D> / 8][4], int t) {
+#pragma unroll
+    for (int n = 0; n < kTokens<D> / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const TokenScale& scale = tile.scales[n * 8 + 2 * t + i % 2];
+        score[n][i] = __fmaf_rn(score[n][i], scale.score, scale.exponent);
+      }
+    }
+  }
+
+  // Sets scores of tokens that a column does not see to -inf.
   __device__ void hide(float (&score)[kTokens<D> / 8][4], int half, int first, int t) const {
     const Column& mine = column[half];
 #pragma unroll
@@ -193,15 +241,15 @@ struct WarpColumns {
     }
   }
 
-  // The weights of 16 tokens as an operand.
+  // Returns the weights of 16 tokens as an operand.
   __device__ static Left left_of(const float (&weight)[kTokens<D> / 8][4], int k) {
-    return {Element<T>::round_pair(weight[2 * k][0], weight[2 * k][1]),
-            Element<T>::round_pair(weight[2 * k][2], weight[2 * k][3]),
-            Element<T>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
-            Element<T>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
+    return {Element<kProduct>::round_pair(weight[2 * k][0], weight[2 * k][1]),
+            Element<kProduct>::round_pair(weight[2 * k][2], weight[2 * k][3]),
+            Element<kProduct>::round_pair(weight[2 * k + 1][0], weight[2 * k + 1][1]),
+            Element<kProduct>::round_pair(weight[2 * k + 1][2], weight[2 * k + 1][3])};
   }
 
-  __device__ void add_values(const TokenTile<D>& tile, const float (&weight)[kTokens<D> / 8][4],
+  __device__ void add_values(const TokenTile<F, D>& tile, const float (&weight)[kTokens<D> / 8][4],
                              int lane) {
 #pragma unroll
     for (int k = 0; k < kTokens<D> / 16; ++k) {
@@ -212,8 +260,8 @@ struct WarpColumns {
         load_transposed(
             b, shared_address(tile.values + Rows<D, kTokens<D>>::offset(k * 16 + (lane & 15),
                                                                         d * 2 + (lane >> 4))));
-        mma<T>(out[2 * d], a, b[0], b[1]);
-        mma<T>(out[2 * d + 1], a, b[2], b[3]);
+        mma<kProduct>(out[2 * d], a, b[0], b[1]);
+        mma<kProduct>(out[2 * d + 1], a, b[2], b[3]);
       }
     }
   }
@@ -241,12 +289,12 @@ struct WarpColumns {
   }
 };
 
-template <DType T, int D>
+template <DType T, KVFormat F, int D>
 __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
                                             : D <= 128 ? 3
                                                        : 1) many_rows(const AttentionArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  auto* tiles = reinterpret_cast<TokenTile<D>*>(shared);  // two
+  auto* tiles = reinterpret_cast<TokenTile<F, D>*>(shared);  // two
   const int kv_head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   constexpr int kShares = kManyColumns / kColumns;
@@ -255,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
   if (first_column >= item.num_rows * (args.heads / args.kv_heads)) {
     return;
   }
-  WarpColumns<T, D> columns;
+  WarpColumns<T, F, D> columns;
   columns.start(args, item, kv_head, first_column + warp * 16, lane / 4, lane % 4);
   const int tiles_to_do = (item.last_token - item.first_token + kTokens<D> - 1) / kTokens<D>;
   tiles[0].fetch(args, item, kv_head, item.first_token);
@@ -270,7 +318,7 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
     __syncthreads();
     float score[kTokens<D> / 8][4];
     columns.weigh(tiles[i % 2], score, lane);
-    columns.soften(score, first, args.scale_log2, lane % 4);
+    columns.soften(tiles[i % 2], score, first, args.scale_log2, lane % 4);
     columns.add_values(tiles[i % 2], score, lane);
     __syncthreads();
   }
@@ -279,16 +327,16 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
 
 }  // namespace
 
-template <DType T, int D>
+template <DType T, KVFormat F, int D>
 cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream) {
-  constexpr int kBytes = static_cast<int>(2 * sizeof(TokenTile<D>));
+  constexpr int kBytes = static_cast<int>(2 * sizeof(TokenTile<F, D>));
   if (const cudaError_t error = cudaFuncSetAttribute(
-          many_rows<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+          many_rows<T, F, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
       error != cudaSuccess) {
     return error;
   }
   const dim3 grid(args.work.num_many * (kManyColumns / kColumns), args.kv_heads);
-  many_rows<T, D><<<grid, kThreads, kBytes, stream>>>(args);
+  many_rows<T, F, D><<<grid, kThreads, kBytes, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -12,7 +12,7 @@ namespace quire::attention::cuda {
 // One entry's share of the probabilities that its rows give its tokens. Device memory.
 struct MassArgs {
   DeviceKV kv;
-  const std::int32_t* blocks = nullptr;  // of the run
+  const std::int32_t* blocks = nullptr;  // block ids of the run
   std::int32_t first_token = 0, num_tokens = 0;
   const std::uint16_t* q = nullptr;          // [queries, heads, stored head_dim], rotated
   const std::int32_t* query_rows = nullptr;  // [queries] row of the batch

@@ -13,7 +13,7 @@
 namespace quire::attention::cuda {
 namespace {
 
-constexpr int kHeads = 4;  // of one row, in a block: a warp each
+constexpr int kHeads = 4;  // heads of one row in a block of threads: a warp each
 
 // Blocks on a multiprocessor, by few enough registers. Each round costs as much as the first. But
 // blocks fill the multiprocessors that items leave first. So more on each are slower where there is

@@ -12,8 +12,8 @@
 
 namespace quire::attention::cuda {
 
-// Floats that other multiprocessors may have written in this kernel, so not from the own cache. In
-// the order of the program.
+// Loads floats that other multiprocessors may have written in this kernel, so not from this one's
+// cache. Loads keep the order of the program.
 __device__ __forceinline__ void load_fresh(float& to, const float* from) {
   asm volatile("ld.global.cg.f32 %0, [%1];\n" : "=f"(to) : "l"(from) : "memory");
 }
@@ -79,7 +79,7 @@ __device__ __forceinline__ bool is_last_partial(const AttentionArgs& args, int r
   return all;
 }
 
-// N words -> elements [i * N, (i + 1) * N) of `room`.
+// Loads N words as elements [i * N, (i + 1) * N) of `room`.
 template <int N, int R>
 __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* from) {
   if constexpr (N % 4 == 0) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void fetch(float (&room)[R][4], int i, const float* f
     }
   }
 }
-// Value d of what was fetched for i, N words: an fp32 number each, or two in fp16.
+// Returns value d of the N words that were fetched for i: an fp32 number per word, or two in fp16.
 template <bool kHalves, int N, int R>
 __device__ __forceinline__ float fetched(const float (&room)[R][4], int i, int d) {
   const int word = i * N + (kHalves ? d / 2 : d);
@@ -110,9 +110,9 @@ __device__ __forceinline__ float fetched(const float (&room)[R][4], int i, int d
   }
 }
 
-// One head of one row, by a warp: its partials are scaled to the largest of 32, 32 after 32, and
-// added in order. `room` is overwritten: registers for kAtOnce partials, which a kernel may have
-// anyway. kHalves: values are fp16, of the kernel of Hopper.
+// Merges one head of one row by a warp. Its partials are scaled to the largest of 32, 32 after 32,
+// and added in order. `room` is overwritten: registers for kAtOnce partials, which a kernel may
+// have anyway. With kHalves, values are fp16, of the kernel of Hopper.
 template <tensor::DType T, int D, bool kHalves, int R>
 __device__ void merge_partials(const AttentionArgs& args, DevicePlan::PartialResults partials,
                                int row, int head, float (&room)[R][4]) {

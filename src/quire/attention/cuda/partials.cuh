@@ -38,7 +38,8 @@ __device__ __forceinline__ PartialScale scale_of_partial(float most) {
 template <DType T>
 class PartialWriter {
  public:
-  // `place` of place_of_head(); `sum` of 2^(score - largest).
+  // Prepares to write one row of a head. `place` is that of place_of_head(); `sum` is one of
+  // 2^(score - largest).
   __device__ PartialWriter(const AttentionArgs& args, int place, float largest, float sum)
       : args_(args),
         whole_(place < 0),
@@ -60,7 +61,7 @@ class PartialWriter {
   // Returns whether there is nothing to merge.
   [[nodiscard]] __device__ bool whole() const { return whole_; }
 
-  // N = 2, 4 or 8 neighbouring dimensions from `dim`, a multiple of N, on.
+  // Writes N = 2, 4 or 8 neighbouring dimensions from `dim`, a multiple of N, on.
   template <int N>
   __device__ void put(int dim, const float (&value)[N]) const {
     if (whole_) {
@@ -83,7 +84,7 @@ class PartialWriter {
       }
     }
   }
-  // N words of two values in fp16, of one that is not whole().
+  // Writes N words of two fp16 values each. Precondition: the partial is not whole().
   template <int N>
   __device__ void put_halves(int dim, const std::uint32_t (&words)[N]) const {
     struct alignas(4 * N) Words {

@@ -13,7 +13,7 @@
 
 namespace quire::attention::cuda {
 
-// Tokens of a box of the copy engine: the most that divide a block and a tile.
+// Returns the tokens of a box of the copy engine: the most that divide a block and a tile.
 [[nodiscard]] constexpr int box_of(std::int32_t block_tokens) {
   return std::gcd(block_tokens, kTokenTile);
 }
@@ -21,7 +21,8 @@ namespace quire::attention::cuda {
 // Returns whether blocks of this size suit the copy engine, and the driver knows it.
 [[nodiscard]] bool can_make_map(std::int32_t block_tokens);
 
-// Dimensions: element, slot, key or value, block, KV head. Only where can_make_map.
+// Makes a map with the dimensions element or code, slot, key or value, block, KV head. Only where
+// can_make_map.
 [[nodiscard]] cudaError_t make_map(const DeviceKV& kv, std::int32_t kv_heads, CUtensorMap& map);
 
 }  // namespace quire::attention::cuda

@@ -26,7 +26,8 @@ __device__ __forceinline__ std::uint64_t describe(std::uint32_t address, std::ui
          std::uint64_t{leading >> 4} << 16 | std::uint64_t{stride >> 4} << 32;
 }
 
-// Before the first product that reads registers written since the last wait.
+// Orders writes of registers before products. Call it before the first product that reads registers
+// written since the last wait.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
@@ -39,7 +40,7 @@ template <int kLeft>
 __device__ __forceinline__ void await_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kLeft) : "memory");
 }
-// The compiler may not move uses of these registers across.
+// Keeps the compiler from moving uses of these registers across it.
 template <int N>
 __device__ __forceinline__ void settle(float (&d)[N][4]) {
 #pragma unroll

@@ -60,7 +60,7 @@ bool detect_avx512_vnni() {
 
 bool detect_avx512() { return detect_avx512_vnni() && has_bit(cpuid(7, 1).eax, 5); }  // BF16
 
-// Linux keeps the 8 KiB of tile data switched off until a process asks for it.
+// Asks Linux for the 8 KiB of tile data, which it keeps switched off until a process asks.
 bool request_tile_permission() {
   constexpr int kArchReqXcompPerm = 0x1023;
   constexpr int kXfeatureTileData = 18;
@@ -68,8 +68,9 @@ bool request_tile_permission() {
 }
 
 bool detect_amx() {
-  const std::uint32_t edx = cpuid(7, 0).edx;
-  const bool instructions = has_bit(edx, 22) && has_bit(edx, 24) && has_bit(edx, 25);
+  const CpuidWords seven = cpuid(7, 0);
+  const bool tiles = has_bit(seven.edx, 22) && has_bit(seven.edx, 24) && has_bit(seven.edx, 25);
+  const bool instructions = tiles && has_bit(seven.ecx, 1);  // VBMI, which came before tiles
   constexpr std::uint64_t kTileState = 0x60000;
   return detect_avx512() && instructions && (enabled_state() & kTileState) == kTileState &&
          request_tile_permission();

@@ -71,7 +71,7 @@ TEST(Isa, DetectionAgreesWithTheOperatingSystem) {
   EXPECT_EQ(isa_supported(Isa::kAvx512Vnni), avx512_vnni);
   EXPECT_EQ(isa_supported(Isa::kAvx512), avx512);
   EXPECT_EQ(isa_supported(Isa::kAmx),
-            avx512 && has("amx_tile") && has("amx_bf16") && has("amx_int8"));
+            avx512 && has("avx512vbmi") && has("amx_tile") && has("amx_bf16") && has("amx_int8"));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace quire::device {
 
 class NoThreads {
  public:
-  // Threads are to have stacks for which there is no room.
+  // Gives later threads stacks for which there is no room.
   NoThreads() {
     EXPECT_EQ(::pthread_getattr_default_np(&before_), 0);
     pthread_attr_t none;

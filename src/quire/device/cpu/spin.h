@@ -1,4 +1,4 @@
-// How threads wait for what other threads are about to have done.
+// Lets threads wait for what other threads will soon have done.
 #pragma once
 
 #include <thread>

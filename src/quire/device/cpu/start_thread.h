@@ -6,7 +6,7 @@
 
 namespace quire::device {
 
-// A thread that does `work`; one that is not joinable where the system grants none.
+// Starts a thread that does `work`. Returns one that is not joinable where the system grants none.
 [[nodiscard]] std::thread start_thread(std::function<void()> work);
 
 }  // namespace quire::device

@@ -14,7 +14,7 @@ namespace quire::device::cuda {
 // pageable memory may wait for the work before it. Ranges must not overlap. kDevice on failure.
 [[nodiscard]] Status copy_async(void* to, const void* from, std::size_t bytes, CUstream_st* stream);
 
-// From the memory of one GPU to that of another (or the same); `stream` may be of either.
+// A copy from the memory of one GPU to that of another (or the same). `stream` may be of either.
 struct PeerCopy {
   void* to = nullptr;
   int to_ordinal = 0;

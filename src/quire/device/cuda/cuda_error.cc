@@ -13,7 +13,7 @@
 namespace quire::device::cuda {
 namespace {
 
-// "cudaFree(data)" -> "cudaFree": arguments say nothing to whoever reads the message.
+// Shortens "cudaFree(data)" to "cudaFree": arguments say nothing to the reader of the message.
 std::string_view function_name(std::string_view call) { return call.substr(0, call.find('(')); }
 
 }  // namespace

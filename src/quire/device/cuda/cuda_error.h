@@ -9,8 +9,9 @@
 
 namespace quire::device::cuda {
 
-// Ok for cudaSuccess, else kDevice: "cudaStreamCreate failed: invalid argument
-// (cudaErrorInvalidValue)". Also takes back the error that the runtime keeps for whoever asks next.
+// Returns Ok for cudaSuccess, else kDevice: "cudaStreamCreate failed: invalid argument
+// (cudaErrorInvalidValue)". Also clears the error that the runtime keeps for the next call that
+// asks.
 [[nodiscard]] Status to_status(cudaError_t code, const char* call);
 
 // Makes the status of a call that allocates: kOutOfBlocks with `needed_bytes` and what is free when

@@ -15,7 +15,7 @@ Result<Event> Event::create(bool timed) {
   return Event(event);
 }
 
-// Destroying fails only when the device is lost, and the handle with it.
+// Destroys the event. It fails only when the device is lost, and the handle with it.
 void Event::Destroy::operator()(CUevent_st* event) const { (void)cudaEventDestroy(event); }
 
 Status Event::synchronize() const {

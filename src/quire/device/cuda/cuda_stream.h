@@ -13,7 +13,7 @@ namespace quire::device::cuda {
 // A point in the work of a stream. Belongs to the device that was current when it was made.
 class Event {
  public:
-  // `timed` events cost a little more and can be subtracted.
+  // Creates an event. `timed` events cost a little more and can be subtracted.
   [[nodiscard]] static Result<Event> create(bool timed = false);
 
   [[nodiscard]] CUevent_st* get() const { return event_.get(); }
@@ -21,7 +21,7 @@ class Event {
   [[nodiscard]] Status synchronize() const;
   // Returns whether the work before the event is done.
   [[nodiscard]] Result<bool> done() const;
-  // Milliseconds from `start` to this event; both timed and done.
+  // Returns the milliseconds from `start` to this event. Both must be timed and done.
   [[nodiscard]] Result<float> milliseconds_since(const Event& start) const;
 
  private:
@@ -42,7 +42,7 @@ class CudaStream {
   [[nodiscard]] Status synchronize() const;
   // Marks this point of the queue.
   [[nodiscard]] Status record(const Event& event) const;
-  // Work queued from here on begins after `event`.
+  // Makes work queued from here on begin after `event`.
   [[nodiscard]] Status wait(const Event& event) const;
 
  private:

@@ -31,13 +31,15 @@ struct DriverMemory {
 // copy_stream makes compute_stream wait for that (CudaStream::wait) before giving it back.
 class DeviceContext {
  public:
-  // kDevice without a driver or GPU, for an ordinal that does not exist, and for a GPU that is too
-  // old (check_supported). Leaves the device current in the calling thread.
+  // Creates a context and leaves the device current in the calling thread. Returns kDevice without
+  // a driver or GPU, for an ordinal that does not exist, and for a GPU that is too old
+  // (check_supported).
   [[nodiscard]] static Result<std::unique_ptr<DeviceContext>> create(
       int ordinal, const DeviceContextOptions& options = {});
 
-  // Streams and events are made on, and kernels run on, the current device of a thread. A thread
-  // that did not create the context calls this first.
+  // Makes this device the current one of the calling thread. Streams and events are made on, and
+  // kernels run on, a thread's current device. A thread that did not create the context calls this
+  // first.
   [[nodiscard]] Status make_current() const;
 
   [[nodiscard]] const DeviceProperties& properties() const { return properties_; }
@@ -45,16 +47,17 @@ class DeviceContext {
   [[nodiscard]] CudaStream& copy_stream() { return copy_; }
   [[nodiscard]] MemoryPool& device_pool() { return *device_pool_; }
   [[nodiscard]] MemoryPool& pinned_pool() { return *pinned_pool_; }
-  // For pinned memory that outlives the context.
+  // Returns the pool for pinned memory that outlives the context.
   [[nodiscard]] const std::shared_ptr<MemoryPool>& shared_pinned_pool() { return pinned_pool_; }
 
   // Makes work queued on `stream` from here on begin after what compute_stream has so far. Any
   // thread.
   [[nodiscard]] Status order_after_compute(const CudaStream& stream);
-  // `queue` gives compute_stream work while nothing is being recorded; it would become part of the
-  // graph. Any thread, but not from inside record.
+  // Calls `queue`, which gives compute_stream work, while nothing is being recorded. Else the work
+  // would become part of the graph. Any thread, but not from inside record.
   [[nodiscard]] Status queue_unrecorded(const std::function<Status()>& queue);
-  // Graph::capture on compute_stream, while other threads keep off it in the two ways above.
+  // Records a graph by Graph::capture on compute_stream. Other threads keep off it by the two calls
+  // above.
   [[nodiscard]] Result<Graph> record(const std::function<Status()>& queue);
 
   // Returns the driver's view of the GPU's memory: of all processes, not ours alone.

@@ -7,7 +7,7 @@
 
 namespace quire::device::cuda {
 
-// kDevice without a driver, or when no GPU has this ordinal.
+// Returns kDevice without a driver, or when no GPU has this ordinal.
 [[nodiscard]] Status check_ordinal(int ordinal);
 
 class DeviceGuard {

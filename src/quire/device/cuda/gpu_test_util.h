@@ -21,7 +21,7 @@ namespace quire::device::cuda::test {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// The value, or an exception, which fails the test that it leaves.
+// Returns the value, or throws an exception, which fails the test that it leaves.
 template <class T>
 T must(Result<T> result) {
   if (!result.ok()) {

@@ -28,7 +28,7 @@ Result<Graph> Graph::capture(const CudaStream& stream, const std::function<Statu
   return Graph(made);
 }
 
-// Destroying fails only when the device is lost, and the graph with it.
+// Destroys the graph. It fails only when the device is lost, and the graph with it.
 void Graph::Destroy::operator()(CUgraphExec_st* graph) const { (void)cudaGraphExecDestroy(graph); }
 
 Status Graph::launch(const CudaStream& stream) const {

@@ -7,14 +7,15 @@
 
 namespace quire::device::cuda {
 
-// Memory of GPU `ordinal` (cudaMalloc).
+// Makes a source of memory of GPU `ordinal` (cudaMalloc).
 [[nodiscard]] std::unique_ptr<MemorySource> make_device_memory(int ordinal);
 
-// Page-locked host memory that every GPU reads at full speed (cudaHostAlloc, portable).
+// Makes a source of page-locked host memory that every GPU reads at full speed (cudaHostAlloc,
+// portable).
 [[nodiscard]] std::unique_ptr<MemorySource> make_pinned_memory();
 
-// Unified memory: pages move to whoever touches them. Only for small blocks that both sides share;
-// nothing in Quire takes it unasked, and never more of it than the GPU has free.
+// Makes a source of unified memory: pages move to whoever touches them. Only for small blocks that
+// both sides share; nothing in Quire takes it unasked, and never more of it than the GPU has free.
 [[nodiscard]] std::unique_ptr<MemorySource> make_managed_memory(int ordinal);
 
 }  // namespace quire::device::cuda

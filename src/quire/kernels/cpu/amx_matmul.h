@@ -15,7 +15,8 @@ namespace {
 constexpr int kTileStepBytes = 2048;  // bf16: two 16 x 64 byte tiles
 constexpr int kTilePrefetchBytes = 4096;
 
-// Tiles 0..3 sums (2 row blocks x 2 column tiles), 4 and 5 rows, 6 and 7 weights.
+// Returns the shapes of the tiles. Tiles 0..3 hold sums (2 row blocks x 2 column tiles), 4 and 5
+// rows, 6 and 7 weights.
 AmxTileShapes bf16_shapes(int first_rows, int second_rows) {
   AmxTileShapes shapes;
   constexpr bool kFirst[] = {true, true, false, false, true, false};
@@ -69,8 +70,9 @@ struct DepthRange {
   int steps = 0;
   const std::byte* prefetch = nullptr;  // bytes wanted later: `prefetch_lines` cache lines per step
   int prefetch_lines = 0;
-  Sums next =
-      {};  // of the 32 rows that follow: asked for, because stores to absent lines hold up loads
+  // Sums of the 32 rows that follow. They are asked for, because stores to absent lines hold up
+  // loads.
+  Sums next = {};
 };
 
 inline void ask_for_sums(const Sums& sums, int row) {
@@ -81,7 +83,7 @@ inline void ask_for_sums(const Sums& sums, int row) {
   }
 }
 
-// Rows [row, row + rows) of the task, rows <= 32. Shapes are configured by the caller.
+// Multiplies rows [row, row + rows) of the task, rows <= 32. The caller has configured the shapes.
 template <bool kTwoBlocks>
 void bf16_tiles(const MatmulTask& t, const DepthRange& range, int row, int rows, const Sums& sums) {
   const int rows0 = min_int(16, rows);
@@ -130,8 +132,9 @@ inline const std::byte* next_block(const MatmulTask& t, int panel, int step, int
   return t.next_weights;
 }
 
-// More rows than two blocks. They and one panel of a depth block stay in the second cache. While
-// one panel is used, the next is fetched, a share per 32 rows, and so are the sums that come next.
+// Multiplies more rows than two blocks have. The rows and one panel of a depth block stay in the
+// second cache. While one panel is used, a share of the next one is fetched per 32 rows, and so are
+// the sums that come next.
 void bf16_many_rows(const MatmulTask& t) {
   constexpr int kBlockSteps = 64;
   const AmxTileShapes pair = bf16_shapes(16, 16);
@@ -173,7 +176,7 @@ void bf16_many_rows(const MatmulTask& t) {
   }
 }
 
-// Up to two blocks of rows: a stream of weights, read once.
+// Multiplies up to two blocks of rows, and reads the weights once, as a stream.
 void bf16_stream(const MatmulTask& t) {
   const AmxTileGuard guard(bf16_shapes(min_int(16, t.rows), max_int(1, t.rows - 16)));
   for (int p = 0; p < t.panels; ++p) {
@@ -235,9 +238,9 @@ struct QuantBlock {
   int steps = 0;
 };
 
-// acc[row] += float(sums[row]) * (weight scales * row scale) for 16 rows x 16 columns of group
-// `group`. Then adds what the minimums add. The operations are those of add_scaled and add_minimums
-// in quant_vec.h.
+// Adds float(sums[row]) * (weight scales * row scale) of group `group` to acc[row], for 16 rows x
+// 16 columns. Then adds what the minimums contribute. The operations are those of add_scaled and
+// add_minimums in quant_vec.h.
 template <class Q>
 [[gnu::always_inline]] inline void add_group(const std::int32_t* sums, const float* header,
                                              const QuantBlock& block, int group,
@@ -279,9 +282,9 @@ template <class Q>
   _tile_stored(two_on, sums[two_on], 64);              \
   add_group<Q>(sums[i], header + (i) * kHeaderFloats<Q>, block, s + (i), acc)
 
-// 16 rows x 16 columns (tile `half` of the panel). Tiles reach vector registers only through
-// memory, so three groups are under way at a time. A store right behind its product would wait for
-// it and hold up what follows (measured: ADR 0021).
+// Multiplies 16 rows by 16 columns (tile `half` of the panel). Tiles reach vector registers only
+// through memory, so three groups are under way at a time. A store right behind its product would
+// wait for it and hold up what follows (measured: ADR 0021).
 template <class Q>
 void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block, float* out,
                     std::ptrdiff_t out_stride) {
@@ -334,7 +337,7 @@ void quant_tile_amx(const SignedPanel& panel, int half, const QuantBlock& block,
 #undef QUIRE_TURN
 #undef QUIRE_MULTIPLY_GROUP
 
-// The rows of a task behind its full blocks, and one panel.
+// Returns the task of the rows behind the first `full` ones, for one panel.
 inline MatmulTask behind_full_blocks(const MatmulTask& t, int full, int panel) {
   MatmulTask last = t;
   const std::ptrdiff_t groups = static_cast<std::ptrdiff_t>(full) * t.steps;
@@ -349,8 +352,8 @@ inline MatmulTask behind_full_blocks(const MatmulTask& t, int full, int panel) {
   return last;
 }
 
-// At least one full block of rows; what no block is full of is multiplied by vectors. Tiles 0..3
-// sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights (8 quads).
+// Multiplies at least one full block of rows. Vectors multiply the rows that fill no block. Tiles
+// 0..3 hold sums, 4 and 5 rows (16 x 32 bytes), 6 and 7 weights (8 quads).
 template <class Q>
 void quant_many_rows(const MatmulTask& t) {
   AmxTileShapes shapes;

@@ -52,7 +52,8 @@ void amx_peak_bf16(const PeakTask& t) {
   }
 }
 
-// Each product is of a group of 32 and begins a sum, because groups have scales of their own.
+// Repeats products of bytes. Each product is of a group of 32 and begins a sum, because groups have
+// scales of their own.
 void amx_peak_int8(const PeakTask& t) {
   const LoadedAmxTiles tiles(t.operands, kPeakGroupDepth);
   for (std::int64_t i = 0; i < t.iterations; ++i) {

@@ -32,7 +32,7 @@ class AmxTileGuard {
   AmxTileGuard(const AmxTileGuard&) = delete;
   AmxTileGuard& operator=(const AmxTileGuard&) = delete;
 
-  // The contents of the tiles are lost.
+  // Configures the tiles anew, and loses their contents.
   void change(const AmxTileShapes& shapes) {
     // The intrinsic's asm does not name its memory operand, so gcc 12 drops the stores to `shapes`
     // without this.

@@ -73,7 +73,7 @@ struct WideBf16Format : F32Format<V> {
   }
 };
 
-// Byte offset, inside a panel, of column `column` in row 0 of the step.
+// Returns the byte offset, inside a panel, of column `column` in row 0 of the step.
 template <class F>
 constexpr int column_offset(int column) {
   return column / 16 * F::kTileBytes + column % 16 * 4;
@@ -81,9 +81,9 @@ constexpr int column_offset(int column) {
 
 // Operands of one register tile.
 struct DenseTile {
-  const std::byte* w = nullptr;  // of the first column and step
-  const std::byte* x =
-      nullptr;  // of the first row and step: [steps][block_rows][kDepthParts] words
+  const std::byte* w = nullptr;  // weights of the first column and step
+  // Values of the first row and step: [steps][block_rows][kDepthParts] words.
+  const std::byte* x = nullptr;
   int block_rows = 0;
   int steps = 0;
   bool resume = false;  // start from the sums in `out`
@@ -92,10 +92,10 @@ struct DenseTile {
   Ahead* ahead = nullptr;
 };
 
-// acc += Rows rows of weights, N registers of columns, times the words of R activation rows that
-// meet them. Asks for each row that will be needed `Ask` bytes later. Several rows are all loaded
-// before the first is multiplied: loads that wait behind a chain of sums are sent to memory too
-// late.
+// Multiplies Rows rows of weights, N registers of columns, by the words of R activation rows that
+// meet them, and adds the products to `acc`. Asks for each row that will be needed `Ask` bytes
+// later. Several rows are all loaded before the first is multiplied: loads that wait behind a chain
+// of sums are sent to memory too late.
 template <class V, class F, int Ask, int Rows, int R, int N>
 void add_rows(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x) {
   typename F::Operand columns[Rows][F::kParts][N];
@@ -134,8 +134,9 @@ void add_rows(typename V::F (&acc)[R][N], const std::byte* w, const std::byte* x
   }
 }
 
-// R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other. Asks
-// for each row of weights `Ask` bytes before it is needed, and loads `Rows` of them at a time.
+// Multiplies R rows by N registers of columns, in each of `Turns` tiles of 16 columns one after the
+// other. Asks for each row of weights `Ask` bytes before it is needed, and loads `Rows` of them at
+// a time.
 template <class V, class F, int R, int N, int Turns, int Ask, int Rows = 1>
 void dense_tile(const DenseTile& t) {
   typename V::F acc[Turns][R][N];
@@ -180,7 +181,7 @@ void dense_tile(const DenseTile& t) {
   }
 }
 
-// One panel x the rows of a task that has at most kDenseStreamRows.
+// Multiplies one panel by the rows of a task that has at most kDenseStreamRows.
 template <class V, class F>
 void dense_stream(const MatmulTask& t, const std::byte* w, float* out) {
   constexpr int kRegisters = 32 / V::kLanes / F::kTurns;
@@ -206,11 +207,11 @@ struct StepRange {
 struct RowBlock {
   const std::byte* values = nullptr;
   int rows = 0;
-  float* out = nullptr;  // of the panel's first column
+  float* out = nullptr;  // output of the panel's first column
 };
 
-// One block of rows x one panel, N registers of columns at a time. `w` is at the range's first
-// step.
+// Multiplies one block of rows by one panel, N registers of columns at a time. `w` is at the
+// range's first step.
 template <class V, class F, int MaxRows, int N>
 void dense_block(const MatmulTask& t, const std::byte* w, StepRange range, const RowBlock& block,
                  Ahead& ahead) {
@@ -233,7 +234,7 @@ void dense_block(const MatmulTask& t, const std::byte* w, StepRange range, const
   }
 }
 
-// All rows of the task x one panel.
+// Multiplies all rows of the task by one panel.
 template <class V, class F>
 void dense_panel(const MatmulTask& t, const std::byte* w, StepRange range, float* out,
                  Ahead ahead) {

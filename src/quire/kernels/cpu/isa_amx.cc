@@ -10,7 +10,8 @@
 namespace quire::kernels {
 namespace {
 
-// Few rows keep the product that vectors run.
+// Sets the matmul of a format that multiplies many rows by tiles. Few rows keep the product that
+// vectors run.
 constexpr void set_tile_matmul(KernelTable& table, int format, void (*matmul)(const MatmulTask&)) {
   table.matmul[format] = matmul;
   table.products[format].many = Product::kByteTiles;
@@ -24,6 +25,7 @@ constexpr KernelTable make_table() {
   set_tile_matmul(table, 3, amx_matmul_quant<Q4g32>);
   set_tile_matmul(table, 4, amx_matmul_quant<Q4m32>);
   table.peaks[static_cast<int>(Product::kBf16Pairs)] = {};
+  table.peaks[static_cast<int>(Product::kInt16Pairs)] = {};
   set_peak(table, Product::kBf16Tiles, amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32);
   set_peak(table, Product::kByteTiles, amx_peak_int8,
            kTilePeakProducts * 2 * 16 * 16 * kPeakGroupDepth);

@@ -17,19 +17,19 @@ namespace quire::kernels {
 // Panels are whole: `out` has room for 32 columns per panel. Layouts: packed_weights.h,
 // packed_rows.h.
 struct MatmulTask {
-  const std::byte* weights = nullptr;       // of the first panel
+  const std::byte* weights = nullptr;       // weights of the first panel
   const std::byte* next_weights = nullptr;  // a hint: what the thread will probably read next
   std::size_t panel_bytes = 0;
   int panels = 0;
   int steps = 0;                      // depth / 32, rounded up
-  const std::byte* values = nullptr;  // of the first row, which begins a block of 16
+  const std::byte* values = nullptr;  // values of the first row, which begins a block of 16
   const float* scales = nullptr;      // int8 rows only
   const std::int32_t* offsets = nullptr;
   int rows = 0;                   // 1..kMaxTaskRows; 16 per block, the last block may hold fewer
-  float* out = nullptr;           // of (first row, first column)
+  float* out = nullptr;           // element (first row, first column) of the output
   std::ptrdiff_t out_stride = 0;  // floats between rows
-  std::byte* scratch = nullptr;   // of the calling thread: kScratchBytesPerStep * steps, 64-byte
-                                  // aligned
+  // Scratch of the calling thread: kScratchBytesPerStep * steps bytes, 64-byte aligned.
+  std::byte* scratch = nullptr;
 };
 inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
 // A panel as bytes, with fp32 scales and minimums.
@@ -38,12 +38,12 @@ inline constexpr int kScratchBytesPerStep = 1024 + 256;
 // Packs the rows of one block from fp32, and normalises them if there is a weight for that. Value k
 // of row r is then x[r][k] * norm_factors[r] * norm_weight[k], rounded twice as by rms_norm.
 struct PackTask {
-  const float* x = nullptr;  // of the block's first row
+  const float* x = nullptr;  // values of the block's first row
   std::ptrdiff_t x_stride = 0;
   int rows = 0;  // 1..16
   std::int64_t depth = 0;
   int steps = 0;
-  std::byte* values = nullptr;  // of the block
+  std::byte* values = nullptr;  // packed values of the block
   float* scales = nullptr;      // int8 rows only
   std::int32_t* offsets = nullptr;
   const float* norm_factors = nullptr;  // [rows]
@@ -62,12 +62,24 @@ struct RmsNormTask {
   std::ptrdiff_t out_stride = 0;
 };
 
-// out[i] = silu(gate[i]) * up[i] for `count` elements.
-struct SiluMulTask {
+// The activation of a gated MLP. silu(x) = x / (1 + e^-x). The tanh form of gelu (Hendrycks &
+// Gimpel 2016) is x / (1 + e^-2u), where u = sqrt(2 / pi) * (x + 0.044715 * x^3).
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+inline constexpr int kActivations = 2;
+
+// out[i] = activation(gate[i]) * up[i] for `count` elements.
+struct GateMulTask {
   const float* gate = nullptr;
   const float* up = nullptr;
   std::int64_t count = 0;
   float* out = nullptr;
+};
+
+// values[i] = cap * tanh(values[i] / cap) for `count` elements; NaN stays NaN.
+struct SoftCapTask {
+  float* values = nullptr;
+  std::int64_t count = 0;
+  float cap = 1;  // above 0
 };
 
 // out = one head rotated: pairs (i, i + half) by the angles i; elements from 2 * half on are
@@ -89,8 +101,9 @@ enum class Product : std::uint8_t {
   kSmallBytes,  // dots of bytes with codes below 16
   kBf16Tiles,   // AMX
   kByteTiles,   // AMX, groups of 32
+  kInt16Pairs,  // dots of pairs of 16-bit integers, as attention over int8 codes runs them
 };
-inline constexpr int kProducts = 6;
+inline constexpr int kProducts = 7;
 
 // Runs one kind of product on registers, for measuring its peak.
 struct PeakTask {
@@ -119,20 +132,21 @@ struct MatmulProducts {
 // A row's bits depend on that row (and the weights) only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  void (*matmul[5])(const MatmulTask&) = {};   // by WeightFormat
-  RowFormat row_formats[5] = {};               // what matmul multiplies them with
-  MatmulProducts products[5] = {};             // what matmul runs
+  void (*matmul[5])(const MatmulTask&) = {};  // by WeightFormat
+  RowFormat row_formats[5] = {};    // formats of the rows that matmul takes, by WeightFormat
+  MatmulProducts products[5] = {};  // products that matmul runs, by WeightFormat
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   // Returns the factor of rms_norm for a row of `width` values: 1 / sqrt(mean(x^2) + epsilon).
   float (*rms_factor)(const float* x, std::int64_t width, double epsilon) = nullptr;
-  void (*silu_mul)(const SiluMulTask&) = nullptr;
+  void (*gate_mul[kActivations])(const GateMulTask&) = {};  // by Activation
+  void (*soft_cap)(const SoftCapTask&) = nullptr;
   void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;
   // Loads every byte, a multiple of 256, and does nothing with them: the read ceiling.
   void (*read)(const std::byte* data, std::int64_t bytes) = nullptr;
-  PeakLoop peaks[kProducts] = {};  // by Product; null where no matmul runs it
+  PeakLoop peaks[kProducts] = {};  // by Product; null where no kernel runs it
 };
 
 // Returns the kernels of `isa`. Precondition: device::isa_supported(isa).

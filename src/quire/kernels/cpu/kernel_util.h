@@ -19,8 +19,8 @@ inline std::int32_t word_at(const void* p) {
   return x;
 }
 
-// `value` in a register, of which the compiler knows nothing more: what was loaded stays a load of
-// its own, in its place.
+// Returns `value` in a register of which the compiler knows nothing more. So a load of `value`
+// stays a load of its own, in its place.
 template <class T>
 T unknown(T value) {
 #if defined(__x86_64__)
@@ -31,8 +31,9 @@ T unknown(T value) {
   return value;
 }
 
-// Where V has few registers, what is written before and after this stays so. Left to itself the
-// compiler makes products of several rows ahead of their sums, more than registers hold.
+// Returns `value`, and keeps the order of what is written before and after it where V has few
+// registers. Left to itself the compiler makes products of several rows ahead of their sums, more
+// than registers hold.
 template <class V, class T>
 T in_order(T value) {
   if constexpr (V::kFewRegisters) {
@@ -42,7 +43,7 @@ T in_order(T value) {
   }
 }
 
-// Register tiles of R rows x N registers that cover `rows` x the 32 columns of a panel.
+// Counts the register tiles of R rows x N registers that cover `rows` x the 32 columns of a panel.
 template <class V, int R, int N>
 constexpr int tiles_of_panel(int rows) {
   return (rows + R - 1) / R * (32 / (N * V::kLanes));
@@ -60,7 +61,8 @@ constexpr int even_rows(int rows) {
 // time while something else is computed, in the order of addresses, in which memory is fastest.
 class Ahead {
  public:
-  // `bytes` from `from` on in about `asks` times; nothing if `from` is null.
+  // Spreads the requests for `bytes` bytes from `from` on over about `asks` calls. Asks for nothing
+  // if `from` is null.
   static Ahead over(const std::byte* from, std::ptrdiff_t bytes, int asks) {
     const auto lines = static_cast<int>(bytes / kLineBytes);
     return {from, from == nullptr ? from : from + bytes, (lines + asks - 1) / asks};

@@ -62,7 +62,7 @@ void pack_bf16(const PackTask& t) {
 // Groups whose values are all below it get zero codes.
 constexpr float kNegligible = 0x1p-90f;
 
-// amax / 127, rounded up so that two bits are left behind the leading one.
+// Returns amax / 127, rounded up so that two bits are left behind the leading one.
 inline float scale_for(float amax) {
   constexpr std::uint32_t kLow = (1u << 21) - 1;
   const float least = (amax > kNegligible ? amax : kNegligible) / 127.0f;
@@ -74,8 +74,8 @@ inline float scale_for(float amax) {
   return scale;
 }
 
-// value = round(x / scale). Same bits on every instruction set. NaN and infinity have no code: they
-// make the scale NaN, so that the row's products are NaN too.
+// Packs each value as round(x / scale), with the same bits on every instruction set. NaN and
+// infinity have no code: they make the scale NaN, so that the row's products are NaN too.
 template <class V>
 void pack_int8(const PackTask& t) {
   auto* values = reinterpret_cast<std::int8_t*>(t.values);

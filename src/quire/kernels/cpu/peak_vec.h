@@ -90,25 +90,47 @@ void peak_bf16(const PeakTask& t) {
   store_total<V>(sums, t.sink);
 }
 
-// The dots of format Q. An operand is taken apart once for a tile, as kernels do it.
+template <class V>
+[[gnu::always_inline]] inline void clear_bits(typename V::I (&sums)[kPeakSums]) {
+#pragma GCC unroll 12
+  for (int i = 0; i < kPeakSums; ++i) {
+    sums[i] = V::set_bits(0);
+  }
+}
+
+template <class V>
+[[gnu::always_inline]] inline void store_integers(const typename V::I (&sums)[kPeakSums],
+                                                  float* to) {
+  typename V::F numbers[kPeakSums];
+#pragma GCC unroll 12
+  for (int i = 0; i < kPeakSums; ++i) {
+    numbers[i] = V::to_float(sums[i]);
+  }
+  store_total<V>(numbers, to);
+}
+
+template <class V>
+void peak_int16(const PeakTask& t) {
+  using I = typename V::I;
+  I w[kPeakColumns] = {V::load_bits(t.operands), V::load_bits(t.operands + 64)};
+  I sums[kPeakSums];
+  clear_bits<V>(sums);
+  add_products<V>(t.iterations, sums, w, V::load_bits(t.operands + 128),
+                  [](I sum, I a, I b) { return V::dot_int16(sum, a, b); });
+  store_integers<V>(sums, t.sink);
+}
+
+// Repeats the dot products of format Q. An operand is unpacked once for a tile, as kernels do it.
 template <class V, class Q>
 void peak_quant(const PeakTask& t) {
   using I = typename V::I;
   I w[kPeakColumns] = {V::low_nibbles(V::load_bits(t.operands)),
                        V::low_nibbles(V::load_bits(t.operands + 64))};
   I sums[kPeakSums];
-#pragma GCC unroll 12
-  for (int i = 0; i < kPeakSums; ++i) {
-    sums[i] = V::set_bits(0);
-  }
+  clear_bits<V>(sums);
   add_products<V>(t.iterations, sums, w, V::load_bits(t.operands + 128),
                   [](I sum, I a, I b) { return group_dot<V, Q>(sum, a, b); });
-  typename V::F numbers[kPeakSums];
-#pragma GCC unroll 12
-  for (int i = 0; i < kPeakSums; ++i) {
-    numbers[i] = V::to_float(sums[i]);
-  }
-  store_total<V>(numbers, t.sink);
+  store_integers<V>(sums, t.sink);
 }
 
 }  // namespace

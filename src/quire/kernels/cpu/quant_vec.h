@@ -20,7 +20,7 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kPanelSteps = 16;  // that many rows pass at a time
+constexpr int kPanelSteps = 16;  // steps of a panel that all rows pass before the next steps
 
 struct Q8g32 {
   static constexpr Product kProduct = Product::kBytes;
@@ -29,7 +29,7 @@ struct Q8g32 {
   static constexpr bool kMinimum = false;
   static constexpr int kScaleBytes = 2;
   static constexpr int kHeaderBytes = 64;  // scales
-  static constexpr int kTileRows = 8;      // of 64 bytes
+  static constexpr int kTileRows = 8;      // rows of 64 bytes
   static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
 };
 struct Q4g32 : Q8g32 {
@@ -59,11 +59,12 @@ struct Unpacked : Q {
 // Multiple j of a weight scale is 1 + j / 4 of it. It lies there as its bits less those of
 // 1 + j / 4. Added to it are the bits of a row scale that is 1 + j / 4 times a power of two.
 constexpr int kScaleMultiples = 4;
-constexpr int kMultipleBytes = 32 * 4;  // of 32 columns
+constexpr int kMultipleBytes = 32 * 4;  // bytes of the multiples of 32 columns
 constexpr int kMultiplesBytes = kScaleMultiples * kMultipleBytes;
 static_assert(kMultiplesBytes <= kScratchBytesPerStep);
 
-// Byte offset, inside a step's tiles, of the 64-byte row `row` that holds column `column`.
+// Returns the byte offset, inside a step's tiles, of the 64-byte row `row` that holds column
+// `column`.
 template <class Q>
 constexpr int quant_offset(int column, int row) {
   return (column / 16 * Q::kTileRows + row) * 64 + column % 16 * 4;
@@ -103,22 +104,23 @@ typename V::F load_scales(const std::byte* scales, int column) {
 
 // Operands of one register tile over some steps.
 struct QuantTile {
-  const std::byte* w = nullptr;  // of the panel's first step
+  const std::byte* w = nullptr;  // weights of the panel's first step
   int column = 0;                // first column inside the panel
   int steps = 0;
-  const std::int8_t* x = nullptr;  // of the first row and step: [steps][block_rows][32]
+  const std::int8_t* x = nullptr;  // values of the first row and step: [steps][block_rows][32]
   const float* scales = nullptr;   // [steps][block_rows]
   const std::int32_t* offsets = nullptr;
   int block_rows = 0;
-  const std::byte* multiples = nullptr;  // of the first step's scales; null: scales are multiplied
-  bool resume = false;                   // start from the sums in `out`
+  // Multiples of the first step's scales; null: scales are multiplied.
+  const std::byte* multiples = nullptr;
+  bool resume = false;  // start from the sums in `out`
   float* out = nullptr;
   std::ptrdiff_t out_stride = 0;
   Ahead* ahead = nullptr;
 };
 
-// Integer sums of one group, R rows x N registers. x: [block_rows][32]. A stream's weights are all
-// loaded before the first is multiplied (add_rows in dense_vec.h says why).
+// Computes the integer sums of one group, for R rows x N registers. x: [block_rows][32]. A stream's
+// weights are all loaded before the first is multiplied (add_rows in dense_vec.h says why).
 template <class V, int R, int N, bool Stream, class Q>
 [[gnu::always_inline]] inline void group_sums(const std::byte* tiles, const std::int8_t* x,
                                               const std::int32_t* offsets,
@@ -177,7 +179,8 @@ template <class V, int R, int N, bool Stream, class Q>
   }
 }
 
-// acc += the group's sums times the product of scales that is had by addition.
+// Adds the group's sums times their scales to `acc`. Adding integers gives the product of a
+// weight's and a row's scale.
 template <class V, int R, int N>
 [[gnu::always_inline]] inline void add_shifted(const std::byte* multiples, int column,
                                                const float* scales,
@@ -197,7 +200,7 @@ template <class V, int R, int N>
   }
 }
 
-// acc += the group's sums times their scales.
+// Adds the group's sums times their scales to `acc`.
 template <class V, int R, int N, class Q>
 [[gnu::always_inline]] inline void add_scaled(const std::byte* header, int column,
                                               const float* scales,
@@ -214,7 +217,7 @@ template <class V, int R, int N, class Q>
   }
 }
 
-// acc += what the minimums add.
+// Adds to `acc` what the minimums of a group contribute.
 template <class V, int R, int N, class Q>
 [[gnu::always_inline]] inline void add_minimums(const std::byte* header, int column,
                                                 const float* scales, const std::int32_t* offsets,
@@ -235,7 +238,8 @@ template <class V, int R, int N, class Q>
 template <class V, class Q>
 class MultiplesMaker {
  public:
-  // `count` steps from `w` on, to `to`; nothing if `w` is null.
+  // Prepares to make the multiples of `count` steps from `w` on, and to write them to `to`. Makes
+  // none if `w` is null.
   MultiplesMaker(const std::byte* w, int count, std::byte* to)
       : w_(w), to_(to), left_(w == nullptr ? 0 : count) {}
 
@@ -278,7 +282,7 @@ class MultiplesMaker {
   typename V::F broken_ = V::zero();        // x - x is zero only for finite x
 };
 
-// The sums that a tile goes on from.
+// Sets `acc` to the sums that a tile continues: those of `out` when it resumes, else zero.
 template <class V, int Turns, int R, int N>
 [[gnu::always_inline]] inline void start_sums(const QuantTile& t,
                                               typename V::F (&acc)[Turns][R][N]) {
@@ -310,8 +314,8 @@ template <class V, int Turns, int R, int N>
   }
 }
 
-// R rows x N registers of columns, in each of `Turns` tiles of 16 columns one after the other.
-// `Shift`: products of scales are had by addition.
+// Multiplies R rows by N registers of columns, in each of `Turns` tiles of 16 columns one after the
+// other. With `Shift`, integer addition gives the products of scales.
 template <class V, int R, int N, int Turns, class Q, bool Shift = false>
 void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
   typename V::F acc[Turns][R][N];
@@ -359,7 +363,7 @@ void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
   store_sums<V>(t, acc);
 }
 
-// The rows of block `row` / 16, steps [first, first + count), as a tile's operands.
+// Returns the operands of a tile: the rows of block `row` / 16, steps [first, first + count).
 inline QuantTile block_operands(const MatmulTask& t, int row, int first, int count) {
   const int block_rows = min_int(kMaxBlockRows, t.rows - row);
   const std::ptrdiff_t group =
@@ -381,7 +385,7 @@ inline QuantTile from_row(QuantTile tile, int row) {
   return tile;
 }
 
-// One panel x the rows of a task that has at most kQuantStreamRows.
+// Multiplies one panel by the rows of a task that has at most kQuantStreamRows.
 template <class V, class Q>
 void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
   QuantTile tile = block_operands(t, 0, 0, t.steps);
@@ -391,7 +395,7 @@ void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
       t.rows, [&](auto rows) { quant_tile<V, rows.kValue, 16 / V::kLanes, 2, Q>(tile); });
 }
 
-// `count` steps of a panel as Unpacked<Q>.
+// Unpacks `count` steps of a panel to the layout of Unpacked<Q>.
 template <class V, class Q>
 void unpack_steps(const std::byte* w, int count, std::byte* to) {
   using U = Unpacked<Q>;
@@ -418,8 +422,8 @@ void unpack_steps(const std::byte* w, int count, std::byte* to) {
   }
 }
 
-// Can products with the row scales of a task be had by addition, whatever weights they meet? Not
-// where they are huge or NaN.
+// Tells whether addition can multiply the row scales of a task by any weight's scale. It cannot
+// where a row scale is huge or NaN.
 inline bool shiftable_rows(const MatmulTask& t) {
   constexpr std::uint32_t kMost = (127u + 100) << 23;  // bits of 2^100
   const std::ptrdiff_t count = std::ptrdiff_t{t.rows} * t.steps;
@@ -431,7 +435,7 @@ inline bool shiftable_rows(const MatmulTask& t) {
   return largest < kMost;
 }
 
-// The rows of one block x some steps. The last tile has the maker make its steps.
+// Multiplies the rows of one block over some steps. The last tile has the maker make its steps.
 template <class V, class Q, bool Shift>
 void quant_block(QuantTile block, float* out, MultiplesMaker<V, Q>* maker) {
   for (int c = 0; c < 32; c += V::kQuantRegisters * V::kLanes) {
@@ -453,7 +457,7 @@ struct PanelSteps {
   const std::byte* w = nullptr;
   const std::byte* next = nullptr;  // null after the last of a task
   int first = 0, count = 0, next_count = 0;
-  float* out = nullptr;  // of the panel
+  float* out = nullptr;  // output of the panel
 };
 
 // Calls fn(PanelSteps) for all steps of all panels, kPanelSteps at a time.
@@ -483,8 +487,8 @@ Ahead ask_for_next(const MatmulTask& t, const PanelSteps& p) {
                      passes * p.count);
 }
 
-// By multiples of the scales. The last tile makes those of the next steps. So they take little but
-// what the pipes that multiply have to do, where alone they would wait for their stores.
+// Multiplies by multiples of the scales. The last tile of some steps makes the multiples of the
+// next steps. Made there they fill idle pipes; made alone they would wait for their stores.
 template <class V, class Q>
 void multiply_by_multiples(const MatmulTask& t) {
   const bool shiftable = shiftable_rows(t);
@@ -512,7 +516,7 @@ void multiply_by_multiples(const MatmulTask& t) {
   });
 }
 
-// By bytes and fp32 scales.
+// Multiplies by panels that it has unpacked to bytes and fp32 scales.
 template <class V, class Q>
 void multiply_unpacked(const MatmulTask& t) {
   for_each_steps<Q>(t, [&](const PanelSteps& p) {
@@ -527,7 +531,7 @@ void multiply_unpacked(const MatmulTask& t) {
   });
 }
 
-// Few rows, as the panels lie.
+// Multiplies few rows by the panels as they are stored.
 template <class V, class Q>
 void multiply_streams(const MatmulTask& t) {
   for (int panel = 0; panel < t.panels; ++panel) {

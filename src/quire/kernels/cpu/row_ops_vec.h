@@ -7,7 +7,8 @@
 namespace quire::kernels {
 namespace {
 
-// Four accumulators of whole vectors, then the tail one by one: an order that only `count` decides.
+// Sums in four accumulators of whole vectors, then adds the tail one by one. Only `count` decides
+// this order.
 template <class V>
 float sum_of_squares(const float* x, std::int64_t count) {
   constexpr int kLanes = V::kLanes;
@@ -54,18 +55,36 @@ void rms_norm_rows(const RmsNormTask& t) {
   }
 }
 
+// Returns gate / (1 + e^-x) * up.
 template <class V>
-typename V::F gated(typename V::F gate, typename V::F up) {
-  const typename V::F decay = exp<V>(V::sub(V::zero(), gate));
+typename V::F gated(typename V::F gate, typename V::F x, typename V::F up) {
+  const typename V::F decay = exp<V>(V::sub(V::zero(), x));
   return V::mul(V::div(gate, V::add(V::set(1.0f), decay)), up);
 }
 
-// A last partial vector goes through padded copies: an element's bits never depend on its place.
 template <class V>
-void silu_mul(const SiluMulTask& t) {
+struct Silu {
+  static typename V::F apply(typename V::F gate, typename V::F up) {
+    return gated<V>(gate, gate, up);
+  }
+};
+
+template <class V>
+struct GeluTanh {
+  static typename V::F apply(typename V::F gate, typename V::F up) {
+    const typename V::F cubic = V::mul(V::mul(gate, gate), V::set(0.044715f));
+    const typename V::F inner = V::mul(gate, V::add(V::set(1.0f), cubic));
+    return gated<V>(gate, V::mul(inner, V::set(1.5957691216f)), up);  // 2 * sqrt(2 / pi)
+  }
+};
+
+// Computes activation(gate) * up. A last partial vector goes through padded copies: an element's
+// bits never depend on its place.
+template <class V, class A>
+void gate_mul(const GateMulTask& t) {
   std::int64_t i = 0;
   for (; i + V::kLanes <= t.count; i += V::kLanes) {
-    V::store(t.out + i, gated<V>(V::load(t.gate + i), V::load(t.up + i)));
+    V::store(t.out + i, A::apply(V::load(t.gate + i), V::load(t.up + i)));
   }
   const std::int64_t rest = t.count - i;
   if (rest == 0) {
@@ -77,13 +96,40 @@ void silu_mul(const SiluMulTask& t) {
     gate[j] = t.gate[i + j];
     up[j] = t.up[i + j];
   }
-  V::store(gate, gated<V>(V::load(gate), V::load(up)));
+  V::store(gate, A::apply(V::load(gate), V::load(up)));
   for (std::int64_t j = 0; j < rest; ++j) {
     t.out[i + j] = gate[j];
   }
 }
 
-// Elements [i, i + kLanes) of a head and those half a head behind them, rotated. Products are
+// Returns cap * tanh(x / cap), as cap * (1 - e) / (1 + e) with e = e^(-2x / cap). Infinities become
+// NaN.
+template <class V>
+typename V::F soft_capped(typename V::F x, typename V::F cap, typename V::F step) {
+  const typename V::F decay = exp<V>(V::mul(x, step));  // step = -2 / cap
+  const typename V::F one = V::set(1.0f);
+  const typename V::F tanh = V::div(V::sub(one, decay), V::add(one, decay));
+  return V::add(V::mul(cap, tanh), V::sub(x, x));
+}
+
+template <class V>
+void soft_cap(const SoftCapTask& t) {
+  const typename V::F cap = V::set(t.cap), step = V::set(-2.0f / t.cap);
+  std::int64_t i = 0;
+  for (; i + V::kLanes <= t.count; i += V::kLanes) {
+    V::store(t.values + i, soft_capped<V>(V::load(t.values + i), cap, step));
+  }
+  float rest[V::kLanes] = {};
+  for (std::int64_t j = i; j < t.count; ++j) {
+    rest[j - i] = t.values[j];
+  }
+  V::store(rest, soft_capped<V>(V::load(rest), cap, step));
+  for (std::int64_t j = i; j < t.count; ++j) {
+    t.values[j] = rest[j - i];
+  }
+}
+
+// Rotates elements [i, i + kLanes) of a head and those half a head behind them. Products are
 // rounded before they are added.
 template <class V>
 [[gnu::always_inline]] inline void rotate_lanes(const float* head, const float* angle_cos,

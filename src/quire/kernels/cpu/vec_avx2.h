@@ -25,8 +25,8 @@ struct VecAvx2 {
   static constexpr int kQuantStreamRows = 6;  // 7 and 8 are faster unpacked
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
-  // Weights of a panel between two looks at the sums. With them 16 rows of activations pass the
-  // first-level cache, or half of it, where there are no more rows.
+  // Returns the bytes of weights of a panel that are multiplied before sums are stored. With them
+  // 16 rows of activations pass the first-level cache, or half of it, where there are no more rows.
   static constexpr int dense_block_bytes(int rows) { return rows > 16 ? 32 << 10 : 64 << 10; }
 
   static F zero() { return _mm256_setzero_ps(); }
@@ -40,8 +40,8 @@ struct VecAvx2 {
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-  // acc + a * b, in the register of acc and in the order in which it is written. Left to itself the
-  // compiler loads too much ahead for 16 registers, and copies sums around.
+  // Returns acc + a * b, in the register of acc and in the order in which it is written. Left to
+  // itself the compiler loads too much ahead for 16 registers, and copies sums around.
   static F add_product(F acc, F a, F b) {
     __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
     return acc;
@@ -70,7 +70,7 @@ struct VecAvx2 {
   static F load_fp16(const void* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }
-  // Nearest even; NaN stays NaN.
+  // Rounds to nearest even; NaN stays NaN.
   static void store_bf16(std::uint16_t* p, F x) {
     const I bits = _mm256_castps_si256(x);
     const I high = _mm256_srli_epi32(bits, 16);
@@ -96,6 +96,16 @@ struct VecAvx2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
   }
 
+  // Returns signed bytes 0 and 2, or 1 and 3, of each word as integers of 16 bits.
+  static I even_bytes(I x) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); }
+  static I odd_bytes(I x) { return _mm256_srai_epi16(x, 8); }
+  // Returns acc + lo(a) lo(b) + hi(a) hi(b) per lane, for pairs of 16 bits.
+  static I dot_int16(I acc, I a, I b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)); }
+  static void store_int16(std::int16_t* p, I x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+  }
+
   static F low_half(I x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
   static F high_half(I x) {
     return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));
@@ -103,15 +113,17 @@ struct VecAvx2 {
   static I add_quads(I acc, I products) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
   }
-  // vpmaddubsw saturates at 16 bits: 255 * 127 * 2 would not fit, |w| * 127 * 2 <= 32512 does. So
-  // the sign of the weight moves to x, and no offset is needed.
+  // Starts a sum of x . (w - 128) at zero. vpmaddubsw saturates at 16 bits: 255 * 127 * 2 would not
+  // fit, |w| * 127 * 2 <= 32512 does. So the sign of the weight moves to x, and no offset is
+  // needed.
   static I start_q8(std::int32_t) { return _mm256_setzero_si256(); }
   static I dot_q8(I acc, I w, I x) {
     const I signed_w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
     return add_quads(
         acc, _mm256_maddubs_epi16(_mm256_abs_epi8(signed_w), _mm256_sign_epi8(x, signed_w)));
   }
-  // Codes are below 16, so that the products of a whole group fit in 16 bits: 8 times 2 * 15 * 127.
+  // Starts a sum of x . (w - 8) at zero. Codes are below 16, so that the products of a whole group
+  // fit in 16 bits: 8 times 2 * 15 * 127.
   static I start_q4(std::int32_t) { return _mm256_setzero_si256(); }
   static I dot_q4(I acc, I w, I x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)); }
   static I end_q4(I acc, std::int32_t offset) { return add_quads(_mm256_set1_epi32(offset), acc); }

@@ -22,10 +22,11 @@ struct VecAvx512 {
   static constexpr int kQuantRegisters = 2;
   static constexpr int kDenseStreamRows = 8;
   static constexpr int kQuantStreamRows = 4;
-  // How many bytes before it is needed a line of weights that come from memory is asked for.
+  // Bytes by which a line of weights from memory is asked for before it is needed.
   static constexpr int kStreamAhead = 4096;
   static constexpr int kStreamLoads = 0;
-  // With one block of rows a panel stays whole: sums that wait in between cost 2 %.
+  // Returns the bytes of a panel that are multiplied at a time. With one block of rows a panel
+  // stays whole: storing sums in between costs 2 %.
   static constexpr int dense_block_bytes(int rows) { return rows <= 16 ? 256 << 10 : 128 << 10; }
 
   static F zero() { return _mm512_setzero_ps(); }
@@ -42,11 +43,11 @@ struct VecAvx512 {
   static F add_product(F acc, F a, F b) { return fma(a, b, acc); }
   static float reduce_add(F a) { return _mm512_reduce_add_ps(a); }
   static float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
-  // To an integer, nearest even; |a| < 2^22.
+  // Rounds to an integer, ties to even; |a| < 2^22.
   static F round(F a) { return _mm512_roundscale_ps(a, 8); }
   static F scale_exponent(F a, F n) { return _mm512_scalef_ps(a, n); }  // a * 2^floor(n)
   static F above_floor(F a) { return _mm512_reduce_ps(a, 1); }  // a - floor(a); 0 for an infinity
-  // Lanes at or after `count` are taken from `other`.
+  // Takes lanes at or after `count` from `other`.
   static F keep_first(F a, int count, F other) {
     return _mm512_mask_blend_ps(
         static_cast<__mmask16>(count >= 16 ? 0 : 0xffffu << (count < 0 ? 0 : count)), a, other);
@@ -54,7 +55,7 @@ struct VecAvx512 {
   static F load_fp16(const void* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
   }
-  // Nearest even; NaN stays NaN.
+  // Rounds to nearest even; NaN stays NaN.
   static void store_bf16(std::uint16_t* p, F x) {
     const I bits = _mm512_castps_si512(x);
     const I high = _mm512_srli_epi32(bits, 16);
@@ -78,13 +79,23 @@ struct VecAvx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
   }
 
-  // bf16 pairs, widened.
+  // Returns signed bytes 0 and 2, or 1 and 3, of each word as integers of 16 bits.
+  static I even_bytes(I x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
+  static I odd_bytes(I x) { return _mm512_srai_epi16(x, 8); }
+  // Returns acc + lo(a) lo(b) + hi(a) hi(b) per lane, for pairs of 16 bits.
+  static I dot_int16(I acc, I a, I b) { return _mm512_dpwssd_epi32(acc, a, b); }
+  static void store_int16(std::int16_t* p, I x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x));
+  }
+
+  // Widens the low one of each pair of bf16 values; high_half widens the high one.
   static F low_half(I x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
   static F high_half(I x) {
     return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
   }
   static I dot_bytes(I acc, I w, I x) { return _mm512_dpbusd_epi32(acc, w, x); }
-  // Integer group sums of x . (w - 128) and x . (w - 8); `offset` is -8 * sum(x).
+  // Starts a group's integer sum of x . (w - 128); start_q4 starts one of x . (w - 8). `offset` is
+  // -8 * sum(x).
   static I start_q8(std::int32_t offset) { return _mm512_set1_epi32(offset * 16); }
   static I dot_q8(I acc, I w, I x) { return dot_bytes(acc, w, x); }
   static I start_q4(std::int32_t offset) { return _mm512_set1_epi32(offset); }

@@ -16,7 +16,7 @@ struct VecAvx512Bf16 : VecAvx512 {
   static constexpr int kStreamAhead = 0;  // Zen 4 asks early enough itself: 3 to 5 % faster without
   static constexpr int kStreamLoads = 8;  // Zen 4: 10 to 40 % faster than one by one
 
-  // Nearest even; NaN stays NaN, subnormals become zero.
+  // Rounds to nearest even; NaN stays NaN, subnormals become zero.
   static void store_bf16(std::uint16_t* p, F x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
@@ -25,7 +25,7 @@ struct VecAvx512Bf16 : VecAvx512 {
   static void store_bf16(std::uint16_t* p, F x, F y) {
     _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y, x)));
   }
-  // acc + lo(w) lo(x) + hi(w) hi(x) per lane, bf16 pairs.
+  // Returns acc + lo(w) lo(x) + hi(w) hi(x) per lane of bf16 pairs.
   static F dot_bf16(F acc, I w, I x) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }

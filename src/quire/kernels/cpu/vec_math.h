@@ -4,9 +4,10 @@
 namespace quire::kernels {
 namespace {
 
-// e^x with relative error below 2e-7 for -87.3 <= x <= 88; arguments outside (and NaN) are moved to
-// the nearest bound. Reduces the range by two constants (Cody & Waite 1980). The first has 9 bits,
-// so that n * first is exact without fused multiply-add. The polynomial is fitted on |r| <= 0.3475.
+// Returns e^x with relative error below 2e-7 for -87.3 <= x <= 88; arguments outside (and NaN) are
+// moved to the nearest bound. Reduces the range by two constants (Cody & Waite 1980). The first has
+// 9 bits, so that n * first is exact without fused multiply-add. The polynomial is fitted on |r| <=
+// 0.3475.
 template <class V>
 typename V::F exp(typename V::F x) {
   const typename V::F low = V::set(-87.3f);

@@ -71,7 +71,7 @@ struct VecPortable {
     const I value = magnitude >= (0x7c00 << 13) ? special : finite;
     return reinterpret_cast<F>(value | ((bits & 0x8000) << 16));
   }
-  // Nearest even; NaN stays NaN.
+  // Rounds to nearest even; NaN stays NaN.
   static void store_bf16(std::uint16_t* p, F x) {
     typedef std::uint32_t U __attribute__((vector_size(16)));
     const U bits = reinterpret_cast<U>(x);
@@ -98,10 +98,24 @@ struct VecPortable {
     }
   }
 
+  typedef std::int16_t S __attribute__((vector_size(16)));
+  // Returns signed bytes 0 and 2, or 1 and 3, of each word as integers of 16 bits.
+  static I even_bytes(I x) { return reinterpret_cast<I>((reinterpret_cast<S>(x) << 8) >> 8); }
+  static I odd_bytes(I x) { return reinterpret_cast<I>(reinterpret_cast<S>(x) >> 8); }
+  // Returns acc + lo(a) lo(b) + hi(a) hi(b) per lane, for pairs of 16 bits.
+  static I dot_int16(I acc, I a, I b) {
+    return acc + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+  }
+  static void store_int16(std::int16_t* p, I x) {
+    for (int i = 0; i < 4; ++i) {
+      p[i] = static_cast<std::int16_t>(x[i]);
+    }
+  }
+
   static F low_half(I x) { return reinterpret_cast<F>(x << 16); }
   static F high_half(I x) { return reinterpret_cast<F>(x & set_bits(-65536)); }
-  // Signed bytes of x times unsigned bytes of w. Byte b of w needs a logical shift: mask after
-  // shifting.
+  // Adds signed bytes of x times unsigned bytes of w to acc. Byte b of w needs a logical shift: it
+  // is masked after shifting.
   static I dot_bytes(I acc, I w, I x) {
     for (int b = 0; b < 4; ++b) {
       acc += ((w >> (8 * b)) & 255) * ((x << (24 - 8 * b)) >> 24);

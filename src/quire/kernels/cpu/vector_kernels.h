@@ -32,7 +32,8 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
                        .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
                        .rms_norm = rms_norm_rows<V>,
                        .rms_factor = rms_factor<V>,
-                       .silu_mul = silu_mul<V>,
+                       .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>},
+                       .soft_cap = soft_cap<V>,
                        .rotate = rotate<V>,
                        .round_bf16 = round_bf16<V>,
                        .read = read_bytes<V>};
@@ -43,6 +44,7 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
   set_matmul(table, 4, matmul_quant<V, Q4m32>, Q4m32::kProduct);
   set_peak(table, Product::kFloats, peak_f32<V>, kFlops);
   set_peak(table, Product::kBytes, peak_quant<V, Q8g32>, 4 * kFlops);
+  set_peak(table, Product::kInt16Pairs, peak_int16<V>, 2 * kFlops);
   set_peak(table, Product::kSmallBytes, peak_quant<V, Q4g32>, 4 * kFlops);
   return table;
 }

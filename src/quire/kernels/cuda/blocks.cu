@@ -3,36 +3,51 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/blocks.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-__device__ __forceinline__ std::int64_t head_block_elements(const KVPool& pool) {
-  return std::int64_t{2} * pool.slots * pool.head_dim;
+using tensor::KVFormat;
+
+// Returns the bytes of K or V of a head block; head_block_bytes returns those of all of it.
+__device__ __forceinline__ std::int64_t half_bytes(const KVPool& pool) {
+  return std::int64_t{pool.slots} * pool.head_dim * (pool.format == KVFormat::kPlain ? 2 : 1);
+}
+__device__ __forceinline__ std::int64_t head_block_bytes(const KVPool& pool) {
+  return 2 * half_bytes(pool) + (pool.format == KVFormat::kPlain ? 0 : 4 * pool.slots);
 }
 
-// A warp to a token of a head: K, then V.
+// Copies K, then V, of one token of a head per warp.
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(const KVPool pool, const Slot* from, const Slot* to, std::int32_t count) {
   const int token = static_cast<int>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   if (token >= count) {
     return;
   }
-  const std::int64_t half = std::int64_t{pool.slots} * pool.head_dim;
-  const std::int64_t head = std::int64_t{blockIdx.y} * pool.num_blocks * 2 * half;
+  // In words of 16 bits.
+  const std::int64_t half = half_bytes(pool) / 2, block = head_block_bytes(pool) / 2;
+  const int row = static_cast<int>(half / pool.slots), lane = static_cast<int>(threadIdx.x) % 32;
   const auto at = [&](Slot slot) {
-    return head + slot / pool.slots * 2 * half + slot % pool.slots * pool.head_dim;
+    return pool.data + (std::int64_t{blockIdx.y} * pool.num_blocks + slot / pool.slots) * block;
   };
-  const std::int64_t source = at(from[token]), target = at(to[token]);
-  for (int d = static_cast<int>(threadIdx.x) % 32; d < pool.head_dim; d += 32) {
-    pool.data[target + d] = pool.data[source + d];
-    pool.data[target + half + d] = pool.data[source + half + d];
+  const Half* const source = at(from[token]);
+  Half* const target = at(to[token]);
+  const int source_slot = static_cast<int>(from[token] % pool.slots);
+  const int target_slot = static_cast<int>(to[token] % pool.slots);
+  for (int word = lane; word < row; word += 32) {
+    target[target_slot * row + word] = source[source_slot * row + word];
+    target[half + target_slot * row + word] = source[half + source_slot * row + word];
+  }
+  if (pool.format != KVFormat::kPlain && lane < 2) {  // scales, of K and of V
+    const std::int64_t scales = 2 * half + lane * pool.slots;
+    target[scales + target_slot] = source[scales + source_slot];
   }
 }
 
-// Where element i of a head block on the host lies in one on the device.
+// Returns where element i of a head block on the host lies in one on the device.
 __device__ __forceinline__ int device_element(const KVPool& pool, int i) {
   const int half = pool.slots * pool.head_dim;
   if (i < half) {  // K [dim / 2][slot][2]
@@ -44,20 +59,47 @@ __device__ __forceinline__ int device_element(const KVPool& pool, int i) {
   return half + slot * pool.head_dim + dim;
 }
 
-// A block of threads to a head block; `kPack`: from the pool, else to it.
+// Returns the place on the device of byte i of a head block of codes and scales on the host.
+__device__ __forceinline__ int device_byte(const KVPool& pool, int i) {
+  const int half = pool.slots * pool.head_dim;
+  const int inside = (i & 1) << 1 | (i >> 1 & 1);  // tensor::int8_place of i % 4, its own inverse
+  if (i < half) {                                  // K [dim / 4][slot][4]
+    return i / 4 % pool.slots * pool.head_dim + i / 4 / pool.slots * 4 + inside;
+  }
+  if (i >= 2 * half) {
+    return i;  // scales
+  }
+  const int word = (i - half) / 4;  // V [slot / 4][dim][4]
+  return half + (word / pool.head_dim * 4 + inside) * pool.head_dim + word % pool.head_dim;
+}
+
+// Converts the elements of a head block, numbers of 16 bits or bytes.
+template <bool kPack, class T, class Place>
+__device__ __forceinline__ void convert(Half* on_device, Half* on_host, std::int64_t bytes,
+                                        const Place& place) {
+  auto* const device = reinterpret_cast<T*>(on_device);
+  auto* const host = reinterpret_cast<T*>(on_host);
+  for (int i = static_cast<int>(threadIdx.x); i < bytes / sizeof(T); i += kThreads) {
+    if (kPack) {
+      host[i] = device[place(i)];
+    } else {
+      device[place(i)] = host[i];
+    }
+  }
+}
+
+// Converts one head block per block of threads: from the pool with `kPack`, else to it.
 template <bool kPack>
 __global__ void __launch_bounds__(kThreads)
     convert_kernel(const KVPool pool, const HeadBlocks which, Half* host_layout) {
-  const int elements = static_cast<int>(head_block_elements(pool));
+  const std::int64_t bytes = head_block_bytes(pool), words = bytes / 2;
   const std::int64_t head = which.first_head + static_cast<std::int64_t>(blockIdx.y);
-  Half* device = pool.data + (head * pool.num_blocks + which.blocks[blockIdx.x]) * elements;
-  Half* host = host_layout + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * elements;
-  for (int i = static_cast<int>(threadIdx.x); i < elements; i += kThreads) {
-    if (kPack) {
-      host[i] = device[device_element(pool, i)];
-    } else {
-      device[device_element(pool, i)] = host[i];
-    }
+  Half* device = pool.data + (head * pool.num_blocks + which.blocks[blockIdx.x]) * words;
+  Half* host = host_layout + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * words;
+  if (pool.format == KVFormat::kPlain) {
+    convert<kPack, Half>(device, host, bytes, [&](int i) { return device_element(pool, i); });
+  } else {
+    convert<kPack, std::uint8_t>(device, host, bytes, [&](int i) { return device_byte(pool, i); });
   }
 }
 

@@ -1,7 +1,8 @@
 // Moves KV between blocks of the device pool, and between it and host memory, whose layout differs.
 // The CPU stores keys by pairs of dimensions and values by pairs of tokens
 // (tensor/paged_kv_view.h). The device stores both by token (attention/cuda/args.h). A head block
-// has the same size in both.
+// has the same size in both. Codes of int8 lie by four, in the order of tensor::int8_place, where
+// the CPU has pairs; scales lie alike.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,16 +11,19 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/rows.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::kernels::cuda {
 
-// The whole pool: [layers * kv_heads] heads of [blocks] head blocks, of bf16 or fp16.
+// The whole pool: [layers * kv_heads] heads of [blocks] head blocks, of bf16 or fp16, or of int8
+// codes and their scales.
 struct KVPool {
   Half* data = nullptr;
   std::int32_t heads = 0;  // layers * kv_heads
   std::int32_t num_blocks = 0;
-  std::int32_t slots = 0;     // of a block, as stored: even
-  std::int32_t head_dim = 0;  // as stored: a multiple of 32
+  std::int32_t slots = 0;     // slots of a stored block: even
+  std::int32_t head_dim = 0;  // stored head size: a multiple of 32
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
 };
 
 // A token's slot: block * pool.slots + offset.
@@ -36,7 +40,8 @@ struct HeadBlocks {
   std::int32_t count = 0;
 };
 
-// Head blocks as the host stores them, [heads][count], from and to those of the pool.
+// Copies head blocks between the pool and `host_layout`, [heads][count], where they lie as the host
+// stores them.
 [[nodiscard]] cudaError_t pack_blocks(const KVPool& pool, const HeadBlocks& which,
                                       Half* host_layout, cudaStream_t stream);
 [[nodiscard]] cudaError_t unpack_blocks(const KVPool& pool, const HeadBlocks& which,

@@ -13,17 +13,18 @@
 namespace quire::kernels::cuda {
 namespace {
 
-using Unsigned64 = unsigned long long;  // what atomicAdd knows
+using Unsigned64 = unsigned long long;  // type that atomicAdd knows
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kDigits = 256;
-constexpr int kCopies = 8;  // of a histogram, so that lanes seldom meet
+constexpr int kCopies = 8;  // copies of a histogram, so that lanes seldom meet
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr float kUnits = 17592186044416.0f;  // 2^44
 static_assert(kMostLogprobs <= kThreads, "a thread for each of the most likely tokens");
 
-// Greater logits have greater keys, equal ones the same: adding 0 makes -0 to 0.
+// Returns a key that is greater for greater logits and the same for equal ones: adding 0 makes -0
+// to 0.
 __device__ __forceinline__ std::uint32_t key_of(float logit) {
   const std::uint32_t bits = __float_as_uint(logit + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -75,14 +76,15 @@ struct Row {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
 
-  // The weight in units, 0 where min-p forbids the token.
+  // Returns the weight in units, or 0 where min-p forbids the token.
   __device__ Unsigned64 weight(float logit, bool with_min_p) const {
     const auto exponent = static_cast<float>((logit - peak) / choice.temperature);
     const float x = expf(exponent);
     return with_min_p && x < choice.min_p ? 0 : __float2ull_rz(x * kUnits);
   }
 
-  // Greater for likelier tokens, of equal ones for the lower id.
+  // Packs a token into a number that is greater for likelier tokens and, among equal ones, for the
+  // lower id.
   __device__ Unsigned64 packed(int id) const {
     return Unsigned64{key_of(logits[id])} << 32 | ~static_cast<std::uint32_t>(id);
   }
@@ -111,7 +113,7 @@ struct Row {
     return any_bad || peak == -INFINITY ? 0 : best;
   }
 
-  // Sum over the block; every thread gets it.
+  // Returns the sum over the block to every thread.
   __device__ Unsigned64 sum(Unsigned64 x) {
     x = warp_sum(x);
     if (lane == 0) {
@@ -157,7 +159,8 @@ struct Row {
     return {prefix, (goal - above + each - 1) / each};
   }
 
-  // The digit at which the histogram, from above, reaches `goal`, and what is above it.
+  // Finds the digit at which the histogram, summed from above, reaches `goal`, and the sum above
+  // that digit.
   __device__ void find_digit(Unsigned64 goal) {
     const int digit = kDigits - 1 - thread;
     Unsigned64 mine = 0;
@@ -181,7 +184,8 @@ struct Row {
     __syncthreads();
   }
 
-  // Precondition: count is in [1, vocab].
+  // Finds the border that leaves the `count` likeliest tokens. Precondition: count is in [1,
+  // vocab].
   __device__ Border cut_by_top_k(std::int32_t count) {
     return find_border(static_cast<Unsigned64>(count), [](std::uint32_t, float) { return 1ull; });
   }
@@ -219,7 +223,8 @@ struct Row {
     return taken;
   }
 
-  // The first token by id at which the running sum of what is left exceeds its share.
+  // Writes the first token by id at which the running sum of the remaining weights exceeds its
+  // share.
   __device__ void pick(Border border, std::int32_t* chosen) {
     IdRange range = my_range();
     Unsigned64 greater = 0, ties = 0;
@@ -257,7 +262,7 @@ struct Row {
     }
   }
 
-  // The id at which the running sum of the range exceeds its target. One warp.
+  // Writes the id at which the running sum of the range exceeds its target. One warp calls it.
   __device__ void scan(const IdRange& range, Border border, Unsigned64 each, std::int32_t* chosen) {
     const int end = range.end;
     Unsigned64 ties_left = range.ties;
@@ -291,7 +296,7 @@ struct Row {
     return peak + log(static_cast<double>(sum(all)) / kUnits);
   }
 
-  // The tokens that the border leaves, packed, in any order. `count` is 0 before.
+  // Collects the tokens that the border leaves, packed, in any order. `count` is 0 before.
   __device__ void gather(Border border, Unsigned64* tokens, int* count) {
     const IdRange range = my_range();
     Unsigned64 ties = 0;

@@ -34,7 +34,7 @@ struct ChangeParams {
   std::int32_t vocab = 0;
   float* originals = nullptr;  // [count] the logits before, or null: they are not kept
 };
-// changed_logit of each, in place.
+// Replaces each changed logit by changed_logit() of it, in place.
 [[nodiscard]] cudaError_t change_logits(const ChangeParams& params, cudaStream_t stream);
 // Undoes change_logits by its originals.
 [[nodiscard]] cudaError_t restore_logits(const ChangeParams& params, cudaStream_t stream);

@@ -36,7 +36,7 @@ class CublasLt {
   void* library_;
 };
 
-// Ok, or kDevice: "cublasLtMatmul failed: status 7".
+// Returns Ok, or kDevice with a message such as "cublasLtMatmul failed: status 7".
 [[nodiscard]] Status to_status(cublasStatus_t status, const char* call);
 
 }  // namespace quire::kernels::cuda

@@ -26,7 +26,7 @@ using device::cuda::Event;
 
 constexpr int kRounds = 11;
 
-// Median seconds of one round of `work` on the compute stream.
+// Returns the median seconds of one round of `work` on the compute stream.
 Result<double> median_seconds(DeviceContext& device, const std::function<Status()>& work) {
   QUIRE_TRY(const Event start, Event::create(true));
   QUIRE_TRY(const Event end, Event::create(true));

@@ -51,7 +51,8 @@ struct Element<tensor::DType::kFloat16> {
   }
 };
 
-// launch.operator()<T>() of the instance for `dtype`; cudaErrorInvalidValue when there is none.
+// Calls launch.operator()<T>() of the instance for `dtype`. Returns cudaErrorInvalidValue when
+// there is none.
 template <class Launch>
 [[nodiscard]] cudaError_t launch_for_dtype(tensor::DType dtype, const Launch& launch) {
   switch (dtype) {

@@ -31,7 +31,7 @@ __device__ __forceinline__ void add_products(float& sum, const uint4& w, const u
   add_products<T>(sum, w.w, x.w);
 }
 
-// kRows: of a warp; one look at x serves them all.
+// Computes `kRows` outputs per warp, so that one load of x serves them all.
 template <DType T, int kRows>
 __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params) {
   const std::int64_t warp =
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const GemvParams params)
 
 template <DType T, int kRows>
 cudaError_t launch(const GemvParams& params, cudaStream_t stream) {
-  constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // of a block
+  constexpr std::int64_t kOutputs = std::int64_t{kThreads} / 32 * kRows;  // outputs of a block
   const auto blocks = static_cast<unsigned>((params.outputs + kOutputs - 1) / kOutputs);
   return launch_early(gemv_kernel<T, kRows>, {blocks, kThreads}, stream, params);
 }

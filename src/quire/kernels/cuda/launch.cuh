@@ -11,7 +11,7 @@
 
 namespace quire::kernels::cuda {
 
-// Blocks of the next kernel may start.
+// Lets blocks of the next kernel start.
 __device__ __forceinline__ void allow_next() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -25,7 +25,8 @@ __device__ __forceinline__ void await_previous() {
 #endif
 }
 
-// For a kernel that has nothing to do before what came before is done.
+// Lets the next kernel start, then waits for the kernel before. For kernels that have nothing to do
+// before that one has ended.
 __device__ __forceinline__ void begin_kernel() {
   allow_next();
   await_previous();

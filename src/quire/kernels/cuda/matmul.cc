@@ -32,13 +32,18 @@
 namespace quire::kernels::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // as NVIDIA advises for Hopper
-constexpr std::int64_t kManyRows = 512;   // for which the row-invariant algorithm is chosen
+constexpr std::size_t kWorkspaceBytes = std::size_t{32}
+                                        << 20;  // workspace that NVIDIA advises for Hopper
+constexpr std::int64_t kManyRows = 512;         // for which the row-invariant algorithm is chosen
 constexpr std::int64_t kFewRows = 256;    // up to which others are tried that give the same bits
-constexpr std::int64_t kTrialRows = 8;    // whose bits are compared
+constexpr std::int64_t kTrialRows = 8;    // rows whose bits are compared
 constexpr int kTrials = 16;               // algorithms
-constexpr int kTimedRuns = 5;             // of each
+constexpr int kTimedRuns = 5;             // timed runs of each algorithm
 constexpr std::size_t kMostPlans = 1024;  // some hundreds of bytes each
+
+std::int64_t out_stride(const Product& call) {
+  return call.out_stride == 0 ? call.outputs : call.out_stride;
+}
 
 // A descriptor of cuBLASLt and how it goes.
 template <class T>
@@ -47,7 +52,7 @@ using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
 }  // namespace
 
 struct MatMul::Impl {
-  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>;
+  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t>;
 
   struct Plan {
     Owned<cublasLtMatrixLayout_t> weights, x, out;
@@ -69,13 +74,13 @@ struct MatMul::Impl {
   }
   Status set_up();
   Result<Owned<cublasLtMatrixLayout_t>> layout(cudaDataType type, std::int64_t rows,
-                                               std::int64_t columns);
+                                               std::int64_t columns, std::int64_t stride);
   Result<Plan> make_plan(const Product& call);
   Result<std::vector<cublasLtMatmulAlgo_t>> candidates(const Product& call, std::int64_t rows,
                                                        int count);
   Status multiply(const Product& call, const Plan& plan);
 
-  // For row-invariant products of few rows.
+  // Returns the bits of the product, to compare algorithms for row-invariant products of few rows.
   Result<std::vector<float>> bits_of(const Product& trial, const Plan& plan);
   Result<float> milliseconds_of(const Product& trial, const Plan& plan);
   Status take_fastest_equal(const Product& call, Plan& plan);
@@ -110,20 +115,22 @@ Status MatMul::Impl::set_up() {
 }
 
 Result<Owned<cublasLtMatrixLayout_t>> MatMul::Impl::layout(cudaDataType type, std::int64_t rows,
-                                                           std::int64_t columns) {
+                                                           std::int64_t columns,
+                                                           std::int64_t stride) {
   cublasLtMatrixLayout_t made = nullptr;
   QUIRE_TRY_STATUS(to_status(lt->layout_create(&made, type, static_cast<std::uint64_t>(rows),
-                                               static_cast<std::uint64_t>(columns), rows),
+                                               static_cast<std::uint64_t>(columns), stride),
                              "cublasLtMatrixLayoutCreate"));
   return Owned<cublasLtMatrixLayout_t>(made, lt->layout_destroy);
 }
 
-// Algorithms for products of this shape with `rows` rows, the one that is thought best first.
+// Lists algorithms for products of this shape with `rows` rows, the one that cuBLASLt thinks best
+// first.
 Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product& call,
                                                                    std::int64_t rows, int count) {
-  QUIRE_TRY(const auto weights, layout(element(), call.inputs, call.outputs));
-  QUIRE_TRY(const auto x, layout(element(), call.inputs, rows));
-  QUIRE_TRY(const auto out, layout(CUDA_R_32F, call.outputs, rows));
+  QUIRE_TRY(const auto weights, layout(element(), call.inputs, call.outputs, call.inputs));
+  QUIRE_TRY(const auto x, layout(element(), call.inputs, rows, call.inputs));
+  QUIRE_TRY(const auto out, layout(CUDA_R_32F, call.outputs, rows, out_stride(call)));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
   int there = 0;
   QUIRE_TRY_STATUS(
@@ -144,9 +151,9 @@ Result<std::vector<cublasLtMatmulAlgo_t>> MatMul::Impl::candidates(const Product
 }
 
 Result<MatMul::Impl::Plan> MatMul::Impl::make_plan(const Product& call) {
-  QUIRE_TRY(auto weights, layout(element(), call.inputs, call.outputs));
-  QUIRE_TRY(auto x, layout(element(), call.inputs, call.rows));
-  QUIRE_TRY(auto out, layout(CUDA_R_32F, call.outputs, call.rows));
+  QUIRE_TRY(auto weights, layout(element(), call.inputs, call.outputs, call.inputs));
+  QUIRE_TRY(auto x, layout(element(), call.inputs, call.rows, call.inputs));
+  QUIRE_TRY(auto out, layout(CUDA_R_32F, call.outputs, call.rows, out_stride(call)));
   QUIRE_TRY(const auto algorithms, candidates(call, row_invariant ? kManyRows : call.rows, 1));
   Plan plan{std::move(weights), std::move(x), std::move(out), algorithms.front()};
   if (row_invariant && call.rows <= kFewRows) {
@@ -164,7 +171,7 @@ Status MatMul::Impl::multiply(const Product& call, const Plan& plan) {
                    "cublasLtMatmul");
 }
 
-// Results of the first rows.
+// Computes the results of the first rows.
 Result<std::vector<float>> MatMul::Impl::bits_of(const Product& trial, const Plan& plan) {
   constexpr unsigned char kSomeFloat = 0x3f;  // 0x3f3f3f3f is 0.747
   CUstream_st* const stream = device->compute_stream().get();
@@ -190,10 +197,10 @@ Result<float> MatMul::Impl::milliseconds_of(const Product& trial, const Plan& pl
   return end.milliseconds_since(start);
 }
 
-// The algorithm for many rows has tiles that leave most of the device idle when rows are few.
-// Others differ in their tiles alone and sum in the same order. They are those that give all of
-// some thousand sums of random numbers the same bits. The numbers are of many magnitudes: few of
-// one magnitude add up without rounding, in any order. The fastest of those is taken.
+// Takes the fastest algorithm that sums as the one for many rows does. The tiles of that one leave
+// most of the device idle when rows are few. Others differ in their tiles alone and sum in the same
+// order. They are those that give all of some thousand sums of random numbers the same bits. The
+// numbers are of many magnitudes: few of one magnitude add up without rounding, in any order.
 Status MatMul::Impl::take_fastest_equal(const Product& call, Plan& plan) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
@@ -254,6 +261,8 @@ Status MatMul::run(const Product& call) {
   if (call.rows == 0) {
     return {};
   }
+  QUIRE_CHECK(!impl_->row_invariant || out_stride(call) == call.outputs,
+              "row-invariant products write whole rows");
   if (call.rows == 1 && !impl_->row_invariant && call.inputs % 8 == 0) {
     return device::cuda::to_status(gemv({.dtype = impl_->dtype,
                                          .x = call.x,
@@ -265,7 +274,7 @@ Status MatMul::run(const Product& call) {
                                         impl_->device->compute_stream().get()),
                                    "gemv");
   }
-  const Impl::Shape shape{call.rows, call.outputs, call.inputs, call.accumulate};
+  const Impl::Shape shape{call.rows, call.outputs, call.inputs, call.accumulate, out_stride(call)};
   auto plan = impl_->plans.find(shape);
   if (plan == impl_->plans.end()) {
     QUIRE_TRY(auto made, impl_->make_plan(call));

@@ -27,11 +27,13 @@ struct Product {
   std::int64_t outputs = 0;
   std::int64_t inputs = 0;
   bool accumulate = false;
+  std::int64_t out_stride = 0;  // between rows of `out`; 0: outputs
 };
 
 class MatMul {
  public:
-  // `device` is borrowed; `dtype` is bf16 or fp16. kDevice naming the library when it is not there.
+  // Creates a product on `device`, which is borrowed. `dtype` is bf16 or fp16. Returns kDevice
+  // naming the library when it is not there.
   [[nodiscard]] static Result<MatMul> create(device::cuda::DeviceContext& device,
                                              bool row_invariant,
                                              tensor::DType dtype = tensor::DType::kBFloat16);

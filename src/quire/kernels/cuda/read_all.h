@@ -8,8 +8,8 @@
 
 namespace quire::kernels::cuda {
 
-// XOR of all words, so that no read can be left out. `bytes` is a multiple of 16; `result` one
-// word.
+// Writes the XOR of all words, so that no read can be left out. `bytes` is a multiple of 16;
+// `result` has one word.
 [[nodiscard]] cudaError_t read_all(const void* data, std::size_t bytes, std::uint32_t* result,
                                    cudaStream_t stream);
 

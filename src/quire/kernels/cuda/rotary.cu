@@ -6,6 +6,7 @@
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::kernels::cuda {
 namespace {
@@ -29,8 +30,8 @@ __global__ void fill_kernel(const double* inverse_frequencies, double scale,
   table.sin[i] = static_cast<float>(sine * scale);
 }
 
-// Element `dim` of a head rotated by row `row`. Products are rounded before they are added, as on
-// the CPU.
+// Returns element `dim` of a head rotated by row `row`. Products are rounded before they are added,
+// as on the CPU.
 __device__ __forceinline__ float rotated(const float* head, int dim, const RotaryTable& table,
                                          std::int64_t row) {
   const int half = table.half;
@@ -44,7 +45,7 @@ __device__ __forceinline__ float rotated(const float* head, int dim, const Rotar
                     : __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
 }
 
-// A block to a KV head of a token.
+// Appends one token's KV head per block of threads.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
     append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
@@ -67,7 +68,128 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block to a head of a query.
+constexpr int kCodeThreads = 64;         // a warp to K, a warp to V
+constexpr int kMaxWords = 256 / 4 / 32;  // words of a lane
+
+// Four neighbours of a head to a word of a lane; zeros behind the model's head size.
+struct LaneNumbers {
+  float x[kMaxWords][4];
+};
+
+// Returns the scale that kernels/kv_codes.h gives numbers whose largest has these bits; 0x7c00 or
+// more where there is none.
+__device__ __forceinline__ std::uint16_t scale_of(std::uint32_t largest) {
+  using Half16 = Element<DType::kFloat16>;
+  if (largest >= 0x7f800000u) {
+    return 0x7c00;
+  }
+  const float least = __fdiv_rn(__uint_as_float(largest), 127.0f);
+  const std::uint16_t scale = Half16::round(least);
+  return scale + (scale < 0x7c00 && Half16::widen(scale) < least ? 1 : 0);
+}
+
+// Returns the code of kernels/kv_codes.cc: a quotient, rounded to the nearest integer, ties to
+// even.
+__device__ __forceinline__ int code_of(float x, float scale) {
+  constexpr float kRoundingBias = 0x1.8p23f;
+  return static_cast<int>(__fsub_rn(__fadd_rn(__fdiv_rn(x, scale), kRoundingBias), kRoundingBias));
+}
+
+// Adds the squares of a warp's numbers, and of the errors of their codes, to the sums.
+__device__ __forceinline__ void add_errors(double error, double whole, double* to_error,
+                                           double* to_whole) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    error += __shfl_xor_sync(0xffffffffu, error, lanes);
+    whole += __shfl_xor_sync(0xffffffffu, whole, lanes);
+  }
+  if (threadIdx.x % 32 == 0) {
+    atomicAdd(to_error, error);
+    atomicAdd(to_whole, whole);
+  }
+}
+
+// Stores one KV head of a token per block.
+__global__ void __launch_bounds__(kCodeThreads)
+    append_codes_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
+                        const KVLayer to) {
+  begin_kernel();
+  const std::int64_t token = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool is_value = threadIdx.x >= 32;
+  const tensor::KVSlot slot = slots[token];
+  if (slot.block < 0) {
+    return;
+  }
+  const float* in =
+      from.qkv + token * from.stride +
+      std::int64_t{from.heads + head + (is_value ? from.kv_heads : 0)} * from.head_dim;
+  LaneNumbers numbers;
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int word = 0; word < kMaxWords; ++word) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int dim = (word * 32 + lane) * 4 + i;
+      float& x = numbers.x[word][i];
+      x = dim >= from.head_dim ? 0.0f : is_value ? in[dim] : rotated(in, dim, table, token);
+      largest = max(largest, __float_as_uint(x) & 0x7fffffffu);
+    }
+  }
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  std::uint16_t scale = scale_of(largest);
+  const bool held = scale < 0x7c00;
+  scale = held ? scale : 0;
+  const float divisor = Element<DType::kFloat16>::widen(scale);
+  Half* const block = to.data + head * to.head_stride + slot.block * to.block_stride;
+  auto* const codes = reinterpret_cast<std::uint32_t*>(block + (is_value ? to.v_offset : 0) +
+                                                       slot.offset * (to.stored_dim / 2));
+  double error = 0, whole = 0;
+#pragma unroll
+  for (int word = 0; word < kMaxWords; ++word) {
+    std::uint32_t packed = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float x = numbers.x[word][i];
+      const int code = scale == 0 ? 0 : code_of(x, divisor);
+      packed |= static_cast<std::uint32_t>(code & 0xff) << 8 * i;
+      if (to.errors != nullptr) {
+        const double change = double{__fmul_rn(static_cast<float>(code), divisor)} - double{x};
+        error += change * change;
+        whole += double{x} * double{x};
+      }
+    }
+    if ((word * 32 + lane) * 4 < to.stored_dim) {
+      codes[word * 32 + lane] = packed;
+    }
+  }
+  if (lane == 0) {
+    block[(is_value ? to.v_scale_offset : to.scale_offset) + slot.offset] = scale;
+    if (!held && to.refused != nullptr) {
+      to.refused[token] = 1;
+    }
+  }
+  if (to.errors != nullptr) {
+    KVErrorSums& sums = to.errors[token];
+    add_errors(error, whole, is_value ? &sums.value_error : &sums.key_error,
+               is_value ? &sums.value_whole : &sums.key_whole);
+  }
+}
+
+// Returns a query as it is stored.
+template <DType T>
+__device__ __forceinline__ Half round_query(float x, bool saturates) {
+  if constexpr (T == DType::kFloat16) {
+    constexpr float kMost = 65504;
+    if (saturates && fabsf(x) > kMost && fabsf(x) < INFINITY) {
+      x = copysignf(kMost, x);
+    }
+  }
+  return Element<T>::round(x);
+}
+
+// Rotates one head of a query per block of threads.
 template <DType T>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(const QKVRows from, const RotaryTable table, const QueryRows queries) {
@@ -77,7 +199,8 @@ __global__ void __launch_bounds__(kThreads)
   const float* q = from.qkv + queries.rows[query] * from.stride + head * from.head_dim;
   Half* to = queries.out + (query * from.heads + head) * queries.stored_dim;
   for (int dim = static_cast<int>(threadIdx.x); dim < queries.stored_dim; dim += kThreads) {
-    to[dim] = Element<T>::round(dim < from.head_dim ? rotated(q, dim, table, query) : 0.0f);
+    to[dim] = round_query<T>(dim < from.head_dim ? rotated(q, dim, table, query) : 0.0f,
+                             queries.saturates);
   }
 }
 
@@ -101,6 +224,10 @@ cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tenso
     return cudaSuccess;
   }
   const dim3 blocks(static_cast<unsigned>(count), static_cast<unsigned>(from.kv_heads));
+  if (to.format == tensor::KVFormat::kInt8) {
+    return launch_early(append_codes_kernel, {blocks, kCodeThreads}, stream, from, table, slots,
+                        to);
+  }
   return launch_for_dtype(to.dtype, [&]<DType T>() {
     return launch_early(append_kernel<T>, {blocks, kThreads}, stream, from, table, slots, to);
   });

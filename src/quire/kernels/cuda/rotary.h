@@ -8,7 +8,9 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels::cuda {
@@ -20,7 +22,7 @@ struct RotaryTable {
   std::int32_t half = 0;  // 0: no rotation
 };
 
-// inverse_frequencies [half], on the device.
+// Fills the cosines and sines of `count` positions. inverse_frequencies: [half], on the device.
 [[nodiscard]] cudaError_t fill_rotary(const double* inverse_frequencies, double scale,
                                       const std::int32_t* positions, std::int64_t count,
                                       const RotaryTable& table, cudaStream_t stream);
@@ -32,32 +34,40 @@ struct QKVRows {
   std::int32_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
-// One layer of paged KV on the device (attention/cuda/args.h has the layout).
+// One layer of paged KV on the device (attention/cuda/args.h has the layout). Offsets in words of
+// 16 bits.
 struct KVLayer {
   tensor::DType dtype = tensor::DType::kBFloat16;
   Half* data = nullptr;
-  std::ptrdiff_t head_stride = 0, block_stride = 0, v_offset = 0;  // elements
+  std::ptrdiff_t head_stride = 0, block_stride = 0, v_offset = 0;
   std::int32_t stored_dim = 0;
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+  std::ptrdiff_t scale_offset = 0, v_scale_offset = 0;  // int8 only
+  // Results of storing rows as codes, [count] each; null: not wanted. `refused` is set to 1 where
+  // codes cannot hold a row (kernels/kv_codes.h). `errors` are increased by those of the row.
+  std::uint8_t* refused = nullptr;
+  KVErrorSums* errors = nullptr;
 };
 
 // Stores K, rotated by row t of `table`, and V of rows t in [0, count) at slots[t]; what is behind
-// head_dim becomes zero. Slots are distinct and inside the cache: checked by the caller. A row
-// whose slot has block -1 is not stored.
+// head_dim becomes zero. Codes and scales have the bits of kernels/kv_codes.h. Slots are distinct
+// and inside the cache: checked by the caller. A row whose slot has block -1 is not stored.
 [[nodiscard]] cudaError_t append_kv(const QKVRows& from, const RotaryTable& table,
                                     const tensor::KVSlot* slots, std::int64_t count,
                                     const KVLayer& to, cudaStream_t stream);
 
-// Which queries, and where they go.
+// The queries to rotate, and the place to write them.
 struct QueryRows {
   tensor::DType dtype = tensor::DType::kBFloat16;
   const std::int32_t* rows = nullptr;  // [count] row of qkv
   std::int64_t count = 0;
   std::int32_t stored_dim = 0;
-  Half* out = nullptr;  // [count, heads, stored_dim]
+  Half* out = nullptr;     // [count, heads, stored_dim]
+  bool saturates = false;  // numbers that dtype does not reach become its largest
 };
 
-// out[i] = the query of row rows[i], rotated by row i of `table`; what is behind head_dim becomes
-// zero.
+// Sets out[i] to the query of row rows[i], rotated by row i of `table`. Elements behind head_dim
+// become zero.
 [[nodiscard]] cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table,
                                          const QueryRows& to, cudaStream_t stream);
 

@@ -16,7 +16,7 @@ using tensor::DType;
 constexpr int kThreads = 256;
 constexpr int kNormThreads = 1024;
 
-// Sum over a warp; every lane gets it.
+// Returns the sum over a warp to every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Sum over a block of kNormThreads; every thread gets it.
+// Returns the sum over a block of kNormThreads to every thread.
 __device__ float block_sum(float x) {
   __shared__ float sums[kNormThreads / 32];
   x = warp_sum(x);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(const NormParams
   }
 }
 
-// A warp to a head.
+// Normalises one head per warp.
 __global__ void __launch_bounds__(kThreads) rms_norm_heads_kernel(const HeadNormParams params) {
   begin_kernel();
   const std::int64_t index =

@@ -51,7 +51,7 @@ struct HeadNormParams {
 };
 [[nodiscard]] cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream);
 
-// x[r] += bias; x [rows, width].
+// Adds `bias` to each row of x [rows, width].
 [[nodiscard]] cudaError_t add_bias(float* x, const float* bias, std::int64_t rows,
                                    std::int32_t width, cudaStream_t stream);
 
@@ -65,7 +65,7 @@ struct SiluParams {
 };
 [[nodiscard]] cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream);
 
-// out[i] = x[rows[i]]; x [*, width].
+// Copies row rows[i] of x [*, width] to out[i].
 [[nodiscard]] cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,
                                       std::int32_t width, float* out, cudaStream_t stream);
 

@@ -28,12 +28,12 @@ inline KVCacheConfig config_of(int layers, int context, int heads, int dim,
 
 class KVGpuTest : public device::cuda::test::GpuTest {
  protected:
-  // All bytes of a cache.
+  // Returns all bytes of a cache.
   Bytes contents(const KVCache& cache) {
     return download(cache.keys(0).data, static_cast<std::size_t>(cache.size_bytes()));
   }
 
-  // Random new rows of `n` tokens for one layer: keys, then values.
+  // Returns random new rows of `n` tokens for one layer: keys, then values.
   Bytes rows_of(const KVCacheConfig& config, int n, std::uint64_t seed) {
     return random_bytes(2 * static_cast<std::size_t>(n) * row_bytes(config), seed);
   }

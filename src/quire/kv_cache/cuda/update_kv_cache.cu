@@ -15,14 +15,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// From here on (keys and values together) several vectors a thread are as fast or faster on an
-// H100; below, more blocks are.
+// Number of vectors, keys and values together, from which on several vectors a thread are as fast
+// or faster on an H100. Below it more blocks are faster.
 constexpr std::int64_t kBusyVectors = std::int64_t{1} << 15;
 
 struct KernelParams {
   std::byte* cache[2];  // keys, values
   const std::byte* rows[2];
-  std::int64_t vectors;  // of one tensor
+  std::int64_t vectors;  // vectors of one tensor
   std::int64_t row_bytes;
   std::int64_t position;
   std::int64_t tokens;
@@ -31,8 +31,8 @@ struct KernelParams {
   std::int32_t* refusals;
 };
 
-// Grid: x over the vectors, y over keys and values. Every thread takes the same decision to write
-// or not, so a refused update writes nothing at all.
+// Writes rows into the cache. Grid: x over the vectors, y over keys and values. Every thread takes
+// the same decision to write or not, so a refused update writes nothing at all.
 template <class Vector, int kPerThread>
 __global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ KernelParams p) {
   const std::int64_t position = p.device_position != nullptr ? *p.device_position : p.position;
@@ -69,7 +69,7 @@ Status launch_kernel(const KernelParams& params, KVStream stream) {
   config.gridDim = dim3(static_cast<unsigned>((params.vectors + kPerBlock - 1) / kPerBlock), 2);
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  // Its result is this launch's own; cudaGetLastError might give an older one.
+  // cudaLaunchKernelEx returns this launch's own result; cudaGetLastError might give an older one.
   return device::cuda::to_status(
       cudaLaunchKernelEx(&config, update_kernel<Vector, kPerThread>, params),
       "launch of update_kv_cache");

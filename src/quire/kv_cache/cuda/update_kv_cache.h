@@ -11,8 +11,8 @@
 
 namespace quire::kv_cache::cuda {
 
-// How a launch divides the work. One thread moves `vectors_per_thread` vectors of `vector_bytes`,
-// neighbours in a warp moving neighbouring vectors.
+// The division of the work of a launch. One thread moves `vectors_per_thread` vectors of
+// `vector_bytes`, neighbours in a warp moving neighbouring vectors.
 struct UpdateShape {
   int vector_bytes = 16;  // 16, 4, 2 or 1: divides all addresses and the row
   int vectors_per_thread = 1;
@@ -23,10 +23,11 @@ struct UpdateLaunch {
   UpdateShape shape;
 };
 
-// The widest vector that fits, and as many per thread as keep every multiprocessor busy.
+// Chooses the widest vector that fits, and as many per thread as keep every multiprocessor busy.
 [[nodiscard]] UpdateLaunch plan_update(const KVUpdate& update);
 
-// Precondition: check_kv_update, and a shape as plan_update gives (vectors per thread: 1, 2, 4).
+// Launches an update. Precondition: check_kv_update, and a shape as plan_update gives (vectors per
+// thread: 1, 2, 4).
 [[nodiscard]] Status launch_update(const UpdateLaunch& launch, KVStream stream);
 
 }  // namespace quire::kv_cache::cuda

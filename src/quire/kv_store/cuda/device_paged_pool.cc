@@ -36,7 +36,7 @@ using device::cuda::DeviceContext;
 using device::cuda::DeviceGuard;
 using device::cuda::Event;
 
-constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // of a part; at least one head
+constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // bytes of a part; at least one head
 
 class CudaPagedPool final : public DevicePagedPool {
  public:
@@ -50,7 +50,8 @@ class CudaPagedPool final : public DevicePagedPool {
               .heads = geometry.layers * geometry.kv_heads,
               .num_blocks = num_blocks,
               .slots = geometry.stored_block_tokens(),
-              .head_dim = geometry.stored_head_dim()} {}
+              .head_dim = geometry.stored_head_dim(),
+              .format = geometry.format} {}
 
   [[nodiscard]] std::byte* data() const override { return bytes_.data(); }
 
@@ -68,7 +69,7 @@ class CudaPagedPool final : public DevicePagedPool {
     for (std::int32_t i = 0; i < copy.count; ++i) {
       slots.push_back(slot(copy.to, i));
     }
-    // In a caller's thread too, whose own device stays what it was.
+    // A caller's thread may run this, and its own device stays what it was.
     QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
     const CudaStream& stream = device_.compute_stream();
     QUIRE_TRY(const auto on_device,
@@ -120,10 +121,10 @@ class CudaPagedPool final : public DevicePagedPool {
   };
 
   struct Staging {
-    DeviceBuffer<std::byte> bytes;  // of two parts
+    DeviceBuffer<std::byte> bytes;  // bytes of two parts
     DeviceBuffer<std::int32_t> ids;
-    std::size_t head_bytes = 0;  // of all blocks
-    std::int32_t heads = 0;      // of a part
+    std::size_t head_bytes = 0;  // bytes of one head of all blocks
+    std::int32_t heads = 0;      // heads of a part
   };
 
   [[nodiscard]] Result<Staging> make_staging(HeadRange heads,
@@ -177,7 +178,7 @@ class CudaPagedPool final : public DevicePagedPool {
     QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
     QUIRE_TRY(const Staging staging, make_staging(heads, blocks));
     const Status queued = queue_parts(heads, blocks, staging, move_part);
-    // Also after an error: the staging may not go while something moves.
+    // The streams are awaited after an error, too: the staging may not go while something moves.
     const Status first_done = device_.copy_stream().synchronize();
     Status second_done = second_stream_.synchronize();
     QUIRE_TRY_STATUS(queued);

@@ -16,6 +16,7 @@
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -24,6 +25,14 @@ namespace {
 using tensor::DType;
 
 constexpr std::int32_t kBlocks = 12;
+
+struct Types {
+  DType dtype;
+  tensor::KVFormat format;
+};
+constexpr Types kTypes[] = {{DType::kBFloat16, tensor::KVFormat::kPlain},
+                            {DType::kFloat16, tensor::KVFormat::kPlain},
+                            {DType::kBFloat16, tensor::KVFormat::kInt8}};
 
 std::vector<std::byte> bytes_of(const PagedPool& pool, const std::vector<BlockId>& blocks) {
   std::vector<std::byte> bytes(blocks.size() *
@@ -35,16 +44,16 @@ std::vector<std::byte> bytes_of(const PagedPool& pool, const std::vector<BlockId
 TEST(DevicePagedPool, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
   const auto accelerator = device::Accelerator::open("cuda").value();
   const TemporaryFolder folder;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+  for (const auto& [dtype, format] : kTypes) {
     for (const int block_tokens : {4, 7, 32}) {
-      const tensor::KVGeometry geometry = small_geometry(dtype, block_tokens);
+      const tensor::KVGeometry geometry = small_geometry(dtype, block_tokens, format);
       PagedPool pool = PagedPool::create_on(*accelerator, geometry, kBlocks).value();
       // Every bit pattern, those of no number too.
       const PagedPool chance = random_pool(geometry, kBlocks, 1);
       const std::vector<BlockId> blocks = ids({7, 2, 11}), others = ids({0, 9, 4});
       std::vector<std::byte> bytes = bytes_of(chance, blocks);
       ASSERT_TRUE(pool.write_blocks(blocks, bytes).ok());
-      EXPECT_EQ(bytes_of(pool, blocks), bytes) << tensor::dtype_name(dtype);
+      EXPECT_EQ(bytes_of(pool, blocks), bytes) << tensor::kv_format_name(format, dtype);
       if (block_tokens % 2 != 0) {
         continue;  // what lies beside the last token of such a block is nobody's
       }
@@ -59,11 +68,36 @@ TEST(DevicePagedPool, ABlockGoesToTheHostToADiskAndBackWithEveryBit) {
       const auto file = KVFile::open(path);
       ASSERT_TRUE(file.ok()) << file.error().message;
       EXPECT_EQ(file->content().geometry.dtype, dtype);
+      EXPECT_EQ(file->content().geometry.format, format);
       PagedPool read = pool.create_beside(3).value();
       ASSERT_TRUE(read_run(*file, 0, ids({2, 0, 1}), read).ok());
       ASSERT_TRUE(pool.write_blocks(others, bytes_of(read, ids({2, 0, 1}))).ok());
       EXPECT_EQ(bytes_of(pool, others), kv_bytes(host, ids({0, 1, 2}), 3 * block_tokens));
       EXPECT_EQ(bytes_of(pool, blocks), bytes) << "the others are as they were";
+    }
+  }
+}
+
+// The oracle is the host's pool.
+TEST(DevicePagedPool, CopiesOfSlotsCarryAllThatATokenHas) {
+  const auto accelerator = device::Accelerator::open("cuda").value();
+  for (const auto& [dtype, format] : kTypes) {
+    for (const int block_tokens : {4, 32}) {
+      const tensor::KVGeometry geometry = small_geometry(dtype, block_tokens, format);
+      PagedPool pool = PagedPool::create_on(*accelerator, geometry, kBlocks).value();
+      PagedPool host = random_pool(geometry, kBlocks, 3);
+      std::vector<std::int32_t> all(kBlocks);
+      std::iota(all.begin(), all.end(), 0);
+      std::vector<BlockId> every;
+      for (const std::int32_t block : all) {
+        every.push_back(BlockId{block});
+      }
+      ASSERT_TRUE(pool.write_blocks(every, bytes_of(host, every)).ok());
+      for (PagedPool* each : {&pool, &host}) {
+        ASSERT_TRUE(each->copy_run(ids({1, 6, 3}), 3, 2 * block_tokens - 1, ids({8, 0, 10})).ok());
+      }
+      EXPECT_EQ(bytes_of(pool, every), bytes_of(host, every))
+          << tensor::kv_format_name(format, dtype) << ", blocks of " << block_tokens;
     }
   }
 }

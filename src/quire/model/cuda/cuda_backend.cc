@@ -30,15 +30,17 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
-#include "quire/kernels/cuda/matmul.h"
+#include "quire/kernels/cuda/coded_weights.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
 #include "quire/model/cuda/mass_probe.h"
+#include "quire/model/cuda/products.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step_result.h"
+#include "quire/model/cuda/stored_rows.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
@@ -69,13 +71,14 @@ constexpr std::size_t kMostGraphRows = 256;
 class CudaBackend final : public DecoderBackend {
  public:
   CudaBackend(DeviceContext& device, const ModelConfig& config, cuda::DeviceWeights weights,
-              kernels::cuda::MatMul matmul, bool deterministic)
+              cuda::Products products, bool deterministic)
       : device_(device),
         config_(config),
         weights_(std::move(weights)),
-        matmul_(std::move(matmul)),
+        products_(std::move(products)),
         step_(device, config, deterministic ? attention::kFixedRangeTokens : 0),
         result_(device, config.vocab_size),
+        stored_(device),
         recorded_(device),
         mass_(device) {}
 
@@ -99,6 +102,9 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t row) const override {
     return result_.logprobs(row);
+  }
+  [[nodiscard]] std::span<const std::uint8_t> last_refused() const override {
+    return stored_.refused();
   }
   [[nodiscard]] ForwardTiming last_timing() const override { return {.host = last_.seconds}; }
   [[nodiscard]] attention::PlanCounters last_counters() const override { return last_.counters; }
@@ -161,9 +167,10 @@ class CudaBackend final : public DecoderBackend {
   DeviceContext& device_;
   const ModelConfig& config_;
   const cuda::DeviceWeights weights_;
-  kernels::cuda::MatMul matmul_;
+  cuda::Products products_;
   DeviceStep step_;
   cuda::StepResult result_;
+  cuda::StoredRows stored_;
   cuda::RecordedSteps recorded_;
   DeviceBuffer<double> frequencies_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
@@ -233,6 +240,7 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
   QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
+  QUIRE_TRY_STATUS(stored_.reserve(step_.shape(), recorded_));
   return result_.reserve(step_.shape(), recorded_);
 }
 
@@ -251,13 +259,7 @@ Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::
 
 Status CudaBackend::linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows, float* out,
                            bool accumulate) {
-  QUIRE_TRY_STATUS(matmul_.run({.x = x,
-                                .weights = matrix.weights.data(),
-                                .out = out,
-                                .rows = rows,
-                                .outputs = matrix.outputs,
-                                .inputs = matrix.inputs,
-                                .accumulate = accumulate}));
+  QUIRE_TRY_STATUS(products_.run(matrix, x, rows, out, accumulate));
   if (matrix.bias.data() == nullptr) {
     return {};
   }
@@ -287,6 +289,11 @@ Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   return to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads");
 }
 
+// Where a block's scales of V lie, in words.
+std::ptrdiff_t v_scale_offset(const PagedKVView& view) {
+  return view.scale_offset / kElement + view.stored_block_tokens();
+}
+
 Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
   const PagedKVView& view = call.view;
   return to_status(kernels::cuda::append_kv({.qkv = qkv_.data(),
@@ -300,7 +307,12 @@ Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
                                              .head_stride = view.head_stride / kElement,
                                              .block_stride = view.block_stride / kElement,
                                              .v_offset = view.v_offset / kElement,
-                                             .stored_dim = view.head_dim},
+                                             .stored_dim = view.head_dim,
+                                             .format = view.format,
+                                             .scale_offset = view.scale_offset / kElement,
+                                             .v_scale_offset = v_scale_offset(view),
+                                             .refused = stored_.refused(step_.shape()),
+                                             .errors = stored_.errors(step_.shape())},
                                             stream()),
                    "append_kv");
 }
@@ -315,7 +327,10 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
                  .block_tokens = view.block_tokens,
                  .block_shift = attention::cuda::block_shift(view.block_tokens),
                  .head_dim = view.head_dim,
-                 .dtype = view.dtype},
+                 .dtype = view.dtype,
+                 .format = view.format,
+                 .scale_offset = view.scale_offset / kElement,
+                 .v_scale_offset = v_scale_offset(view)},
           .work = {.few = step_.get(window.few),
                    .many = step_.get(window.many),
                    .rows = step_.get(window.rows),
@@ -343,17 +358,19 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
 // Computes qkv_ and the cache -> attended_.
 Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
   const WindowStep& window = call.window;
+  const tensor::DType dtype = attention::cuda::query_dtype(call.view.dtype, call.view.format);
   QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries({.qkv = qkv_.data(),
                                                             .stride = qkv_width(),
                                                             .heads = config_.heads,
                                                             .kv_heads = config_.kv_heads,
                                                             .head_dim = config_.head_dim},
                                                            table(window.cosines, window.sines),
-                                                           {.dtype = call.view.dtype,
+                                                           {.dtype = dtype,
                                                             .rows = step_.get(window.query_rows),
                                                             .count = window.shape.queries,
                                                             .stored_dim = call.view.head_dim,
-                                                            .out = queries_.data()},
+                                                            .out = queries_.data(),
+                                                            .saturates = dtype != call.view.dtype},
                                                            stream()),
                              "rotate_queries"));
   const AttentionArgs args = attention_args(call, with_lse);
@@ -389,7 +406,7 @@ Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
   return {};
 }
 
-// Queues kept_ [S, H] -> result_.
+// Queues the logits: kept_ [S, H] -> result_.
 Status CudaBackend::queue_logits() {
   const std::int64_t rows = step_.shape().logit_rows;
   if (rows == 0) {
@@ -434,22 +451,26 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
 Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                 ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows, kept = step_.shape().logit_rows;
+  QUIRE_TRY_STATUS(stored_.clear(step_.shape()));
   QUIRE_TRY_STATUS(fill_rotary(step_.positions(), rows, key_cosines_, key_sines_));
   for (const WindowStep& window : step_.windows()) {
     QUIRE_TRY_STATUS(
         fill_rotary(window.query_positions, window.shape.queries, window.cosines, window.sines));
   }
   const DeviceMatrix& table = config_.tied_embeddings ? weights_.head : weights_.embedding;
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::embed({.dtype = weights_.dtype,
-                                                   .table = table.weights.data(),
-                                                   .ids = step_.ids(),
-                                                   .from = step_.ids_from(),
-                                                   .chosen = result_.chosen_on_device(),
-                                                   .rows = rows,
-                                                   .width = config_.hidden_size,
-                                                   .out = residual_.data()},
-                                                  stream()),
-                             "embed"));
+  const kernels::cuda::EmbedParams embed{
+      .dtype = config_.tied_embeddings ? weights_.dtype : weights_.embedding_dtype,
+      .table = table.weights.data(),
+      .ids = step_.ids(),
+      .from = step_.ids_from(),
+      .chosen = result_.chosen_on_device(),
+      .rows = rows,
+      .width = config_.hidden_size,
+      .out = residual_.data()};
+  QUIRE_TRY_STATUS(
+      to_status(table.format ? kernels::cuda::embed_codes(cuda::codes_of(table), embed, stream())
+                             : kernels::cuda::embed(embed, stream()),
+                "embed"));
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
     QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv[i], probe));
     if (!goes_on) {
@@ -471,7 +492,11 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               ForwardProbe* probe) {
   QUIRE_CHECK(result_.num_sent() == 0, "a step that was launched is not awaited yet");
   QUIRE_TRY_STATUS(start(batch, kv, probe));
-  return result_.num_sent() == 0 ? std::span<float>() : await();
+  if (result_.num_sent() == 0) {
+    stored_.forget_refused();
+    return std::span<float>();
+  }
+  return await();
 }
 
 Status CudaBackend::start(const ForwardBatch& batch, std::span<const PagedKVView> kv,
@@ -503,21 +528,24 @@ Result<std::span<float>> CudaBackend::await() {
   last_ = std::exchange(since_await_, {});
   if (!logits.ok()) {
     abandon();
+    return logits;
   }
+  stored_.fetch();
   return logits;
 }
 
-// An error that fails here fails the next step too.
+// Gives up the steps under way. An error that fails here fails the next step too.
 void CudaBackend::abandon() {
   result_.forget_sent();
+  stored_.forget_sent();
   [[maybe_unused]] const Status ignored = device_.compute_stream().synchronize();
 }
 
 // Plans and queues all of a step, or as much as the probe wants; then nothing is sent.
 Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                ForwardProbe* probe) {
-  // Also where nothing is recorded: a product of few rows of a number not seen before tries
-  // algorithms first.
+  // Shapes are rounded where nothing is recorded, too: a product of a new small number of rows
+  // tries algorithms first.
   const bool small = batch.token_ids.size() <= kMostGraphRows;
   QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
@@ -538,7 +566,12 @@ Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedK
   if (weighs) {
     QUIRE_TRY_STATUS(mass_.end(*probe));
   }
-  return result_.send(batch.logit_rows.size(), step_.shape());
+  QUIRE_TRY_STATUS(stored_.send(batch.token_ids.size(), batch.kv_errors, step_.shape()));
+  Status sent = result_.send(batch.logit_rows.size(), step_.shape());
+  if (!sent.ok()) {
+    stored_.take_back();
+  }
+  return sent;
 }
 
 }  // namespace
@@ -547,9 +580,9 @@ Result<std::unique_ptr<DecoderBackend>> cuda::make_backend(DeviceContext& device
                                                            const ModelConfig& config,
                                                            cuda::DeviceWeights weights,
                                                            bool deterministic) {
-  QUIRE_TRY(auto matmul, kernels::cuda::MatMul::create(device, deterministic, weights.dtype));
+  QUIRE_TRY(auto products, cuda::Products::create(device, weights, deterministic));
   auto backend = std::make_unique<CudaBackend>(device, config, std::move(weights),
-                                               std::move(matmul), deterministic);
+                                               std::move(products), deterministic);
   QUIRE_TRY_STATUS(backend->set_up());
   return std::unique_ptr<DecoderBackend>(std::move(backend));
 }

@@ -11,8 +11,8 @@
 
 namespace quire::model::cuda {
 
-// `device` and `config` outlive it; `config` is one that make_device_upload accepts. kOutOfBlocks
-// and kDevice.
+// Makes a backend for a GPU. `device` and `config` outlive it; `config` is one that
+// make_device_upload accepts. Fails with kOutOfBlocks and kDevice.
 [[nodiscard]] Result<std::unique_ptr<DecoderBackend>> make_backend(
     device::cuda::DeviceContext& device, const ModelConfig& config, DeviceWeights weights,
     bool deterministic);

@@ -20,6 +20,7 @@
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -178,6 +179,8 @@ Status DeviceStep::prepare(const ForwardBatch& batch, const tensor::PagedKVView&
   blocks_ = upload_.add(blocks, blocks.size(), std::int32_t{0});
   QUIRE_TRY_STATUS(upload_.send());
   shape_.kv = view.data;
+  shape_.format = view.format;
+  shape_.measures = view.format != tensor::KVFormat::kPlain && !batch.kv_errors.empty();
   shape_.arrays = upload_.base();
   return {};
 }

@@ -19,12 +19,13 @@
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
 namespace quire::model::cuda {
 
-// Where an array lies in the upload.
+// The place of an array in the upload.
 template <class T>
 struct Uploaded {
   std::size_t offset = 0;
@@ -41,12 +42,14 @@ struct WindowShape {
 };
 
 struct StepShape {
-  const std::byte* kv = nullptr;      // of the first layer
+  const std::byte* kv = nullptr;      // KV of the first layer
   const std::byte* arrays = nullptr;  // on the device
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+  bool measures = false;  // what storing KV as codes changes
   std::int32_t rows = 0;
   std::int32_t logit_rows = 0;
   bool chooses = false;      // tokens are chosen on the device
-  std::int32_t changes = 0;  // of logits, before
+  std::int32_t changes = 0;  // changes of logits before the choice
   // Room for log probabilities of a row: of the chosen token and the most likely ones; 0: of none.
   std::int32_t logprobs = 0;
   std::vector<WindowShape> windows;
@@ -73,7 +76,7 @@ class Upload {
 
   void clear() { bytes_.clear(); }
 
-  // Room for `room` elements, which `values` are not more than: these, then copies of `rest`.
+  // Adds `room` elements: `values`, of which there are at most `room`, then copies of `rest`.
   template <class T>
   [[nodiscard]] Uploaded<T> add(std::span<const T> values, std::size_t room, const T& rest) {
     const std::size_t offset = make_room(room * sizeof(T));
@@ -86,7 +89,8 @@ class Upload {
   // read by now: the host writes the next bytes where they were.
   [[nodiscard]] Status send();
 
-  // Valid after send() until the next one; base() stays until an upload is larger than all before.
+  // Returns the bytes on the device, valid after send() until the next one. The address stays until
+  // an upload is larger than all before.
   [[nodiscard]] const std::byte* base() const { return on_device_.data(); }
   template <class T>
   [[nodiscard]] const T* get(Uploaded<T> array) const {
@@ -105,7 +109,8 @@ class Upload {
 
 class DeviceStep {
  public:
-  // `range_tokens`: as in attention::DevicePlanOptions. `config` outlives the step.
+  // Makes an empty step. `range_tokens` is that of attention::DevicePlanOptions. `config` outlives
+  // the step.
   DeviceStep(device::cuda::DeviceContext& device, const ModelConfig& config,
              std::int32_t range_tokens);
 
@@ -116,12 +121,12 @@ class DeviceStep {
                                bool rounded);
 
   [[nodiscard]] const StepShape& shape() const { return shape_; }
-  // One per distinct window.
+  // Returns one window step per distinct window.
   [[nodiscard]] std::span<WindowStep> windows() { return windows_; }
   [[nodiscard]] WindowStep& window_of(std::size_t layer);
   [[nodiscard]] attention::PlanCounters counters() const;
 
-  // Arrays on the device; rows that were added have token 0 and no slot (block -1).
+  // Returns an array on the device. Rows that were added have token 0 and no slot (block -1).
   template <class T>
   [[nodiscard]] const T* get(Uploaded<T> array) const {
     return upload_.get(array);
@@ -133,8 +138,10 @@ class DeviceStep {
   [[nodiscard]] const std::int32_t* logit_rows() const { return get(logit_rows_); }
   [[nodiscard]] const kernels::Choice* choices() const { return get(choices_); }
   [[nodiscard]] const kernels::LogitChange* changes() const { return get(changes_); }
-  [[nodiscard]] const std::int32_t* blocks() const { return get(blocks_); }  // of all plans
-  // [entry rows] what each query sees of its entry's run.
+  [[nodiscard]] const std::int32_t* blocks() const {
+    return get(blocks_);
+  }  // block ids of all plans
+  // Returns, per entry row, what each query sees of its entry's run.
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 
  private:
@@ -149,7 +156,7 @@ class DeviceStep {
   Upload upload_;
   StepShape shape_;
   std::vector<WindowStep> windows_;
-  std::vector<std::int32_t> ends_;  // what is uploaded as query_ends_
+  std::vector<std::int32_t> ends_;  // array that is uploaded as query_ends_
   Uploaded<TokenId> ids_;
   Uploaded<std::int32_t> ids_from_, positions_, logit_rows_, query_ends_, blocks_;
   Uploaded<tensor::KVSlot> slots_;

@@ -43,11 +43,12 @@ Status check_supported(const ModelConfig& config) {
 
 class CudaUpload final : public DeviceUpload {
  public:
-  CudaUpload(DeviceContext& device, const ModelConfig& config, bool deterministic)
+  CudaUpload(DeviceContext& device, const ModelConfig& config, bool deterministic,
+             tensor::DType dtype)
       : device_(device),
         config_(config),
         deterministic_(deterministic),
-        uploader_(device, config) {}
+        uploader_(device, config, dtype) {}
 
   [[nodiscard]] Status take(const WeightId& id, const kernels::PackedWeights& weights) override {
     return uploader_.take(id, weights);
@@ -71,11 +72,11 @@ class CudaUpload final : public DeviceUpload {
 
 Result<std::unique_ptr<DeviceUpload>> make_device_upload(device::Accelerator& accelerator,
                                                          const ModelConfig& config,
-                                                         bool deterministic) {
+                                                         bool deterministic, tensor::DType dtype) {
   QUIRE_TRY_STATUS(check_supported(config));
   QUIRE_TRY_STATUS(accelerator.context().make_current());
   return std::unique_ptr<DeviceUpload>(
-      std::make_unique<CudaUpload>(accelerator.context(), config, deterministic));
+      std::make_unique<CudaUpload>(accelerator.context(), config, deterministic, dtype));
 }
 
 }  // namespace quire::model

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -13,7 +14,9 @@
 #include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/kernels/cuda/coded_weights.h"
 #include "quire/kernels/cuda/weights.h"
+#include "quire/kernels/device_codes.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
@@ -30,10 +33,36 @@ using device::cuda::PinnedBuffer;
 
 constexpr std::size_t kBufferBytes = std::size_t{16} << 20;
 
+// Returns how codes of a packed format become weights; nothing for floats.
+std::optional<kernels::CodeFormat> code_format(kernels::WeightFormat format) {
+  switch (format) {
+    case kernels::WeightFormat::kQ8g32:
+      return kernels::CodeFormat::kQ8;
+    case kernels::WeightFormat::kQ4g32:
+      return kernels::CodeFormat::kQ4;
+    case kernels::WeightFormat::kQ4m32:
+      return kernels::CodeFormat::kQ4Minimum;
+    case kernels::WeightFormat::kF8:
+      return kernels::CodeFormat::kE4m3;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<tensor::DType> half_type(kernels::WeightFormat format) {
+  if (format == kernels::WeightFormat::kBf16) {
+    return tensor::DType::kBFloat16;
+  }
+  return format == kernels::WeightFormat::kF16 ? std::optional(tensor::DType::kFloat16)
+                                               : std::nullopt;
+}
+
 }  // namespace
 
-WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config)
+WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config,
+                               tensor::DType dtype)
     : device_(device) {
+  weights_.dtype = dtype;
   weights_.layers.resize(static_cast<std::size_t>(config.layers));
   for (Buffer& buffer : buffers_) {
     if (auto pinned = PinnedBuffer<std::byte>::make(device.pinned_pool(), kBufferBytes);
@@ -43,7 +72,8 @@ WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelC
   }
 }
 
-// After an error too the buffers may not go while something is read from them.
+// Waits for the device: after an error too the buffers may not go while something is read from
+// them.
 WeightUploader::~WeightUploader() {
   [[maybe_unused]] const Status known_already = device_.compute_stream().synchronize();
 }
@@ -99,7 +129,7 @@ Status WeightUploader::send_piece(std::span<const std::byte> from, std::byte* to
   return stream.record(*buffer.read);
 }
 
-// One piece is on its way while the next is copied to pinned memory.
+// Copies bytes to the device. One piece is on its way while the next is copied to pinned memory.
 Status WeightUploader::send(std::span<const std::byte> from, std::byte* to) {
   if (std::ranges::any_of(buffers_, [](const Buffer& each) { return each.bytes.size() == 0; })) {
     return device::cuda::copy_async(to, from.data(), from.size(), device_.compute_stream().get());
@@ -119,41 +149,69 @@ Status WeightUploader::take(const WeightId& id, std::span<const float> values) {
   return send(std::as_bytes(values), reinterpret_cast<std::byte*>(to.data()));
 }
 
-// The first matrix says what all are.
-Status WeightUploader::check_format(kernels::WeightFormat format) {
-  const bool half = format == kernels::WeightFormat::kF16;
-  const tensor::DType dtype = half ? tensor::DType::kFloat16 : tensor::DType::kBFloat16;
-  if ((!half && format != kernels::WeightFormat::kBf16) ||
-      (has_matrix_ && dtype != weights_.dtype)) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("weights of format ", kernels::format_name(format),
-                          " are not supported on a GPU yet; use dtype=\"bfloat16\" or \"float16\" "
-                          "without quantize")};
+Status WeightUploader::check(const WeightId& id, const kernels::PackedWeights& weights) const {
+  const kernels::WeightFormat format = weights.format();
+  if (code_format(format)) {
+    return weights.depth() % kernels::kLaneInputs == 0
+               ? Status()
+               : Status(ErrorCode::kUnsupported,
+                        base::str_cat("a GPU computes ", kernels::format_name(format),
+                                      " weights of a multiple of ", kernels::kLaneInputs,
+                                      " inputs, not ", weights.depth(),
+                                      R"(; open with dtype="bfloat16" without quantize)"));
   }
-  weights_.dtype = dtype;
-  has_matrix_ = true;
-  return {};
+  const bool is_table = id.role == WeightRole::kEmbedding;  // rows of it are widened, no more
+  if (const auto dtype = half_type(format); dtype && (is_table || *dtype == weights_.dtype)) {
+    return {};
+  }
+  return {ErrorCode::kUnsupported,
+          base::str_cat("weights of format ", kernels::format_name(format),
+                        " have no kernel on a GPU that computes in ",
+                        tensor::dtype_name(weights_.dtype),
+                        R"(; use dtype="bfloat16" or "float16", or device="cpu")")};
+}
+
+// Rearranges packed weights that are on the device.
+Status WeightUploader::arrange(const kernels::PackedWeights& weights, const std::byte* packed,
+                               DeviceMatrix& to) {
+  CUstream_st* const stream = device_.compute_stream().get();
+  if (to.format) {
+    const auto bytes =
+        static_cast<std::size_t>(kernels::device_code_bytes(*to.format, to.outputs, to.inputs));
+    QUIRE_TRY(to.codes, DeviceBuffer<std::byte>::make(device_.device_pool(), bytes));
+    return device::cuda::to_status(kernels::cuda::arrange_codes(packed,
+                                                                {.format = *to.format,
+                                                                 .data = nullptr,
+                                                                 .outputs = weights.columns(),
+                                                                 .inputs = weights.depth()},
+                                                                to.codes.data(), stream),
+                                   "arrange_codes");
+  }
+  const auto size = static_cast<std::size_t>(to.outputs * to.inputs);
+  QUIRE_TRY(to.weights, DeviceBuffer<std::uint16_t>::make(device_.device_pool(), size));
+  return device::cuda::to_status(
+      kernels::cuda::unpack_weights(packed, to.outputs, to.inputs, to.weights.data(), stream),
+      "unpack_weights");
 }
 
 Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& weights) {
-  QUIRE_TRY_STATUS(check_format(weights.format()));
+  QUIRE_TRY_STATUS(check(id, weights));
   DeviceMatrix& to = matrix_of(id);
   to.outputs = weights.columns();
   to.inputs = weights.depth();
-  const auto size = static_cast<std::size_t>(to.outputs * to.inputs);
-  QUIRE_TRY(to.weights, DeviceBuffer<std::uint16_t>::make(device_.device_pool(), size));
+  to.format = code_format(weights.format());
+  if (id.role == WeightRole::kEmbedding) {
+    weights_.embedding_dtype = half_type(weights.format()).value_or(weights_.dtype);
+  }
   QUIRE_TRY(const auto packed,
             DeviceBuffer<std::byte>::make(device_.device_pool(), weights.size_bytes()));
   QUIRE_TRY_STATUS(send({weights.data(), weights.size_bytes()}, packed.data()));
-  return device::cuda::to_status(
-      kernels::cuda::unpack_weights(packed.data(), to.outputs, to.inputs, to.weights.data(),
-                                    device_.compute_stream().get()),
-      "unpack_weights");
+  return arrange(weights, packed.data(), to);
 }
 
 Result<DeviceWeights> WeightUploader::finish() {
   QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
-  QUIRE_TRY_STATUS(device_.device_pool().shrink(0));  // what packed weights were in
+  QUIRE_TRY_STATUS(device_.device_pool().shrink(0));  // returns the memory of packed weights
   return std::move(weights_);
 }
 

@@ -1,4 +1,5 @@
-// The weights of a decoder on a GPU: matrices bf16 or fp16 [outputs, inputs], vectors fp32.
+// The weights of a decoder on a GPU: matrices bf16 or fp16 [outputs, inputs], or codes as
+// kernels/device_codes.h arranges them; vectors fp32.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/kernels/device_codes.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
@@ -22,8 +24,10 @@ namespace quire::model::cuda {
 using DeviceVector = device::cuda::DeviceBuffer<float>;
 
 struct DeviceMatrix {
-  device::cuda::DeviceBuffer<std::uint16_t> weights;
-  DeviceVector bias;  // [outputs] or empty
+  device::cuda::DeviceBuffer<std::uint16_t> weights;  // empty when there are codes
+  device::cuda::DeviceBuffer<std::byte> codes;
+  std::optional<kernels::CodeFormat> format;  // of the codes
+  DeviceVector bias;                          // [outputs] or empty
   std::int64_t outputs = 0, inputs = 0;
 };
 
@@ -34,8 +38,9 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
-  tensor::DType dtype = tensor::DType::kBFloat16;  // of all matrices
-  DeviceMatrix embedding;                          // empty when the head serves as such
+  tensor::DType dtype = tensor::DType::kBFloat16;  // of activations, and of matrices without codes
+  tensor::DType embedding_dtype = tensor::DType::kBFloat16;
+  DeviceMatrix embedding;  // empty when the head serves as such
   DeviceMatrix head;
   DeviceVector final_norm;
   std::vector<DeviceLayer> layers;
@@ -44,13 +49,16 @@ struct DeviceWeights {
 // Brings packed weights to their places, through pinned memory where there is some.
 class WeightUploader {
  public:
-  WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config);
+  // Takes weights for activations of `dtype`, bf16 or fp16.
+  WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config,
+                 tensor::DType dtype);
   ~WeightUploader();
   WeightUploader(const WeightUploader&) = delete;
   WeightUploader& operator=(const WeightUploader&) = delete;
 
-  // Has read what it is given when it returns. kUnsupported for matrices that are not all
-  // bf16 or all fp16, kOutOfBlocks when the device has no room.
+  // Has read what it is given when it returns. kUnsupported for a matrix of another type than the
+  // activations, and for codes of a number of inputs that has no kernel. kOutOfBlocks when the
+  // device has no room.
   [[nodiscard]] Status take(const WeightId& id, const kernels::PackedWeights& weights);
   [[nodiscard]] Status take(const WeightId& id, std::span<const float> values);
 
@@ -64,7 +72,9 @@ class WeightUploader {
     std::optional<device::cuda::Event> read;
   };
 
-  [[nodiscard]] Status check_format(kernels::WeightFormat format);
+  [[nodiscard]] Status check(const WeightId& id, const kernels::PackedWeights& weights) const;
+  [[nodiscard]] Status arrange(const kernels::PackedWeights& weights, const std::byte* packed,
+                               DeviceMatrix& to);
   [[nodiscard]] DeviceMatrix& matrix_of(const WeightId& id);
   [[nodiscard]] DeviceVector& vector_of(const WeightId& id);
   [[nodiscard]] Status send(std::span<const std::byte> from, std::byte* to);
@@ -74,7 +84,6 @@ class WeightUploader {
   DeviceWeights weights_;
   std::array<Buffer, 2> buffers_;
   std::size_t turn_ = 0;
-  bool has_matrix_ = false;
 };
 
 }  // namespace quire::model::cuda

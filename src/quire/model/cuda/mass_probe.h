@@ -18,7 +18,7 @@ class MassProbe {
  public:
   explicit MassProbe(device::cuda::DeviceContext& device) : device_(&device) {}
 
-  // Room for what the probe wants, zero.
+  // Makes zeroed room for what the probe wants.
   [[nodiscard]] Status begin(const ForwardBatch& batch, const ForwardProbe& probe);
   // Queues what a layer adds, behind its attention, of which `args` are with `lse`. On the device,
   // [entry rows]: the row of each query and what it sees of its entry's run.
@@ -31,14 +31,14 @@ class MassProbe {
   // Mass that a probe wants of one entry.
   struct EntryMass {
     std::size_t entry = 0;
-    std::int32_t first_query = 0;  // of the entry
+    std::int32_t first_query = 0;  // first query of the entry
     std::int32_t first_block = 0;  // index into the plan's blocks
-    std::size_t first_token = 0;   // of its scores in `mass_`
+    std::size_t first_token = 0;   // index of its first token's score in `mass_`
   };
 
   device::cuda::DeviceContext* device_;
   std::vector<EntryMass> wanted_;
-  device::cuda::DeviceBuffer<double> mass_;  // of all entries that the probe asks for
+  device::cuda::DeviceBuffer<double> mass_;  // scores of all entries that the probe asks for
 };
 
 }  // namespace quire::model::cuda

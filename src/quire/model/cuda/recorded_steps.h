@@ -24,7 +24,8 @@ class RecordedSteps {
   // `queue`.
   [[nodiscard]] Status run(const StepShape& shape, const std::function<Status()>& queue);
 
-  // Room for `size` elements in a buffer whose address the graphs know: they go when it moves.
+  // Makes room for `size` elements in a buffer whose address the graphs know. The graphs go when it
+  // moves.
   template <class T>
   [[nodiscard]] Status reserve(device::cuda::DeviceBuffer<T>& buffer, std::size_t size) {
     if (buffer.size() >= size && buffer.data() != nullptr) {

@@ -125,7 +125,8 @@ Status StepResult::send(std::size_t rows, const StepShape& shape) {
   return {};
 }
 
-// A row without a token has nothing to choose, or is chosen by the caller: both need its logits.
+// Copies the logits of rows without a token. Such a row has nothing to choose, or the caller
+// chooses: both need its logits.
 Status StepResult::copy_missing(const Sent& step) {
   bool any = false;
   for (std::size_t row = 0; row < step.rows; ++row) {

@@ -26,11 +26,11 @@ class StepResult {
   StepResult(device::cuda::DeviceContext& device, std::int32_t vocab_size)
       : device_(&device), vocab_(static_cast<std::size_t>(vocab_size)) {}
 
-  // Room for a step of this shape. `recorded` knows the addresses.
+  // Makes room for a step of this shape. `recorded` knows the addresses.
   [[nodiscard]] Status reserve(const StepShape& shape, RecordedSteps& recorded);
 
   [[nodiscard]] float* logits() const { return logits_.data(); }  // [rows, vocab], on the device
-  // [rows] of the step queued last, on the device.
+  // Returns the tokens [rows] of the step queued last, on the device.
   [[nodiscard]] const TokenId* chosen_on_device() const { return chosen_.data(); }
 
   // Queues the choice of the step's tokens from logits(), and what is told of them.
@@ -43,28 +43,30 @@ class StepResult {
   // where it chooses none, unless another step was sent behind it. Returns [rows, vocab] on the
   // host, valid until the next call.
   [[nodiscard]] Result<std::span<float>> fetch();
-  // Steps that were sent and not fetched.
+  // Returns how many steps were sent and not fetched.
   [[nodiscard]] std::size_t num_sent() const { return num_sent_; }
-  // Without waiting.
+  // Forgets the steps that were sent, without waiting.
   void forget_sent() { num_sent_ = 0; }
 
-  // Seconds that the last fetch waited for the device.
+  // Returns the seconds that the last fetch waited for the device.
   [[nodiscard]] double waited_seconds() const { return waited_seconds_; }
 
-  // Tokens of the last fetch: [rows], -1 where there is none; empty when none were chosen.
+  // Returns the tokens of the last fetch: [rows], -1 where there is none; empty when none were
+  // chosen.
   [[nodiscard]] std::span<const TokenId> chosen() const { return last_chosen_; }
-  // Log probabilities of a row of the last fetch, as kernels::cuda::find_logprobs leaves them.
+  // Returns log probabilities of a row of the last fetch, as kernels::cuda::find_logprobs leaves
+  // them.
   [[nodiscard]] std::span<const kernels::TokenLogprob> logprobs(std::size_t row) const {
     return last_logprobs_.subspan(row * last_width_, last_width_);
   }
 
  private:
-  // One that was sent.
+  // A step that was sent.
   struct Sent {
     std::size_t rows = 0;
     bool chooses = false;
-    std::size_t width = 0;                       // of a row's log probabilities
-    device::cuda::PinnedBuffer<TokenId> chosen;  // on the host
+    std::size_t width = 0;                       // log probabilities of a row
+    device::cuda::PinnedBuffer<TokenId> chosen;  // chosen tokens on the host
     device::cuda::PinnedBuffer<kernels::TokenLogprob> logprobs;
     std::optional<device::cuda::Event> done;
   };
@@ -80,8 +82,8 @@ class StepResult {
   device::cuda::DeviceBuffer<TokenId> chosen_;
   device::cuda::DeviceBuffer<kernels::TokenLogprob> logprobs_;
   device::cuda::PinnedBuffer<float> logits_on_host_;
-  std::array<Sent, 2> sent_;  // in turn
-  std::size_t next_ = 0;      // of them
+  std::array<Sent, 2> sent_;  // used in turn
+  std::size_t next_ = 0;      // index of the next one in sent_
   std::size_t num_sent_ = 0;
   std::span<const TokenId> last_chosen_;
   std::span<const kernels::TokenLogprob> last_logprobs_;

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int32_t kWindowIfAbsent = 4096;
 
-// transformers leaves "layer_types" out of account here, so it must say what happens anyway.
+// Sets the windows. transformers ignores "layer_types" here, so the field must name the layers that
+// it uses anyway.
 Status configure_mistral(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY_STATUS(set_window(json, "sliding_window", kWindowIfAbsent, config));
   const base::JsonView types = json.find("layer_types");
@@ -48,6 +49,7 @@ const Family& mistral_family() {
                   .fields = {"sliding_window", "layer_types"},
                   .fixed = {{"attention_bias", "false"}, {"mlp_bias", "false"}},
                   .configure = configure_mistral,
+                  .wrapper = {"mistral3", "Mistral3ForConditionalGeneration"},
                   .hf = hf_names(),
                   .gguf = gguf};
   }();

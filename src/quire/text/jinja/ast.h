@@ -40,7 +40,7 @@ enum class ExprKind : std::uint8_t {
 struct Expr {
   ExprKind kind = ExprKind::kConstant;
   int line = 0;
-  int height = 1;  // of the tree, which bounds every recursion over it
+  int height = 1;  // height of the tree, which bounds every recursion over it
   std::vector<ExprPtr> operands = {};
   std::string name = {};
   std::vector<std::string> named = {};
@@ -88,7 +88,7 @@ struct Stmt {
   std::vector<Parameter> parameters = {};
   Body body = {};
   Body orelse = {};
-  bool takes_caller = false;  // of a macro or call block whose body looks `caller` up
+  bool takes_caller = false;  // true: a macro or call block whose body looks `caller` up
 };
 
 struct Template {

@@ -23,7 +23,7 @@ struct Builtin {
   std::string_view name;
   Result<Value> (*run)(const Call& call);
   std::array<std::string_view, 4> parameters = {};  // empty names: fewer parameters
-  std::size_t required = 0;                         // so many of them must be given
+  std::size_t required = 0;                         // parameters that must be given
   bool takes_any = false;                           // reads Call::given by itself
 
   // Binds and runs. Errors name the builtin: kUnsupported for too many or unknown arguments,
@@ -40,7 +40,8 @@ struct Call {
   const Arguments& given;
   std::array<const Value*, 4> bound = {};  // by parameter; null when not given
 
-  // Typed access; the fallback, nothing or false when not given. kInvalidArgument for other types.
+  // Reads an argument of a type. The fallback, nothing or false when it is not given.
+  // kInvalidArgument for other types.
   Result<std::int64_t> integer(std::size_t index, std::int64_t fallback) const;
   Result<std::optional<std::string_view>> text(std::size_t index) const;
   [[nodiscard]] bool boolean(std::size_t index) const;
@@ -50,7 +51,7 @@ struct Call {
 [[nodiscard]] Value bind_builtin(Meter& meter, std::string description, const Builtin& builtin,
                                  Value self);
 
-// Null when there is none of that name.
+// Finds a builtin. Returns null when there is none of that name.
 [[nodiscard]] const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name);
 
 }  // namespace quire::text::jinja

@@ -38,13 +38,14 @@ class ExpressionParser {
   ExpressionParser(TokenStream& tokens, NameTracker& names) : tokens_(tokens), names_(names) {}
 
   Result<ExprPtr> expression(bool with_conditional = true);
-  // Expressions with commas between them make a tuple.
+  // Parses expressions with commas between them, which make a tuple.
   Result<ExprPtr> tuple(bool with_conditional = true, bool may_be_empty = false);
-  // name(arguments), any number of them with | between; the first has no input if `input` is null.
+  // Parses name(arguments), any number of them with | between. The first has no input if `input` is
+  // null.
   Result<ExprPtr> filters(ExprPtr input);
 
-  // Unknown filters and tests are errors unless they stand in an `if`, as in jinja2; there they are
-  // errors when they are reached.
+  // Returns a mark for unknown filters and tests. They are errors unless they stand in an `if`, as
+  // in jinja2; there they are errors when they are reached.
   [[nodiscard]] std::size_t mark_unknown() const { return unknown_.size(); }
   void forgive_unknown(std::size_t mark) { unknown_.resize(mark); }
   Status report_unknown() const { return unknown_.empty() ? Status() : Status(unknown_.front()); }

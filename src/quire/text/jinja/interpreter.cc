@@ -49,7 +49,7 @@ class Evaluator {
     return value;
   }
 
-  // `caller` is the body of a call block, or null.
+  // Evaluates a call. `caller` is the body of a call block, or null.
   Result<Value> call(const Expr& expr, const ScopePtr& scope, const Value* caller) {
     const Expr& called = *expr.operands[0];
     const bool of_value = called.kind == ExprKind::kAttribute;
@@ -234,7 +234,7 @@ class Interpreter {
   }
 
  private:
-  // How a statement ended.
+  // The end of a statement.
   enum class Flow : std::uint8_t { kNormal, kBreak, kContinue };
 
   Result<Flow> run_all(const Body& body, const ScopePtr& scope, TextBuilder& out) {

@@ -40,7 +40,7 @@ Result<std::vector<Token>> tokenize(std::string_view source);
 // A position in the tokens. All errors of a parser name the line of the current one.
 class TokenStream {
  public:
-  // Precondition: `tokens` ends with kEnd.
+  // Takes the tokens. Precondition: `tokens` ends with kEnd.
   explicit TokenStream(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
   [[nodiscard]] const Token& current() const { return tokens_[at_]; }

@@ -53,7 +53,7 @@ Result<Value> filter_default(const Call& call) {
                                   : Value::string(make_text(&call.meter, "", kFromTemplate));
 }
 
-// A text that is no decimal integer gives the default.
+// Converts to an integer. A text that is no decimal integer gives the default.
 Result<Value> filter_int(const Call& call) {
   QUIRE_TRY_STATUS(check_defined(call.self));
   auto integer = call.self.as_integer();
@@ -419,7 +419,7 @@ constexpr Builtin kTests[] = {
 
 // ---- functions
 
-constexpr std::int64_t kMaxRange = 100'000;  // of jinja2's sandbox
+constexpr std::int64_t kMaxRange = 100'000;  // limit of jinja2's sandbox
 constexpr std::size_t kMaxDateFormat = 1024;
 
 Result<Value> range(const Call& call) {

@@ -7,7 +7,8 @@
 
 namespace quire::text::jinja {
 
-// Null when there is none of that name. A test returns a boolean.
+// Finds a filter; the next function finds a test, which returns a boolean. Null when there is none
+// of that name.
 [[nodiscard]] const Builtin* find_filter(std::string_view name);
 [[nodiscard]] const Builtin* find_test(std::string_view name);
 [[nodiscard]] const Builtin* find_function(std::string_view name);

@@ -40,8 +40,8 @@ Result<Value> negate(const Value& value);
 Result<Value> get_attribute(Meter& meter, const Value& value, std::string_view name);
 // Returns the item, else (for a string key) the attribute, else undefined; errors as get_attribute.
 Result<Value> get_item(Meter& meter, const Value& value, const Value& key);
-// `bounds` are start, stop and step; None means not given. kUnsupported for steps but 1, and -1 of
-// a whole list.
+// Returns a slice. `bounds` are start, stop and step; None means not given. kUnsupported for steps
+// but 1, and -1 of a whole list.
 Result<Value> get_slice(Meter& meter, const Value& value, const std::array<Value, 3>& bounds);
 
 }  // namespace quire::text::jinja

@@ -8,8 +8,8 @@
 
 namespace quire::text::jinja {
 
-// kInvalidArgument with line and what was expected; kUnsupported with line and the name of a tag,
-// filter or test that is not supported.
+// Parses a template. kInvalidArgument with line and what was expected; kUnsupported with line and
+// the name of a tag, filter or test that is not supported.
 Result<Template> parse_template(std::string_view source);
 
 }  // namespace quire::text::jinja

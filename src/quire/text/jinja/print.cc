@@ -203,7 +203,7 @@ class JsonWriter {
     });
   }
 
-  // Keys that are no strings take the quotes of their JSON form.
+  // Writes a key. Keys that are no strings take the quotes of their JSON form.
   Status write_key(const Value& key) {
     if (const auto* text = key.text()) {
       write_string(*text);

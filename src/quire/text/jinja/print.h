@@ -25,8 +25,8 @@ struct JsonStyle {
   std::string key_separator = ": ";
 };
 
-// kInvalidArgument for a value that JSON has no form for. Strings and keys keep their sources;
-// quotes, brackets and separators are the template's.
+// Prints a value as JSON. kInvalidArgument for a value that JSON has no form for. Strings and keys
+// keep their sources; quotes, brackets and separators are the template's.
 Result<TextPtr> to_json(Meter& meter, const Value& value, const JsonStyle& style);
 
 }  // namespace quire::text::jinja

@@ -23,7 +23,7 @@ class Loop {
  public:
   using Filter = std::function<Result<bool>(const Value&)>;
 
-  // `filter` may be empty.
+  // Makes the loop over `items`. `filter` may be empty.
   Loop(SequencePtr items, Filter filter) : items_(std::move(items)), filter_(std::move(filter)) {}
 
   // Moves to the next item and returns it; null after the last. Lives as long as the loop.
@@ -37,8 +37,8 @@ class Loop {
 
   SequencePtr items_;
   Filter filter_;
-  std::vector<const Value*> taken_;  // of items_
-  std::size_t next_ = 0;             // in items_
+  std::vector<const Value*> taken_;  // items taken of items_
+  std::size_t next_ = 0;             // index of the next item in items_
   std::size_t passed_ = 0;           // items that next() has returned
 };
 
@@ -54,8 +54,8 @@ class Runtime {
   [[nodiscard]] Meter& meter() { return meter_; }
   [[nodiscard]] const std::tm& now() const { return now_; }
 
-  // Every circle of references goes through a namespace or through a scope that a macro captured.
-  // The runtime empties the scopes that it keeps when it ends.
+  // Keeps a scope, which the runtime empties when it ends. Every circle of references goes through
+  // a namespace or through a scope that a macro captured.
   void keep(ScopePtr scope);
 
  private:

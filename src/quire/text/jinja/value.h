@@ -62,7 +62,7 @@ class Value {
     return {String{std::move(text), markup}, kFromTemplate};
   }
 
-  // Null or nullopt when the value is something else.
+  // Returns null or nullopt when the value is something else.
   template <class T>
   [[nodiscard]] const T* get() const {
     return std::get_if<T>(&data_);
@@ -72,14 +72,14 @@ class Value {
   }
   [[nodiscard]] const Sequence* sequence() const { return pointee<std::shared_ptr<Sequence>>(); }
   [[nodiscard]] const Dict* dict() const { return pointee<std::shared_ptr<const Dict>>(); }
-  [[nodiscard]] std::optional<std::int64_t> as_integer() const;  // of bool too
-  [[nodiscard]] std::optional<double> as_number() const;         // of bool and int too
+  [[nodiscard]] std::optional<std::int64_t> as_integer() const;  // takes bool too
+  [[nodiscard]] std::optional<double> as_number() const;         // takes bool and int too
 
   [[nodiscard]] bool is_undefined() const { return get<Undefined>() != nullptr; }
   [[nodiscard]] bool is_none() const { return get<None>() != nullptr; }
   [[nodiscard]] bool is_markup() const { return get<String>() && get<String>()->markup; }
 
-  // Where a scalar came from, kept when it is printed. Strings know it byte by byte.
+  // Returns where a scalar came from, kept when it is printed. Strings know it byte by byte.
   [[nodiscard]] std::int32_t source() const { return source_; }
   [[nodiscard]] const Data& data() const { return data_; }
 
@@ -98,7 +98,7 @@ enum class SequenceKind : std::uint8_t {
   kTuple,
   kRange,
   kView,       // keys, values or items of a dict: has a length and no index
-  kGenerator,  // is empty once it was iterated
+  kGenerator,  // empty once it was iterated
 };
 
 struct Sequence {
@@ -134,7 +134,7 @@ struct Scope {
   std::vector<std::pair<std::string, Value>> variables;
   Charge charge;
 
-  // Null when there is none here or in a parent.
+  // Finds a variable. Returns null when there is none here or in a parent.
   [[nodiscard]] const Value* find(std::string_view name) const;
   void set(std::string_view name, Value value);
 };
@@ -168,7 +168,7 @@ class SequenceBuilder {
 class DictBuilder {
  public:
   explicit DictBuilder(Meter& meter) { dict_.charge = Charge(&meter); }
-  // Precondition: `key` is hashable and not there yet.
+  // Adds an item. Precondition: `key` is hashable and not there yet.
   void push(Value key, Value value);
   // Sets a key as Python does: an equal key keeps its place and takes the new value; false if there
   // was one. Precondition: `key` is hashable.
@@ -196,9 +196,11 @@ Result<SequencePtr> iterate(Meter& meter, const Value& value);
 
 [[nodiscard]] bool truth(const Value& value);
 
-// Every visited item is a step, so that shared nested lists cannot make a comparison endless.
+// Compares two values. Every visited item is a step, so that shared nested lists cannot make a
+// comparison endless.
 [[nodiscard]] bool equal(Meter& meter, const Value& a, const Value& b);
-// kInvalidArgument when the types have no order; `sign` is the operator of the message.
+// Orders two values. kInvalidArgument when the types have no order; `sign` is the operator of the
+// message.
 Result<std::partial_ordering> compare(Meter& meter, std::string_view sign, const Value& a,
                                       const Value& b);
 // Returns whether `item` is in `container`. kInvalidArgument when the container is none.

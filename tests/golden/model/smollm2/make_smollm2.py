@@ -48,7 +48,7 @@ DOCUMENT = (
 
 @torch.no_grad()
 def answer(model, ids):
-    """The golden entry of a prompt, and the logits of its last row."""
+    """Returns the golden entry of a prompt, and the logits of its last row."""
     out, gap, first, cache, step = [], float("inf"), None, None, torch.tensor([ids])
     while len(out) < STEPS and END_OF_TURN not in out:
         result = model(step, past_key_values=cache, use_cache=True)

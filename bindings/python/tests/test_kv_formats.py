@@ -1,0 +1,105 @@
+"""kv_dtype="int8" and what says how exact it is; how stores are compressed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MODEL, computed, some_ids
+
+import quire
+
+pytestmark = pytest.mark.cpu_only
+GREEDY = quire.SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def coded():
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="int8") as llm:
+        yield llm
+
+
+def test_a_warm_request_equals_a_cold_one_in_int8(coded):
+    ids = some_ids(150)
+    cold = coded.generate(ids, GREEDY)
+    before = computed(coded)
+    warm = coded.generate(ids, GREEDY)
+    assert warm.token_ids == cold.token_ids
+    assert computed(coded) - before < 150, "the prefix came from the cache"
+
+
+def test_a_budget_holds_nearly_twice_the_tokens(coded):
+    with quire.LLM(MODEL, threads=2, kv_dtype="bfloat16") as plain:
+        assert coded.stats()["blocks_total"] >= 1.9 * plain.stats()["blocks_total"]
+    about = quire.inspect(MODEL)["kv_bytes_per_token"]
+    assert about["bfloat16"] > 1.9 * about["int8"]
+
+
+def test_chunks_and_segments_name_their_format(coded):
+    card = coded.register_chunk("Card 7. Ada trades in apples.", "context", kv_dtype="int8")
+    chunk = coded.get_chunk(card)
+    assert chunk.kv_dtype == "int8" and 0 < chunk.kv_error["key"] < 0.02 and 8 < chunk.kv_error["bits_per_value"] <= 8.5
+    query = coded.register_chunk("Who trades?", "query")
+    preview = coded.preview_composition(None, [card], query, without_system=True)
+    assert [segment.kv_dtype for segment in preview.segments] == ["int8", "int8"]
+    with pytest.raises(quire.UnsupportedError, match="not the pool's"):
+        coded.register_chunk("Card 8.", "context", kv_dtype="bfloat16")
+    with pytest.raises(ValueError, match="not narrower"):
+        coded.update_chunk(card, kv_dtype="bfloat16")
+    assert coded.update_chunk(card, kv_dtype="int8", priority=2).priority == 2
+
+
+def test_accuracy_is_measured(coded):
+    accuracy = coded.kv_accuracy(some_ids(200), kv_dtype="int8")
+    assert 8 < accuracy["bits_per_value"] <= 8.5
+    assert 0 < accuracy["key_error"]["mean"] <= accuracy["key_error"]["max"] < 0.02
+    assert len(accuracy["value_error"]["layers"]) == len(accuracy["key_error"]["layers"])
+    assert 0 < accuracy["logit_kl_mean"] <= min(accuracy["logit_kl_p99"], 1e-3)
+    assert 0.8 < accuracy["same_best"] <= 1
+    exact = coded.kv_accuracy(some_ids(200), kv_dtype=accuracy["reference"])
+    assert exact["logit_kl_p99"] == exact["perplexity_delta"] == exact["key_error"]["max"] == 0
+    with pytest.raises(quire.UnsupportedError, match="float32, bfloat16 and int8"):
+        coded.kv_accuracy("a text", kv_dtype="int4")
+    with pytest.raises(ValueError, match="at least two tokens"):
+        coded.kv_accuracy([5])
+
+
+@pytest.mark.parametrize("name", ["int4", "fp8"])
+def test_formats_that_are_not_there_are_named(name):
+    with pytest.raises(quire.UnsupportedError, match=name):
+        quire.LLM(MODEL, kv_dtype=name)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("codec", [True, "zstd", "lz4"])
+def test_compressed_stores_give_back_the_bits(tmp_path, codec, kv_dtype):
+    def register():
+        with quire.ChunkedLLM(MODEL, threads=2, kv_dtype=kv_dtype, store=tmp_path, compress_store=codec) as llm:
+            card = llm.register_chunk(some_ids(64), "context", anchor="")
+            query = llm.register_chunk(some_ids(8, 1), "query")
+            before = computed(llm)
+            output = llm.generate_from_chunks(None, [card], query, GREEDY, mode="independent", without_system=True)
+            return output.token_ids, before
+
+    first, computed_first = register()
+    second, computed_second = register()
+    assert first == second and computed_first >= 64 and computed_second == 0
+
+
+def test_another_codec_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'zstd', 'lz4'"):
+        quire.ChunkedLLM(MODEL, store=tmp_path, compress_store="gzip")
+
+
+def test_outliers_of_keys_cost_accuracy_and_no_bit_of_a_model_with_plain_kv(tmp_path):
+    folder = tmp_path / "outliers"
+    tool = Path(MODEL).parents[2] / "tools" / "key_outliers.py"
+    subprocess.run([sys.executable, tool, MODEL, folder], check=True, capture_output=True)
+    ids = some_ids(200)
+    with quire.LLM(MODEL, threads=2) as plain, quire.LLM(folder, threads=2) as outliers:
+        assert np.array_equal(plain.forward(ids).logits, outliers.forward(ids).logits), "powers of two change no score"
+        usual, hard = plain.kv_accuracy(ids), outliers.kv_accuracy(ids)
+    assert hard["attention_kl"] > 2 * usual["attention_kl"], "the generator makes a hard case"
+    assert hard["value_error"] == usual["value_error"]
+    assert hard["logit_kl_mean"] <= 1e-3

@@ -1,0 +1,393 @@
+#include "quire/engine/kv_accuracy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/attention/entry.h"
+#include "quire/base/divide.h"
+#include "quire/base/str.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/engine_thread.h"
+#include "quire/interrupt.h"
+#include "quire/kernels/kv_append.h"
+#include "quire/kernels/kv_read.h"
+#include "quire/kernels/rotary.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/model/config.h"
+#include "quire/model/decoder.h"
+#include "quire/model/forward_batch.h"
+#include "quire/output.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::int32_t kBlockTokens = 32;
+constexpr std::size_t kSliceTokens = 128;   // computed between two steps of the engine
+constexpr std::size_t kRowsPerSample = 16;  // of which one is asked for its attention
+
+struct NamedFormat {
+  const char* name;
+  tensor::DType dtype;
+  tensor::KVFormat format;
+};
+
+Result<tensor::KVGeometry> geometry_of(const Engine& engine, const std::string& kv_dtype) {
+  const tensor::DType compute = engine.bundle().kv_dtype;
+  const NamedFormat formats[] = {{"float32", tensor::DType::kFloat32, tensor::KVFormat::kPlain},
+                                 {"bfloat16", tensor::DType::kBFloat16, tensor::KVFormat::kPlain},
+                                 {"int8", compute, tensor::KVFormat::kInt8}};
+  for (const NamedFormat& format : formats) {
+    if (kv_dtype == format.name) {
+      return engine.model_config().kv_geometry(format.dtype, kBlockTokens, format.format);
+    }
+  }
+  const bool later = kv_dtype == "int4" || kv_dtype == "fp8" || kv_dtype == "float16";
+  return {
+      later ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+      base::str_cat("kv_dtype ", base::quoted(kv_dtype), later ? " is not there" : " is unknown",
+                    "; the accuracy of float32, bfloat16 and int8 can be measured")};
+}
+
+// The KV of all ids in one format.
+class OwnKV {
+ public:
+  static Result<OwnKV> create(const tensor::KVGeometry& geometry, std::size_t tokens) {
+    const auto blocks = base::divide_up(static_cast<std::int32_t>(tokens), kBlockTokens);
+    QUIRE_TRY(kv_store::PagedPool pool, kv_store::PagedPool::create(geometry, blocks));
+    return OwnKV(std::move(pool), geometry.layers, blocks);
+  }
+
+  [[nodiscard]] std::span<const tensor::PagedKVView> views() const { return views_; }
+  [[nodiscard]] const tensor::PagedKVView& view(int layer) const {
+    return views_[static_cast<std::size_t>(layer)];
+  }
+  [[nodiscard]] std::span<const std::int32_t> blocks() const { return blocks_; }
+  [[nodiscard]] static tensor::KVSlot slot(std::size_t token) {
+    const auto at = static_cast<std::int32_t>(token);
+    return {at / kBlockTokens, at % kBlockTokens};
+  }
+
+ private:
+  OwnKV(kv_store::PagedPool pool, int layers, std::int32_t blocks)
+      : pool_(std::move(pool)), blocks_(static_cast<std::size_t>(blocks)) {
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    for (int layer = 0; layer < layers; ++layer) {
+      views_.push_back(pool_.view(layer));
+    }
+  }
+
+  kv_store::PagedPool pool_;
+  std::vector<std::int32_t> blocks_;
+  std::vector<tensor::PagedKVView> views_;
+};
+
+// Squares of errors and of what they are errors of.
+struct SquareSums {
+  double error = 0;
+  double whole = 0;
+  void add(std::span<const float> got, std::span<const float> want) {
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double difference = double{got[i]} - double{want[i]};
+      error += difference * difference;
+      whole += double{want[i]} * double{want[i]};
+    }
+  }
+  [[nodiscard]] double relative() const { return whole > 0 ? std::sqrt(error / whole) : 0; }
+};
+
+// Returns the logarithm of the sum of exponentials.
+double log_sum(std::span<const double> x) {
+  const double top = *std::ranges::max_element(x);
+  double sum = 0;
+  for (const double value : x) {
+    sum += std::exp(value - top);
+  }
+  return top + std::log(sum);
+}
+
+// Returns KL(softmax(p), softmax(q)).
+double divergence(std::span<const double> p, std::span<const double> q) {
+  const double p_sum = log_sum(p), q_sum = log_sum(q);
+  double sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_sum;
+    sum += std::exp(log_p) * (log_p - (q[i] - q_sum));
+  }
+  return std::max(sum, 0.0);  // rounding may leave less
+}
+
+LayerErrors errors_of(std::span<const SquareSums> sums) {
+  LayerErrors errors;
+  for (const SquareSums& layer : sums) {
+    errors.layers.push_back(layer.relative());
+    errors.max = std::max(errors.max, errors.layers.back());
+    errors.mean += errors.layers.back() / static_cast<double>(sums.size());
+  }
+  return errors;
+}
+
+// Runs both over the ids, slice by slice. Engine thread, but for construction and result().
+class Comparison {
+ public:
+  Comparison(Engine& engine, std::span<const TokenId> ids, OwnKV reference, OwnKV stored,
+             OwnKV rounded)
+      : engine_(engine),
+        ids_(ids),
+        reference_(std::move(reference)),
+        stored_(std::move(stored)),
+        rounded_(std::move(rounded)),
+        keys_(static_cast<std::size_t>(engine.model_config().layers)),
+        values_(keys_.size()) {}
+
+  Status compare_slice(std::size_t first, std::size_t count);
+  [[nodiscard]] KVAccuracy result() const;
+
+ private:
+  struct Slice {
+    std::size_t first, count;
+  };
+  // Returns the logits of all rows.
+  Result<std::span<float>> forward(const OwnKV& kv, Slice slice, model::ForwardProbe* probe);
+  void compare_layer(Slice slice, const model::LayerQueries& queries);
+  void round_keys_and_values(Slice slice, int layer);
+  void compare_attention(Slice slice, const model::LayerQueries& queries, int kv_head);
+  void compare_logits(Slice slice, std::span<const float> want, std::span<const float> got);
+  // Reads the keys of one head, [tokens][head_dim].
+  void read_keys(const tensor::PagedKVView& view, int kv_head, std::size_t tokens,
+                 std::vector<float>& out) const;
+
+  Engine& engine_;
+  std::span<const TokenId> ids_;
+  OwnKV reference_;
+  OwnKV stored_;                           // what the format makes of the run
+  OwnKV rounded_;                          // what the format makes of the reference's KV
+  std::vector<SquareSums> keys_, values_;  // [layers]
+  double attention_kl_ = 0;
+  std::int64_t attention_rows_ = 0;
+  std::vector<double> logit_kl_;  // [rows]
+  std::int64_t same_best_ = 0;
+  double want_nll_ = 0, got_nll_ = 0;
+};
+
+Result<std::span<float>> Comparison::forward(const OwnKV& kv, Slice slice,
+                                             model::ForwardProbe* probe) {
+  std::vector<std::int32_t> positions, rows;
+  std::vector<tensor::KVSlot> slots;
+  std::vector<attention::EntryRow> entry_rows;
+  for (std::size_t i = 0; i < slice.count; ++i) {
+    const auto row = static_cast<std::int32_t>(i);
+    const auto position = static_cast<std::int32_t>(slice.first + i);
+    positions.push_back(position);
+    rows.push_back(row);
+    slots.push_back(OwnKV::slot(slice.first + i));
+    entry_rows.push_back({row, position, position + 1});
+  }
+  const std::size_t tokens = slice.first + slice.count;
+  const attention::Entry entry = {
+      .blocks = kv.blocks().first(base::divide_up(tokens, std::size_t{kBlockTokens})),
+      .num_tokens = static_cast<std::int32_t>(tokens),
+      .rows = entry_rows};
+  const model::ForwardBatch batch = {.token_ids = ids_.subspan(slice.first, slice.count),
+                                     .positions = positions,
+                                     .slots = slots,
+                                     .entries = {&entry, 1},
+                                     .logit_rows = rows};
+  return engine_.core().decoder().forward(batch, kv.views(), probe);
+}
+
+Status Comparison::compare_slice(std::size_t first, std::size_t count) {
+  const Slice slice = {first, count};
+  const std::function<void(const model::LayerQueries&)> look =
+      [&](const model::LayerQueries& queries) { compare_layer(slice, queries); };
+  model::ForwardProbe probe = {.queries = &look};
+  QUIRE_TRY(const std::span<float> logits, forward(reference_, slice, &probe));
+  const std::vector<float> want(logits.begin(), logits.end());
+  QUIRE_TRY(const std::span<float> got, forward(stored_, slice, nullptr));
+  compare_logits(slice, want, got);
+  return {};
+}
+
+void Comparison::compare_layer(Slice slice, const model::LayerQueries& queries) {
+  round_keys_and_values(slice, queries.layer);
+  for (int head = 0; head < engine_.model_config().kv_heads; ++head) {
+    compare_attention(slice, queries, head);
+  }
+}
+
+void Comparison::round_keys_and_values(Slice slice, int layer) {
+  const auto kv_heads = static_cast<std::size_t>(engine_.model_config().kv_heads);
+  const auto dim = static_cast<std::size_t>(engine_.model_config().head_dim);
+  const std::size_t width = kv_heads * dim;
+  std::vector<float> keys(slice.count * width), values(keys.size());
+  std::vector<float> row(static_cast<std::size_t>(reference_.view(layer).head_dim));
+  const auto for_each_head = [&](const OwnKV& kv, const auto& fn) {
+    for (std::size_t at = 0; at < slice.count * kv_heads; ++at) {
+      const tensor::KVSlot slot = OwnKV::slot(slice.first + at / kv_heads);
+      const auto head = static_cast<int>(at % kv_heads);
+      kernels::read_key(kv.view(layer), head, slot, row);
+      fn(at, keys, keys_);
+      kernels::read_value(kv.view(layer), head, slot, row);
+      fn(at, values, values_);
+    }
+  };
+  for_each_head(reference_, [&](std::size_t at, std::vector<float>& to, auto&) {
+    std::copy_n(row.begin(), dim, to.begin() + static_cast<std::ptrdiff_t>(at * dim));
+  });
+  std::vector<tensor::KVSlot> slots;
+  slots.reserve(slice.count);
+  for (std::size_t i = 0; i < slice.count; ++i) {
+    slots.push_back(OwnKV::slot(slice.first + i));
+  }
+  const auto stride = static_cast<std::ptrdiff_t>(width);
+  kernels::kv_append(engine_.context(),
+                     {.k = keys,
+                      .v = values,
+                      .k_stride = stride,
+                      .v_stride = stride,
+                      .head_dim = static_cast<int>(dim),
+                      .slots = slots},
+                     rounded_.view(layer));
+  for_each_head(rounded_, [&](std::size_t at, const std::vector<float>& want, auto& sums) {
+    sums[static_cast<std::size_t>(layer)].add(std::span(row).first(dim),
+                                              std::span(want).subspan(at * dim, dim));
+  });
+}
+
+void Comparison::read_keys(const tensor::PagedKVView& view, int kv_head, std::size_t tokens,
+                           std::vector<float>& out) const {
+  const auto dim = static_cast<std::size_t>(engine_.model_config().head_dim);
+  std::vector<float> row(static_cast<std::size_t>(view.head_dim));
+  out.resize(tokens * dim);
+  for (std::size_t token = 0; token < tokens; ++token) {
+    kernels::read_key(view, kv_head, OwnKV::slot(token), row);
+    std::copy_n(row.begin(), dim, out.begin() + static_cast<std::ptrdiff_t>(token * dim));
+  }
+}
+
+// Compares, for some rows, the attention of one query over keys as they are and as stored.
+void Comparison::compare_attention(Slice slice, const model::LayerQueries& queries, int kv_head) {
+  const model::ModelConfig& config = engine_.model_config();
+  const auto dim = static_cast<std::size_t>(config.head_dim);
+  std::vector<float> want_keys, got_keys, query(dim);
+  read_keys(reference_.view(queries.layer), kv_head, slice.first + slice.count, want_keys);
+  read_keys(rounded_.view(queries.layer), kv_head, slice.first + slice.count, got_keys);
+  const auto window =
+      static_cast<std::size_t>(config.window_tokens[static_cast<std::size_t>(queries.layer)]);
+  const double scale = config.score_scale();
+  const int group = config.heads / config.kv_heads;
+  for (std::size_t row = 0; row < slice.count; row += kRowsPerSample) {
+    const std::size_t end = slice.first + row + 1;
+    const std::size_t begin = window > 0 && end > window ? end - window : 0;
+    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const auto at =
+          static_cast<std::size_t>(queries.stride) * row + static_cast<std::size_t>(head) * dim;
+      kernels::rotate_head(engine_.context(), *queries.rotary, static_cast<std::int64_t>(row),
+                           queries.q.subspan(at, dim), query);
+      const auto scores = [&](const std::vector<float>& keys) {
+        std::vector<double> out;
+        for (std::size_t token = begin; token < end; ++token) {
+          const float* key = &keys[token * dim];
+          out.push_back(scale * std::inner_product(query.begin(), query.end(), key, 0.0));
+        }
+        return out;
+      };
+      attention_kl_ += divergence(scores(want_keys), scores(got_keys));
+      ++attention_rows_;
+    }
+  }
+}
+
+void Comparison::compare_logits(Slice slice, std::span<const float> want,
+                                std::span<const float> got) {
+  const std::size_t vocab = want.size() / slice.count;
+  for (std::size_t row = 0; row < slice.count; ++row) {
+    const auto of_row = want.subspan(row * vocab, vocab),
+               of_other = got.subspan(row * vocab, vocab);
+    const std::vector<double> p(of_row.begin(), of_row.end());
+    const std::vector<double> q(of_other.begin(), of_other.end());
+    logit_kl_.push_back(divergence(p, q));
+    same_best_ +=
+        std::ranges::max_element(p) - p.begin() == std::ranges::max_element(q) - q.begin() ? 1 : 0;
+    const std::size_t next = slice.first + row + 1;
+    if (next < ids_.size()) {
+      const auto id = static_cast<std::size_t>(ids_[next]);
+      want_nll_ += log_sum(p) - p[id];
+      got_nll_ += log_sum(q) - q[id];
+    }
+  }
+}
+
+KVAccuracy Comparison::result() const {
+  std::vector<double> sorted = logit_kl_;
+  std::ranges::sort(sorted);
+  const auto rows = static_cast<double>(sorted.size());
+  const auto predicted = static_cast<double>(ids_.size() - 1);
+  const auto last = static_cast<std::size_t>(std::ceil(0.99 * rows)) - 1;
+  const double exact = std::exp(want_nll_ / predicted);
+  return {.num_tokens = std::ssize(ids_),
+          .key_error = errors_of(keys_),
+          .value_error = errors_of(values_),
+          .attention_kl = attention_kl_ / static_cast<double>(attention_rows_),
+          .logit_kl_mean = std::accumulate(sorted.begin(), sorted.end(), 0.0) / rows,
+          .logit_kl_p99 = sorted[last],
+          .same_best = static_cast<double>(same_best_) / rows,
+          .perplexity = std::exp(got_nll_ / predicted),
+          .perplexity_delta = std::exp(got_nll_ / predicted) - exact};
+}
+
+}  // namespace
+
+Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
+                               const std::string& kv_dtype, const Interrupt& interrupted) {
+  if (engine.accelerator() != nullptr) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv_accuracy is measured on the CPU alone, and this model is on ",
+                          base::quoted(engine.options().device), "; open it with device \"cpu\"")};
+  }
+  QUIRE_TRY_STATUS(engine.check_prompt(ids));
+  if (ids.size() < 2) {
+    return {ErrorCode::kInvalidArgument,
+            "kv_accuracy needs at least two tokens; give a longer text"};
+  }
+  QUIRE_TRY(const tensor::KVGeometry stored, geometry_of(engine, kv_dtype));
+  const tensor::KVGeometry plain =
+      engine.model_config().kv_geometry(engine.bundle().kv_dtype, kBlockTokens);
+  QUIRE_TRY(OwnKV reference, OwnKV::create(plain, ids.size()));
+  QUIRE_TRY(OwnKV run, OwnKV::create(stored, ids.size()));
+  QUIRE_TRY(OwnKV rounded, OwnKV::create(stored, ids.size()));
+  Comparison comparison(engine, ids, std::move(reference), std::move(run), std::move(rounded));
+  for (std::size_t first = 0; first < ids.size(); first += kSliceTokens) {
+    if (interrupted && interrupted()) {
+      return {ErrorCode::kCancelled, "the call was interrupted"};
+    }
+    const std::size_t count = std::min(kSliceTokens, ids.size() - first);
+    QUIRE_TRY_STATUS(
+        engine.thread().ask_status([&] { return comparison.compare_slice(first, count); }));
+  }
+  KVAccuracy accuracy = comparison.result();
+  const tensor::KVGeometry bfloat16 =
+      engine.model_config().kv_geometry(tensor::DType::kBFloat16, kBlockTokens);
+  accuracy.kv_dtype = kv_dtype;
+  accuracy.reference = tensor::dtype_name(plain.dtype);
+  accuracy.bits_per_value = stored.bits_per_value();
+  accuracy.ratio_vs_bf16 =
+      static_cast<double>(bfloat16.block_bytes()) / static_cast<double>(stored.block_bytes());
+  return accuracy;
+}
+
+}  // namespace quire::engine

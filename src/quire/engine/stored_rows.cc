@@ -1,0 +1,64 @@
+#include "quire/engine/stored_rows.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+
+#include "quire/engine/active_request.h"
+#include "quire/engine/step_state.h"
+#include "quire/kernels/kv_codes.h"
+#include "quire/model/decoder.h"
+#include "quire/result.h"
+#include "quire/sched/types.h"
+#include "quire/tensor/kv_format.h"
+
+namespace quire::engine {
+namespace {
+
+// Returns the first row of a run, among the rows of its step.
+std::size_t first_row(const RunningStep& running, std::size_t index) {
+  return std::accumulate(running.runs.begin(),
+                         running.runs.begin() + static_cast<std::ptrdiff_t>(index), std::size_t{0},
+                         [](std::size_t sum, const sched::ScheduledRun& run) {
+                           return sum + static_cast<std::size_t>(run.count);
+                         });
+}
+
+}  // namespace
+
+void tell_stored(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+  const auto& observer = step.now.requests[index]->request().observer;
+  if (step.now.kv_errors.empty() || observer == nullptr || !observer->measures_kv()) {
+    return;
+  }
+  kernels::KVErrorSums sums;
+  const auto rows = std::span(step.now.kv_errors)
+                        .subspan(first_row(step.now, index), static_cast<std::size_t>(run.count));
+  for (const kernels::KVErrorSums& row : rows) {
+    sums.add(row);
+  }
+  observer->stored(sums);
+}
+
+Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+  const std::span<const std::uint8_t> refused = step.core.decoder().last_refused();
+  if (refused.empty()) {
+    return {};
+  }
+  const auto rows =
+      refused.subspan(first_row(step.now, index), static_cast<std::size_t>(run.count));
+  const auto found = std::ranges::find(rows, std::uint8_t{1});
+  return found == rows.end() ? Status() : model::kv_refused(run.first + (found - rows.begin()));
+}
+
+bool measures_kv(const Step& step, const RunningStep& running) {
+  return step.core.bundle.kv_format == tensor::KVFormat::kInt8 &&
+         std::ranges::any_of(running.requests, [](const ActiveRequest* active) {
+           return active->request().observer != nullptr &&
+                  active->request().observer->measures_kv();
+         });
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,54 @@
+// LayerPlan: what a backend does in one layer. Scales: factors on what flows through a decoder.
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kernels/cpu/kernel_table.h"
+
+namespace quire::model {
+
+// The rotation of a layer's queries and keys.
+enum class RopeKind : std::uint8_t {
+  kMain,   // ModelConfig::rotary
+  kLocal,  // ModelConfig::local_rotary
+  kNone,
+};
+inline constexpr int kRopeKinds = 3;
+
+// Where attention and MLP of a layer are normed: their input, their output, or both.
+enum class NormPlacement : std::uint8_t { kBefore, kBehind, kBoth };
+
+// The vectors of queries and keys that are normed before the rotation: none, each head, or all
+// heads of a row as one.
+enum class QkNorm : std::uint8_t { kNone, kHeads, kRows };
+
+struct LayerPlan {
+  std::int32_t window_tokens = 0;  // 0: full attention
+  RopeKind rope = RopeKind::kMain;
+  QkNorm qk_norm = QkNorm::kNone;
+  NormPlacement norms = NormPlacement::kBefore;
+  kernels::Activation activation = kernels::Activation::kSilu;
+
+  [[nodiscard]] bool norms_input() const { return norms != NormPlacement::kBehind; }
+  [[nodiscard]] bool norms_output() const { return norms != NormPlacement::kBefore; }
+};
+
+// Every value is neutral by default.
+struct Scales {
+  double embedding = 1;  // on rows of the embedding
+  double residual = 1;   // on what attention and MLP add to the residual stream
+  double scores = 0;     // on scores of attention; 0: 1 / sqrt(head_dim)
+  double score_cap = 0;  // scaled scores s become cap * tanh(s / cap); 0: they stay
+  double logits = 1;     // logits are divided by it
+  double logit_cap = 0;  // logits l become cap * tanh(l / cap); 0: they stay
+  // A query that is used at position p is multiplied by 1 + query_growth * ln(1 + floor(p /
+  // query_length)).
+  double query_growth = 0;
+  std::int32_t query_length = 1;
+  // The embedding's factor is rounded to the dtype of the stored weights.
+  bool embedding_is_rounded = false;
+
+  friend bool operator==(const Scales&, const Scales&) = default;
+};
+
+}  // namespace quire::model
