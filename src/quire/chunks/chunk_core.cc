@@ -1,20 +1,26 @@
 #include "quire/chunks/chunk_core.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
+#include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
@@ -61,11 +67,34 @@ std::optional<TokenId> ChunkCore::bos_token() const {
                                   : engine.text()->tokenizer.bos_token_id();
 }
 
-std::int64_t ChunkCore::lacking(std::int64_t blocks) const {
-  const std::int64_t lacks = blocks - ledger().blocks_available();
-  return !engine.requests().empty() || lacks <= 0
-             ? 0
-             : lacks * ledger().config().block_bytes(kv::kOwnFormat);
+std::int64_t ChunkCore::lacking(const kv::BlockCounts& blocks) const {
+  return engine.requests().empty() ? ledger().bytes_lacking(blocks) : 0;
 }
+
+void ChunkCore::add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const {
+  const kv::BlockCounts own = ledger().config().blocks_for(std::ssize(*chunk.tokens), chunk.format);
+  for (std::size_t format = 0; format < kv::kMaxFormats; ++format) {
+    blocks.of[format] += own.of[format];
+  }
+}
+
+Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
+  const engine::EngineCore& core = engine.core();
+  const auto format = kv_dtype.empty() ? kv::kOwnFormat : core.find_format(kv_dtype);
+  if (format) {
+    return *format;
+  }
+  std::string others;
+  for (std::uint8_t i = 1; i < core.num_formats(); ++i) {
+    others += base::str_cat(" or ", base::quoted(core.kv_name(kv::FormatId{i})));
+  }
+  return {ErrorCode::kUnsupported,
+          base::str_cat("kv_dtype ", base::quoted(kv_dtype),
+                        " of a chunk is not the pool's, which is ", base::quoted(core.kv_name()),
+                        others.empty() ? "; leave it out" : "; give that one" + others,
+                        ", or open the model with that kv_dtype")};
+}
+
+std::string ChunkCore::kv_name(kv::FormatId format) const { return engine.core().kv_name(format); }
 
 }  // namespace quire::chunks

@@ -25,6 +25,7 @@
 #include "quire/engine/session_service.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -37,40 +38,6 @@ bool holds_pairs(base::JsonView metadata, base::JsonView pairs) {
   return std::ranges::all_of(pairs.members(), [&](const base::JsonMember& pair) {
     return metadata.contains(pair.key) && metadata.find(pair.key) == pair.value;
   });
-}
-
-// Formats of KV by what they hold, the most first.
-struct KVPrecision {
-  std::string_view name;
-  int bits;
-};
-constexpr KVPrecision kPrecisions[] = {{"float32", 32}, {"bfloat16", 16}, {"float16", 16},
-                                       {"fp8", 8},      {"int8", 8},      {"int4", 4}};
-
-// Returns an error for every format but the one that the chunk has.
-Status check_new_kv_dtype(std::string_view stored, const std::optional<std::string>& asked) {
-  if (!asked || *asked == stored) {
-    return {};
-  }
-  const auto bits = [](std::string_view name) {
-    const auto* const found = std::ranges::find(kPrecisions, name, &KVPrecision::name);
-    return found == std::end(kPrecisions) ? 0 : found->bits;
-  };
-  if (bits(*asked) == 0) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("kv_dtype ", base::quoted(*asked), " is unknown; the chunk has ",
-                          base::quoted(stored))};
-  }
-  if (bits(*asked) >= bits(stored)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("kv_dtype ", base::quoted(*asked), " is not narrower than ",
-                          base::quoted(stored),
-                          ", which the chunk's KV is stored in; register the text in a model that "
-                          "is open with that kv_dtype")};
-  }
-  return {ErrorCode::kUnsupported,
-          base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
-                        base::quoted(*asked), " yet; open the model with that kv_dtype")};
 }
 
 }  // namespace
@@ -189,7 +156,7 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
           .memory_bytes = core_.registry.room().bytes_of(chunk),
-          .kv_dtype = core_.engine.bundle().kv_name(),
+          .kv_dtype = core_.kv_name(chunk.format),
           .kv_error = chunk.kv_error};
 }
 
@@ -198,13 +165,27 @@ Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::s
                                              const ChunkUpdate& update) {
   QUIRE_TRY_STATUS(library_.adopt(id, salt));
   QUIRE_TRY(const kv::NewChunk changed, core_.registry.updated(id, salt, update));
-  QUIRE_TRY_STATUS(check_new_kv_dtype(core_.engine.bundle().kv_name(), update.kv_dtype));
+  QUIRE_TRY(const auto narrower, narrower_format(core_, changed, update.kv_dtype));
+  if (narrower) {
+    return narrow_known(id, changed, *narrower);
+  }
   const Status saved = library_.update(changed, update.pinned);
   if (!saved.ok()) {
     return saved.error();
   }
   QUIRE_TRY(const kv::Chunk* chunk, core_.registry.update(id, salt, update));
   return info_of(*chunk);
+}
+
+// Replaces a chunk by itself in another format. What the store refuses to delete stays as it is.
+Result<ChunkInfo> ChunkService::narrow_known(const std::string& id, const kv::NewChunk& changed,
+                                             kv::FormatId to) {
+  QUIRE_TRY_STATUS(library_.check_writable());
+  QUIRE_TRY(const kv::Chunk* chunk, narrow(core_, id, changed, to));
+  ChunkInfo info = info_of(*chunk);
+  QUIRE_TRY([[maybe_unused]] const bool saved, library_.remove(id, changed.salt));
+  core_.registry.remove(id, kv::Removal::kDeleted);
+  return info;
 }
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update,
@@ -214,8 +195,8 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
   library_.writes().wait();
   QUIRE_TRY(ChunkInfo info, core_.engine.thread().ask_for_blocks<ChunkInfo>(
                                 [&] { return update_known(id, salt, update); }));
-  if (library_.is_lost(id, salt)) {
-    QUIRE_TRY_STATUS(library_.save(id, salt));
+  if (library_.is_lost(info.chunk_id, salt)) {
+    QUIRE_TRY_STATUS(library_.save(info.chunk_id, salt));
   }
   library_.note_saved(info, salt);
   return info;

@@ -8,6 +8,7 @@
 
 #include "quire/attention/tile.h"
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
 #include "quire/sched/types.h"
@@ -50,6 +51,7 @@ class BatchBuilder {
     std::size_t first_block = 0, num_blocks = 0, first_row = 0, num_rows = 0;
     std::int32_t num_tokens = 0;
     std::int32_t first_token = 0;
+    kv::FormatId format;
   };
   // Rows of one scheduled run.
   struct Rows {
@@ -88,6 +90,7 @@ class BatchBuilder {
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
+  std::vector<std::uint8_t> slot_formats_;  // [rows]
   std::vector<std::int32_t> blocks_;
   std::vector<attention::EntryRow> rows_;
   std::vector<EntrySpan> spans_;

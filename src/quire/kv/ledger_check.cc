@@ -66,9 +66,10 @@ class Checker {
       QUIRE_TRY_STATUS(add_segment(*run.segment));
     }
     const OpenRun& open = sequence.open();
+    const FormatId format = sequence.is_plain() ? kOwnFormat : open.blocks.format();
     if (std::ranges::any_of(open.blocks.live(),
-                            [](BlockRef block) { return block.format() != kOwnFormat; })) {
-      return broken("L11", "an open run has another format than the pool's own");
+                            [&](BlockRef block) { return block.format() != format; })) {
+      return broken("L11", "an open run has another format than its sequence may have");
     }
     QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true));
     if (sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {

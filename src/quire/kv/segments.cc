@@ -261,12 +261,42 @@ Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail ta
   return state_->add(Sequence(state_->shared, tail.tokens, std::move(sealed), position));
 }
 
+Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> uses,
+                                   ComposeTail tail) {
+  SharedBlocks& shared = state_->shared;
+  const LedgerConfig& config = shared.config();
+  if (format.value >= config.formats.size() || config.formats[format.value].open) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a run cannot be computed in format ", +format.value, " of ",
+                          config.formats.size())};
+  }
+  if (tail.tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "a run that is sealed has at least one token"};
+  }
+  const BlockCounts needed = config.blocks_for(std::ssize(tail.tokens), format);
+  QUIRE_TRY_STATUS(
+      check_room(shared, needed, base::str_cat("a run of ", tail.tokens.size(), " tokens")));
+  QUIRE_TRY(const SeqId id, compose(uses, tail));
+  try {
+    state_->sequence(id).make_room_in(format);
+  } catch (const std::bad_alloc&) {
+    state_->close(id);
+    throw;
+  }
+  return id;
+}
+
 std::int32_t Segments::tokens_before(SeqId id) const {
   return tokens_of(state_->sequence(id).sealed());
 }
 
 std::int32_t Segments::blocks_before(SeqId id) const {
-  return blocks_of(state_->sequence(id).sealed());
+  std::int64_t bytes = 0;
+  for (const SealedRun& run : state_->sequence(id).sealed()) {
+    bytes += run.segment->blocks().num_bytes();
+  }
+  const std::int64_t own = state_->shared.config().block_bytes(kOwnFormat);
+  return static_cast<std::int32_t>((bytes + own - 1) / own);
 }
 
 std::vector<TokenId> Segments::joined_tokens(SeqId id) const {

@@ -67,8 +67,15 @@ class Segments {
   // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
   // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
-  // Returns the tokens of the segments before the sequence's own; blocks_before returns the blocks
-  // that they cover.
+  // Opens such a sequence whose own run has this format, to be sealed when its KV is there. It has
+  // room for all tokens of `tail` from the beginning, and no more. So its steps need no block, and
+  // giving up its KV frees none. The caller makes the copies of Ledger::take_copies before a step.
+  // Fails as compose() does, with kInvalidArgument for an unknown format, one that is written block
+  // by block or no tokens, and with kOutOfBlocks.
+  [[nodiscard]] Result<SeqId> compose_in(FormatId format, std::span<const SegmentUse> uses,
+                                         ComposeTail tail);
+  // Returns the tokens of the segments before the sequence's own. blocks_before returns how many
+  // blocks of the pool's own format have the bytes of their blocks.
   [[nodiscard]] std::int32_t tokens_before(SeqId id) const;
   [[nodiscard]] std::int32_t blocks_before(SeqId id) const;
   // Returns the tokens of the sequence's segments and its own, in order. Cost: O(tokens).

@@ -3,9 +3,11 @@
 // 1. A sequence is a list of sealed runs (segments in use, shared and never written) and one open
 //    run that grows. A plain prompt is an open run at position 0 and nothing else.
 // 2. Its tokens are those of the open run; its length is those of them that have KV.
-// 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
+// 3. The open run has the pool's own format. A composed sequence that is made to be sealed may have
+//    another one (make_room_in).
+// 4. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
-// 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
+// 5. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
 //    A block goes behind the one before it, as long as that one is known there. The first one goes
 //    behind the root of the sequence's salt. So behind blocks that were never here nothing is
 //    published.
@@ -20,6 +22,7 @@
 
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
@@ -78,6 +81,10 @@ class Sequence {
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
   // Makes room; may order copies. Precondition: blocks_needed(count) are available.
   void extend(std::int32_t count);
+  // Makes room for all tokens in blocks of this format, which the open run has from then on.
+  // Precondition: a composed sequence without room, and SharedBlocks::lacking() lacks none of the
+  // blocks.
+  void make_room_in(FormatId format);
   // Notes that `count` more tokens have KV. Precondition: count <= room(), and the tokens are
   // there.
   void advance(std::int32_t count);
@@ -91,7 +98,7 @@ class Sequence {
   void begin_behind_window(std::int32_t num_tokens);
   // Does what Sequences::rollback says.
   [[nodiscard]] Status rollback(std::int32_t length);
-  // Gives up the KV of the open run.
+  // Gives up the KV of the open run, and its blocks where they have the pool's own format.
   void drop_kv();
   // Makes `path`, blocks of the prefix index, the first KV; room made before is given back.
   // Precondition: a plain sequence without KV.

@@ -60,7 +60,9 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
   const OpenRun& open = sequence.open();
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
-                   .start_position = open.start_position});
+                   .start_position = open.start_position,
+                   .format = open.blocks.format(),
+                   .last_format = open.blocks.last_format()});
 }
 
 void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }
