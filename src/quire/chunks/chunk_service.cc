@@ -21,6 +21,7 @@
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/chunks/narrowing.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/chunk_types.h"

@@ -44,6 +44,7 @@ void BatchBuilder::clear() {
   use_positions_.clear();
   slots_.clear();
   slot_formats_.clear();
+  num_formats_ = 1;
   blocks_.clear();
   rows_.clear();
   spans_.clear();
@@ -63,6 +64,7 @@ void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
                     .first_row = rows_.size(),
                     .num_tokens = num_tokens,
                     .format = view.format});
+  num_formats_ = std::max(num_formats_, static_cast<std::uint8_t>(view.format.value + 1));
   blocks_.resize(blocks_.size() + view.blocks.size());
   std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
 }
@@ -129,7 +131,6 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
     use_positions_.push_back(open.start_position + local);
     slots_.push_back({.block = block.value, .offset = local % block_tokens});
   }
-  slot_formats_.resize(slots_.size(), open.format.value);
   add_sealed(std::span(views_).first(views_.size() - 1), rows);
   open_.push_back(open);
   open_rows_.push_back(rows);
@@ -226,6 +227,15 @@ void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t 
   add_open(group, end, block_tokens);
 }
 
+// Lists the formats of rows' slots, which are those of their open runs. Every open run has an
+// entry.
+void BatchBuilder::list_slot_formats() {
+  for (std::size_t run = 0; num_formats_ > 1 && run < open_.size(); ++run) {
+    slot_formats_.insert(slot_formats_.end(), static_cast<std::size_t>(open_rows_[run].count),
+                         open_[run].format.value);
+  }
+}
+
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
                                                std::span<const std::int32_t> logit_rows,
                                                const kv::Ledger& ledger) {
@@ -245,12 +255,8 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
     open_order_.push_back({.run = run});
   }
   add_open({0, open_.size()}, 0, ledger.config().block_tokens);
-  std::uint8_t formats = 1;
-  for (const std::uint8_t format : slot_formats_) {
-    formats = std::max(formats, static_cast<std::uint8_t>(format + 1));
-  }
+  list_slot_formats();
   for (const EntrySpan& span : spans_) {
-    formats = std::max(formats, static_cast<std::uint8_t>(span.format.value + 1));
     entries_.push_back({.blocks = std::span(blocks_).subspan(span.first_block, span.num_blocks),
                         .num_tokens = span.num_tokens,
                         .rows = std::span(rows_).subspan(span.first_row, span.num_rows),
@@ -261,8 +267,8 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
             .positions = positions_,
             .use_positions = use_positions_,
             .slots = slots_,
-            .num_formats = formats,
-            .slot_formats = formats == 1 ? std::span<const std::uint8_t>() : slot_formats_,
+            .num_formats = num_formats_,
+            .slot_formats = slot_formats_,
             .entries = entries_,
             .logit_rows = logit_rows_};
   return batch_;

@@ -117,7 +117,7 @@ void Sequence::extend(std::int32_t count) {
   if (count <= room_) {
     return;
   }
-  QUIRE_CHECK(open_.blocks.format() == kOwnFormat, "a run in another format does not grow");
+  QUIRE_CHECK(open_format() == kOwnFormat, "a run in another format does not grow");
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
@@ -252,7 +252,7 @@ Status Sequence::rollback(std::int32_t length) {
 }
 
 void Sequence::drop_kv() {
-  const bool keeps_room = open_.blocks.format() != kOwnFormat;
+  const bool keeps_room = open_format() != kOwnFormat;
   if (!keeps_room) {
     open_.blocks.truncate(0);
   }

@@ -66,6 +66,11 @@ class Sequence {
   [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }
   [[nodiscard]] std::span<const SealedRun> sealed() const { return sealed_; }
   [[nodiscard]] const OpenRun& open() const { return open_; }
+  // Returns the format of the open run, which has no other one. Looks at no block of a plain
+  // sequence.
+  [[nodiscard]] FormatId open_format() const {
+    return composed_ ? open_.blocks.format() : kOwnFormat;
+  }
   // Returns how many tokens may be written without another `extend`.
   [[nodiscard]] std::int32_t room() const { return room_; }
   [[nodiscard]] bool is_plain() const { return !composed_; }

@@ -53,16 +53,16 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
                      .num_tokens = run.segment->num_tokens(),
                      .start_position = run.start_position,
                      .stored_from = run.segment->stored_from(),
-                     .rank = run.rank,
                      .format = blocks.format(),
-                     .last_format = blocks.last_format()});
+                     .last_format = blocks.last_format(),
+                     .rank = run.rank});
   }
   const OpenRun& open = sequence.open();
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
                    .start_position = open.start_position,
-                   .format = open.blocks.format(),
-                   .last_format = open.blocks.last_format()});
+                   .format = sequence.open_format(),
+                   .last_format = sequence.open_format()});
 }
 
 void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }

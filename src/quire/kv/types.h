@@ -124,9 +124,9 @@ struct RunView {
   std::int32_t num_tokens = 0;      // tokens with KV
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
-  MergeRank rank;                   // rank of a sealed run
   FormatId format;                  // format of the blocks but the last
   FormatId last_format;             // format of the last block
+  MergeRank rank;                   // rank of a sealed run
 };
 
 // The effect of attaching the longest cached prefix of some tokens.
