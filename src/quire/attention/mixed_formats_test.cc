@@ -1,5 +1,5 @@
-// Runs of several formats in one call: dense double precision over what each run's codes or numbers
-// stand for, and rows whose bits do not depend on what else is in the call.
+// Runs of several formats in one call, against dense double precision. The oracle reads the numbers
+// that the codes of a run stand for. No bit of a row depends on what else is in the call.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -67,8 +67,11 @@ std::optional<TokenId> ChunkCore::bos_token() const {
                                   : engine.text()->tokenizer.bos_token_id();
 }
 
-std::int64_t ChunkCore::lacking(const kv::BlockCounts& blocks) const {
-  return engine.requests().empty() ? ledger().bytes_lacking(blocks) : 0;
+std::int64_t ChunkCore::lacking(kv::BlockCounts blocks) const {
+  if (!engine.requests().empty()) {
+    blocks[kv::kOwnFormat] = 0;
+  }
+  return ledger().bytes_lacking(blocks);
 }
 
 void ChunkCore::add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const {

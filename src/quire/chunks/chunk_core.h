@@ -45,9 +45,10 @@ struct ChunkCore {
 
   // Returns the ledger. Engine thread, as for the next function.
   [[nodiscard]] kv::Ledger& ledger() const;
-  // Returns the bytes that the pool lacks for so many blocks of each format. 0 while a request runs
-  // that may free some.
-  [[nodiscard]] std::int64_t lacking(const kv::BlockCounts& blocks) const;
+  // Returns the bytes that the pool lacks for so many blocks of each format. While a request runs
+  // that may free some, blocks of the pool's own format lack nothing. Those of other formats do:
+  // they are taken at once, and not step by step.
+  [[nodiscard]] std::int64_t lacking(kv::BlockCounts blocks) const;
   // Adds the blocks of one variant of a chunk, in the chunk's format.
   void add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const;
 

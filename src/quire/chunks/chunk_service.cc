@@ -178,7 +178,8 @@ Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::s
   return info_of(*chunk);
 }
 
-// Replaces a chunk by itself in another format. What the store refuses to delete stays as it is.
+// Replaces a chunk by itself in another format. A chunk that the store does not delete stays as it
+// is.
 Result<ChunkInfo> ChunkService::narrow_known(const std::string& id, const kv::NewChunk& changed,
                                              kv::FormatId to) {
   QUIRE_TRY_STATUS(library_.check_writable());

@@ -34,7 +34,7 @@ class Segment {
   [[nodiscard]] std::int32_t stored_from() const { return stored_from_; }
   // Returns how many leading blocks were cached before their KV was asked for here.
   [[nodiscard]] std::int32_t found_blocks() const { return found_blocks_; }
-  // The format that was asked for, also where the only block is not full.
+  // Returns the format that was asked for, also where the only block is not full.
   [[nodiscard]] FormatId format() const { return format_; }
   [[nodiscard]] std::int32_t num_tokens() const {
     return static_cast<std::int32_t>(tokens_.size());

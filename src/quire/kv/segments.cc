@@ -241,6 +241,12 @@ std::int64_t Segments::num_bytes(SegmentId id) const {
 }
 
 Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail tail) {
+  return open_behind(uses, tail, kOwnFormat);
+}
+
+// Opens a composed sequence. In another format than the pool's own, nothing may be lacking.
+Result<SeqId> Segments::open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
+                                    FormatId format) {
   std::vector<SealedRun> sealed;
   sealed.reserve(uses.size());
   std::int32_t end = 0;
@@ -258,7 +264,7 @@ Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail ta
   }
   const std::int32_t position = tail.position.value_or(end);
   QUIRE_TRY_STATUS(check_position(position, std::ssize(tail.tokens), "an open run"));
-  return state_->add(Sequence(state_->shared, tail.tokens, std::move(sealed), position));
+  return state_->add(Sequence(state_->shared, tail.tokens, std::move(sealed), position, format));
 }
 
 Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> uses,
@@ -276,14 +282,7 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
   const BlockCounts needed = config.blocks_for(std::ssize(tail.tokens), format);
   QUIRE_TRY_STATUS(
       check_room(shared, needed, base::str_cat("a run of ", tail.tokens.size(), " tokens")));
-  QUIRE_TRY(const SeqId id, compose(uses, tail));
-  try {
-    state_->sequence(id).make_room_in(format);
-  } catch (const std::bad_alloc&) {
-    state_->close(id);
-    throw;
-  }
-  return id;
+  return open_behind(uses, tail, format);
 }
 
 std::int32_t Segments::tokens_before(SeqId id) const {

@@ -82,6 +82,9 @@ class Segments {
   [[nodiscard]] std::vector<TokenId> joined_tokens(SeqId id) const;
 
  private:
+  [[nodiscard]] Result<SeqId> open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
+                                          FormatId format);
+
   LedgerState* state_;
 };
 

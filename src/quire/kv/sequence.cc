@@ -61,11 +61,14 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool a
       salt_(salt) {}
 
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
-                   std::vector<SealedRun> sealed, std::int32_t open_position)
+                   std::vector<SealedRun> sealed, std::int32_t open_position, FormatId format)
     : Sequence(shared, tokens, false) {
   composed_ = true;
   sealed_ = std::move(sealed);
   open_.start_position = open_position;
+  if (format != kOwnFormat) {
+    make_room_in(format);
+  }
 }
 
 Sequence Sequence::fork() const {
@@ -117,7 +120,7 @@ void Sequence::extend(std::int32_t count) {
   if (count <= room_) {
     return;
   }
-  QUIRE_CHECK(open_format() == kOwnFormat, "a run in another format does not grow");
+  QUIRE_CHECK(open_format(*this) == kOwnFormat, "a run in another format does not grow");
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
@@ -143,7 +146,6 @@ void Sequence::extend(std::int32_t count) {
 }
 
 void Sequence::make_room_in(FormatId format) {
-  QUIRE_CHECK(composed_ && room_ == 0 && open_.blocks.size() == 0, "room was made before");
   const LedgerConfig& config = shared_->config();
   const BlockCounts needed = config.blocks_for(std::ssize(tokens_), format);
   open_.blocks.reserve(needed[format]);
@@ -252,7 +254,7 @@ Status Sequence::rollback(std::int32_t length) {
 }
 
 void Sequence::drop_kv() {
-  const bool keeps_room = open_format() != kOwnFormat;
+  const bool keeps_room = open_format(*this) != kOwnFormat;
   if (!keeps_room) {
     open_.blocks.truncate(0);
   }

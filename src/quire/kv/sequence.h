@@ -4,7 +4,7 @@
 //    run that grows. A plain prompt is an open run at position 0 and nothing else.
 // 2. Its tokens are those of the open run; its length is those of them that have KV.
 // 3. The open run has the pool's own format. A composed sequence that is made to be sealed may have
-//    another one (make_room_in).
+//    another one, and then has room for all its tokens from the beginning.
 // 4. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
 // 5. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
@@ -52,9 +52,10 @@ class Sequence {
            SessionRef session = {}, std::string_view salt = {});
   // Makes a sequence behind `sealed` runs, if any. `tokens` are its own, from `open_position` on.
   // It is not plain even without a run: it has no salt and adopts nothing, so the index is not for
-  // it.
+  // it. With another format than the pool's own it has room for all its tokens in blocks of that.
+  // Precondition: SharedBlocks::lacking() lacks none of them.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
-           std::int32_t open_position);
+           std::int32_t open_position, FormatId format = {});
 
   // Returns a copy that shares the blocks and belongs to nobody's request.
   [[nodiscard]] Sequence fork() const;
@@ -66,11 +67,6 @@ class Sequence {
   [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }
   [[nodiscard]] std::span<const SealedRun> sealed() const { return sealed_; }
   [[nodiscard]] const OpenRun& open() const { return open_; }
-  // Returns the format of the open run, which has no other one. Looks at no block of a plain
-  // sequence.
-  [[nodiscard]] FormatId open_format() const {
-    return composed_ ? open_.blocks.format() : kOwnFormat;
-  }
   // Returns how many tokens may be written without another `extend`.
   [[nodiscard]] std::int32_t room() const { return room_; }
   [[nodiscard]] bool is_plain() const { return !composed_; }
@@ -86,10 +82,6 @@ class Sequence {
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
   // Makes room; may order copies. Precondition: blocks_needed(count) are available.
   void extend(std::int32_t count);
-  // Makes room for all tokens in blocks of this format, which the open run has from then on.
-  // Precondition: a composed sequence without room, and SharedBlocks::lacking() lacks none of the
-  // blocks.
-  void make_room_in(FormatId format);
   // Notes that `count` more tokens have KV. Precondition: count <= room(), and the tokens are
   // there.
   void advance(std::int32_t count);
@@ -111,6 +103,7 @@ class Sequence {
 
  private:
   void publish_from(std::int32_t block);
+  void make_room_in(FormatId format);
 
   SharedBlocks* shared_;
   std::vector<TokenId> tokens_;
@@ -123,6 +116,11 @@ class Sequence {
   SessionRef session_;
   std::string salt_;
 };
+
+// Returns the format of a sequence's open run. Looks at no block of a plain sequence.
+[[nodiscard]] inline FormatId open_format(const Sequence& sequence) {
+  return sequence.is_plain() ? kOwnFormat : sequence.open().blocks.format();
+}
 
 // Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
 [[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);

@@ -61,8 +61,8 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
                    .start_position = open.start_position,
-                   .format = sequence.open_format(),
-                   .last_format = sequence.open_format()});
+                   .format = open_format(sequence),
+                   .last_format = open_format(sequence)});
 }
 
 void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }

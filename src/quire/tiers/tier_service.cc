@@ -206,8 +206,8 @@ Result<TierService::Readable> TierService::readable(std::span<const std::vector<
   return readable;
 }
 
-// Makes a pool in host memory for KV on its way to or from the device, or between a file and blocks
-// in another format than the pool's own.
+// Makes a pool in host memory for KV on its way to or from the device. It serves for blocks in
+// another format than the pool's own, too.
 Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks, kv::FormatId format) const {
   return paged_pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)),
                                     format);
