@@ -145,7 +145,7 @@ TEST(ChunkFormats, ABatchOfSeveralFormatsChangesNoTokenOfAnyRequest) {
   for (const CompositionSpec& spec : specs) {
     alone.push_back(llm.generate_from_chunks(spec, greedy).value().token_ids);
   }
-  const auto together = llm.batch_generate_from_chunks(specs, greedy).value();
+  const auto together = llm.batch_generate_from_chunks(specs, {&greedy, 1}).value();
   ASSERT_EQ(together.size(), specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(together[i].token_ids, alone[i]) << i;
