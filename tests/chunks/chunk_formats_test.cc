@@ -82,6 +82,7 @@ std::vector<std::byte> saved_kv(const std::string& store, const std::string& id)
     EXPECT_TRUE(file.read_layer(0, static_cast<int>(i), 0, layer).ok());
     all.insert(all.end(), layer.begin(), layer.end());
   }
+  EXPECT_FALSE(all.empty());
   return all;
 }
 

@@ -127,9 +127,9 @@ TEST_P(MixedFormats, RowsOfOneFormatHaveTheBitsThatTheyHaveAlone) {
 }
 
 TEST_P(MixedFormats, AnEntryWithoutItsViewIsCaught) {
-  const StoredRun run = coded_.fill(3, 1);
+  const StoredRun stored = coded_.fill(3, 1);
   const Problem problem{
-      .uses = {causal(run, 0, 1)}, .q = random_queries(plain_.shape(), 1, 2), .half = 32};
+      .uses = {causal(stored, 0, 1)}, .q = random_queries(plain_.shape(), 1, 2), .half = 32};
   std::vector<Entry> entries = entries_of(problem);
   entries[0].format = 2;
   const AttentionPlan plan = make_plan(plain_.shape(), entries, 32, 0, 1);
