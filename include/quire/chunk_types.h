@@ -208,10 +208,10 @@ struct ChunkUpdate {
   std::optional<std::optional<double>> ttl_seconds = {};
   std::optional<bool> pinned = {};
   std::optional<std::int32_t> priority = {};
-  // Format of the chunk's KV. One that holds less than what is stored converts the KV that is there.
-  // The chunk has a new id then, and the old id is kNotFound. Running requests and KV computed
-  // under the chunk keep what they have. One that holds more is kInvalidArgument, since what was
-  // rounded is lost. One that the pool has not is kUnsupported.
+  // Format of the chunk's KV. One that holds less than what is stored converts the KV that is
+  // there. The chunk has a new id then, and the old id is kNotFound. Running requests and KV
+  // computed under the chunk keep what they have. One that holds more is kInvalidArgument, since
+  // what was rounded is lost. One that the pool has not is kUnsupported.
   std::optional<std::string> kv_dtype = {};
 };
 
