@@ -39,6 +39,19 @@ std::vector<std::string> weights() {
                   : std::vector<std::string>{"float32", "bfloat16", "q8g32", "q4g32", "int8"};
 }
 
+// Returns each model with each of the weights, but Gemma 2, which caps its scores, with int8 KV.
+std::vector<std::tuple<std::string, std::string>> cases() {
+  std::vector<std::tuple<std::string, std::string>> all;
+  for (const std::string& model : model_names()) {
+    for (const std::string& kind : weights()) {
+      if (kind != "int8" || !model.starts_with("gemma2")) {
+        all.emplace_back(model, kind);
+      }
+    }
+  }
+  return all;
+}
+
 class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   void SetUp() override {
@@ -141,12 +154,9 @@ TEST_P(WarmCold, CompanyInTheBatchGivesTheColdBits) {
   EXPECT_EQ(mixed.logits, cold_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, WarmCold,
-                         testing::Combine(testing::ValuesIn(model_names()),
-                                          testing::ValuesIn(weights())),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, WarmCold, testing::ValuesIn(cases()), [](const auto& info) {
+  return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+});
 
 }  // namespace
 }  // namespace quire
