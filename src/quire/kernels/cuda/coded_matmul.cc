@@ -41,7 +41,8 @@ std::int64_t outputs_at_once(std::int64_t inputs) {
 std::int64_t rows_at_once(std::int64_t inputs) {
   constexpr std::int64_t kQuantum = 128;
   const std::int64_t bytes = wide_rows_bytes(CodeFormat::kQ4Minimum, kQuantum, inputs);
-  return std::max<std::int64_t>(CodedMatMul::kImageBytes / bytes, 1) * kQuantum;
+  return std::max<std::int64_t>(CodedMatMul::kImageBytes / std::max<std::int64_t>(bytes, 1), 1) *
+         kQuantum;
 }
 
 }  // namespace

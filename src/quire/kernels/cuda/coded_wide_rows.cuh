@@ -60,6 +60,33 @@ __device__ __forceinline__ float read_of(int block, std::uint32_t address) {
 }
 #endif
 
+// Adds the products of a group, times its scales, to the sums. The rows of the unit are at `at`,
+// and behind them their sums, which minimums are multiplied with.
+template <CodeFormat kFormat, int kBlocks, class Unit>
+__device__ __forceinline__ void add_scaled(const Unit& unit, int group, const std::byte* at,
+                                           int lane, const float (&part)[kBlocks][4],
+                                           float (&sums)[kBlocks][4]) {
+  constexpr int kRows = kBlocks * kColumns;
+  const float scales[2] = {unit.head(0, 0, group), unit.head(0, 1, group)};
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[block][i] = __fmaf_rn(scales[i / 2], part[block][i], sums[block][i]);
+    }
+  }
+  if constexpr (Unit::kHasMinimum) {
+    const auto* const inputs =
+        reinterpret_cast<const float*>(at + kRows * kUnitInputs * 2) + group * kRows + lane % 4 * 2;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const float2 two = *reinterpret_cast<const float2*>(inputs + block * kColumns);
+      const float both[4] = {two.x, two.y, two.x, two.y};
+      add_minimums<kFormat>(sums[block], unit, group, both);
+    }
+  }
+}
+
 // kBlocks: of kColumns rows. kSplit: the block has one slice, else all of them.
 template <CodeFormat kFormat, DType T, int kBlocks, bool kSplit>
 struct WideRows {
@@ -137,29 +164,7 @@ struct WideRows {
         settle(sums);
       } else {
         settle(part);
-        scale(unit, group, at, lane, part, sums);
-      }
-    }
-  }
-
-  __device__ __forceinline__ static void scale(const Unit& unit, int group, const std::byte* at,
-                                               int lane, const Sums& part, Sums& sums) {
-    const float scales[2] = {unit.head(0, 0, group), unit.head(0, 1, group)};
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[block][i] = __fmaf_rn(scales[i / 2], part[block][i], sums[block][i]);
-      }
-    }
-    if constexpr (Unit::kHasMinimum) {
-      const auto* const inputs = reinterpret_cast<const float*>(at + kRows * kUnitInputs * 2) +
-                                 group * kRows + lane % 4 * 2;
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const float2 two = *reinterpret_cast<const float2*>(inputs + block * kColumns);
-        const float both[4] = {two.x, two.y, two.x, two.y};
-        add_minimums<kFormat>(sums[block], unit, group, both);
+        add_scaled<kFormat>(unit, group, at, lane, part, sums);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Products of a warpgroup on Hopper (PTX ISA, wgmma.mma_async), with 64 outputs in registers and 8 N
-// columns in shared memory. Barriers that bulk copies complete on. Only for sm_90a: includers ask
+// Products of a warpgroup on Hopper (PTX ISA, wgmma.mma_async), with 64 outputs in registers and 8
+// N columns in shared memory. Barriers that bulk copies complete on. Only for sm_90a: includers ask
 // QUIRE_CODED_WGMMA.
 #pragma once
 
