@@ -502,12 +502,16 @@ class TerminalTest(unittest.TestCase):
 
     def wait_for(self, text):
         """Reads the screen until `text` comes, and forgets what came up to it."""
+        self.wait_for_match(re.escape(text))
+
+    def wait_for_match(self, pattern):
+        """Reads the screen until the pattern matches, and forgets what came up to its end."""
         deadline = time.monotonic() + SECONDS
-        while text not in self.seen:
+        while not (match := re.search(pattern, self.seen, re.DOTALL)):
             if not select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0]:
-                self.fail(f"waited for {text!r}, saw {self.seen!r}")
+                self.fail(f"waited for {pattern!r}, saw {self.seen!r}")
             self.seen += os.read(self.terminal, 4096).decode(errors="replace")
-        self.seen = self.seen[self.seen.index(text) + len(text):]
+        self.seen = self.seen[match.end():]
 
     def type(self, text):
         os.write(self.terminal, text.encode())
@@ -532,7 +536,7 @@ class TerminalTest(unittest.TestCase):
         self.wait_for("> ")
         self.type("hello\r")
         self.wait_for("hello\r\n")
-        time.sleep(0.1)  # the answer takes longer
+        self.wait_for_match(r"\[\?2004l.*\w")  # the answer has begun, and takes long
         self.type("\x03")
         self.wait_for("(stopped")
         self.wait_for("> ")

@@ -13,6 +13,7 @@
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
 #include "quire/base/mapped_file.h"
+#include "quire/base/test_length.h"
 #include "quire/llm.h"
 
 namespace quire {
@@ -25,7 +26,7 @@ constexpr std::size_t kTokens = 75;
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(source_path("tests/golden/model"))) {
-    if (fs::exists(entry.path() / "config.json")) {
+    if (fs::exists(entry.path() / "config.json") && computes_here(entry.path().string())) {
       names.push_back(entry.path().filename().string());
     }
   }
@@ -37,6 +38,24 @@ std::vector<std::string> model_names() {
 std::vector<std::string> weights() {
   return on_gpu() ? std::vector<std::string>{"bfloat16", "int8"}
                   : std::vector<std::string>{"float32", "bfloat16", "q8g32", "q4g32", "int8"};
+}
+
+// Returns each model with weights, which change from model to model in the short test. Gemma 2 caps
+// its scores and has no int8 KV.
+std::vector<std::tuple<std::string, std::string>> cases() {
+  const std::vector<std::string> kinds = weights();
+  const auto taken = base::test_length(kinds.size(), std::size_t{2});
+  std::vector<std::tuple<std::string, std::string>> all;
+  std::size_t next = 0;
+  for (const std::string& model : model_names()) {
+    for (std::size_t i = 0; i < taken; ++i) {
+      const std::string& kind = kinds[next++ % kinds.size()];
+      if (kind != "int8" || !model.starts_with("gemma2")) {
+        all.emplace_back(model, kind);
+      }
+    }
+  }
+  return all;
 }
 
 class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::string>> {
@@ -141,12 +160,9 @@ TEST_P(WarmCold, CompanyInTheBatchGivesTheColdBits) {
   EXPECT_EQ(mixed.logits, cold_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, WarmCold,
-                         testing::Combine(testing::ValuesIn(model_names()),
-                                          testing::ValuesIn(weights())),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, WarmCold, testing::ValuesIn(cases()), [](const auto& info) {
+  return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+});
 
 }  // namespace
 }  // namespace quire

@@ -138,19 +138,35 @@ TEST(QuantisedOnAGpu, LogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
   }
 }
 
-TEST(QuantisedOnAGpu, GreedyIdsOfRealQuestionsEqualTheCpus) {
-  const std::string cards =
-      "Card 7. Ada trades in apples. Card 9. Ben lives in Oslo. Question: what does Ada trade in?";
-  const SamplingParams params = {.temperature = 0, .max_tokens = 16};
+// Says that two devices chose the same ids behind `prompt`, or that the logits of the CPU, where
+// they part, are a near tie.
+void expect_same_up_to_a_near_tie(LLM& cpu, Ids prompt, const Ids& want, const Ids& got) {
+  const auto [there, here] = std::ranges::mismatch(want, got);
+  if (there == want.end() || here == got.end()) {
+    EXPECT_EQ(want, got);
+    return;
+  }
+  prompt.insert(prompt.end(), want.begin(), there);
+  const std::vector<float> logits = logits_of(cpu, prompt);
+  const auto [least, most] = std::ranges::minmax(logits);
+  const auto at = [&](TokenId id) { return logits[static_cast<std::size_t>(id)]; };
+  EXPECT_LE(at(*there) - at(*here), 0.02 * (most - least)) << *there << " and " << *here;
+}
+
+TEST(QuantisedOnAGpu, GreedyIdsEqualTheCpusUpToANearTie) {
   for (const char* format : {"q8g32", "q4g32"}) {
+    LLM cpu = must(LLM::open(kModel, quantised("cpu", format)));
     for (const bool deterministic : {true, false}) {
       LLMOptions options = quantised("cuda", format);
       options.deterministic = deterministic;
       LLM gpu = must(LLM::open(kModel, options));
-      LLM cpu = must(LLM::open(kModel, quantised("cpu", format)));
-      EXPECT_EQ(must(gpu.generate(cards, params)).token_ids,
-                must(cpu.generate(cards, params)).token_ids)
-          << format;
+      for (std::uint32_t seed = 0; seed < 8; ++seed) {
+        SCOPED_TRACE(std::string(format) + ", seed " + std::to_string(seed));
+        const Ids prompt = some_ids(20 + 10 * seed, seed);
+        const SamplingParams params = {.temperature = 0, .max_tokens = 16, .ignore_eos = true};
+        expect_same_up_to_a_near_tie(cpu, prompt, must(cpu.generate(prompt, params)).token_ids,
+                                     must(gpu.generate(prompt, params)).token_ids);
+      }
     }
   }
 }

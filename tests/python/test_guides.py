@@ -8,7 +8,7 @@ import pytest
 from documents import python_blocks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = {"getting-started": 5, "choosing": 4, "memory": 4, "reuse-grades": 1, "coming-from": 6}
+PAGES = {"getting-started": 5, "choosing": 4, "memory": 5, "reuse-grades": 1, "coming-from": 6}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -89,9 +89,9 @@ def to_choice(value: Any, what: str, choices: Collection[str]) -> str:
 
 def to_compression(value: bool | str, what: str) -> str:
     """Returns "", "zstd" or "lz4". True is zstd."""
-    if isinstance(value, bool):
-        return "zstd" if value else ""
-    return to_choice(value, what, ("zstd", "lz4"))
+    if isinstance(value, str):
+        return to_choice(value, what, ("zstd", "lz4"))
+    return "zstd" if to_flag(value, what) else ""
 
 
 def to_bytes(size: int | str | None, what: str) -> int:

@@ -71,6 +71,8 @@ def content_of(
     _set(options, "priority", priority)
     _set(options, "anchor", anchor)
     options.salt = to_salt(salt)
+    if isinstance(kv_dtype, str) and not kv_dtype:
+        raise ValueError('kv_dtype "" names no format; None stands for that of the pool')
     if kv_dtype is not None:
         _set(options, "kv_dtype", kv_dtype)
     return _quire.ChunkContent(prompt_of(content, "content"), type_name(chunk_type), options)

@@ -32,7 +32,7 @@ NO_ARGUMENT = {"self", "handle"}  # the second one is made by the library alone
 ALIASES = {
     "Model": "str | os.PathLike", "Prompt": "str | list[int]", "Params": "dict | None", "Progress": "bool | Callable | None",
     "Log": "Callable | None",
-    "Device": "choice", "DType": "choice", "Quantize": "choice", "Mode": "choice", "Selector": "choice", "ChunkType": "str",
+    "Device": "choice", "DType": "choice", "KVDType": "choice", "Quantize": "choice", "Mode": "choice", "Selector": "choice", "ChunkType": "str",
     "LLM": "object", "Sequence": "object", "Mark": "object", "Blocks": "object", "Composition": "object",
     "VirtualSequence": "object",
 }  # fmt: skip

@@ -22,7 +22,6 @@
 #include "quire/chat.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
-#include "quire/engine/kv_accuracy.h"
 #include "quire/engine/llm_options.h"
 #include "quire/interrupt.h"
 #include "quire/options.h"
@@ -245,15 +244,6 @@ Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardRe
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
   return channels.front()->take_forward();
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<KVAccuracy> LLM::kv_accuracy(const Prompt& prompt, const std::string& kv_dtype,
-                                    const Interrupt& interrupted) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(const std::vector<TokenId> ids, prompt_ids(*engine, prompt, interrupted));
-  return engine::kv_accuracy(*engine, ids, kv_dtype, interrupted);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <ios>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,15 @@ inline LLMOptions here(LLMOptions options = {}) {
 // share of the largest logit. Two ways to one result may differ by it.
 inline std::string exact_dtype() { return on_gpu() ? "bfloat16" : "float32"; }
 inline double rounding() { return on_gpu() ? 0.03 : 1e-5; }
+
+// Returns whether that device computes a model of tests/golden/model. A GPU refuses some by name.
+inline bool computes_here(std::string_view model) {
+  const std::string_view name = model.substr(model.rfind('/') + 1);
+  constexpr std::string_view kOnTheCpu[] = {"gemma", "granite", "ministral3", "olmo", "smollm3"};
+  return !on_gpu() || std::ranges::none_of(kOnTheCpu, [&](std::string_view family) {
+    return name.starts_with(family);
+  });
+}
 
 // Returns a path of the source tree: below where the test runs, or where it was built.
 inline std::string source_path(const std::string& path) {

@@ -13,6 +13,7 @@
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
+#include "quire/engine/bundle_options.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/format.h"

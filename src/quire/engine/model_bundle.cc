@@ -27,7 +27,6 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/text/chat_template.h"
 #include "quire/text/tokenizer.h"

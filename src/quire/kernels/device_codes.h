@@ -123,7 +123,8 @@ struct PackedCodes {
   if (output >= from.outputs || input >= from.inputs) {
     return 0;
   }
-  const std::uint8_t* const at = packed_step(from, output, input) + head * 64 + output % 32 * 2;
+  const std::uint8_t* const at =
+      packed_step(from, output, input) + std::int64_t{head} * 64 + output % 32 * 2;
   return static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8;
 }
 
@@ -133,7 +134,8 @@ struct PackedCodes {
   if (output >= from.outputs || input >= from.inputs) {
     return static_cast<std::uint32_t>(code_offset(from.format));
   }
-  const std::uint8_t* const tiles = packed_step(from, output, input) + unit_heads(from.format) * 64;
+  const std::uint8_t* const tiles =
+      packed_step(from, output, input) + std::int64_t{64} * unit_heads(from.format);
   const int tile = static_cast<int>(output % 32) / 16, column = static_cast<int>(output % 16);
   const int k = static_cast<int>(input % kGroupInputs);
   if (code_bits(from.format) == 8) {
@@ -151,17 +153,18 @@ struct PackedCodes {
 
 // Returns word `word` of vector `vector` of the unit at (tile, unit).
 [[nodiscard]] constexpr std::uint32_t unit_word(const PackedCodes& from, std::int64_t tile,
-                                                std::int64_t unit, int vector, int word) {
-  const int code_vectors = unit_loads(from.format) * kWarpLanes;
+                                                std::int64_t unit, std::int64_t vector,
+                                                std::int64_t word) {
+  const std::int64_t code_vectors = std::int64_t{unit_loads(from.format)} * kWarpLanes;
   const std::int64_t output = tile * kTileOutputs, input = unit * kUnitInputs;
   if (vector >= code_vectors) {
-    const int head = (vector - code_vectors) / kHeadVectors;
+    const int head = static_cast<int>((vector - code_vectors) / kHeadVectors);
     const std::int64_t row = output + (vector - code_vectors) % kHeadVectors + word / 2 * 8;
     const std::int64_t group = input + word % 2 * 2 * kGroupInputs;
     return packed_head(from, head, row, group) | packed_head(from, head, row, group + kGroupInputs)
                                                      << 16;
   }
-  const int load = vector / kWarpLanes, g = vector % kWarpLanes / 4, t = vector % 4;
+  const std::int64_t load = vector / kWarpLanes, g = vector % kWarpLanes / 4, t = vector % 4;
   std::uint32_t bits = 0;
   if (code_bits(from.format) == 8) {  // two words of row g, two of row g + 8
     const std::int64_t row = output + g + word / 2 * 8;
@@ -193,13 +196,13 @@ struct CodePlace {
 
 [[nodiscard]] constexpr CodePlace code_place(CodeFormat format, std::int64_t units,
                                              std::int64_t output, std::int64_t input) {
-  const int row = static_cast<int>(output % kTileOutputs);
-  const int group = static_cast<int>(input % kUnitInputs) / kGroupInputs;
-  const int k = static_cast<int>(input % kGroupInputs);
-  const int lane = row % 8 * 4 + k / kLaneInputs, i = k % kLaneInputs;
+  const std::int64_t row = output % kTileOutputs, k = input % kGroupInputs;
+  const std::int64_t group = input % kUnitInputs / kGroupInputs;
+  const std::int64_t lane = row % 8 * 4 + k / kLaneInputs;
+  const int i = static_cast<int>(k % kLaneInputs);
   const std::int64_t start = unit_start(format, units, output, input);
   if (code_bits(format) == 8) {
-    return {(start + group * kWarpLanes + lane) * kVectorWords + row / 8 * 2 + i / 4,
+    return {(start + group * kWarpLanes + lane) * kVectorWords + row / 8 * 2 + k % kLaneInputs / 4,
             byte_shift(i % 4)};
   }
   return {(start + group / 2 * kWarpLanes + lane) * kVectorWords + group % 2 * 2 + row / 8,
@@ -209,11 +212,12 @@ struct CodePlace {
 // Returns the place of the scale (head 0) or minimum (head 1) of a weight; 16 bits.
 [[nodiscard]] constexpr CodePlace head_place(CodeFormat format, int head, std::int64_t units,
                                              std::int64_t output, std::int64_t input) {
-  const int row = static_cast<int>(output % kTileOutputs);
-  const int group = static_cast<int>(input % kUnitInputs) / kGroupInputs;
+  const std::int64_t row = output % kTileOutputs;
+  const std::int64_t group = input % kUnitInputs / kGroupInputs;
   const std::int64_t vector = unit_start(format, units, output, input) +
-                              unit_loads(format) * kWarpLanes + head * kHeadVectors + row % 8;
-  return {vector * kVectorWords + row / 8 * 2 + group / 2, group % 2 * 16};
+                              std::int64_t{unit_loads(format)} * kWarpLanes +
+                              std::int64_t{head} * kHeadVectors + row % 8;
+  return {vector * kVectorWords + row / 8 * 2 + group / 2, static_cast<int>(group % 2 * 16)};
 }
 
 }  // namespace quire::kernels

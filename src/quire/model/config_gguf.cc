@@ -372,7 +372,8 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
   QUIRE_TRY_STATUS(read_scaling(metadata, spec));
   if (family.rope_by_kind && spec.type == "linear" &&
       !metadata.has("rope.scaling.original_context_length")) {
-    spec.original_context_length = config.context_length / *spec.factor;  // it was stretched
+    spec.original_context_length =
+        config.context_length / spec.factor.value_or(1.0);  // it was stretched
   }
   const std::int32_t half = spec.rotary_dim / 2;
   QUIRE_TRY(spec.divisors, read_values(metadata.file, "rope_freqs.weight", half));

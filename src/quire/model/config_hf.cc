@@ -319,7 +319,8 @@ Result<RopeSpec> read_rope(JsonView json, JsonView block, double theta, const Fa
   if (family.rope_by_kind) {
     spec.truncate = true;  // transformers looks for it outside of the block
     if (spec.type == "linear" && holder.find(kOriginal).is_null() && spec.factor > 0.0) {
-      spec.original_context_length = config.context_length / *spec.factor;  // it was stretched
+      spec.original_context_length =
+          config.context_length / spec.factor.value_or(1.0);  // it was stretched
     }
   }
   return spec;

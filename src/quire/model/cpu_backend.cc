@@ -1,8 +1,6 @@
 #include "quire/model/cpu_backend.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,6 +29,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/layer_rotary.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -49,14 +48,11 @@ constexpr std::int64_t kGatedRows = 64;
 // State that all layers with one window share during a step.
 struct WindowPlan {
   std::int32_t window_tokens = 0;
-  std::array<bool, kRopeKinds> has_rope = {};  // some layer has the window and the rope
+  WantedRopes has_rope = {};  // some layer has the window and the rope
   std::span<const attention::Entry> entries;
   attention::AttentionPlan plan;  // plan of the entries
-  // By RopeKind; rows as plan.query_positions.
-  std::array<kernels::RotaryTable, kRopeKinds> query_rotary;
+  RotaryTables query_rotary;      // rows as plan.query_positions
 };
-
-constexpr std::size_t index_of(RopeKind rope) { return static_cast<std::size_t>(rope); }
 
 // Returns rows of fp32 that grow to the largest step and stay.
 std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
@@ -71,37 +67,6 @@ void gather_rows(std::span<const float> from, std::span<const std::int32_t> indi
   for (std::size_t i = 0; i < indices.size(); ++i) {
     std::copy_n(from.begin() + indices[i] * width, width,
                 to.begin() + static_cast<std::ptrdiff_t>(i) * width);
-  }
-}
-
-// Fills the tables of the wanted ropes; the table of no rope stays empty.
-void fill_rotary(const kernels::KernelContext& context, const ModelConfig& config,
-                 const std::array<bool, kRopeKinds>& wanted,
-                 std::span<const std::int32_t> positions,
-                 std::array<kernels::RotaryTable, kRopeKinds>& tables) {
-  if (wanted[index_of(RopeKind::kMain)]) {
-    tables[index_of(RopeKind::kMain)].fill(context, config.rotary, positions);
-  }
-  if (wanted[index_of(RopeKind::kLocal)]) {
-    tables[index_of(RopeKind::kLocal)].fill(context, config.local_rotary, positions);
-  }
-}
-
-// Multiplies each query by the factor of its position in the sequence. Row r begins at q[r *
-// stride].
-void grow_queries(const kernels::KernelContext& context, const ModelConfig& config,
-                  const ForwardBatch& batch, std::span<float> q, std::int64_t stride) {
-  const std::span<const std::int32_t> positions =
-      batch.use_positions.empty() ? batch.positions : batch.use_positions;
-  const auto width =
-      static_cast<std::size_t>(config.heads) * static_cast<std::size_t>(config.head_dim);
-  for (std::size_t row = 0; row < positions.size(); ++row) {
-    const std::int32_t steps = positions[row] / config.scales.query_length;
-    if (steps > 0) {
-      const double factor = 1.0 + config.scales.query_growth * std::log(1.0 + steps);
-      kernels::scale(context, static_cast<float>(factor),
-                     q.subspan(row * static_cast<std::size_t>(stride), width));
-    }
   }
 }
 
@@ -165,8 +130,8 @@ struct CpuBackend final : DecoderBackend {
   kernels::PackedRows packed_gated;         // [T, I], of many rows
   std::vector<LayerPlan> layers;            // [layers]
   std::vector<WindowPlan> plans;            // one per distinct window
-  std::array<bool, kRopeKinds> has_rope = {};               // of some layer
-  std::array<kernels::RotaryTable, kRopeKinds> key_rotary;  // by RopeKind; rows as batch.positions
+  WantedRopes has_rope = {};                // of some layer
+  RotaryTables key_rotary;                  // by RopeKind; rows as batch.positions
   // The last layer's, of rows of logits only, and what it is made of. Not where all rows have
   // logits, or a probe wants to know about them.
   bool last_is_less = false;

@@ -23,35 +23,45 @@ constexpr int kColumns = 8;  // rows of activations of a tensor core's product
 // kTiles: of outputs, which share a look at the activations. kBlocks: of kColumns rows.
 template <CodeFormat kFormat, DType T, int kTiles, int kBlocks>
 struct FewRows {
-  static constexpr int kAhead = kTiles == 1 ? 2 : 1;  // units of a tile on their way
+  // Units of a tile in registers: one is multiplied, the others are on their way.
+  static constexpr int kUnits = kTiles * kBlocks > 1 || code_bits(kFormat) == 8 ? 2 : 3;
   static constexpr int kOutputs = kTiles * kTileOutputs;
   using Unit = LaneUnit<kFormat>;
 
   // The sums of a warp, as its lanes hold them: tile, block, lane, 4 sums.
   using Sums = float[kTiles][kBlocks][4];
+  // The activations of a unit: inputs 8t to 8t + 7 of every group, row g of each block.
+  using Values = uint4[kBlocks][kUnitGroups];
+  using Rows = const Half* [kBlocks];
 
-  // Loads the activations of a unit: inputs 8t to 8t + 7 of every group, row g of each block.
-  __device__ static void load_rows(const CodedProduct& product, int unit, int lane,
-                                   uint4 (&values)[kBlocks][kUnitGroups]) {
-    const std::int64_t first = std::int64_t{blockIdx.y} * kBlocks * kColumns + lane / 4;
+  // Points at inputs 8t to 8t + 7 of row g of each block. Lanes behind the last row take that one:
+  // their sums are not written.
+  __device__ static void find_rows(const CodedProduct& product, int lane, Rows& rows) {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      const std::int64_t row = first + block * kColumns;
+      const std::int64_t row = (std::int64_t{blockIdx.y} * kBlocks + block) * kColumns + lane / 4;
+      const std::int64_t there = row < product.rows ? row : product.rows - 1;
+      rows[block] = product.x + there * product.weights.inputs + lane % 4 * kLaneInputs;
+    }
+  }
+
+  // Loads the activations of a unit; zeros behind the last input.
+  __device__ __forceinline__ static void load_rows(const Rows& rows, int unit, int inputs, int lane,
+                                                   Values& values) {
+    const bool whole = (unit + 1) * kUnitInputs <= inputs;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int group = 0; group < kUnitGroups; ++group) {
-        const std::int64_t input =
-            std::int64_t{unit} * kUnitInputs + group * kGroupInputs + lane % 4 * kLaneInputs;
-        const bool there = row < product.rows && input < product.weights.inputs;
-        values[block][group] =
-            there
-                ? *reinterpret_cast<const uint4*>(product.x + row * product.weights.inputs + input)
-                : uint4{};
+        const int input = unit * kUnitInputs + group * kGroupInputs;
+        values[block][group] = whole || input + lane % 4 * kLaneInputs < inputs
+                                   ? *reinterpret_cast<const uint4*>(rows[block] + input)
+                                   : uint4{};
       }
     }
   }
 
-  __device__ __forceinline__ static void add_unit(const Unit (&units)[kTiles],
-                                                  const uint4 (&values)[kBlocks][kUnitGroups],
+  __device__ __forceinline__ static void add_unit(const Unit (&units)[kTiles], const Values& values,
                                                   Sums& sums) {
 #pragma unroll
     for (int group = 0; group < kUnitGroups; ++group) {
@@ -127,7 +137,7 @@ struct FewRows {
     }
     const int end = slice_start(units, slice + 1);
     int unit = slice_start(units, slice);
-    Unit ahead[kAhead][kTiles];
+    Unit held[kUnits][kTiles];
     const auto ask = [&](Unit(&to)[kTiles], int which) {
       if (which < end) {
 #pragma unroll
@@ -139,24 +149,22 @@ struct FewRows {
     };
     // The first weights are asked for before the kernel that makes x is done.
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      ask(ahead[i], unit + i);
+    for (int i = 0; i < kUnits; ++i) {
+      ask(held[i], unit + i);
     }
     begin_kernel();
+    Rows rows;
+    find_rows(product, lane, rows);
+    const int inputs = static_cast<int>(product.weights.inputs);
     Sums sums = {};
     while (unit < end) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+      for (int i = 0; i < kUnits; ++i) {
         if (unit < end) {
-          uint4 values[kBlocks][kUnitGroups];
-          load_rows(product, unit, lane, values);
-          Unit now[kTiles];
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            now[tile] = ahead[i][tile];
-          }
-          ask(ahead[i], unit + kAhead);
-          add_unit(now, values, sums);
+          Values values;
+          load_rows(rows, unit, inputs, lane, values);
+          add_unit(held[i], values, sums);
+          ask(held[i], unit + kUnits);
           ++unit;
         }
       }
@@ -166,7 +174,9 @@ struct FewRows {
 };
 
 template <CodeFormat kFormat, DType T, int kTiles, int kBlocks>
-__global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const CodedProduct product) {
+__global__ void __launch_bounds__(kThreads,
+                                  kTiles* kBlocks == 1 && kFormat == CodeFormat::kQ4 ? 3 : 2)
+    few_rows_kernel(const CodedProduct product) {
   FewRows<kFormat, T, kTiles, kBlocks>::run(product);
 }
 

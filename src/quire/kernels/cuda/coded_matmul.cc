@@ -37,6 +37,14 @@ std::int64_t outputs_at_once(std::int64_t inputs) {
   return std::max<std::int64_t>(fit / kQuantum, 1) * kQuantum;
 }
 
+// Returns for how many rows images are made at a time.
+std::int64_t rows_at_once(std::int64_t inputs) {
+  constexpr std::int64_t kQuantum = 128;
+  const std::int64_t bytes = wide_rows_bytes(CodeFormat::kQ4Minimum, kQuantum, inputs);
+  return std::max<std::int64_t>(CodedMatMul::kImageBytes / std::max<std::int64_t>(bytes, 1), 1) *
+         kQuantum;
+}
+
 }  // namespace
 
 Result<CodedMatMul> CodedMatMul::create(device::cuda::DeviceContext& device, bool row_invariant,
@@ -44,6 +52,13 @@ Result<CodedMatMul> CodedMatMul::create(device::cuda::DeviceContext& device, boo
   QUIRE_CHECK(dtype != tensor::DType::kFloat32, "activations are 16-bit floats");
   CodedMatMul made(device, row_invariant, dtype);
   made.shares_rows_ = can_share_rows();
+  if (can_multiply_wide()) {
+    const std::int64_t most = rows_at_once(largest.inputs);
+    const std::int64_t bytes =
+        std::max(wide_rows_bytes(CodeFormat::kQ4Minimum, most, largest.inputs), kImageBytes);
+    QUIRE_TRY(made.images_, device::cuda::DeviceBuffer<std::byte>::make(
+                                device.device_pool(), static_cast<std::size_t>(bytes)));
+  }
   if (!row_invariant) {
     const std::int64_t at_once =
         std::max(outputs_at_once(largest.inputs) * largest.inputs, kExpandedBytes / 2);
@@ -59,16 +74,28 @@ Status CodedMatMul::run(const QuantisedProduct& product, MatMul& matmul) {
   if (!row_invariant_ && product.rows > kMostRows) {
     return run_expanded(product, matmul);
   }
-  const CodedProduct call{.dtype = dtype_,
-                          .weights = weights_of(product),
-                          .x = product.x,
-                          .out = product.out,
-                          .rows = product.rows,
-                          .accumulate = product.accumulate};
+  CodedProduct call{.dtype = dtype_,
+                    .weights = weights_of(product),
+                    .x = product.x,
+                    .out = product.out,
+                    .rows = product.rows,
+                    .accumulate = product.accumulate};
   CUstream_st* const stream = device_->compute_stream().get();
-  return product.rows <= kFewRows || !shares_rows_
-             ? to_status(multiply_few_rows(call, stream), "multiply_few_rows")
-             : to_status(multiply_many_rows(call, stream), "multiply_many_rows");
+  if (product.rows <= kFewRows || (!shares_rows_ && images_.size() == 0)) {
+    return to_status(multiply_few_rows(call, stream), "multiply_few_rows");
+  }
+  if (images_.size() == 0) {
+    return to_status(multiply_many_rows(call, stream), "multiply_many_rows");
+  }
+  const std::int64_t most = rows_at_once(product.inputs);
+  for (std::int64_t first = 0; first < product.rows; first += most) {
+    call.x = product.x + first * product.inputs;
+    call.out = product.out + first * product.outputs;
+    call.rows = std::min(most, product.rows - first);
+    QUIRE_TRY_STATUS(
+        to_status(multiply_wide_rows(call, images_.data(), stream), "multiply_wide_rows"));
+  }
+  return {};
 }
 
 Status CodedMatMul::run_expanded(const QuantisedProduct& product, MatMul& matmul) {

@@ -1,5 +1,6 @@
-// Matrix products with quantised weights on the device. Few rows go to coded_products.h. For many a
-// part of the weights at a time is expanded to 16 bits, for MatMul. No CUDA header.
+// Matrix products with quantised weights on the device. Up to kMostRows rows go to the kernels of
+// coded_products.h. For more a part of the weights at a time is expanded to 16 bits, for MatMul. No
+// CUDA header.
 //
 // With `row_invariant` nothing is expanded, and a row's bits depend on that row and the weights
 // alone. Without it they also depend on whether there are many rows.
@@ -39,6 +40,8 @@ class CodedMatMul {
  public:
   // Bytes of weights that are expanded at a time; 64 outputs at least.
   static constexpr std::int64_t kExpandedBytes = std::int64_t{64} << 20;
+  // Bytes of images of rows that are made at a time; 128 rows at least.
+  static constexpr std::int64_t kImageBytes = std::int64_t{32} << 20;
   // Rows up to which nothing is expanded.
   static constexpr std::int64_t kMostRows = 256;
 
@@ -60,6 +63,7 @@ class CodedMatMul {
   bool row_invariant_;
   tensor::DType dtype_;
   bool shares_rows_ = false;
+  device::cuda::DeviceBuffer<std::byte> images_;
   device::cuda::DeviceBuffer<std::uint16_t> expanded_;
 };
 

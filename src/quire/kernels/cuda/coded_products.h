@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "quire/kernels/cuda/coded_matrix.h"
@@ -34,5 +35,15 @@ struct CodedProduct {
 // Multiplies with the slices of 128 outputs as blocks of a cluster, which share rows in shared
 // memory. Reads the weights once for every 64 rows, and needs compute capability 9.0.
 [[nodiscard]] cudaError_t multiply_many_rows(const CodedProduct& product, cudaStream_t stream);
+
+// Returns whether the current device has multiply_wide_rows().
+[[nodiscard]] bool can_multiply_wide();
+// Returns the bytes that the images of so many rows take.
+[[nodiscard]] std::int64_t wide_rows_bytes(CodeFormat format, std::int64_t rows,
+                                           std::int64_t inputs);
+// Multiplies with warpgroups of Hopper, up to 128 rows for each look at the weights. Arranges the
+// rows in `images` first, of wide_rows_bytes().
+[[nodiscard]] cudaError_t multiply_wide_rows(const CodedProduct& product, std::byte* images,
+                                             cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

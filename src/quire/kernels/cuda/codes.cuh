@@ -15,6 +15,22 @@
 
 namespace quire::kernels::cuda {
 
+// Returns (bits & mask) | value. The compiler takes two instructions where mask and value are both
+// constants.
+template <std::uint32_t kMask>
+__device__ __forceinline__ std::uint32_t masked_or(std::uint32_t bits, std::uint32_t value) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(result) : "r"(bits), "n"(kMask), "r"(value));
+  return result;
+}
+// Returns (bits & mask) ^ value.
+template <std::uint32_t kMask>
+__device__ __forceinline__ std::uint32_t masked_xor(std::uint32_t bits, std::uint32_t value) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;\n" : "=r"(result) : "r"(bits), "n"(kMask), "r"(value));
+  return result;
+}
+
 // Pairs of T out of codes that lie as nibble_shift() and byte_shift() say. All are exact: a code is
 // put behind the point of a power of two, and the power is taken off with the code's offset.
 template <tensor::DType T>
@@ -27,22 +43,22 @@ struct CodePairs<tensor::DType::kBFloat16> {
   template <int kOffset>
   __device__ __forceinline__ static std::uint32_t of_nibbles(std::uint32_t bits) {
     constexpr std::uint32_t kPower = 0x43004300u;  // 128, in steps of 1
-    return minus((bits & 0x000f000fu) | kPower, kPower + kOffset * 0x00010001u);
+    return minus(masked_or<0x000f000fu>(bits, kPower), kPower + kOffset * 0x00010001u);
   }
   // Puts seven bits behind the point. Takes 256 instead of 128 off where the eighth, which is worth
   // 128, is missing.
   template <int kOffset>
   __device__ __forceinline__ static std::uint32_t of_bytes(std::uint32_t bits) {
     static_assert(kOffset == 128);
-    return minus((bits & 0x007f007fu) | 0x43004300u, (bits & 0x00800080u) ^ 0x43804380u);
+    return minus(masked_or<0x007f007fu>(bits, 0x43004300u),
+                 masked_xor<0x00800080u>(bits, 0x43804380u));
   }
   // Widens the exponent, which counts from 127 instead of 7.
   template <int kPair>
   __device__ __forceinline__ static std::uint32_t of_e4m3(std::uint32_t bits) {
     constexpr std::uint32_t kPower = 0x7b807b80u;  // 2^120
-    const std::uint32_t magnitude = (kPair == 0 ? bits << 4 : bits >> 4) & 0x07f007f0u;
     const std::uint32_t sign = (kPair == 0 ? bits << 8 : bits) & 0x80008000u;
-    const std::uint32_t small = magnitude | sign;
+    const std::uint32_t small = masked_or<0x07f007f0u>(kPair == 0 ? bits << 4 : bits >> 4, sign);
     const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&small),
                                            *reinterpret_cast<const __nv_bfloat162*>(&kPower));
     return *reinterpret_cast<const std::uint32_t*>(&product);
@@ -53,6 +69,14 @@ struct CodePairs<tensor::DType::kBFloat16> {
         "{%8,%9}, {%0,%1,%2,%3};\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  // Multiplies without adding to anything.
+  __device__ __forceinline__ static void begin(float (&d)[4], const std::uint32_t (&a)[4],
+                                               std::uint32_t b0, std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%10,%10,%10,%10};\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
   }
 
  private:
@@ -70,19 +94,18 @@ struct CodePairs<tensor::DType::kFloat16> {
 
   template <int kOffset>
   __device__ __forceinline__ static std::uint32_t of_nibbles(std::uint32_t bits) {
-    return minus((bits & 0x000f000fu) | kPower, kPower + kOffset * 0x00010001u);
+    return minus(masked_or<0x000f000fu>(bits, kPower), kPower + kOffset * 0x00010001u);
   }
   template <int kOffset>
   __device__ __forceinline__ static std::uint32_t of_bytes(std::uint32_t bits) {
-    return minus((bits & 0x00ff00ffu) | kPower, kPower + kOffset * 0x00010001u);
+    return minus(masked_or<0x00ff00ffu>(bits, kPower), kPower + kOffset * 0x00010001u);
   }
   // Widens the exponent, which counts from 15 instead of 7.
   template <int kPair>
   __device__ __forceinline__ static std::uint32_t of_e4m3(std::uint32_t bits) {
     constexpr std::uint32_t k256 = 0x5c005c00u;
-    const std::uint32_t magnitude = (kPair == 0 ? bits << 7 : bits >> 1) & 0x3f803f80u;
     const std::uint32_t sign = (kPair == 0 ? bits << 8 : bits) & 0x80008000u;
-    const std::uint32_t small = magnitude | sign;
+    const std::uint32_t small = masked_or<0x3f803f80u>(kPair == 0 ? bits << 7 : bits >> 1, sign);
     const __half2 product = __hmul2(*reinterpret_cast<const __half2*>(&small),
                                     *reinterpret_cast<const __half2*>(&k256));
     return *reinterpret_cast<const std::uint32_t*>(&product);
@@ -93,6 +116,14 @@ struct CodePairs<tensor::DType::kFloat16> {
         "{%8,%9}, {%0,%1,%2,%3};\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  // Multiplies without adding to anything.
+  __device__ __forceinline__ static void begin(float (&d)[4], const std::uint32_t (&a)[4],
+                                               std::uint32_t b0, std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%10,%10,%10,%10};\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
   }
 
  private:
@@ -191,8 +222,8 @@ __device__ __forceinline__ void add_group(float (&sums)[4], const std::uint32_t 
     CodePairs<T>::multiply(sums, a[1], values.z, values.w);
     return;
   }
-  float part[4] = {};
-  CodePairs<T>::multiply(part, a[0], values.x, values.y);
+  float part[4];
+  CodePairs<T>::begin(part, a[0], values.x, values.y);
   CodePairs<T>::multiply(part, a[1], values.z, values.w);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -44,6 +44,7 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "quire/base/json.h"
-#include "quire/base/str.h"
 #include "quire/model/config.h"
 #include "quire/model/families/gemma.h"
 #include "quire/model/family.h"

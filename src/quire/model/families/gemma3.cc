@@ -1,7 +1,6 @@
 // Gemma 3: as Gemma 2 without caps, with normed queries and keys. Five of six layers have a window
 // and a rope of their own. Also the text part of the models that read images.
 #include "quire/base/json.h"
-#include "quire/base/str.h"
 #include "quire/model/config.h"
 #include "quire/model/families/gemma.h"
 #include "quire/model/family.h"

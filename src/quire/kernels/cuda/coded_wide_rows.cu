@@ -1,0 +1,138 @@
+// Products of many rows with quantised weights on Hopper. A kernel arranges the rows as the right
+// operands of warpgroups read them; those of coded_wide_rows.cuh multiply.
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quire/kernels/cuda/coded_products.h"
+#include "quire/kernels/cuda/coded_wide_rows.h"
+#include "quire/kernels/cuda/codes.cuh"
+#include "quire/kernels/cuda/element.cuh"
+#include "quire/kernels/cuda/launch.cuh"
+#include "quire/kernels/device_codes.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::kernels::cuda {
+namespace {
+
+using tensor::DType;
+
+constexpr int kArrangeThreads = 256;
+
+// Returns how many rows a block multiplies.
+constexpr int rows_of_block(std::int64_t rows) { return rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
+
+struct ArrangeParams {
+  const Half* x = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t inputs = 0;
+  std::byte* images = nullptr;  // [blocks of rows][units][image_bytes]
+  int block_rows = 0;
+  int image_bytes = 0;
+  bool sums = false;
+};
+
+// A warp to eight rows of a group. An image has inputs 2t and 2t + 1 of its 16 vectors (group,
+// word) side by side: [16 vectors][rows][4 lanes] words, then sums [groups][rows].
+template <DType T>
+__global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const ArrangeParams params) {
+  begin_kernel();
+  const std::int64_t warp = (std::int64_t{blockIdx.x} * kArrangeThreads + threadIdx.x) / kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes, g = lane / 4, t = lane % 4;
+  const std::int64_t units = units_of(params.inputs);
+  const std::int64_t groups = units * kUnitGroups;
+  const std::int64_t first = warp / groups * kWideColumns;
+  const std::int64_t unit = warp % groups / kUnitGroups;
+  const int group = static_cast<int>(warp % kUnitGroups);
+  const std::int64_t block = first / params.block_rows;
+  if (first >= (params.rows + params.block_rows - 1) / params.block_rows * params.block_rows) {
+    return;
+  }
+  const std::int64_t row = first + g;
+  const std::int64_t input = unit * kUnitInputs + group * kGroupInputs + t * kLaneInputs;
+  const uint4 values = row < params.rows && input < params.inputs
+                           ? *reinterpret_cast<const uint4*>(params.x + row * params.inputs + input)
+                           : uint4{};
+  std::byte* const image = params.images + (block * units + unit) * params.image_bytes;
+  auto* const words = reinterpret_cast<std::uint32_t*>(image);
+  const int in_block = static_cast<int>(row % params.block_rows);
+  const std::uint32_t all[4] = {values.x, values.y, values.z, values.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[((group * 4 + i) * params.block_rows + in_block) * 4 + t] = all[i];
+  }
+  if (params.sums) {
+    float sums[4] = {};
+    sum_inputs<T>(sums, values);
+    if (g == 0) {
+      const int column = static_cast<int>(first % params.block_rows) + t * 2;
+      auto* const to = reinterpret_cast<float*>(image + params.block_rows * kUnitInputs * 2) +
+                       group * params.block_rows + column;
+      *reinterpret_cast<float2*>(to) = {sums[0], sums[1]};
+    }
+  }
+}
+
+// Returns whether whole outputs would leave multiprocessors of the current device idle.
+bool wants_slices(const CodedProduct& product, int block_rows) {
+  int device = 0, processors = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return true;
+  }
+  const std::int64_t blocks = (product.rows + block_rows - 1) / block_rows *
+                              ((product.weights.outputs + kWideOutputs - 1) / kWideOutputs);
+  return blocks < (block_rows <= 64 ? 2 : 1) * std::int64_t{processors};
+}
+
+}  // namespace
+
+bool can_multiply_wide() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major == 9;
+}
+
+std::int64_t wide_rows_bytes(CodeFormat format, std::int64_t rows, std::int64_t inputs) {
+  const int block_rows = rows_of_block(rows);
+  return (rows + block_rows - 1) / block_rows * units_of(inputs) *
+         wide_image_bytes(format, block_rows);
+}
+
+cudaError_t multiply_wide_rows(const CodedProduct& product, std::byte* images,
+                               cudaStream_t stream) {
+  if (product.rows == 0) {
+    return cudaSuccess;
+  }
+  const CodeFormat format = product.weights.format;
+  const std::int64_t inputs = product.weights.inputs;
+  const int block_rows = rows_of_block(product.rows);
+  const std::int64_t warps = (product.rows + block_rows - 1) / block_rows *
+                             (block_rows / kWideColumns) * units_of(inputs) * kUnitGroups;
+  const auto blocks =
+      static_cast<unsigned>((warps * kWarpLanes + kArrangeThreads - 1) / kArrangeThreads);
+  const ArrangeParams params{.x = product.x,
+                             .rows = product.rows,
+                             .inputs = inputs,
+                             .images = images,
+                             .block_rows = block_rows,
+                             .image_bytes = wide_image_bytes(format, block_rows),
+                             .sums = unit_heads(format) == 2};
+  const cudaError_t error = launch_for_dtype(product.dtype, [&]<DType T>() {
+    return launch_early(arrange_rows_kernel<T>, {.blocks = blocks, .threads = kArrangeThreads},
+                        stream, params);
+  });
+  if (error != cudaSuccess) {
+    return error;
+  }
+  const WideProduct wide{.product = product,
+                         .images = images,
+                         .block_rows = block_rows,
+                         .split = wants_slices(product, block_rows)};
+  return product.dtype == DType::kBFloat16 ? launch_wide_bf16(wide, stream)
+                                           : launch_wide_fp16(wide, stream);
+}
+
+}  // namespace quire::kernels::cuda
