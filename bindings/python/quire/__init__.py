@@ -22,7 +22,8 @@ from .errors import (
     UnsupportedError,
 )
 from .linking import get_include, get_library_dir
-from .llm import LLM, doctor, inspect
+from .llm import LLM
+from .machine import doctor, inspect
 from .outputs import Delta, ForwardOutput, GenerationOutput
 from .sequence import Blocks, Sequence, SequenceDiff, VirtualSequence
 from .store import Store, StoreEntry, StoreObject, StoreWeights

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from .composing import (
     Composition,
     Preview,
     Registering,
+    _asked,
     _described,
     _how,
     _id,
@@ -30,32 +30,27 @@ from .composing import (
 )
 from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
-from .llm import LLM, Device, DType, KVDType, Model, Quantize, model_of
+from .llm import LLM
+from .load_options import Device, DType, KVDType, Model, Quantize, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
 from .prompts import Prompt, prompt_of
-from .registering import RegisteredChunk, affixes_of, chunk_fields, content_of, json_of, listed_chunk, listed_content
+from .registering import (
+    KEEP,
+    ClosedRegistry,
+    RegisteredChunk,
+    affixes_of,
+    chunk_fields,
+    content_of,
+    json_of,
+    listed_chunk,
+    listed_content,
+    update_of,
+)
 from .sampling import Params, Sampling, each_sampling, sampling
 from .session import each_whose, to_salt, whose
 from .stream import Stream
-
-_KEEP = object()  # a field that an update leaves alone
-
-
-class _Closed:
-    """In place of a registry that was closed over an LLM that stays open."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ClosedError("the registry is closed; the LLM that it was made over is not")
-
-
-def _asked(
-    call: str, chunks: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
-) -> tuple[_quire.CompositionSpec, Params]:
-    """Returns the composition that a call names, and how it samples."""
-    sampled, how = keywords_of(keywords)
-    return _spec(*chunks, **how), sampling(call, params, sampled)
 
 
 class ChunkedLLM(LLM):
@@ -159,7 +154,7 @@ class ChunkedLLM(LLM):
         if self._over is None:
             super().close()
         else:
-            self._chunks = self._handle = _Closed()
+            self._chunks = self._handle = ClosedRegistry()
 
     @overload
     def register_chunk(
@@ -288,7 +283,7 @@ class ChunkedLLM(LLM):
         chunk_id: str,
         metadata: Mapping[str, Any] | None = None,
         *,
-        ttl_seconds: float | None | object = _KEEP,
+        ttl_seconds: float | None | object = KEEP,
         pinned: bool | None = None,
         priority: int | None = None,
         kv_dtype: KVDType | None = None,
@@ -298,17 +293,7 @@ class ChunkedLLM(LLM):
 
         `kv_dtype`: so far only the one that the chunk has; a wider one is a ValueError, since what was rounded is lost.
         """
-        update = _quire.ChunkUpdate()
-        if metadata is not None:
-            update.metadata = json_of(metadata)
-        if ttl_seconds is not _KEEP:
-            _set(update, "ttl_seconds", ttl_seconds)
-        if pinned is not None:
-            _set_flag(update, "pinned", pinned)
-        if priority is not None:
-            _set(update, "priority", priority)
-        if kv_dtype is not None:
-            _set(update, "kv_dtype", kv_dtype)
+        update = update_of(metadata, ttl_seconds, pinned, priority, kv_dtype)
         return chunk_fields(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
 
     def delete_chunk(self, chunk_id: str, wipe: bool = False, *, salt: str | None = None) -> bool:

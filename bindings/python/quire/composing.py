@@ -11,7 +11,7 @@ from . import _quire, habits, show
 from .convert import _pass, _set, _set_flag, to_choice, to_ids, to_list, to_text
 from .errors import ChunkNotFoundError, KindError
 from .outputs import Fields, Record, _plain
-from .sampling import FIELDS, Sampling
+from .sampling import FIELDS, Params, Sampling, sampling
 from .session import to_salt
 
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
@@ -316,3 +316,11 @@ def _request(request: Mapping[str, Any] | Composition) -> _quire.CompositionSpec
     if not isinstance(request, Mapping):
         raise TypeError(f"a request is a dict or a Composition, not a {type(request).__name__}")
     return _spec(**request)
+
+
+def _asked(
+    call: str, chunks: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
+) -> tuple[_quire.CompositionSpec, Params]:
+    """Returns the composition that a call names, and how it samples."""
+    sampled, how = keywords_of(keywords)
+    return _spec(*chunks, **how), sampling(call, params, sampled)

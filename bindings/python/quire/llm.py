@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 import weakref
@@ -15,7 +14,7 @@ from .chat import OWN_WORDS, Conversation, template_arguments
 from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .ending import opened
 from .errors import ClosedError
-from .load_options import TAKEN
+from .load_options import TAKEN, Device, DType, KVDType, Model, Quantize, model_of
 from .logs import Delivery, Log
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
@@ -26,24 +25,10 @@ from .session import each_whose, session_name, to_salt, whose
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer
 
-Model = str | os.PathLike[str]
-DType = Literal["auto", "float32", "bfloat16", "float16"]
-KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
-Quantize = Literal["q8g32", "q4g32", "fp8"]
-Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
-
 # Calls that apply the chat template, by those that do not.
 _CHATS = {"generate": "chat", "stream": "stream_chat", "generate_async": "chat_async", "stream_async": "stream_chat_async"}
 
 _CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain", "progress")
-
-
-def model_of(model: Any, model_path: Any) -> Any:
-    """Returns the first argument, by whichever of its two names."""
-    if (model is None) == (model_path is None):
-        how = "one model, not model and model_path" if model is not None else "a model: a folder, a .gguf file or a preset"
-        raise TypeError(f"give {how}")
-    return model if model_path is None else model_path
 
 
 class LLM(metaclass=habits.Named):
@@ -601,14 +586,3 @@ class LLM(metaclass=habits.Named):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def doctor() -> dict[str, Any]:
-    """Tells what this machine offers and which kernels are used; runs their self-test."""
-    return json.loads(_quire.doctor_json())
-
-
-@habits.names_unknown(habits.LLM_OPTIONS)
-def inspect(model: Model) -> dict[str, Any]:
-    """Tells what a model folder holds, what it needs in memory, and what is unsupported."""
-    return json.loads(_quire.inspect_json(to_model(model)))

@@ -1,13 +1,27 @@
-"""Keywords of LLM that are not fields of the library's options as they are given."""
+"""Types of the keywords of LLM, and those that are not fields of the library's options as they are given."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from . import _quire
 from .convert import to_bytes, to_path, to_text
+
+Model = str | os.PathLike[str]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+Quantize = Literal["q8g32", "q4g32", "fp8"]
+Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
+
+
+def model_of(model: Any, model_path: Any) -> Any:
+    """Returns the first argument, by whichever of its two names."""
+    if (model is None) == (model_path is None):
+        how = "one model, not model and model_path" if model is not None else "a model: a folder, a .gguf file or a preset"
+        raise TypeError(f"give {how}")
+    return model if model_path is None else model_path
 
 
 def _kv_budget(size: str | int) -> int:

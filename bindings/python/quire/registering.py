@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from . import _quire
 from .composing import ChunkType, type_name
 from .convert import _set, _set_flag, to_json
-from .errors import KindError
+from .errors import ClosedError, KindError
 from .outputs import Fields
 from .prompts import Prompt, prompt_of
 from .session import to_salt
 
 PREVIEW_CHARACTERS = 60
+
+KEEP = object()  # a field that an update leaves alone
 
 
 class RegisteredChunk(NamedTuple):
@@ -91,6 +93,28 @@ def listed_content(chunk: Mapping[str, Any] | Sequence[Any], salt: str | None) -
     return content_of(**{"salt": salt, **chunk})
 
 
+def update_of(
+    metadata: Mapping[str, Any] | None,
+    ttl_seconds: float | None | object,
+    pinned: bool | None,
+    priority: int | None,
+    kv_dtype: str | None,
+) -> _quire.ChunkUpdate:
+    """Returns what update_chunk changes."""
+    update = _quire.ChunkUpdate()
+    if metadata is not None:
+        update.metadata = json_of(metadata)
+    if ttl_seconds is not KEEP:
+        _set(update, "ttl_seconds", ttl_seconds)
+    if pinned is not None:
+        _set_flag(update, "pinned", pinned)
+    if priority is not None:
+        _set(update, "priority", priority)
+    if kv_dtype is not None:
+        _set(update, "kv_dtype", kv_dtype)
+    return update
+
+
 def chunk_fields(info: dict[str, Any]) -> Fields:
     """Returns a chunk that the library describes, with its metadata read."""
     return Fields(info, metadata=json.loads(info["metadata"]))
@@ -103,3 +127,10 @@ def listed_chunk(info: dict[str, Any]) -> Fields:
     content = chunk.pop("content")
     preview = content if len(content) <= PREVIEW_CHARACTERS else content[:PREVIEW_CHARACTERS] + "..."
     return Fields(chunk, content_preview=preview)
+
+
+class ClosedRegistry:
+    """In place of a registry that was closed over an LLM that stays open."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ClosedError("the registry is closed; the LLM that it was made over is not")
