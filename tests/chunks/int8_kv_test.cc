@@ -94,6 +94,17 @@ TEST(Int8KV, FormatsThatAreNotThereAreRefusedByName) {
   }
 }
 
+TEST(Int8KV, AModelThatCapsItsScoresRefusesItAndIsMeasuredInOtherFormats) {
+  const std::string model = source_path("tests/golden/model/gemma2");
+  const auto refused = LLM::open(model, {.kv_dtype = "int8"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("cap the scores of attention"));
+  LLM llm = open_llm(model, "auto");
+  EXPECT_EQ(llm.kv_accuracy(Ids{5, 6, 7}, "int8").error().message, refused.error().message);
+  EXPECT_GE(llm.kv_accuracy(Ids{5, 6, 7}, "bfloat16").value().attention_kl, 0);
+}
+
 TEST(Int8KV, ASequenceOfAnotherFormatIsRefusedAndBothAreNamed) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "talk";

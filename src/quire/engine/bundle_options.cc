@@ -40,6 +40,16 @@ kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType d
 
 }  // namespace
 
+Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format) {
+  if (format == tensor::KVFormat::kInt8 && config.scales.score_cap != 0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("kv_dtype \"int8\" is not there for models that cap the scores of "
+                          "attention, as ",
+                          config.family, " does; use kv_dtype=\"auto\"")};
+  }
+  return {};
+}
+
 Result<Formats> choose_formats(const BundleOptions& options, const model::ModelConfig& config) {
   const bool on_gpu = options.placement.accelerator != nullptr;
   const tensor::DType dtype =
@@ -68,14 +78,9 @@ Result<Formats> choose_formats(const BundleOptions& options, const model::ModelC
                           tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
                           "\" is another")};
   }
-  if (coded && config.scales.score_cap != 0) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("kv_dtype \"int8\" is not there for models that cap the scores of "
-                          "attention, as ",
-                          config.family, " does; use kv_dtype=\"auto\"")};
-  }
-  return Formats{weight_format(options.quantize, dtype), kv,
-                 coded ? tensor::KVFormat::kInt8 : tensor::KVFormat::kPlain, dtype};
+  const auto stored = coded ? tensor::KVFormat::kInt8 : tensor::KVFormat::kPlain;
+  QUIRE_TRY_STATUS(check_kv_format(config, stored));
+  return Formats{weight_format(options.quantize, dtype), kv, stored, dtype};
 }
 
 model::Placement placement_of(const BundleOptions& options, const Formats& formats) {

@@ -32,6 +32,9 @@ struct Formats {
   tensor::DType compute;
 };
 
+// Returns kUnsupported, with the way out, where the model does not compute over KV of this format.
+[[nodiscard]] Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format);
+
 // Returns the formats of a model. kUnsupported where the device, or the model, does not compute in
 // them.
 [[nodiscard]] Result<Formats> choose_formats(const BundleOptions& options,

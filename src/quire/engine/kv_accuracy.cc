@@ -14,6 +14,7 @@
 #include "quire/attention/entry.h"
 #include "quire/base/divide.h"
 #include "quire/base/str.h"
+#include "quire/engine/bundle_options.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
@@ -53,6 +54,7 @@ Result<tensor::KVGeometry> geometry_of(const Engine& engine, const std::string& 
                                  {"int8", compute, tensor::KVFormat::kInt8}};
   for (const NamedFormat& format : formats) {
     if (kv_dtype == format.name) {
+      QUIRE_TRY_STATUS(check_kv_format(engine.model_config(), format.format));
       return engine.model_config().kv_geometry(format.dtype, kBlockTokens, format.format);
     }
   }
@@ -288,7 +290,7 @@ void Comparison::compare_attention(Slice slice, const model::LayerQueries& queri
   read_keys(rounded_.view(queries.layer), kv_head, slice.first + slice.count, got_keys);
   const auto window =
       static_cast<std::size_t>(config.window_tokens[static_cast<std::size_t>(queries.layer)]);
-  const double scale = config.score_scale();
+  const double scale = config.score_scale(), cap = config.scales.score_cap;
   const int group = config.heads / config.kv_heads;
   for (std::size_t row = 0; row < slice.count; row += kRowsPerSample) {
     const std::size_t end = slice.first + row + 1;
@@ -302,7 +304,8 @@ void Comparison::compare_attention(Slice slice, const model::LayerQueries& queri
         std::vector<double> out;
         for (std::size_t token = begin; token < end; ++token) {
           const float* key = &keys[token * dim];
-          out.push_back(scale * std::inner_product(query.begin(), query.end(), key, 0.0));
+          const double score = scale * std::inner_product(query.begin(), query.end(), key, 0.0);
+          out.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
         }
         return out;
       };
