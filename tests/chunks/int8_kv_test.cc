@@ -22,7 +22,6 @@
 namespace quire {
 namespace {
 
-using chunks::kFirstSecret;
 using testing::HasSubstr;
 
 // Relative errors of codes. A code is off by up to half a scale, evenly: 1 / sqrt(12) of one in the
@@ -31,7 +30,7 @@ using testing::HasSubstr;
 constexpr double kLeastError = 0.5 / (127 * 3.464);
 constexpr double kMostError = 8 / (127 * 3.464);
 
-// The limit, in nats. An attention score is off by the error of its key in one direction of
+// The limit in nats. An attention score is off by the error of its key in one direction of
 // many: a divergence of half the square of 0.045 allows scores that spread by six.
 constexpr double kMostDivergence = 1e-3;
 
@@ -247,55 +246,6 @@ TEST(KVAccuracyOf, FormatsThatAreNotThereAndTooFewTokensAreRefused) {
   EXPECT_THAT(llm.kv_accuracy(some_ids(9, 1), "fp8").error().message,
               HasSubstr("float32, bfloat16 and int8"));
 }
-
-// Gives secret tokens values of some 1e9, beyond an fp16 scale, or infinite ones.
-class RefusedKV : public testing::TestWithParam<float> {
- protected:
-  RefusedKV()
-      : model_(chunks::write_checkpoint("refused" + std::to_string(GetParam()),
-                                        {.with_secrets = true, .secret_values = GetParam()})),
-        bad_(40, 7) {
-    bad_[35] = kFirstSecret;
-  }
-  std::filesystem::path model_;
-  Ids bad_;
-};
-
-TEST_P(RefusedKV, FailsItsRequestAloneAndIsNotCached) {
-  LLM llm = open_llm(model_, "int8", "float32");
-  const Ids good(bad_.begin(), bad_.begin() + 35);
-  const auto alone =
-      llm.generate(good, {.temperature = 0, .max_tokens = 8, .ignore_eos = true}).value();
-  ASSERT_TRUE(llm.clear_prefix_cache().ok());
-  Stream failing = llm.stream(bad_, {.max_tokens = 8}).value();
-  const auto beside =
-      llm.generate(good, {.temperature = 0, .max_tokens = 8, .ignore_eos = true}).value();
-  EXPECT_EQ(beside.token_ids, alone.token_ids);
-  auto failed = failing.next();
-  while (failed.ok() && failed->has_value()) {
-    failed = failing.next();
-  }
-  ASSERT_FALSE(failed.ok());
-  EXPECT_EQ(failed.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(failed.error().message, HasSubstr("kv_dtype \"int8\" cannot hold"));
-  EXPECT_THAT(failed.error().message, HasSubstr("token 35"));
-  ASSERT_TRUE(llm.clear_prefix_cache().ok());
-  EXPECT_FALSE(llm.generate(bad_, {.max_tokens = 2}).ok());
-  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
-  EXPECT_EQ(stat(llm, "blocks_cached"), 0) << "nothing of it is cached";
-}
-
-TEST_P(RefusedKV, FailsARegistration) {
-  ChunkedLLM llm =
-      ChunkedLLM::open(model_, {.dtype = "float32", .kv_dtype = "int8", .threads = 2}, {}).value();
-  const auto refused = llm.register_chunk({.content = bad_, .type = ChunkType::kContext});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_TRUE(llm.list_chunks().value().empty());
-  EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
-}
-
-INSTANTIATE_TEST_SUITE_P(Int8KV, RefusedKV, testing::Values(1e9f, 3e38f));
 
 }  // namespace
 }  // namespace quire

@@ -76,8 +76,7 @@ TEST(Gpu, GreedyIdsOfRealQuestionsEqualTheCpus) {
             cpu.generate(cards, params).value().token_ids);
 }
 
-TEST(Gpu, AWarmRequestGivesTheBitsOfAColdOne) {
-  LLM gpu = open("cuda");
+void expect_a_warm_request_to_give_the_bits_of_a_cold_one(LLM& gpu) {
   const Ids prompt = some_ids(300, 1);
   const Ids longer = joined(prompt, some_ids(50, 2));
   const auto cold = last_logits(gpu, longer);
@@ -87,8 +86,7 @@ TEST(Gpu, AWarmRequestGivesTheBitsOfAColdOne) {
   EXPECT_EQ(warm.logits, cold);
 }
 
-TEST(Gpu, ABatchGivesWhatEachPromptGivesAlone) {
-  LLM gpu = open("cuda");
+void expect_a_batch_to_give_what_each_prompt_gives_alone(LLM& gpu) {
   std::vector<Prompt> prompts;
   std::vector<Ids> alone;
   for (std::uint32_t i = 0; i < 12; ++i) {
@@ -101,6 +99,16 @@ TEST(Gpu, ABatchGivesWhatEachPromptGivesAlone) {
   for (std::size_t i = 0; i < alone.size(); ++i) {
     EXPECT_EQ(outputs[i].token_ids, alone[i]) << i;
   }
+}
+
+TEST(Gpu, AWarmRequestGivesTheBitsOfAColdOne) {
+  LLM gpu = open("cuda");
+  expect_a_warm_request_to_give_the_bits_of_a_cold_one(gpu);
+}
+
+TEST(Gpu, ABatchGivesWhatEachPromptGivesAlone) {
+  LLM gpu = open("cuda");
+  expect_a_batch_to_give_what_each_prompt_gives_alone(gpu);
 }
 
 // The first steps of a shape are launched kernel by kernel, the third as a graph: this many tokens
@@ -282,24 +290,8 @@ TEST(Gpu, OverInt8KVLogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
 TEST(Gpu, OverInt8KVAWarmRequestGivesTheBitsOfAColdOneAndABatchThoseOfEachAlone) {
   for (const std::string dtype : {"bfloat16", "float16"}) {
     LLM gpu = open("cuda", dtype, "int8");
-    const Ids longer = joined(some_ids(300, 1), some_ids(50, 2));
-    const auto cold = last_logits(gpu, longer);
-    (void)answer(gpu, some_ids(300, 1));
-    const auto warm = gpu.forward(longer, ForwardReuse::kExact, ForwardRows::kLast).value();
-    EXPECT_GT(stat(gpu, "tokens_reused"), 256);
-    EXPECT_EQ(warm.logits, cold);
-    std::vector<Prompt> prompts;
-    std::vector<Ids> alone;
-    for (std::uint32_t i = 0; i < 9; ++i) {
-      const Ids prompt = some_ids(20 + 37 * i, i);
-      alone.push_back(answer(gpu, prompt));
-      prompts.emplace_back(prompt);
-    }
-    EXPECT_TRUE(gpu.clear_prefix_cache().ok());
-    const auto outputs = gpu.generate_batch(prompts, {&kGreedy, 1}).value();
-    for (std::size_t i = 0; i < alone.size(); ++i) {
-      EXPECT_EQ(outputs[i].token_ids, alone[i]) << i;
-    }
+    expect_a_warm_request_to_give_the_bits_of_a_cold_one(gpu);
+    expect_a_batch_to_give_what_each_prompt_gives_alone(gpu);
   }
 }
 

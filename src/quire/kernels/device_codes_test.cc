@@ -20,15 +20,6 @@
 namespace quire::kernels {
 namespace {
 
-struct Kind {
-  WeightFormat packed;
-  CodeFormat device;
-};
-constexpr Kind kKinds[] = {{WeightFormat::kQ8g32, CodeFormat::kQ8},
-                           {WeightFormat::kQ4g32, CodeFormat::kQ4},
-                           {WeightFormat::kQ4m32, CodeFormat::kQ4Minimum},
-                           {WeightFormat::kF8, CodeFormat::kE4m3}};
-
 struct Size {
   std::int64_t outputs, inputs;
 };
@@ -95,7 +86,7 @@ class DeviceCodes : public ::testing::Test {
 };
 
 TEST_F(DeviceCodes, HoldEveryWeightOfAPackedMatrixAndZerosAround) {
-  for (const Kind& kind : kKinds) {
+  for (const test::CodedKind& kind : test::kCodedKinds) {
     for (const Size& size : kSizes) {
       const PackedWeights weights = packed(kind.packed, size);
       const PackedCodes from = codes_of(kind.device, weights);
@@ -126,7 +117,7 @@ TEST_F(DeviceCodes, HoldEveryWeightOfAPackedMatrixAndZerosAround) {
 // product are.
 TEST_F(DeviceCodes, GiveALaneThePairsThatItsProductsTake) {
   const Size size{32, 256};
-  for (const Kind& kind : kKinds) {
+  for (const test::CodedKind& kind : test::kCodedKinds) {
     const PackedWeights weights = packed(kind.packed, size);
     const PackedCodes from = codes_of(kind.device, weights);
     const auto words = arrange(from);

@@ -15,6 +15,7 @@
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/device_codes.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_weights.h"
 
@@ -23,6 +24,16 @@ namespace quire::kernels::test {
 inline constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16,
                                             WeightFormat::kQ8g32, WeightFormat::kQ4g32,
                                             WeightFormat::kQ4m32};
+
+// A format of weights on the CPU, and that of its codes on a GPU.
+struct CodedKind {
+  WeightFormat packed;
+  CodeFormat device;
+};
+inline constexpr CodedKind kCodedKinds[] = {{WeightFormat::kQ8g32, CodeFormat::kQ8},
+                                            {WeightFormat::kQ4g32, CodeFormat::kQ4},
+                                            {WeightFormat::kQ4m32, CodeFormat::kQ4Minimum},
+                                            {WeightFormat::kF8, CodeFormat::kE4m3}};
 
 inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed) {
   std::mt19937 random(seed);

@@ -6,11 +6,13 @@
 
 #include "quire/attention/cuda/args.h"
 #include "quire/kernels/cuda/element.cuh"
+#include "quire/kernels/cuda/hopper.cuh"
 #include "quire/tensor/dtype.h"
 
 namespace quire::attention::cuda {
 
 using kernels::cuda::Element;
+using kernels::cuda::shared_address;
 using tensor::DType;
 
 // An operand [16 x 16] of the product below: words of row g, row g + 8, and the same 8 columns on.
@@ -41,10 +43,6 @@ __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
   return y;
-}
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
 // Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of matrix

@@ -51,7 +51,6 @@ Result<CodedMatMul> CodedMatMul::create(device::cuda::DeviceContext& device, boo
                                         tensor::DType dtype, const MatrixSize& largest) {
   QUIRE_CHECK(dtype != tensor::DType::kFloat32, "activations are 16-bit floats");
   CodedMatMul made(device, row_invariant, dtype);
-  made.shares_rows_ = can_share_rows();
   if (can_multiply_wide()) {
     const std::int64_t most = rows_at_once(largest.inputs);
     const std::int64_t bytes =
@@ -81,11 +80,8 @@ Status CodedMatMul::run(const QuantisedProduct& product, MatMul& matmul) {
                     .rows = product.rows,
                     .accumulate = product.accumulate};
   CUstream_st* const stream = device_->compute_stream().get();
-  if (product.rows <= kFewRows || (!shares_rows_ && images_.size() == 0)) {
+  if (product.rows <= kFewRows || images_.size() == 0) {
     return to_status(multiply_few_rows(call, stream), "multiply_few_rows");
-  }
-  if (images_.size() == 0) {
-    return to_status(multiply_many_rows(call, stream), "multiply_many_rows");
   }
   const std::int64_t most = rows_at_once(product.inputs);
   for (std::int64_t first = 0; first < product.rows; first += most) {

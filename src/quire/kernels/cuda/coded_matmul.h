@@ -62,8 +62,7 @@ class CodedMatMul {
   device::cuda::DeviceContext* device_;
   bool row_invariant_;
   tensor::DType dtype_;
-  bool shares_rows_ = false;
-  device::cuda::DeviceBuffer<std::byte> images_;
+  device::cuda::DeviceBuffer<std::byte> images_;  // empty: the device has no kernel of many rows
   device::cuda::DeviceBuffer<std::uint16_t> expanded_;
 };
 

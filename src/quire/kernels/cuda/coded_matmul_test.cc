@@ -37,15 +37,6 @@ using tensor::DType;
 
 constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat16};
 
-struct Kind {
-  WeightFormat packed;
-  CodeFormat device;
-};
-constexpr Kind kKinds[] = {{WeightFormat::kQ8g32, CodeFormat::kQ8},
-                           {WeightFormat::kQ4g32, CodeFormat::kQ4},
-                           {WeightFormat::kQ4m32, CodeFormat::kQ4Minimum},
-                           {WeightFormat::kF8, CodeFormat::kE4m3}};
-
 std::uint16_t round_to(DType dtype, float number) {
   return dtype == DType::kFloat16 ? tensor::float_to_fp16(number) : tensor::float_to_bf16(number);
 }
@@ -73,7 +64,7 @@ class CodedProducts : public device::cuda::test::GpuTest {
     [[nodiscard]] CodedWeights coded() const { return {format, codes.data(), outputs, inputs}; }
   };
 
-  Matrix matrix(const Kind& kind, std::int64_t outputs, std::int64_t inputs) {
+  Matrix matrix(const test::CodedKind& kind, std::int64_t outputs, std::int64_t inputs) {
     const auto values = test::random_floats(outputs, inputs, 5);
     const PackedWeights packed = test::pack_plain(cpu_, kind.packed, values, outputs, inputs);
     Matrix made{kind.device, outputs, inputs, std::vector<float>(values.size()), {}};
@@ -154,7 +145,7 @@ TEST_F(CodedProducts, EqualSumsInDoublePrecision) {
   for (const DType dtype : kDTypes) {
     MatMul matmul = must(MatMul::create(*context_, true, dtype));
     CodedMatMul coded = must(CodedMatMul::create(*context_, true, dtype, {}));
-    for (const Kind& kind : kKinds) {
+    for (const test::CodedKind& kind : test::kCodedKinds) {
       for (const Size& size : {Size{1, 8}, Size{33, 40}, Size{130, 576}, Size{272, 2176}}) {
         const Matrix weights = matrix(kind, size.outputs, size.inputs);
         for (const std::int64_t rows : {1, 2, 3, 8, 13, 16, 17, 32, 40, 64, 65, 130}) {
@@ -175,7 +166,7 @@ TEST_F(CodedProducts, GiveARowTheSameBitsInEveryBatch) {
   for (const DType dtype : kDTypes) {
     MatMul matmul = must(MatMul::create(*context_, true, dtype));
     CodedMatMul coded = must(CodedMatMul::create(*context_, true, dtype, {}));
-    for (const Kind& kind : kKinds) {
+    for (const test::CodedKind& kind : test::kCodedKinds) {
       for (const Size& size : kSizes) {
         const Matrix weights = matrix(kind, size.outputs, size.inputs);
         const std::int64_t all = 300;
@@ -197,7 +188,7 @@ TEST_F(CodedProducts, GiveARowTheSameBitsInEveryBatch) {
 TEST_F(CodedProducts, OfManyRowsAreAsNearAsRoundedWeights) {
   for (const DType dtype : kDTypes) {
     MatMul matmul = must(MatMul::create(*context_, false, dtype));
-    for (const Kind& kind : kKinds) {
+    for (const test::CodedKind& kind : test::kCodedKinds) {
       const Matrix weights = matrix(kind, 328, 704);
       CodedMatMul coded = must(CodedMatMul::create(*context_, false, dtype, {328, 704}));
       for (const std::int64_t rows : {256, 257, 400}) {
@@ -217,7 +208,7 @@ TEST_F(CodedProducts, OfManyRowsAreAsNearAsRoundedWeights) {
 
 // More than are expanded at once: 64 MiB hold 2,048 outputs of 16,384 inputs.
 TEST_F(CodedProducts, OfManyRowsWithAMatrixThatIsExpandedInPartsFillAllOutputs) {
-  const Matrix weights = matrix(kKinds[1], 2100, 16384);
+  const Matrix weights = matrix(test::kCodedKinds[1], 2100, 16384);
   MatMul matmul = must(MatMul::create(*context_, false));
   CodedMatMul coded = must(CodedMatMul::create(*context_, false, DType::kBFloat16, {2100, 16384}));
   CodedMatMul exact = must(CodedMatMul::create(*context_, true, DType::kBFloat16, {}));
@@ -237,7 +228,7 @@ TEST_F(CodedProducts, OfARowWithANaNSpoilThatRowOnly) {
   const DType dtype = DType::kBFloat16;
   MatMul matmul = must(MatMul::create(*context_, true, dtype));
   CodedMatMul coded = must(CodedMatMul::create(*context_, true, dtype, {}));
-  for (const Kind& kind : kKinds) {
+  for (const test::CodedKind& kind : test::kCodedKinds) {
     const Matrix weights = matrix(kind, 48, 256);
     for (const std::int64_t rows : {3, 20}) {
       auto x = random_rows(dtype, rows * weights.inputs, 7);
@@ -253,7 +244,7 @@ TEST_F(CodedProducts, OfARowWithANaNSpoilThatRowOnly) {
 
 TEST_F(CodedProducts, ExpandedWeightsAreTheCpusRoundedOnce) {
   for (const DType dtype : kDTypes) {
-    for (const Kind& kind : kKinds) {
+    for (const test::CodedKind& kind : test::kCodedKinds) {
       const Matrix weights = matrix(kind, 70, 576);
       const auto out = upload(std::vector<std::uint16_t>(70 * 576));
       must(device::cuda::to_status(expand_codes({.dtype = dtype,
@@ -274,7 +265,7 @@ TEST_F(CodedProducts, ExpandedWeightsAreTheCpusRoundedOnce) {
 }
 
 TEST_F(CodedProducts, EmbeddedRowsAreTheCpusBitForBit) {
-  for (const Kind& kind : kKinds) {
+  for (const test::CodedKind& kind : test::kCodedKinds) {
     if (kind.packed == WeightFormat::kF8) {
       continue;  // no embedding is packed so
     }

@@ -30,13 +30,7 @@ struct CodedProduct {
 // the weights does. Reads the weights once for every 16 rows.
 [[nodiscard]] cudaError_t multiply_few_rows(const CodedProduct& product, cudaStream_t stream);
 
-// Returns whether the current device has multiply_many_rows().
-[[nodiscard]] bool can_share_rows();
-// Multiplies with the slices of 128 outputs as blocks of a cluster, which share rows in shared
-// memory. Reads the weights once for every 64 rows, and needs compute capability 9.0.
-[[nodiscard]] cudaError_t multiply_many_rows(const CodedProduct& product, cudaStream_t stream);
-
-// Returns whether the current device has multiply_wide_rows().
+// Returns whether the current device has multiply_wide_rows(): on Hopper, with code for it.
 [[nodiscard]] bool can_multiply_wide();
 // Returns the bytes that the images of so many rows take.
 [[nodiscard]] std::int64_t wide_rows_bytes(CodeFormat format, std::int64_t rows,

@@ -89,10 +89,14 @@ bool wants_slices(const CodedProduct& product, int block_rows) {
 }  // namespace
 
 bool can_multiply_wide() {
+  // Code that was compiled for an earlier device, and translated for this one, has empty kernels.
+  constexpr int kHopper = 90;
   int device = 0, major = 0;
+  cudaFuncAttributes attributes = {};
   return cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == 9;
+         cudaFuncGetAttributes(&attributes, arrange_rows_kernel<DType::kBFloat16>) == cudaSuccess &&
+         major == 9 && attributes.ptxVersion >= kHopper;
 }
 
 std::int64_t wide_rows_bytes(CodeFormat format, std::int64_t rows, std::int64_t inputs) {

@@ -15,6 +15,7 @@
 #include "quire/kernels/cuda/coded_products.h"
 #include "quire/kernels/cuda/coded_wide_rows.h"
 #include "quire/kernels/cuda/codes.cuh"
+#include "quire/kernels/cuda/hopper.cuh"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/warpgroup.cuh"
 #include "quire/kernels/device_codes.h"
@@ -34,18 +35,7 @@ constexpr int kStages = 4;                // units of rows in shared memory
 constexpr int kLead = 2;                  // of those, units that are asked for ahead
 constexpr int kSumStride = kOutputs + 4;  // so that the sums of a warp lie in different banks
 
-#if QUIRE_CODED_WGMMA
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ __forceinline__ void meet_cluster() {
-  asm volatile(
-      "barrier.cluster.arrive.release;\n"
-      "barrier.cluster.wait.acquire;\n" ::
-          : "memory");
-}
-
+#if QUIRE_WGMMA
 // Returns a float of the shared memory of another block of the cluster.
 __device__ __forceinline__ float read_of(int block, std::uint32_t address) {
   float value;
@@ -101,12 +91,12 @@ struct WideRows {
                                                                             : kSumBytes);
   static constexpr int kBlocksAtOnce = kBlocks <= 8 ? 2 : 1;  // of a multiprocessor
   static constexpr int kAhead = code_bits(kFormat) == 8 || kBlocks == 8 ? 1 : 2;  // units of a tile
-#if QUIRE_CODED_WGMMA
+#if QUIRE_WGMMA
   using Unit = LaneUnit<kFormat>;
   using Sums = float[kBlocks][4];
 
   struct Shared {
-    CopyBarrier full[kStages], empty[kStages];
+    PhaseBarrier full[kStages], empty[kStages];
   };
 
   const CodedProduct& product;
@@ -126,7 +116,7 @@ struct WideRows {
       return;
     }
     const std::int64_t block = kSplit ? blockIdx.x / kSlices : blockIdx.x;
-    CopyBarrier& full = barriers().full[index % kStages];
+    PhaseBarrier& full = barriers().full[index % kStages];
     barriers().empty[index % kStages].await(index / kStages + 1);
     full.arrive_expecting(kStageBytes);
     copy_bulk(shared_address(stage(index)), images + (block * units + begin + index) * kStageBytes,
@@ -149,17 +139,17 @@ struct WideRows {
           describe_columns(address + static_cast<std::uint32_t>((group * 4 + 2) * kStep), kStep);
       begin_products();
       if constexpr (Unit::kHeads == 0) {
-        WarpgroupProduct<T>::run(sums, a[group % 2][0], b0, 1);
-        WarpgroupProduct<T>::run(sums, a[group % 2][1], b1, 1);
+        kernels::cuda::multiply<T>(sums, a[group % 2][0], b0, 1);
+        kernels::cuda::multiply<T>(sums, a[group % 2][1], b1, 1);
       } else {
-        WarpgroupProduct<T>::run(part, a[group % 2][0], b0, 0);
-        WarpgroupProduct<T>::run(part, a[group % 2][1], b1, 1);
+        kernels::cuda::multiply<T>(part, a[group % 2][0], b0, 0);
+        kernels::cuda::multiply<T>(part, a[group % 2][1], b1, 1);
       }
       end_products();
       if (group + 1 < kUnitGroups) {
         unit.template operands<T>(group + 1, a[(group + 1) % 2]);
       }
-      await_products();
+      await_products<0>();
       if constexpr (Unit::kHeads == 0) {
         settle(sums);
       } else {
@@ -330,7 +320,7 @@ struct WideRows {
 template <CodeFormat kFormat, DType T, int kBlocks, bool kSplit>
 __global__ void __launch_bounds__(kThreads, WideRows<kFormat, T, kBlocks, kSplit>::kBlocksAtOnce)
     wide_rows_kernel(const WideProduct wide) {
-#if QUIRE_CODED_WGMMA
+#if QUIRE_WGMMA
   extern __shared__ __align__(128) std::byte shared[];
   const int units = static_cast<int>(units_of(wide.product.weights.inputs));
   const int slice = static_cast<int>(blockIdx.x) % kSlices;
