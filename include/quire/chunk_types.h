@@ -132,8 +132,8 @@ struct ChunkOptions {
   std::optional<std::string> anchor = {};
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
-  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. Another one than the pool's is
-  // kUnsupported so far.
+  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8" goes into a pool of "float32" or
+  // "bfloat16" on the CPU. Other formats than the pool's are kUnsupported so far.
   std::string kv_dtype = {};
 };
 
@@ -208,8 +208,10 @@ struct ChunkUpdate {
   std::optional<std::optional<double>> ttl_seconds = {};
   std::optional<bool> pinned = {};
   std::optional<std::int32_t> priority = {};
-  // Format of the chunk's KV. One that holds more than what is stored is kInvalidArgument: what was
-  // rounded is lost. One that holds less is kUnsupported so far.
+  // Format of the chunk's KV. One that holds less than what is stored converts the KV that is
+  // there. The chunk has a new id then, and the old id is kNotFound. Running requests and KV
+  // computed under the chunk keep what they have. One that holds more is kInvalidArgument, since
+  // what was rounded is lost. One that the pool has not is kUnsupported.
   std::optional<std::string> kv_dtype = {};
 };
 

@@ -213,7 +213,7 @@ class ChunkedLLM(LLM):
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
         anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
-        kv_dtype: format of its KV; so far the pool's (`LLM(kv_dtype=)`), which None stands for
+        kv_dtype: format of its KV; None is the pool's (`LLM(kv_dtype=)`). A pool of floats on the CPU takes "int8", too
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
         details: gives a RegisteredChunk instead of the id
         """
@@ -291,7 +291,8 @@ class ChunkedLLM(LLM):
     ) -> Fields:
         """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end.
 
-        `kv_dtype`: so far only the one that the chunk has; a wider one is a ValueError, since what was rounded is lost.
+        `kv_dtype`: "int8" converts the KV of a chunk in a pool of floats, and returns it with a new `chunk_id`; the old
+        id is gone. A wider one is a ValueError, since what was rounded is lost.
         """
         update = update_of(metadata, ttl_seconds, pinned, priority, kv_dtype)
         return chunk_fields(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))

@@ -50,6 +50,36 @@ def test_chunks_and_segments_name_their_format(coded):
     assert coded.update_chunk(card, kv_dtype="int8", priority=2).priority == 2
 
 
+def test_a_chunk_has_a_format_of_its_own_in_a_pool_of_floats():
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="bfloat16") as llm:
+        text = "Card 7. Ada trades in apples, and Bo in pears. " * 6
+        plain = llm.register_chunk(text, "context")
+        card = llm.register_chunk(text, "context", kv_dtype="int8")
+        assert card != plain
+        chunk = llm.get_chunk(card)
+        assert chunk.kv_dtype == "int8" and 0 < chunk.kv_error["key"] < 0.02
+        assert chunk.memory_bytes < 0.53 * llm.get_chunk(plain).memory_bytes
+        assert llm.get_chunk(plain).kv_dtype == "bfloat16" and llm.get_chunk(plain).kv_error is None
+        query = llm.register_chunk("Who trades?", "query")
+        preview = llm.preview_composition(None, [plain, card], query, without_system=True)
+        assert [segment.kv_dtype for segment in preview.segments] == ["bfloat16", "int8", "bfloat16"]
+        with pytest.raises(quire.UnsupportedError, match="not the pool's"):
+            llm.register_chunk("Card 8.", "context", kv_dtype="float32")
+
+
+def test_a_chunk_that_is_there_is_narrowed():
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="bfloat16") as llm:
+        card = llm.register_chunk("Card 7. Ada trades in apples.", "context")
+        before = computed(llm)
+        narrowed = llm.update_chunk(card, kv_dtype="int8")
+        assert narrowed.chunk_id != card and narrowed.kv_dtype == "int8" and 0 < narrowed.kv_error["value"] < 0.02
+        assert computed(llm) == before, "it was converted"
+        with pytest.raises(quire.ChunkNotFoundError):
+            llm.get_chunk(card)
+        with pytest.raises(ValueError, match="not narrower"):
+            llm.update_chunk(narrowed.chunk_id, kv_dtype="bfloat16")
+
+
 def test_accuracy_is_measured(coded):
     accuracy = coded.kv_accuracy(some_ids(200), kv_dtype="int8")
     assert 8 < accuracy["bits_per_value"] <= 8.5

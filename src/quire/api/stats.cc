@@ -38,7 +38,7 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .blocks_cached = ledger.blocks_cached,
           .blocks_in_use = ledger.blocks_in_use,
           .block_bytes = stats.block_bytes,
-          .bytes_in_use = ledger.blocks_in_use * stats.block_bytes,
+          .bytes_in_use = ledger.bytes_in_use,
           .evictions = ledger.evictions,
           .evictions_closed = ledger.evictions_closed,
           .evictions_expired = ledger.evictions_expired,

@@ -26,6 +26,7 @@ struct Entry {
   std::span<const EntryRow> rows;  // ascending in `row`
   std::int32_t first_token = 0;  // rows see nothing before it; a multiple of kPieceTokens, so that
                                  // the parts of a run reduce to what the whole run does
+  std::uint8_t format = 0;       // index of the view that has the blocks: RunParams::views
 };
 
 }  // namespace quire::attention

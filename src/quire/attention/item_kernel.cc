@@ -25,7 +25,8 @@ struct StripRows {
 
 }  // namespace
 
-void TileQueries::load(const WorkItem& strip, std::byte* to, float* scales) const {
+void TileQueries::load(const WorkItem& strip, void (*load_rows)(const QueryTask&), std::byte* to,
+                       float* scales) const {
   const int half = rows_.rotary->half;
   const std::ptrdiff_t angles = std::ptrdiff_t{first_angle(strip)} * half;
   const float* heads[kStripRows];
@@ -34,17 +35,17 @@ void TileQueries::load(const WorkItem& strip, std::byte* to, float* scales) cons
     heads[r] = rows_.q + entry_row(rows_.entries, strip, row).row * rows_.stride +
                std::ptrdiff_t{head} * rows_.head_dim;
   }
-  load_({.heads = heads,
-         .cos = rows_.rotary->cos.data() + angles,
-         .sin = rows_.rotary->sin.data() + angles,
-         .rows = strip.rows * strip.heads,
-         .rows_per_angle = strip.heads,
-         .half = half,
-         .head_dim = rows_.head_dim,
-         .padded_dim = rows_.padded_dim,
-         .scale = rows_.scale,
-         .out = to,
-         .scales = scales});
+  load_rows({.heads = heads,
+             .cos = rows_.rotary->cos.data() + angles,
+             .sin = rows_.rotary->sin.data() + angles,
+             .rows = strip.rows * strip.heads,
+             .rows_per_angle = strip.heads,
+             .half = half,
+             .head_dim = rows_.head_dim,
+             .padded_dim = rows_.padded_dim,
+             .scale = rows_.scale,
+             .out = to,
+             .scales = scales});
 }
 
 void TileQueries::look_ahead(const WorkItem& item) const {
@@ -72,9 +73,10 @@ void ItemKernel::attend(const WorkItem& item, const SoftmaxState& state, const W
   StripRows<1> rows;
   AttentionTask task =
       strip_task(item, 0, {rows.queries, rows.scales, rows.visible, state}, thread);
+  const std::size_t format = format_of(item);
   look_ahead(next);
-  task.next = first_piece_of(next);
-  attend_(task);
+  task.next = first_piece_of(next, format);
+  inputs_.kernels[format].attend(task);
 }
 
 // Gives each piece to all strips in turn, while it is in the near caches. The first strip asks for
@@ -94,13 +96,15 @@ void ItemKernel::attend_strips(const WorkItem& item, const SoftmaxState& state,
                           {rows.queries, rows.scales, rows.visible, state}, thread);
     tasks[i].widened = &widened;
   }
+  const std::size_t format = format_of(item);
   look_ahead(next);
   for (int piece = item.first_piece; piece < item.last_piece; ++piece) {
-    tasks[0].next = piece + 1 < item.last_piece ? piece_of(item, piece + 1) : first_piece_of(next);
+    tasks[0].next =
+        piece + 1 < item.last_piece ? piece_of(item, piece + 1) : first_piece_of(next, format);
     for (int i = 0; i < strips; ++i) {
       tasks[i].first_piece = piece;
       tasks[i].last_piece = piece + 1;
-      attend_(tasks[i]);
+      inputs_.kernels[format].attend(tasks[i]);
     }
   }
 }
@@ -109,11 +113,12 @@ void ItemKernel::attend_strips(const WorkItem& item, const SoftmaxState& state,
 AttentionTask ItemKernel::strip_task(const WorkItem& strip, int first, const ItemRows& to,
                                      int thread) const {
   const Entry& entry = inputs_.entries[static_cast<std::size_t>(strip.entry)];
-  const tensor::PagedKVView& view = inputs_.view;
+  const std::size_t format = format_of(strip);
+  const tensor::PagedKVView& view = inputs_.views[format];
   const std::ptrdiff_t at = std::ptrdiff_t{first} * view.head_dim;
   std::byte* const queries = to.queries + at * std::ptrdiff_t{sizeof(float)};
   TokenRange* const visible = to.visible + first;
-  queries_.load(strip, queries, to.scales + first);
+  queries_.load(strip, inputs_.kernels[format].load_queries, queries, to.scales + first);
   for (int r = 0; r < strip.rows * strip.heads; ++r) {
     visible[r] = visible_tokens(entry, entry_row(inputs_.entries, strip, r / strip.heads),
                                 inputs_.window_tokens);
@@ -133,20 +138,24 @@ AttentionTask ItemKernel::strip_task(const WorkItem& strip, int first, const Ite
           .q_scales = to.scales + first,
           .scale_offset = view.scale_offset,
           .soft_cap = inputs_.soft_cap,
-          .scratch = inputs_.pieces + static_cast<std::size_t>(thread) * piece_bytes(view),
+          .scratch = pieces_ + static_cast<std::size_t>(thread) * piece_bytes_,
           .state = {to.state.max + first, to.state.sum + first, to.state.acc + at}};
 }
 
 NextPiece ItemKernel::piece_of(const WorkItem& item, int piece) const {
   const Entry& entry = inputs_.entries[static_cast<std::size_t>(item.entry)];
-  return {.kv = inputs_.view.data + item.kv_head * inputs_.view.head_stride,
+  const tensor::PagedKVView& view = inputs_.views[format_of(item)];
+  return {.kv = view.data + item.kv_head * view.head_stride,
           .blocks = entry.blocks.data(),
           .num_blocks = static_cast<int>(entry.blocks.size()),
           .piece = piece};
 }
 
-NextPiece ItemKernel::first_piece_of(const WorkItem* item) const {
-  return item == nullptr ? NextPiece{} : piece_of(*item, item->first_piece);
+// Returns no hint for a piece of another format than the task's: a kernel finds blocks by its own
+// format's strides.
+NextPiece ItemKernel::first_piece_of(const WorkItem* item, std::size_t format) const {
+  return item == nullptr || format_of(*item) != format ? NextPiece{}
+                                                       : piece_of(*item, item->first_piece);
 }
 
 void ItemKernel::look_ahead(const WorkItem* next) const {

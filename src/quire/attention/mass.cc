@@ -103,8 +103,9 @@ void add_mass(const kernels::KernelContext& context, const MassParams& params,
     QUIRE_CHECK(std::ssize(params.mass[e]) == entry.num_tokens,
                 "a mass for every token of the run");
     const std::vector<float> queries = rotated_queries(context, params, e);
+    const tensor::PagedKVView& own = params.views.empty() ? view : params.views[entry.format];
     context.pool->run(static_cast<int>(entry.blocks.size()),
-                      [&](int block, int) { add_block_mass(params, e, queries, view, block); });
+                      [&](int block, int) { add_block_mass(params, e, queries, own, block); });
   }
 }
 

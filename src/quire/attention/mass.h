@@ -20,8 +20,9 @@ struct MassParams {
   std::span<const float> q;             // queries as in RunParams
   std::ptrdiff_t q_stride = 0;
   const kernels::RotaryTable* rotary = nullptr;
-  std::span<const float> lse;               // [rows, heads], of run() over all entries
-  std::span<const std::span<double>> mass;  // [entries] of [tokens of the run], or empty
+  std::span<const float> lse;                       // [rows, heads], of run() over all entries
+  std::span<const std::span<double>> mass;          // [entries] of [tokens of the run], or empty
+  std::span<const tensor::PagedKVView> views = {};  // as in RunParams
 };
 
 // Adds to mass[e][token] the probability that the rows of entry e give the token, summed over rows

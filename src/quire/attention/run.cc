@@ -1,6 +1,7 @@
 #include "quire/attention/run.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
+#include "quire/attention/entry.h"
 #include "quire/attention/item_kernel.h"
 #include "quire/attention/row_states.h"
 #include "quire/attention/tile.h"
@@ -180,13 +182,8 @@ class WaveRunner {
   device::ThreadPool& pool_;
 };
 
-void check_call(const RunParams& params, const tensor::PagedKVView& view, std::size_t num_rows) {
-  const AttentionPlan& plan = *params.plan;
-  const AttentionShape& shape = params.shape;
-  const auto rows = static_cast<std::ptrdiff_t>(num_rows);
-  const std::ptrdiff_t width = std::ptrdiff_t{shape.heads} * shape.head_dim;
-  QUIRE_CHECK(shape.softmax_scale > 0, "softmax scale must be positive");
-  QUIRE_CHECK(shape.soft_cap >= 0, "a soft cap must not be negative");
+// Checks what a view must be for the kernels.
+void check_view(const AttentionShape& shape, const tensor::PagedKVView& view) {
   QUIRE_CHECK(shape.soft_cap == 0 || view.format == tensor::KVFormat::kPlain,
               "scores over codes are not capped");
   QUIRE_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim &&
@@ -195,9 +192,38 @@ void check_call(const RunParams& params, const tensor::PagedKVView& view, std::s
               "view and shape disagree");
   QUIRE_CHECK(view.format == tensor::KVFormat::kInt8 || view.dtype != tensor::DType::kFloat16,
               "KV must be bfloat16, float32 or int8");
-  QUIRE_CHECK(plan.first_query.size() == params.entries.size() && plan.num_rows <= rows &&
-                  plan.max_block < view.num_blocks,
-              "plan does not fit entries, rows or view");
+}
+
+// Checks the views that entries name, and that they have the blocks. The plan knows the largest
+// block of all formats together.
+void check_views(const RunParams& params, std::span<const tensor::PagedKVView> views) {
+  for (const Entry& entry : params.entries) {
+    QUIRE_CHECK(entry.format < views.size(), "an entry names a view that is not there");
+    const tensor::PagedKVView& view = views[entry.format];
+    check_view(params.shape, view);
+    QUIRE_CHECK(view.block_tokens == views.front().block_tokens, "views have blocks of one length");
+    QUIRE_CHECK(std::ranges::all_of(entry.blocks,
+                                    [&](std::int32_t block) { return block < view.num_blocks; }),
+                "an entry has a block that its view has not");
+  }
+}
+
+void check_call(const RunParams& params, std::span<const tensor::PagedKVView> views,
+                std::size_t num_rows) {
+  const AttentionPlan& plan = *params.plan;
+  const AttentionShape& shape = params.shape;
+  const auto rows = static_cast<std::ptrdiff_t>(num_rows);
+  const std::ptrdiff_t width = std::ptrdiff_t{shape.heads} * shape.head_dim;
+  QUIRE_CHECK(shape.softmax_scale > 0, "softmax scale must be positive");
+  QUIRE_CHECK(shape.soft_cap >= 0, "a soft cap must not be negative");
+  if (views.size() > 1) {
+    check_views(params, views);
+  } else {
+    check_view(shape, views.front());
+    QUIRE_CHECK(plan.max_block < views.front().num_blocks, "plan does not fit the view");
+  }
+  QUIRE_CHECK(plan.first_query.size() == params.entries.size() && plan.num_rows <= rows,
+              "plan does not fit entries or rows");
   QUIRE_CHECK(rows == 0 || std::ssize(params.q) >= (rows - 1) * params.q_stride + width,
               "too few queries");
   QUIRE_CHECK(
@@ -212,22 +238,16 @@ void check_call(const RunParams& params, const tensor::PagedKVView& view, std::s
 
 // Makes room in `scratch` for a call with `pairs` rows of heads.
 void reserve(AttentionScratch::Impl& scratch, std::size_t pairs, const AttentionPlan& plan,
-             const tensor::PagedKVView& view, int threads) {
+             const ItemKernel& kernel, int threads) {
   const auto slots = static_cast<std::size_t>(plan.num_result_slots);
   scratch.max.require(pairs);
   scratch.sum.require(pairs);
   scratch.result_max.require(slots);
   scratch.result_sum.require(slots);
-  scratch.result_acc.require(slots * static_cast<std::size_t>(view.head_dim));
-  scratch.pieces.require(ItemKernel::piece_bytes(view) * static_cast<std::size_t>(threads));
+  scratch.result_acc.require(slots * static_cast<std::size_t>(kernel.padded_dim()));
+  scratch.pieces.require(kernel.piece_bytes() * static_cast<std::size_t>(threads));
   scratch.done.require(plan.chains.size());
 }
-
-// The kernels for KV of one kind.
-struct FormatKernels {
-  void (*load_queries)(const QueryTask&);
-  void (*attend)(const AttentionTask&);
-};
 
 FormatKernels kernels_of(const KernelTable& table, const tensor::PagedKVView& view) {
   if (view.format == tensor::KVFormat::kInt8) {
@@ -239,25 +259,27 @@ FormatKernels kernels_of(const KernelTable& table, const tensor::PagedKVView& vi
   return {table.load_queries_bf16, table.attend_bf16};
 }
 
+// Returns the kernel for the items of a call. It has no room for pieces yet.
 ItemKernel item_kernel(const KernelTable& table, const RunParams& params,
-                       const tensor::PagedKVView& view, std::byte* pieces) {
-  const FormatKernels kernels = kernels_of(table, view);
-  const TileQueries queries(
+                       std::span<const tensor::PagedKVView> views) {
+  QUIRE_CHECK(views.size() <= kMaxViews, "too many formats in one call");
+  std::array<FormatKernels, kMaxViews> kernels = {};
+  std::ranges::transform(views, kernels.begin(),
+                         [&](const tensor::PagedKVView& view) { return kernels_of(table, view); });
+  return ItemKernel(
+      {.entries = params.entries,
+       .window_tokens = params.window_tokens,
+       .soft_cap = static_cast<float>(params.shape.soft_cap * std::numbers::log2e),
+       .views = views,
+       .kernels = kernels},
       {.entries = params.entries,
        .first_query = params.plan->first_query,
        .rotary = params.rotary,
        .q = params.q.data(),
        .stride = params.q_stride,
        .head_dim = params.shape.head_dim,
-       .padded_dim = view.head_dim,
-       .scale = static_cast<float>(params.shape.softmax_scale * std::numbers::log2e)},
-      kernels.load_queries);
-  return ItemKernel({.entries = params.entries,
-                     .window_tokens = params.window_tokens,
-                     .soft_cap = static_cast<float>(params.shape.soft_cap * std::numbers::log2e),
-                     .view = view,
-                     .pieces = pieces},
-                    queries, kernels.attend);
+       .padded_dim = views.front().head_dim,
+       .scale = static_cast<float>(params.shape.softmax_scale * std::numbers::log2e)});
 }
 
 void finish(const RowStates& states, std::size_t rows, device::ThreadPool& pool) {
@@ -280,11 +302,13 @@ void run(const kernels::KernelContext& context, const RunParams& params,
   const std::size_t rows = params.out.size() / (heads * static_cast<std::size_t>(shape.head_dim));
   device::ThreadPool& pool = *context.pool;
   AttentionScratch::Impl& memory = scratch.impl();
-  check_call(params, view, rows);
-  reserve(memory, rows * heads, *params.plan, view, pool.threads());
+  const std::span views = params.views.empty() ? std::span(&view, 1) : params.views;
+  check_call(params, views, rows);
 
   const KernelTable& table = kernels_for(context.table->isa);
-  const ItemKernel kernel = item_kernel(table, params, view, memory.pieces.data());
+  ItemKernel kernel = item_kernel(table, params, views);
+  reserve(memory, rows * heads, *params.plan, kernel, pool.threads());
+  kernel.take_room(memory.pieces.data());
   const RowStates states(params.entries, {shape.heads, shape.head_dim, view.head_dim},
                          {memory.max.data(), memory.sum.data(), params.out, params.lse});
   const ResultSlots slots(memory, view.head_dim);

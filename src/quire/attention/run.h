@@ -26,6 +26,9 @@ struct RunParams {
   std::span<float> out;  // [rows, heads, head_dim]; zeros if nothing is seen
   std::span<float> lse;  // [rows, heads] natural log, -inf if nothing is
                          // seen; may be empty
+  // [formats] or empty: the views that entries name by Entry::format, the first one being run()'s.
+  // They differ in blocks and formats only. Empty: all entries have the one view.
+  std::span<const tensor::PagedKVView> views = {};
 };
 
 // Scratch kept between calls.
@@ -45,6 +48,7 @@ class AttentionScratch {
 // Computes attention of one layer. fp32 KV: everything in fp32. bf16 KV: the query is rounded to
 // bf16 after rotation, probabilities before they meet V; sums are fp32. int8: cpu/codes.h says what
 // is rounded; sums of products are exact. Softmax is exact up to rounding of exp2 (fp32: 1.1e-7).
+// A row may see runs of several formats. Each run is reduced by the kernels of its own.
 // Tokens that a row does not see never reach it, whatever their slots hold. Preconditions
 // (QUIRE_CHECK): plan made of these entries, view.head_dim = head_dim rounded up to 32, sizes of q,
 // out, lse and rotary table fit. Runs on all threads of the pool; one call at a time per scratch.

@@ -63,6 +63,7 @@ class Rows {
     positions_.push_back(token.local);
     use_positions_.push_back(run.start_position + token.local);
     slots_.push_back(slot_of(run, token.local));
+    slot_formats_.push_back(run.format.value);
   }
 
   [[nodiscard]] tensor::KVSlot slot_of(const kv::RunView& run, std::int32_t local) const {
@@ -92,14 +93,23 @@ class Rows {
                         .query_position = position - run.start_position,
                         .visible_end = own ? token.local + 1 : run.num_tokens});
       }
-      entries_.push_back({.blocks = blocks, .num_tokens = tokens, .rows = rows});
+      entries_.push_back(
+          {.blocks = blocks, .num_tokens = tokens, .rows = rows, .format = run.format.value});
+      formats_ = std::max(formats_, static_cast<std::uint8_t>(run.format.value + 1));
     }
     batch_ = {.token_ids = ids_,
               .positions = positions_,
               .use_positions = use_positions_,
               .slots = slots_,
+              .num_formats = formats_,
+              .slot_formats = slot_formats_,
               .entries = entries_};
     return batch_;
+  }
+  // Returns the views that the batch names among those of all formats. After build().
+  [[nodiscard]] std::span<const tensor::PagedKVView> views(std::span<const tensor::PagedKVView> all,
+                                                           int layers) const {
+    return all.first(static_cast<std::size_t>(layers) * formats_);
   }
 
   [[nodiscard]] std::size_t size() const { return ids_.size(); }
@@ -112,43 +122,40 @@ class Rows {
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
+  std::vector<std::uint8_t> slot_formats_;
+  std::uint8_t formats_ = 1;  // named by slots and entries
   std::deque<std::vector<attention::EntryRow>> entry_rows_;
   std::deque<std::vector<std::int32_t>> entry_blocks_;
   std::vector<attention::Entry> entries_;
   model::ForwardBatch batch_;
 };
 
-// V of the first mixed layer as it is stored for the tokens of runs: a copy in host memory.
+// V of the first mixed layer as it is stored for the tokens of runs: copies in host memory.
 class StoredValues {
  public:
   // Copies the values of the runs. Precondition: the runs have blocks.
   [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedPool& paged_pool,
                                                std::span<const kv::RunView> runs) {
-    std::vector<BlockId> blocks;
-    std::vector<std::int32_t> first_blocks;
+    StoredValues values;
     for (const kv::RunView& run : runs) {
-      first_blocks.push_back(static_cast<std::int32_t>(blocks.size()));
-      blocks.insert(blocks.end(), run.blocks.begin(), run.blocks.end());
+      QUIRE_TRY(kv_store::PagedPool copy,
+                paged_pool.copy_of_layer(kFirstMixedLayer, run.blocks, run.format));
+      values.copies_.push_back(std::move(copy));
     }
-    QUIRE_TRY(kv_store::PagedPool copy, paged_pool.copy_of_layer(kFirstMixedLayer, blocks));
-    return StoredValues(std::move(copy), std::move(first_blocks));
+    return values;
   }
 
   // Reads the values of a token and KV head. out: [head_dim].
   void read(TokenRef token, int kv_head, std::span<float> out) const {
-    const std::int32_t block_tokens = copy_.geometry().block_tokens;
-    kernels::read_value(
-        copy_.view(0), kv_head,
-        {.block = first_blocks_[static_cast<std::size_t>(token.run)] + token.local / block_tokens,
-         .offset = token.local % block_tokens},
-        out);
+    const kv_store::PagedPool& copy = copies_[static_cast<std::size_t>(token.run)];
+    const std::int32_t block_tokens = copy.geometry().block_tokens;
+    kernels::read_value(copy.view(0), kv_head,
+                        {.block = token.local / block_tokens, .offset = token.local % block_tokens},
+                        out);
   }
 
  private:
-  StoredValues(kv_store::PagedPool copy, std::vector<std::int32_t> first_blocks)
-      : copy_(std::move(copy)), first_blocks_(std::move(first_blocks)) {}
-  kv_store::PagedPool copy_;
-  std::vector<std::int32_t> first_blocks_;  // first block of each run in the copy
+  std::vector<kv_store::PagedPool> copies_;  // [runs]
 };
 
 // Every context token of a composition.
@@ -286,6 +293,12 @@ class Blender {
     SeqId id_;
   };
 
+  [[nodiscard]] Result<std::span<float>> forward(Rows& rows, model::ForwardProbe* probe = nullptr) {
+    const model::ForwardBatch& batch = rows.build();
+    return context_.decoder.forward(
+        batch, rows.views(context_.views, context_.decoder.config().layers), probe);
+  }
+
   [[nodiscard]] Status copy_blocks() {
     Status status;
     for (const kv::BlockCopy& copy : context_.ledger.take_copies()) {
@@ -319,8 +332,7 @@ class Blender {
         rows.add(token_at(token), token);
       }
       model::ForwardProbe probe{.values_layer = kFirstMixedLayer};
-      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
-                context_.decoder.forward(rows.build(), context_.views, &probe));
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits, forward(rows, &probe));
       for (std::size_t i = 0; i < rows.size(); ++i) {
         scores.push_back(deviation(stored, contexts_[first + i], probe.values, i));
       }
@@ -369,8 +381,7 @@ class Blender {
         rows.add(query[static_cast<std::size_t>(i)], {last_run, i});
       }
       model::ForwardProbe probe{.mass = mass_of(runs, scores)};
-      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
-                context_.decoder.forward(rows.build(), context_.views, &probe));
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits, forward(rows, &probe));
       ledger.sequences().advance(id, count);
       first += count;
     }
@@ -439,8 +450,7 @@ class Blender {
       for (const std::int32_t index : chosen.first(count)) {
         rows.add(token_at(token_of(index)), token_of(index));
       }
-      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
-                context_.decoder.forward(rows.build(), context_.views));
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits, forward(rows));
       chosen = chosen.subspan(count);
     }
     return {};

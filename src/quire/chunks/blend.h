@@ -31,7 +31,7 @@ struct BlendContext {
   kv::Ledger& ledger;
   kv_store::PagedPool& paged_pool;
   model::Decoder& decoder;
-  std::span<const tensor::PagedKVView> views;  // [layers]
+  std::span<const tensor::PagedKVView> views;  // [formats][layers]
   std::int32_t max_rows = 0;                   // most rows of one forward pass
 };
 

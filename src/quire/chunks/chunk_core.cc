@@ -1,19 +1,26 @@
 #include "quire/chunks/chunk_core.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
+#include "quire/result.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
@@ -22,12 +29,10 @@ namespace quire::chunks {
 namespace {
 
 kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
-                                   std::int64_t block_bytes,
                                    decltype(kv::RegistryConfig::known_elsewhere) known_elsewhere) {
   const double blocks = options.chunk_memory_ratio * ledger.config().num_blocks;
   return {.max_chunks = options.max_chunks,
           .max_blocks = static_cast<std::int32_t>(blocks),
-          .block_bytes = block_bytes,
           .known_elsewhere = std::move(known_elsewhere)};
 }
 
@@ -38,9 +43,7 @@ ChunkCore::ChunkCore(engine::Engine& on, tiers::TierService& in, const ChunkCach
     : engine(on),
       tiers(in),
       options(how),
-      registry(registry_config(options, ledger(), engine.core().counters.block_bytes,
-                               std::move(why_not_found)),
-               ledger()) {}
+      registry(registry_config(options, ledger(), std::move(why_not_found)), ledger()) {}
 
 kv::Ledger& ChunkCore::ledger() const { return engine.core().ledger; }
 
@@ -64,9 +67,37 @@ std::optional<TokenId> ChunkCore::bos_token() const {
                                   : engine.text()->tokenizer.bos_token_id();
 }
 
-std::int64_t ChunkCore::lacking(std::int64_t blocks) const {
-  const std::int64_t available = ledger().blocks_available();
-  return !engine.requests().empty() ? 0 : std::max(blocks - available, std::int64_t{0});
+std::int64_t ChunkCore::lacking(kv::BlockCounts blocks) const {
+  if (!engine.requests().empty()) {
+    blocks[kv::kOwnFormat] = 0;
+  }
+  return ledger().bytes_lacking(blocks);
 }
+
+void ChunkCore::add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const {
+  const kv::BlockCounts own = ledger().config().blocks_for(std::ssize(*chunk.tokens), chunk.format);
+  for (std::size_t format = 0; format < kv::kMaxFormats; ++format) {
+    blocks.of[format] += own.of[format];
+  }
+}
+
+Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
+  const engine::EngineCore& core = engine.core();
+  const auto format = kv_dtype.empty() ? kv::kOwnFormat : core.find_format(kv_dtype);
+  if (format) {
+    return *format;
+  }
+  std::string others;
+  for (std::uint8_t i = 1; i < core.num_formats(); ++i) {
+    others += base::str_cat(" or ", base::quoted(core.kv_name(kv::FormatId{i})));
+  }
+  return {ErrorCode::kUnsupported,
+          base::str_cat("kv_dtype ", base::quoted(kv_dtype),
+                        " of a chunk is not the pool's, which is ", base::quoted(core.kv_name()),
+                        others.empty() ? "; leave it out" : "; give that one" + others,
+                        ", or open the model with that kv_dtype")};
+}
+
+std::string ChunkCore::kv_name(kv::FormatId format) const { return engine.core().kv_name(format); }
 
 }  // namespace quire::chunks

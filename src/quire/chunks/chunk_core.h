@@ -12,7 +12,9 @@
 #include "quire/chunks/chunk_setup.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -43,8 +45,18 @@ struct ChunkCore {
 
   // Returns the ledger. Engine thread, as for the next function.
   [[nodiscard]] kv::Ledger& ledger() const;
-  // Returns the blocks that the pool lacks for so many. 0 while a request runs that may free some.
-  [[nodiscard]] std::int64_t lacking(std::int64_t blocks) const;
+  // Returns the bytes that the pool lacks for so many blocks of each format. While a request runs
+  // that may free some, blocks of the pool's own format lack nothing. Those of other formats do:
+  // they are taken at once, and not step by step.
+  [[nodiscard]] std::int64_t lacking(kv::BlockCounts blocks) const;
+  // Adds the blocks of one variant of a chunk, in the chunk's format.
+  void add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const;
+
+  // Returns the format of a chunk for which `kv_dtype` is asked; "": the pool's own. kUnsupported
+  // where the pool has no such format. Any thread, as for the next function.
+  [[nodiscard]] Result<kv::FormatId> format_for(std::string_view kv_dtype) const;
+  // Returns the kv_dtype of a format.
+  [[nodiscard]] std::string kv_name(kv::FormatId format) const;
 
   engine::Engine& engine;
   tiers::TierService& tiers;

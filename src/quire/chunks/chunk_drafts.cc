@@ -24,10 +24,12 @@
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
@@ -49,7 +51,10 @@ kv::ChunkIdentity ChunkDrafts::identity_of(const ChunkDraft& draft) const {
           .salt = draft.chunk.salt,
           .anchor = draft.chunk.anchor,
           .type = draft.chunk.type,
-          .serial = draft.serial};
+          .serial = draft.serial,
+          .kv_dtype = draft.chunk.format == kv::kOwnFormat
+                          ? std::string_view()
+                          : core_.engine.core().kv_name(draft.chunk.format)};
 }
 
 std::string ChunkDrafts::next_serial() { return base::str_cat(library_.nonce(), " ", ++serial_); }
@@ -69,20 +74,6 @@ Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_vie
   return text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(type), text);
 }
 
-namespace {
-
-Status check_kv_dtype(const std::string& of_pool, const std::string& asked) {
-  if (asked.empty() || asked == of_pool) {
-    return {};
-  }
-  return {
-      ErrorCode::kUnsupported,
-      base::str_cat("kv_dtype ", base::quoted(asked), " of a chunk is not the pool's, which is \"",
-                    of_pool, "\"; leave it out, or open the model with that kv_dtype")};
-}
-
-}  // namespace
-
 Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   ChunkDraft draft{.content = &content};
@@ -94,7 +85,7 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   if (options.anchor && content.type != ChunkType::kContext) {
     return {ErrorCode::kInvalidArgument, "only context chunks have an anchor"};
   }
-  QUIRE_TRY_STATUS(check_kv_dtype(core_.engine.bundle().kv_name(), options.kv_dtype));
+  QUIRE_TRY(draft.chunk.format, core_.format_for(options.kv_dtype));
   QUIRE_TRY_STATUS(engine::SessionService::check_salt("salt", options.salt));
   draft.chunk.salt = core_.engine.salt_of(options.salt);
   draft.chunk.type = content.type;
@@ -237,7 +228,10 @@ ChunkDrafts::Rooms ChunkDrafts::rooms_for(std::span<const ChunkDraft> drafts,
     }
     Room& room = rooms[chunk.salt];
     ++room.chunks;
-    room.blocks += core_.needs_kv(chunk) ? core_.ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+    if (core_.needs_kv(chunk)) {
+      core_.add_blocks(chunk, room.blocks);
+      room.bytes += core_.registry.room().bytes_for(chunk);
+    }
   }
   return rooms;
 }
@@ -254,11 +248,8 @@ Status ChunkDrafts::check_room_now(std::span<const ChunkDraft> drafts) {
   });
   const std::vector<std::string_view> spared = ids_and_anchors(drafts);
   for (const auto& [salt, room] : rooms) {
-    QUIRE_TRY_STATUS(
-        core_.registry.room().check_room({.salt = salt,
-                                          .chunks = room.chunks,
-                                          .blocks = static_cast<std::int32_t>(room.blocks),
-                                          .spared = spared}));
+    QUIRE_TRY_STATUS(core_.registry.room().check_room(
+        {.salt = salt, .chunks = room.chunks, .bytes = room.bytes, .spared = spared}));
   }
   return {};
 }

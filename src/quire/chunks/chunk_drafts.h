@@ -23,6 +23,7 @@
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/types.h"
@@ -88,7 +89,8 @@ class ChunkDrafts {
   // Room that drafts take. Engine thread, as all below.
   struct Room {
     std::int32_t chunks = 0;
-    std::int64_t blocks = 0;
+    kv::BlockCounts blocks;
+    std::int64_t bytes = 0;  // bytes of these blocks
   };
   using Rooms = std::map<std::string_view, Room>;  // by salt
   // Returns the room for drafts that are neither there nor being computed.

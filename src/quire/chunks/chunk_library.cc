@@ -1,5 +1,6 @@
 #include "quire/chunks/chunk_library.h"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <random>
@@ -15,9 +16,12 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/saved_chunks.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
+#include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store.h"
@@ -48,7 +52,12 @@ Status ChunkLibrary::open() {
   }
   // Writes go around the page cache: the pool has the KV already.
   const auto open = [&] {
-    return SavedChunks::open(core_.options.store, core_.engine.model_digest(),
+    std::vector<std::string> formats;
+    for (std::uint8_t i = 0; i < core_.engine.core().num_formats(); ++i) {
+      formats.push_back(core_.kv_name(kv::FormatId{i}));
+    }
+    return SavedChunks::open(core_.options.store,
+                             {.model = core_.engine.model_digest(), .formats = std::move(formats)},
                              {.max_bytes = core_.options.max_store_bytes,
                               .write = {.compress = core_.options.compress_store, .direct = true}});
   };
@@ -192,7 +201,7 @@ void ChunkLibrary::drop_damaged(tiers::BackgroundLoads::Load& load,
     const auto& [id, key] = each.name;
     const bool stands = chunk != nullptr && chunk->variants.contains(key) &&
                         chunk->variants.at(key) == each.segment;
-    if (stands && !load.outcome(each.kv->blocks).ok()) {
+    if (stands && !load.outcome(each.kv->blocks, each.kv->format).ok()) {
       core_.registry.variants().drop(each.name);
     }
   }
@@ -235,11 +244,12 @@ Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::Va
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
   }
   if (behind == nullptr) {
-    return core_.tiers.read_segment(file, 0);
+    return core_.tiers.read_segment(file, 0, chunk.format);
   }
-  QUIRE_TRY(const kv::SegmentId segment,
-            core_.tiers.add_to(behind->read,
-                               std::make_shared<const kv_store::KVFile>(std::move(file)), 0));
+  QUIRE_TRY(
+      const kv::SegmentId segment,
+      core_.tiers.add_to(behind->read, std::make_shared<const kv_store::KVFile>(std::move(file)), 0,
+                         chunk.format));
   behind->arriving.push_back(
       {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
   return segment;
@@ -252,8 +262,8 @@ Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::V
   if (variant == chunk.variants.end()) {
     return tiers::HeldRef();
   }
-  QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(
-      core_.ledger().segments().find(variant->second)->blocks().ids()));
+  const kv::BlockTable& blocks = core_.ledger().segments().find(variant->second)->blocks();
+  QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(blocks.ids(), blocks.format()));
   QUIRE_TRY(const kv::SegmentId alias, core_.ledger().segments().derive(variant->second, {}));
   return core_.tiers.keep(alias);
 }

@@ -25,12 +25,15 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/interrupt.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::chunks {
@@ -100,33 +103,33 @@ Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::Vari
   return pending;
 }
 
-// Returns nothing where nothing was measured.
-std::optional<KVError> ChunkPrefills::error_of(const kernels::KVErrorSums& sums) const {
+std::optional<KVError> kv_error_of(const kernels::KVErrorSums& sums,
+                                   const tensor::KVGeometry& geometry) {
   if (sums.key_whole <= 0 || sums.value_whole <= 0) {
     return std::nullopt;
   }
   return KVError{.key = std::sqrt(sums.key_error / sums.key_whole),
                  .value = std::sqrt(sums.value_error / sums.value_whole),
-                 .bits_per_value = core_.engine.core().paged_pool.geometry().bits_per_value()};
+                 .bits_per_value = geometry.bits_per_value()};
 }
 
 // Starts the prefill of a variant. Room was set aside for it; it is given back when the prefill
 // cannot start.
 Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
                                                     const kv::VariantKey& key, bool counted) {
-  const auto store = [this, id = chunk.id, salt = chunk.salt, key, counted](
+  const auto store = [this, id = chunk.id, salt = chunk.salt, key, counted, format = chunk.format](
                          std::optional<kv::SegmentId> segment, const kernels::KVErrorSums& sums) {
     if (counted && segment) {
       core_.registry.usage().count(salt, 0, 1);
     }
     Status ended = core_.registry.variants().end(id, key, segment);
     if (ended.ok() && segment) {
-      core_.registry.finish(id, error_of(sums));
+      core_.registry.finish(id, kv_error_of(sums, core_.engine.core().paged_pool.geometry(format)));
     }
     return ended;
   };
   engine::NewRequest request{.reuse = core_.options.enable_deduplication, .salt = chunk.salt};
-  if (key.before.empty()) {
+  if (key.before.empty() && chunk.format == kv::kOwnFormat) {
     request.prompt = *chunk.tokens;
     return start(std::move(request), {chunk.id, key}, store);
   }
@@ -139,23 +142,34 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
   return start(std::move(request), {chunk.id, key}, store);
 }
 
-Result<SeqId> ChunkPrefills::compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key) {
-  kv::SegmentUse before;
-  std::int64_t position = key.gap;
+// Returns what a variant stands behind, and adds its tokens to `position`.
+Result<kv::SegmentUse> ChunkPrefills::anchor_of(const kv::Chunk& chunk, const kv::VariantKey& key,
+                                                std::int64_t& position) const {
   if (key.before == kv::kBosVariant) {
     const auto bos = bos_.find(chunk.salt);
     QUIRE_CHECK(bos != bos_.end(), "the BOS token is computed first");
-    before.segment = bos->second;
     position += 1;
-  } else {
-    QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(key.before, chunk.salt));
-    const auto variant = anchor->variants.find({});
-    QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
-    before = {.segment = variant->second, .rank = {anchor->rank}};
-    position += std::ssize(*anchor->tokens);
+    return kv::SegmentUse{.segment = bos->second};
   }
-  return core_.ledger().segments().compose(
-      {&before, 1}, {.tokens = *chunk.tokens, .position = static_cast<std::int32_t>(position)});
+  QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(key.before, chunk.salt));
+  const auto variant = anchor->variants.find({});
+  QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
+  position += std::ssize(*anchor->tokens);
+  return kv::SegmentUse{.segment = variant->second, .rank = {anchor->rank}};
+}
+
+Result<SeqId> ChunkPrefills::compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key) {
+  std::vector<kv::SegmentUse> before;
+  std::int64_t position = key.gap;
+  if (!key.before.empty()) {
+    QUIRE_TRY(const kv::SegmentUse anchor, anchor_of(chunk, key, position));
+    before.push_back(anchor);
+  }
+  const kv::ComposeTail tail = {.tokens = *chunk.tokens,
+                                .position = static_cast<std::int32_t>(position)};
+  kv::Segments& segments = core_.ledger().segments();
+  return chunk.format == kv::kOwnFormat ? segments.compose(before, tail)
+                                        : segments.compose_in(chunk.format, before, tail);
 }
 
 std::optional<PendingPrefill> ChunkPrefills::join(const kv::VariantName& name) {

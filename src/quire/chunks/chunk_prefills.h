@@ -23,6 +23,7 @@
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
 namespace quire::chunks {
@@ -35,6 +36,10 @@ struct PendingPrefill {
 };
 // Prefills that one call has started.
 using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;
+
+// Returns how far stored KV is from what was computed; nothing where nothing was measured.
+[[nodiscard]] std::optional<KVError> kv_error_of(const kernels::KVErrorSums& sums,
+                                                 const tensor::KVGeometry& geometry);
 
 class ChunkPrefills {
  public:
@@ -71,6 +76,8 @@ class ChunkPrefills {
 
  private:
   class Prefill;
+  [[nodiscard]] Result<kv::SegmentUse> anchor_of(const kv::Chunk& chunk, const kv::VariantKey& key,
+                                                 std::int64_t& position) const;
   using BosSegments = std::map<std::string, kv::SegmentId>;  // by salt
   // Gets the KV of a prefill, or none, and what storing it has changed. Returns an error where
   // nobody has it from now on.
@@ -78,8 +85,8 @@ class ChunkPrefills {
 
   [[nodiscard]] Result<PendingPrefill> start(engine::NewRequest request, kv::VariantName name,
                                              KeepKv store);
-  [[nodiscard]] std::optional<KVError> error_of(const kernels::KVErrorSums& sums) const;
-  // Returns a sequence of the chunk's tokens behind what its variant stands behind.
+  // Returns a sequence of the chunk's tokens behind what its variant stands behind, if anything.
+  // Its run has the chunk's format.
   [[nodiscard]] Result<SeqId> compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key);
 
   ChunkCore& core_;

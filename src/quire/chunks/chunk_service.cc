@@ -21,10 +21,12 @@
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_drafts.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/chunks/narrowing.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -37,40 +39,6 @@ bool holds_pairs(base::JsonView metadata, base::JsonView pairs) {
   return std::ranges::all_of(pairs.members(), [&](const base::JsonMember& pair) {
     return metadata.contains(pair.key) && metadata.find(pair.key) == pair.value;
   });
-}
-
-// Formats of KV by what they hold, the most first.
-struct KVPrecision {
-  std::string_view name;
-  int bits;
-};
-constexpr KVPrecision kPrecisions[] = {{"float32", 32}, {"bfloat16", 16}, {"float16", 16},
-                                       {"fp8", 8},      {"int8", 8},      {"int4", 4}};
-
-// Returns an error for every format but the one that the chunk has.
-Status check_new_kv_dtype(std::string_view stored, const std::optional<std::string>& asked) {
-  if (!asked || *asked == stored) {
-    return {};
-  }
-  const auto bits = [](std::string_view name) {
-    const auto* const found = std::ranges::find(kPrecisions, name, &KVPrecision::name);
-    return found == std::end(kPrecisions) ? 0 : found->bits;
-  };
-  if (bits(*asked) == 0) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("kv_dtype ", base::quoted(*asked), " is unknown; the chunk has ",
-                          base::quoted(stored))};
-  }
-  if (bits(*asked) >= bits(stored)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("kv_dtype ", base::quoted(*asked), " is not narrower than ",
-                          base::quoted(stored),
-                          ", which the chunk's KV is stored in; register the text in a model that "
-                          "is open with that kv_dtype")};
-  }
-  return {ErrorCode::kUnsupported,
-          base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
-                        base::quoted(*asked), " yet; open the model with that kv_dtype")};
 }
 
 }  // namespace
@@ -188,9 +156,8 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .priority = chunk.priority,
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
-          .memory_bytes =
-              core_.registry.room().blocks_of(chunk) * core_.engine.core().counters.block_bytes,
-          .kv_dtype = core_.engine.bundle().kv_name(),
+          .memory_bytes = core_.registry.room().bytes_of(chunk),
+          .kv_dtype = core_.kv_name(chunk.format),
           .kv_error = chunk.kv_error};
 }
 
@@ -199,13 +166,28 @@ Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::s
                                              const ChunkUpdate& update) {
   QUIRE_TRY_STATUS(library_.adopt(id, salt));
   QUIRE_TRY(const kv::NewChunk changed, core_.registry.updated(id, salt, update));
-  QUIRE_TRY_STATUS(check_new_kv_dtype(core_.engine.bundle().kv_name(), update.kv_dtype));
+  QUIRE_TRY(const auto narrower, narrower_format(core_, changed, update.kv_dtype));
+  if (narrower) {
+    return narrow_known(id, changed, *narrower);
+  }
   const Status saved = library_.update(changed, update.pinned);
   if (!saved.ok()) {
     return saved.error();
   }
   QUIRE_TRY(const kv::Chunk* chunk, core_.registry.update(id, salt, update));
   return info_of(*chunk);
+}
+
+// Replaces a chunk by itself in another format. A chunk that the store does not delete stays as it
+// is.
+Result<ChunkInfo> ChunkService::narrow_known(const std::string& id, const kv::NewChunk& changed,
+                                             kv::FormatId to) {
+  QUIRE_TRY_STATUS(library_.check_writable());
+  QUIRE_TRY(const kv::Chunk* chunk, narrow(core_, id, changed, to));
+  ChunkInfo info = info_of(*chunk);
+  QUIRE_TRY([[maybe_unused]] const bool saved, library_.remove(id, changed.salt));
+  core_.registry.remove(id, kv::Removal::kDeleted);
+  return info;
 }
 
 Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate& update,
@@ -215,8 +197,8 @@ Result<ChunkInfo> ChunkService::update(const std::string& id, const ChunkUpdate&
   library_.writes().wait();
   QUIRE_TRY(ChunkInfo info, core_.engine.thread().ask_for_blocks<ChunkInfo>(
                                 [&] { return update_known(id, salt, update); }));
-  if (library_.is_lost(id, salt)) {
-    QUIRE_TRY_STATUS(library_.save(id, salt));
+  if (library_.is_lost(info.chunk_id, salt)) {
+    QUIRE_TRY_STATUS(library_.save(info.chunk_id, salt));
   }
   library_.note_saved(info, salt);
   return info;
@@ -259,9 +241,8 @@ ChunkStats ChunkService::stats_of(std::span<const kv::Chunk* const> chunks,
        : chunk->type == ChunkType::kContext    ? stats.context_chunks
                                                : stats.query_chunks);
   }
-  const std::int64_t block_bytes = core_.engine.core().counters.block_bytes;
-  stats.memory_used_bytes = counts.blocks * block_bytes;
-  stats.memory_limit_bytes = core_.registry.room().max_blocks() * block_bytes;
+  stats.memory_used_bytes = counts.bytes;
+  stats.memory_limit_bytes = core_.registry.room().max_bytes();
   stats.cache_hits = counts.hits;
   stats.cache_misses = counts.misses;
   stats.evictions = counts.evictions;
@@ -310,11 +291,11 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const ComposedR
   QUIRE_TRY_STATUS(planner_.check_positions(composition));
   Status fits;
   QUIRE_TRY_STATUS(core_.engine.thread().call([&] {
-    std::int64_t blocks = 0;
+    std::int64_t bytes = 0;
     for (const auto& [id, chunk] : found) {
-      blocks += core_.needs_kv(chunk) ? core_.ledger().min_blocks(std::ssize(*chunk.tokens)) : 0;
+      bytes += core_.needs_kv(chunk) ? core_.registry.room().bytes_for(chunk) : 0;
     }
-    fits = core_.registry.room().check_size(std::ssize(found), blocks);
+    fits = core_.registry.room().check_size(std::ssize(found), bytes);
     fits = fits.ok() ? planner_.check_fits(run, composition) : fits;
   }));
   return fits.ok() ? drafts_.check_room(drafts) : fits;

@@ -34,6 +34,7 @@
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -128,6 +129,8 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
   [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const std::string& salt,
                                                const ChunkUpdate& update);
+  [[nodiscard]] Result<ChunkInfo> narrow_known(const std::string& id, const kv::NewChunk& changed,
+                                               kv::FormatId to);
 
   ChunkCore core_;
   ChunkPrefills prefills_;

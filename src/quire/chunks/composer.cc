@@ -31,8 +31,10 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
+#include "quire/kv/block_table.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/output.h"
@@ -250,10 +252,11 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   bool complete = true;
   std::set<std::string> want_bos;  // salts
   std::vector<kv::VariantName> variants;
-  std::int64_t needed = 0;  // blocks: of those, and of the longest query
+  kv::BlockCounts needed;  // blocks of those, and of the longest query
   for (const kv::ResolvedComposition& composition : compositions) {
-    needed =
-        std::max(needed, core_.ledger().min_blocks(std::ssize(*composition.query.chunk->tokens)));
+    const std::int64_t own =
+        core_.ledger().min_blocks(std::ssize(*composition.query.chunk->tokens));
+    needed[kv::kOwnFormat] = std::max(needed[kv::kOwnFormat], static_cast<std::int32_t>(own));
   }
   for (const kv::ResolvedComposition& composition : compositions) {
     for (const kv::Part& part : composition.missing()) {
@@ -266,7 +269,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
         variants.push_back(name);
-        needed += core_.registry.room().blocks_for(part.chunk->tokens->size());
+        core_.add_blocks(*part.chunk, needed);
       }
     }
   }
@@ -460,9 +463,9 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
       continue;  // its ids are a plain prompt
     }
     for (const kv::SegmentUse& use : composition.uses()) {
-      std::ranges::move(
-          under_way.filling(core_.ledger().segments().find(use.segment)->blocks().ids()),
-          std::back_inserter(loads));
+      const kv::BlockTable& blocks = core_.ledger().segments().find(use.segment)->blocks();
+      std::ranges::move(under_way.filling(blocks.ids(), blocks.format()),
+                        std::back_inserter(loads));
     }
   }
   return loads;

@@ -17,6 +17,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -72,9 +73,12 @@ Status CompositionPlanner::check_fits(const ComposedRun& run,
       plain ? composition.num_tokens() : std::ssize(*composition.query.chunk->tokens);
   const std::int64_t more = std::max(max_new_tokens(run, composition), 1) - 1;
   std::int64_t needed = ledger.min_blocks(own + more);
+  std::int64_t bytes = 0;  // bytes of the chunks' KV
   for (const kv::Part& part : composition.parts) {
-    needed += plain ? 0 : ledger.min_blocks(std::ssize(*part.chunk->tokens));
+    bytes += plain ? 0 : core_.registry.room().bytes_for(*part.chunk);
   }
+  const std::int64_t own_bytes = ledger.config().block_bytes(kv::kOwnFormat);
+  needed += (bytes + own_bytes - 1) / own_bytes;
   const std::int64_t all = ledger.config().num_blocks;
   if (needed <= all) {
     return {};

@@ -24,6 +24,7 @@
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
@@ -38,12 +39,13 @@ namespace quire::chunks {
 
 namespace {
 
-CompositionInfo::Segment segment_of(const kv::Part& part) {
+CompositionInfo::Segment segment_of(const kv::Part& part, const ChunkCore& core) {
   return {.chunk_id = part.chunk->id,
           .type = part.chunk->type,
           .num_tokens = std::ssize(*part.chunk->tokens),
           .token_ids = part.chunk->tokens,
-          .position = part.position};
+          .position = part.position,
+          .kv_dtype = core.kv_name(part.chunk->format)};
 }
 
 std::span<CompositionInfo::Segment> all_but_query(CompositionInfo& info) {
@@ -56,6 +58,7 @@ std::int64_t blocks_for(std::int64_t tokens, const kv::Ledger& ledger) {
 }
 
 // Counts blocks of segments. Segments that begin alike may share blocks, from the first one on.
+// Those in other formats than the pool's own are counted by segments, since these share none.
 class DistinctBlocks {
  public:
   // Returns how many of `blocks` are new. Cost: O(1), and O(blocks) where some are known.
@@ -72,6 +75,25 @@ class DistinctBlocks {
 
  private:
   std::map<BlockId, std::vector<std::span<const BlockId>>> by_first_;
+};
+
+// Bytes of KV in other formats than the pool's own.
+struct CodedBytes {
+  std::int64_t all = 0;
+  std::int64_t missing = 0;
+
+  void add(std::int64_t bytes, bool is_there) {
+    all += bytes;
+    missing += is_there ? 0 : bytes;
+  }
+  // Adds them as blocks of the pool's own format, rounded up. memory_bytes gets what rounding adds,
+  // to be taken off.
+  void add_to(CompositionInfo& info, std::int64_t block_bytes) const {
+    const auto blocks = [&](std::int64_t bytes) { return (bytes + block_bytes - 1) / block_bytes; };
+    info.num_blocks += blocks(all);
+    info.new_blocks += blocks(missing);
+    info.memory_bytes += all - blocks(all) * block_bytes;
+  }
 };
 
 // Adds the cost of blend as take_off() does: tokens that are computed twice come off what is reused
@@ -219,13 +241,16 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
   bool wants_bos = false;
   std::set<kv::VariantName> seen;
   DistinctBlocks held;
+  CodedBytes coded;
   for (std::size_t i = 0; i < composition.parts.size(); ++i) {
     const kv::Part& part = composition.parts[i];
     CompositionInfo::Segment& segment = info.segments[i];
     const bool first = seen.emplace(part.chunk->id, part.key).second;
     segment.cached = !first || part.segment || foresight.brings(part);
     segment.why_not = segment.cached ? "" : foresight.why_not(part);
-    if (part.segment) {
+    if (part.format != kv::kOwnFormat) {
+      coded.add(first ? core_.registry.room().bytes_for(*part.chunk) : 0, part.segment.has_value());
+    } else if (part.segment) {
       info.num_blocks += held.add(ledger.segments().find(*part.segment)->blocks().ids());
     } else if (first) {
       const std::int64_t blocks = blocks_for(segment.num_tokens, ledger);
@@ -237,7 +262,8 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
       continue;
     }
     // Computed behind nothing it is a plain prompt.
-    const bool plain = part.key.before.empty() && core_.options.enable_deduplication;
+    const bool plain = part.key.before.empty() && core_.options.enable_deduplication &&
+                       part.format == kv::kOwnFormat;
     const kv::PrefixMatch match =
         plain ? ledger.cache().probe(*segment.token_ids, salt) : kv::PrefixMatch{};
     info.tokens_reused += match.tokens;
@@ -245,6 +271,7 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
     info.new_blocks -= match.blocks;
     wants_bos = wants_bos || part.key.before == kv::kBosVariant;
   }
+  coded.add_to(info, ledger.config().block_bytes(kv::kOwnFormat));
   if (wants_bos && !prefills_.has_bos(salt) &&
       !prefills_.is_under_way(ChunkPrefills::bos_name(salt))) {
     ++info.tokens_computed;
@@ -301,14 +328,15 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
                        .grade = engine::graded(composition.grade, core_.engine.same_bits()),
                        .total_tokens = composition.num_tokens()};
   for (const kv::Part& part : composition.parts) {
-    info.segments.push_back(segment_of(part));
+    info.segments.push_back(segment_of(part, core_));
   }
-  info.segments.push_back(segment_of(composition.query));
+  info.segments.push_back(segment_of(composition.query, core_));
   info.segments.back().why_not = kQueryIsComputed;
-  for (CompositionInfo::Segment& segment : info.segments) {
-    segment.kv_dtype = core_.engine.bundle().kv_name();
-  }
+  info.segments.back().kv_dtype = core_.kv_name(kv::kOwnFormat);
   if (composition.mode == ReuseMode::kExact) {
+    for (CompositionInfo::Segment& segment : info.segments) {
+      segment.kv_dtype = core_.kv_name(kv::kOwnFormat);  // a plain prompt
+    }
     describe_exact(composition, info);
   } else {
     describe_composed(composition, foresight, info);
@@ -316,7 +344,7 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   if (composition.mode == ReuseMode::kBlend) {
     add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens), info);
   }
-  info.memory_bytes = info.num_blocks * core_.engine.core().counters.block_bytes;
+  info.memory_bytes += info.num_blocks * core_.engine.core().counters.block_bytes;
   return info;
 }
 

@@ -206,12 +206,11 @@ Status Registration::make_room() {
       });
   const std::vector<std::string_view> spared = ChunkDrafts::ids_and_anchors(drafts_);
   for (const auto& [salt, room] : rooms) {
-    QUIRE_TRY_STATUS(
-        core_.registry.room().make_room({.salt = salt,
-                                         .chunks = room.chunks,
-                                         .blocks = static_cast<std::int32_t>(room.blocks),
-                                         .spared = spared,
-                                         .lacking = core_.lacking(room.blocks)}));
+    QUIRE_TRY_STATUS(core_.registry.room().make_room({.salt = salt,
+                                                      .chunks = room.chunks,
+                                                      .bytes = room.bytes,
+                                                      .spared = spared,
+                                                      .lacking = core_.lacking(room.blocks)}));
   }
   return {};
 }

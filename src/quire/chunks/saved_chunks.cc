@@ -17,6 +17,7 @@
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
@@ -39,10 +40,10 @@ std::int64_t to_ms(double seconds) {
 
 // Reads a chunk. A stranger may have written anything: a field that is not as it should be ends the
 // reading.
-Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) {
+Result<kv::NewChunk> parse_chunk(base::JsonView object, const ReadableChunks& readable) {
   kv::NewChunk chunk;
   QUIRE_TRY(const std::string written_for, base::get_string(object, "model", ""));
-  if (written_for != model) {
+  if (written_for != readable.model) {
     return {ErrorCode::kIncompatible, "a chunk of another model"};
   }
   QUIRE_TRY(const std::string type, base::get_string(object, "type", ""));
@@ -53,6 +54,13 @@ Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) 
       known = true;
     }
   }
+  QUIRE_TRY(const std::string kv_dtype,
+            base::get_string(object, "kv_dtype", readable.formats.front()));
+  const auto format = std::ranges::find(readable.formats, kv_dtype);
+  if (format == readable.formats.end()) {
+    return {ErrorCode::kIncompatible, "a chunk in another KV format"};
+  }
+  chunk.format.value = static_cast<std::uint8_t>(format - readable.formats.begin());
   const base::JsonView tokens = object.find("token_ids");
   const base::JsonView metadata = object.find("metadata");
   if (!known || tokens.is_null() || !metadata.is_object()) {
@@ -86,12 +94,13 @@ Result<kv::NewChunk> parse_chunk(base::JsonView object, std::string_view model) 
   return chunk;
 }
 
-Result<kv::NewChunk> parse_chunk(const kv_store::StoreEntry& entry, std::string_view model) {
+Result<kv::NewChunk> parse_chunk(const kv_store::StoreEntry& entry,
+                                 const ReadableChunks& readable) {
   QUIRE_TRY(const base::Json value, base::parse_json(entry.metadata_json, "a saved chunk"));
   if (!value.view().is_object()) {
     return {ErrorCode::kCorrupt, "a saved chunk is no JSON object"};
   }
-  return parse_chunk(value, model);
+  return parse_chunk(value, readable);
 }
 
 // Returns what people call the chunk: its metadata "name", if that is a text that an entry can have
@@ -105,20 +114,22 @@ std::string name_in(base::JsonView metadata) {
 
 }  // namespace
 
-Result<std::unique_ptr<SavedChunks>> SavedChunks::open(const std::string& folder, std::string model,
+Result<std::unique_ptr<SavedChunks>> SavedChunks::open(const std::string& folder,
+                                                       ReadableChunks readable,
                                                        kv_store::StoreOptions options) {
   auto store = kv_store::Store::open(folder, std::move(options));
   if (!store.ok()) {
     return tiers::missing_file(std::move(store).error());
   }
-  return std::unique_ptr<SavedChunks>(new SavedChunks(std::move(store).value(), std::move(model)));
+  return std::unique_ptr<SavedChunks>(
+      new SavedChunks(std::move(store).value(), std::move(readable)));
 }
 
 kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
                                            const kv_store::StoreEntry* known) const {
   base::Json metadata = base::parse_json(chunk.metadata_json, "metadata").value();
   std::string name = name_in(metadata.view());
-  auto object = base::Json::object({{"model", model_},
+  auto object = base::Json::object({{"model", readable_.model},
                                     {"type", chunk_type_name(chunk.type)},
                                     {"content", chunk.content},
                                     {"token_ids", base::Json::list(*chunk.tokens)},
@@ -128,6 +139,9 @@ kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
                                     {"priority", chunk.priority}});
   if (chunk.ttl_seconds) {
     object.set("ttl_seconds", *chunk.ttl_seconds);
+  }
+  if (chunk.format != kv::kOwnFormat) {
+    object.set("kv_dtype", readable_.formats[chunk.format.value]);
   }
   if (chunk.kv_error) {
     object.set("kv_key_error", chunk.kv_error->key);
@@ -152,7 +166,7 @@ kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
 }
 
 std::optional<kv::Chunk> SavedChunks::parse(const kv_store::StoreEntry& entry) const {
-  auto parsed = parse_chunk(entry, model_);
+  auto parsed = parse_chunk(entry, readable_);
   if (!parsed.ok()) {
     return std::nullopt;
   }
@@ -174,7 +188,7 @@ Result<kv_store::ObjectRange> SavedChunks::write_object(const std::string& objec
                                                         const tiers::TierService& tiers) {
   std::vector<std::vector<BlockId>> blocks;
   kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
-  QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
+  QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks, segment->format));
   QUIRE_TRY([[maybe_unused]] const std::int64_t written,
             store_.objects().put(object, std::move(content), from.pool(), from.runs));
   return kv_store::ObjectRange{.object = object, .tokens = std::ssize(segment->tokens)};
@@ -260,7 +274,7 @@ std::string SavedChunks::why_not_found(const std::string& id, const std::string&
   if (!entry) {
     return {};
   }
-  const auto chunk = parse_chunk(*entry, model_);
+  const auto chunk = parse_chunk(*entry, readable_);
   if (chunk.ok()) {
     return {};
   }

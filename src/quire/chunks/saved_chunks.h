@@ -21,12 +21,18 @@
 
 namespace quire::chunks {
 
+// The chunks that an engine can read: those of its model in the formats of its pool.
+struct ReadableChunks {
+  std::string model;                 // Engine::model_digest
+  std::vector<std::string> formats;  // kv_dtype of each format, the pool's own first
+};
+
 class SavedChunks {
  public:
-  // Opens the store in `folder`. `model` is Engine::model_digest; chunks of other models are not
-  // seen. The limit and whether KV is compressed: kv_store::StoreOptions.
+  // Opens the store in `folder`. Chunks of other models and formats are not seen. The limit and
+  // whether KV is compressed: kv_store::StoreOptions.
   [[nodiscard]] static Result<std::unique_ptr<SavedChunks>> open(const std::string& folder,
-                                                                 std::string model,
+                                                                 ReadableChunks readable,
                                                                  kv_store::StoreOptions options);
 
   // Returns kIo naming the store when it is open read-only. Then it can be read, and every change
@@ -62,8 +68,8 @@ class SavedChunks {
                                     bool wipe = false);
 
  private:
-  SavedChunks(kv_store::Store store, std::string model)
-      : store_(std::move(store)), model_(std::move(model)) {}
+  SavedChunks(kv_store::Store store, ReadableChunks readable)
+      : store_(std::move(store)), readable_(std::move(readable)) {}
   [[nodiscard]] Status put_once(const kv::NewChunk& chunk, const tiers::HeldRef& segment,
                                 const tiers::TierService& tiers);
   // Returns the entry to put, with age, pin and KV of the known one (nullptr: none).
@@ -80,7 +86,7 @@ class SavedChunks {
 
   std::mutex mutex_;
   kv_store::Store store_;
-  std::string model_;
+  const ReadableChunks readable_;
 };
 
 }  // namespace quire::chunks

@@ -11,6 +11,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -24,7 +25,8 @@ constexpr std::size_t kPlaced = ~std::size_t{0};  // instead of a run: it stands
 // Tells whether two views are of one run, with one rank. Rows of one entry stand in one order, so a
 // run at two ranks is read for each.
 bool same_run(const kv::RunView& a, const kv::RunView& b) {
-  return a.num_tokens == b.num_tokens && a.rank == b.rank && std::ranges::equal(a.blocks, b.blocks);
+  return a.num_tokens == b.num_tokens && a.rank == b.rank && a.format == b.format &&
+         std::ranges::equal(a.blocks, b.blocks);
 }
 
 // Returns the key by which a row's sealed runs are merged. No two of one row have the same rank,
@@ -41,6 +43,8 @@ void BatchBuilder::clear() {
   positions_.clear();
   use_positions_.clear();
   slots_.clear();
+  slot_formats_.clear();
+  num_formats_ = 1;
   blocks_.clear();
   rows_.clear();
   spans_.clear();
@@ -54,10 +58,13 @@ void BatchBuilder::clear() {
 
 // Adds an entry over `view`; its rows are added next.
 void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
+  QUIRE_CHECK(view.format == view.last_format, "a run of several formats has several entries");
   spans_.push_back({.first_block = blocks_.size(),
                     .num_blocks = view.blocks.size(),
                     .first_row = rows_.size(),
-                    .num_tokens = num_tokens});
+                    .num_tokens = num_tokens,
+                    .format = view.format});
+  num_formats_ = std::max(num_formats_, static_cast<std::uint8_t>(view.format.value + 1));
   blocks_.resize(blocks_.size() + view.blocks.size());
   std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
 }
@@ -130,10 +137,11 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
 }
 
 // Returns the first block of a run's canonical piece if all of the piece was computed before this
-// step. Returns none if not, or if nothing is to be shared.
+// step. Returns none if not, or if nothing is to be shared. Runs in other formats than the pool's
+// own share nothing, and their numbers of blocks mean other bytes.
 BlockId BatchBuilder::shared_block(std::size_t run, std::int32_t piece,
                                    std::int32_t block_tokens) const {
-  if (!share_ || shared_tokens_ % block_tokens != 0 ||
+  if (!share_ || open_[run].format != kv::kOwnFormat || shared_tokens_ % block_tokens != 0 ||
       open_[run].num_tokens < (piece + 1) * shared_tokens_) {
     return {};
   }
@@ -219,6 +227,15 @@ void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t 
   add_open(group, end, block_tokens);
 }
 
+// Lists the formats of rows' slots, which are those of their open runs. Every open run has an
+// entry.
+void BatchBuilder::list_slot_formats() {
+  for (std::size_t run = 0; num_formats_ > 1 && run < open_.size(); ++run) {
+    slot_formats_.insert(slot_formats_.end(), static_cast<std::size_t>(open_rows_[run].count),
+                         open_[run].format.value);
+  }
+}
+
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
                                                std::span<const std::int32_t> logit_rows,
                                                const kv::Ledger& ledger) {
@@ -238,16 +255,20 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
     open_order_.push_back({.run = run});
   }
   add_open({0, open_.size()}, 0, ledger.config().block_tokens);
+  list_slot_formats();
   for (const EntrySpan& span : spans_) {
     entries_.push_back({.blocks = std::span(blocks_).subspan(span.first_block, span.num_blocks),
                         .num_tokens = span.num_tokens,
                         .rows = std::span(rows_).subspan(span.first_row, span.num_rows),
-                        .first_token = span.first_token});
+                        .first_token = span.first_token,
+                        .format = span.format.value});
   }
   batch_ = {.token_ids = token_ids_,
             .positions = positions_,
             .use_positions = use_positions_,
             .slots = slots_,
+            .num_formats = num_formats_,
+            .slot_formats = slot_formats_,
             .entries = entries_,
             .logit_rows = logit_rows_};
   return batch_;

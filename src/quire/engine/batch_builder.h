@@ -8,6 +8,7 @@
 
 #include "quire/attention/tile.h"
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
 #include "quire/sched/types.h"
@@ -50,6 +51,7 @@ class BatchBuilder {
     std::size_t first_block = 0, num_blocks = 0, first_row = 0, num_rows = 0;
     std::int32_t num_tokens = 0;
     std::int32_t first_token = 0;
+    kv::FormatId format;
   };
   // Rows of one scheduled run.
   struct Rows {
@@ -81,6 +83,7 @@ class BatchBuilder {
   void add_shared(OpenRange group, std::int32_t piece, std::int32_t block_tokens);
   void add_entry(const kv::RunView& view, std::int32_t num_tokens);
   void add_rows(const kv::RunView& view, Rows rows, bool causal);
+  void list_slot_formats();
 
   bool share_;
   std::int32_t shared_tokens_;
@@ -88,6 +91,7 @@ class BatchBuilder {
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
+  std::vector<std::uint8_t> slot_formats_;  // [rows], where there are several formats
   std::vector<std::int32_t> blocks_;
   std::vector<attention::EntryRow> rows_;
   std::vector<EntrySpan> spans_;
@@ -103,6 +107,7 @@ class BatchBuilder {
   std::vector<attention::Entry> entries_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<LogitRange> logit_ranges_;
+  std::uint8_t num_formats_ = 1;  // formats that entries and slots name
   model::ForwardBatch batch_;
 };
 

@@ -16,6 +16,7 @@
 
 #include "quire/attention/entry.h"
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -236,6 +237,38 @@ TEST_F(BatchBuilderTest, LogitsAreThoseOfTheRowsThatWereAskedFor) {
   EXPECT_EQ(builder.logit_ranges()[1].count, 0);
   EXPECT_EQ(builder.logit_ranges()[2].first, 3);
   EXPECT_EQ(batch.slots[6].offset, 3);
+}
+
+// A ledger with a second format, whose blocks have half the bytes.
+TEST(BatchBuilderFormats, EntriesAndSlotsNameTheFormatsOfTheirRuns) {
+  kv::Ledger ledger({.num_blocks = 40,
+                     .block_tokens = kBlockTokens,
+                     .formats = {{.block_bytes = 100}, {.block_bytes = 50}},
+                     .slab_blocks = 4});
+  const kv::FormatId coded{1};
+  const kv::SegmentId segment = ledger.segments().reserve(Tokens(5, 7), 0, coded).value();
+  const kv::SegmentUse use{.segment = segment};
+  const Tokens own(3, 8), rest(2, 9);
+  const SeqId behind = ledger.segments().compose({&use, 1}, {.tokens = own}).value();
+  ASSERT_TRUE(ledger.sequences().extend(behind, 3).ok());
+  const SeqId computed = ledger.segments().compose_in(coded, {}, {.tokens = rest}).value();
+  const std::vector<sched::ScheduledRun> runs = {{.sequence = behind, .count = 3},
+                                                 {.sequence = computed, .count = 2}};
+  BatchBuilder builder;
+  const model::ForwardBatch& mixed = builder.build(runs, std::vector<std::int32_t>{1, 0}, ledger);
+  EXPECT_EQ(mixed.num_formats, 2);
+  EXPECT_THAT(mixed.slot_formats, ElementsAre(0, 0, 0, 1, 1));
+  ASSERT_EQ(mixed.entries.size(), 3U);
+  EXPECT_EQ(mixed.entries[0].format, 1) << "the segment";
+  EXPECT_EQ(mixed.entries[1].format, 0) << "the query";
+  EXPECT_EQ(mixed.entries[2].format, 1) << "the chunk that is computed";
+
+  const SeqId plain = ledger.sequences().open(own, false);
+  ASSERT_TRUE(ledger.sequences().extend(plain, 3).ok());
+  const std::vector<sched::ScheduledRun> alone = {{.sequence = plain, .count = 3}};
+  const model::ForwardBatch& one = builder.build(alone, std::vector<std::int32_t>{1}, ledger);
+  EXPECT_EQ(one.num_formats, 1);
+  EXPECT_TRUE(one.slot_formats.empty()) << "one format costs nothing";
 }
 
 }  // namespace

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "quire/base/check.h"
@@ -13,12 +16,15 @@
 #include "quire/engine/bundle_options.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::engine {
@@ -58,6 +64,27 @@ Result<std::int32_t> blocks_within(const tensor::KVGeometry& geometry, std::int6
   return num_blocks;
 }
 
+// Returns how many blocks formats lend each other at once: few enough that a small pool has several
+// slabs.
+std::int32_t slab_blocks_of(std::int32_t num_blocks) {
+  constexpr std::int32_t kMost = 32, kLeast = 4, kSlabs = 8;
+  return std::clamp(num_blocks / kSlabs, kLeast, kMost);
+}
+
+// Returns whether chunks may be stored as codes beside KV in the pool's own format. The CPU's
+// kernels alone take blocks of several formats, and none caps scores over codes. A model with a
+// window has no KV of chunks. Each slab shall hold two blocks of codes.
+bool chunks_may_be_coded(const model::ModelConfig& config, const tensor::KVGeometry& geometry,
+                         const kv_store::PagedPool& pool, std::int32_t slab_blocks) {
+  const bool windowed =
+      std::ranges::any_of(geometry.window_tokens, [](int window) { return window > 0; });
+  tensor::KVGeometry coded = geometry;
+  coded.format = tensor::KVFormat::kInt8;
+  return !pool.on_device() && geometry.format == tensor::KVFormat::kPlain && !windowed &&
+         config.scales.score_cap == 0 && pool.num_blocks() >= slab_blocks &&
+         2 * coded.block_bytes() <= slab_blocks * geometry.block_bytes();
+}
+
 }  // namespace
 
 EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
@@ -68,8 +95,10 @@ EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
       ledger(ledger_config),
       scheduler(scheduler_config, ledger) {
   const tensor::KVGeometry& geometry = paged_pool.geometry();
-  for (int layer = 0; layer < geometry.layers; ++layer) {
-    views.push_back(paged_pool.view(layer));
+  for (std::uint8_t format = 0; format < num_formats(); ++format) {
+    for (int layer = 0; layer < geometry.layers; ++layer) {
+      views.push_back(paged_pool.view(layer, kv::FormatId{format}));
+    }
   }
   const model::PackReport& report = decoder().pack_report();
   counters.block_bytes = geometry.block_bytes();
@@ -77,6 +106,15 @@ EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
   counters.load_bytes = report.bytes_read;
   counters.weight_bytes = report.packed_bytes;
   counters.mapped_weight_bytes = report.mapped_bytes;
+}
+
+std::optional<kv::FormatId> EngineCore::find_format(std::string_view name) const {
+  for (std::uint8_t i = 0; i < num_formats(); ++i) {
+    if (name == kv_name(kv::FormatId{i})) {
+      return kv::FormatId{i};
+    }
+  }
+  return std::nullopt;
 }
 
 Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
@@ -93,20 +131,28 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
       bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens, bundle.kv_format);
   QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));
   QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget));
+  QUIRE_TRY(kv_store::PagedPool paged_pool,
+            accelerator == nullptr
+                ? kv_store::PagedPool::create(geometry, num_blocks)
+                : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
+  const std::int32_t slab_blocks = slab_blocks_of(num_blocks);
+  if (chunks_may_be_coded(bundle.decoder->config(), geometry, paged_pool, slab_blocks)) {
+    tensor::KVGeometry coded = geometry;
+    coded.format = tensor::KVFormat::kInt8;
+    QUIRE_TRY([[maybe_unused]] const kv::FormatId added, paged_pool.add_format(coded));
+  }
   const kv::LedgerConfig ledger{.num_blocks = num_blocks,
                                 .block_tokens = geometry.block_tokens,
                                 .window_tokens = geometry.forget_after_tokens(),
                                 .extent_blocks = blocks_of_an_extent(geometry),
-                                .prefix_cache = options.prefix_cache};
+                                .prefix_cache = options.prefix_cache,
+                                .formats = paged_pool.block_formats(),
+                                .slab_blocks = slab_blocks};
   const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
                                          .max_running = options.max_running,
                                          .block_bytes = geometry.block_bytes()};
   QUIRE_TRY_STATUS(ledger.validate());
   QUIRE_TRY_STATUS(scheduler.validate());
-  QUIRE_TRY(kv_store::PagedPool paged_pool,
-            accelerator == nullptr
-                ? kv_store::PagedPool::create(geometry, num_blocks)
-                : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
   return std::make_unique<EngineCore>(std::move(bundle), std::move(paged_pool), ledger, scheduler);
 }
 

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/attention/attention_plan.h"
@@ -15,12 +18,15 @@
 #include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/sched/scheduler.h"
 #include "quire/sched/types.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::engine {
@@ -97,9 +103,24 @@ struct EngineCore {
     return *bundle.decoder;  // NOLINT(bugprone-unchecked-optional-access): open_model sets it
   }
 
+  // Returns how many formats the pool has, its own one included. Any thread, as for the next two.
+  [[nodiscard]] std::size_t num_formats() const { return ledger.config().formats.size(); }
+  // Returns what a format is as a kv_dtype. Precondition: the pool has the format.
+  [[nodiscard]] const char* kv_name(kv::FormatId format = {}) const {
+    const tensor::KVGeometry& geometry = paged_pool.geometry(format);
+    return tensor::kv_format_name(geometry.format, geometry.dtype);
+  }
+  // Returns the views for a batch that names so many formats.
+  [[nodiscard]] std::span<const tensor::PagedKVView> views_of(std::uint8_t formats) const {
+    const auto layers = static_cast<std::size_t>(paged_pool.geometry().layers);
+    return std::span(views).first(layers * formats);
+  }
+  // Returns the format that a kv_dtype names; nullopt where the pool has none of this name.
+  [[nodiscard]] std::optional<kv::FormatId> find_format(std::string_view kv_name) const;
+
   ModelBundle bundle;
   kv_store::PagedPool paged_pool;
-  std::vector<tensor::PagedKVView> views;  // [layers]
+  std::vector<tensor::PagedKVView> views;  // [formats][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;
   EngineStats counters;

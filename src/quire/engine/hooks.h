@@ -10,6 +10,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 
@@ -31,11 +32,14 @@ class KvGate {
 
   // Returns whether every block may be read: then nobody asks the functions below.
   [[nodiscard]] virtual bool idle() const { return true; }
-  // Appends the loads that fill some of `blocks`.
-  virtual void append_loads(std::span<const BlockId> /*blocks*/,
+  // Appends the loads that fill some of `blocks`, which have one format.
+  virtual void append_loads(std::span<const BlockId> /*blocks*/, kv::FormatId /*format*/,
                             std::vector<LoadRef>& /*loads*/) const {}
   // Blocks until all of `blocks` are filled. Returns the error that spoilt one of them.
-  [[nodiscard]] virtual Status outcome(std::span<const BlockId> /*blocks*/) const { return {}; }
+  [[nodiscard]] virtual Status outcome(std::span<const BlockId> /*blocks*/,
+                                       kv::FormatId /*format*/) const {
+    return {};
+  }
   // Blocks until the block that is copied may be read.
   virtual void before_copy(const kv::BlockCopy& /*copy*/) {}
 

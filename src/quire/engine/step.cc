@@ -271,7 +271,7 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
     take_tokens_from_device(step, batch);
   }
   watch.lap(step.core.counters.build_seconds);
-  QUIRE_TRY_STATUS(step.core.decoder().launch(batch, step.core.views));
+  QUIRE_TRY_STATUS(step.core.decoder().launch(batch, step.core.views_of(batch.num_formats)));
   running.launched = true;
   watch.lap(step.core.counters.forward_seconds);
   return {};

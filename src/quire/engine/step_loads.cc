@@ -43,7 +43,7 @@ std::vector<KvGate::LoadRef> awaited_loads(const Step& step,
   }
   for (const sched::ScheduledRun& run : runs) {
     for (const kv::RunView& view : step.core.ledger.sequences().runs(run.sequence)) {
-      step.hooks->kv_gate->append_loads(view.blocks, awaited);
+      step.hooks->kv_gate->append_loads(view.blocks, view.format, awaited);
     }
   }
   return awaited;
@@ -54,7 +54,7 @@ Status check_loaded(const Step& step, const sched::ScheduledRun& run) {
     return {};
   }
   for (const kv::RunView& view : step.core.ledger.sequences().runs(run.sequence)) {
-    QUIRE_TRY_STATUS(step.hooks->kv_gate->outcome(view.blocks));
+    QUIRE_TRY_STATUS(step.hooks->kv_gate->outcome(view.blocks, view.format));
   }
   return {};
 }

@@ -54,7 +54,8 @@ Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t inde
 }
 
 bool measures_kv(const Step& step, const RunningStep& running) {
-  return step.core.bundle.kv_format == tensor::KVFormat::kInt8 &&
+  const bool codes = step.core.bundle.kv_format == tensor::KVFormat::kInt8;
+  return (codes || step.core.num_formats() > 1) &&
          std::ranges::any_of(running.requests, [](const ActiveRequest* active) {
            return active->request().observer != nullptr &&
                   active->request().observer->measures_kv();

@@ -168,9 +168,12 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
     QUIRE_CHECK(params.rotary->cos.size() >= params.slots.size() * half,
                 "one row of the rotary table per token");
   }
-  for (const tensor::KVSlot slot : params.slots) {
-    QUIRE_CHECK(slot.block >= 0 && slot.block < view.num_blocks && slot.offset >= 0 &&
-                    slot.offset < view.block_tokens,
+  QUIRE_CHECK(params.formats.empty() || params.formats.size() == params.slots.size(),
+              "a format of every token, or of none");
+  for (std::size_t token = 0; token < params.slots.size(); ++token) {
+    const tensor::KVSlot slot = params.slots[token];
+    QUIRE_CHECK(!params.stores(token) || (slot.block >= 0 && slot.block < view.num_blocks &&
+                                          slot.offset >= 0 && slot.offset < view.block_tokens),
                 "slot outside the paged cache");
   }
 }
@@ -188,6 +191,9 @@ void kv_append(const KernelContext& context, const KVAppendParams& params,
   parallel_ranges(context, static_cast<std::int64_t>(params.slots.size()), cost,
                   [&](std::int64_t first, std::int64_t last) {
                     for (std::int64_t token = first; token < last; ++token) {
+                      if (!params.stores(static_cast<std::size_t>(token))) {
+                        continue;
+                      }
                       (int8 ? append_int8_token : append_token)(context, params, view, token);
                     }
                   });

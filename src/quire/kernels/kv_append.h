@@ -25,6 +25,14 @@ struct KVAppendParams {
   std::span<std::uint8_t> refused = {};
   // [T] or empty: int8 adds what storing a token's codes has changed.
   std::span<KVErrorSums> errors = {};
+  // [T] or empty: tokens whose number is not `format` are left out, as they belong to other views.
+  std::span<const std::uint8_t> formats = {};
+  std::uint8_t format = 0;
+
+  // Returns whether a token is stored by this call.
+  [[nodiscard]] bool stores(std::size_t token) const {
+    return formats.empty() || formats[token] == format;
+  }
 };
 
 // Writes K and V of each token to its slot. Precondition: every slot lies inside the view (checked:

@@ -11,6 +11,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 
 namespace quire::kv {
@@ -35,6 +36,36 @@ BlockPool::BlockPool(std::int32_t num_blocks)
   }
 }
 
+BlockPool::BlockPool(std::int32_t num_blocks, FormatId format)
+    : uses_(static_cast<std::size_t>(num_blocks)),
+      free_bits_(word_of(num_blocks + kWordBits - 1)),
+      num_withheld_(num_blocks),
+      format_(format) {
+  for (BlockUse& use : uses_) {
+    use.generation = std::uint32_t{format.value} << BlockRef::kCountBits;
+  }
+  taken_.reserve(static_cast<std::size_t>(num_blocks));
+  extents_.reserve((static_cast<std::size_t>(num_blocks) / 2) + 1);
+}
+
+void BlockPool::withhold(BlockId first, std::int32_t count) {
+  for (std::int32_t i = first.value; i < first.value + count; ++i) {
+    QUIRE_CHECK(is_free(i), "a block that is not free was withheld");
+    free_bits_[word_of(i)] &= ~bit_of(i);
+  }
+  num_free_ -= count;
+  num_withheld_ += count;
+}
+
+void BlockPool::offer(BlockId first, std::int32_t count) {
+  for (std::int32_t i = first.value; i < first.value + count; ++i) {
+    QUIRE_CHECK(!is_free(i) && references(BlockId{i}) == 0, "a block was offered twice");
+    free_bits_[word_of(i)] |= bit_of(i);
+  }
+  num_free_ += count;
+  num_withheld_ -= count;
+}
+
 std::span<const BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count >= 0 && count <= num_free_, "more blocks asked for than are free");
   taken_.clear();
@@ -56,8 +87,9 @@ std::span<const BlockRef> BlockPool::acquire(std::int32_t count, BlockId after) 
     take_fragments(rest);
     return taken_;
   }
+  const bool neighbour_grows = largest.first != 0 && format_ == kOwnFormat;
   const std::int32_t gap =
-      largest.first == 0 ? 0 : std::min(kGrowthBlocks, (largest.length - rest) / 2);
+      neighbour_grows ? std::min(kGrowthBlocks, (largest.length - rest) / 2) : 0;
   take({largest.first + gap, rest});
   return taken_;
 }
@@ -119,7 +151,8 @@ bool BlockPool::release(BlockRef block) {
   if (--use.references > 0) {
     return false;
   }
-  ++use.generation;
+  constexpr std::uint32_t kCount = (std::uint32_t{1} << BlockRef::kCountBits) - 1;
+  use.generation = (use.generation & ~kCount) | ((use.generation + 1) & kCount);
   free_bits_[word_of(block.id.value)] |= bit_of(block.id.value);
   ++num_free_;
   return true;
@@ -181,18 +214,20 @@ BlockPool::Extent BlockPool::next_free_extent(std::int32_t from) const {
 
 Status BlockPool::check() const {
   std::int32_t counted = 0;
+  std::int32_t withheld = 0;
   for (std::int32_t i = 0; i < num_blocks(); ++i) {
     const std::int32_t references = uses_[static_cast<std::size_t>(i)].references;
-    if (references < 0 || (references == 0) != is_free(i)) {
-      return {ErrorCode::kInternal,
-              base::str_cat("block ", i, " has ", references, " references but is ",
-                            is_free(i) ? "" : "not ", "in the free map")};
+    if (references < 0 || (references > 0 && is_free(i))) {
+      return {ErrorCode::kInternal, base::str_cat("block ", i, " has ", references,
+                                                  " references but is in the free map")};
     }
     counted += is_free(i) ? 1 : 0;
+    withheld += references == 0 && !is_free(i) ? 1 : 0;
   }
-  if (counted != num_free_) {
+  if (counted != num_free_ || withheld != num_withheld_) {
     return {ErrorCode::kInternal,
-            base::str_cat("the free map has ", counted, " blocks, the free count is ", num_free_)};
+            base::str_cat("the free map has ", counted, " blocks, the free count is ", num_free_,
+                          "; ", withheld, " blocks are withheld, counted are ", num_withheld_)};
   }
   return {};
 }

@@ -9,22 +9,31 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 
 namespace quire::kv {
 
 // A block as it was when it was handed out. The generation changes whenever the block becomes free.
-// So a handle that outlived its reference is noticed and never means another tenant's block.
+// So a handle that outlived its reference is noticed and never means another tenant's block. Its
+// upper bits are the format.
 struct BlockRef {
+  static constexpr int kCountBits = 29;  // below the format
   BlockId id;
   std::uint32_t generation = 0;
+  [[nodiscard]] FormatId format() const {
+    return {static_cast<std::uint8_t>(generation >> kCountBits)};
+  }
   friend bool operator==(BlockRef, BlockRef) = default;
 };
+static_assert(kMaxFormats <= 1U << (32 - BlockRef::kCountBits));
 
 class BlockPool {
  public:
   // Makes a pool of free blocks 0 to num_blocks - 1.
   explicit BlockPool(std::int32_t num_blocks);
+  // Makes a pool of blocks in another format than the pool's own. All of them are withheld.
+  BlockPool(std::int32_t num_blocks, FormatId format);
 
   // Takes `count` blocks with one reference each. Consecutive ids are consecutive bytes in the
   // paged pool, which are read faster. So the blocks continue after `after` (-1: nothing to
@@ -39,6 +48,11 @@ class BlockPool {
   // Precondition: such a block exists. Cost: O(num_blocks / 64 + extents).
   [[nodiscard]] BlockRef acquire_outside(BlockId first, std::int32_t count);
 
+  // Take blocks away from acquire(), since their bytes are another format's, and give them back.
+  // Precondition, always checked: they are free, or they were withheld.
+  void withhold(BlockId first, std::int32_t count);
+  void offer(BlockId first, std::int32_t count);
+
   // Adds a reference. Precondition, always checked: is_current(block).
   void retain(BlockRef block);
   // Drops a reference. Returns true if it was the last one and the block is free now. Precondition,
@@ -52,12 +66,16 @@ class BlockPool {
   [[nodiscard]] std::int32_t references(BlockId id) const;
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(uses_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }
+  [[nodiscard]] std::int32_t num_withheld() const { return num_withheld_; }
+  // Returns the number of blocks with a reference.
+  [[nodiscard]] std::int32_t num_taken() const { return num_blocks() - num_free_ - num_withheld_; }
+  [[nodiscard]] bool is_free(BlockId id) const { return is_free(id.value); }
   // Returns the number of free blocks that follow `after` directly; 0 for -1.
   [[nodiscard]] std::int32_t num_free_behind(BlockId after) const;
   // Returns the length of the largest free extent. Cost: O(num_blocks / 64 + extents).
   [[nodiscard]] std::int32_t largest_extent() const;
 
-  // Returns kInternal if the free map, the free count and the reference counts disagree.
+  // Returns kInternal if the free map, the counts and the reference counts disagree.
   [[nodiscard]] Status check() const;
 
  private:
@@ -80,6 +98,8 @@ class BlockPool {
   std::vector<BlockUse> uses_;            // [num_blocks]
   std::vector<std::uint64_t> free_bits_;  // bit i: block i is free; bits behind the last are 0
   std::int32_t num_free_ = 0;
+  std::int32_t num_withheld_ = 0;  // neither free nor referred to
+  FormatId format_;
   std::vector<BlockRef> taken_;  // by the last acquire
   std::vector<Extent> extents_;  // scratch of take_fragments
 };

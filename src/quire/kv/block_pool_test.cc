@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 
 namespace quire::kv {
 namespace {
@@ -121,6 +122,48 @@ TEST(BlockPool, NoBlockIsCurrentOutsideThePool) {
   const BlockPool pool(1);
   EXPECT_FALSE(pool.is_current({BlockId{-1}, 0}));
   EXPECT_FALSE(pool.is_current({BlockId{1}, 0}));
+}
+
+TEST(BlockPool, WithheldBlocksAreNotHandedOut) {
+  BlockPool pool(8);
+  const BlockRef taken = pool.acquire(1, kNothing).front();
+  pool.withhold(BlockId{1}, 4);
+  EXPECT_EQ(pool.num_free(), 3);
+  EXPECT_EQ(pool.num_withheld(), 4);
+  EXPECT_EQ(pool.num_taken(), 1);
+  EXPECT_EQ(pool.num_free_behind(taken.id), 0);
+  EXPECT_EQ(pool.largest_extent(), 3);
+  EXPECT_TRUE(pool.check().ok());
+  EXPECT_EQ(ids(pool.acquire(3, taken.id)), (Ids{5, 6, 7}));
+  pool.offer(BlockId{2}, 2);
+  EXPECT_EQ(ids(pool.acquire(2, kNothing)), (Ids{2, 3}));
+  EXPECT_EQ(pool.num_withheld(), 2);
+  EXPECT_TRUE(pool.check().ok());
+}
+
+TEST(BlockPool, BlocksOfAnotherFormatAreWithheldAtFirstAndNamedByIt) {
+  constexpr FormatId kOther{3};
+  BlockPool pool(8, kOther);
+  EXPECT_EQ(pool.num_free(), 0);
+  pool.offer(BlockId{3}, 4);
+  const BlockRef block = pool.acquire(2, kNothing).front();
+  EXPECT_EQ(block.id.value, 3);
+  EXPECT_EQ(block.format(), kOther);
+  EXPECT_TRUE(pool.is_current(block));
+  EXPECT_FALSE(pool.is_current({.id = {3}, .generation = 0})) << "of the pool's own format";
+  EXPECT_EQ(pool.current(BlockId{3}), block);
+  EXPECT_TRUE(pool.release(block));
+  EXPECT_FALSE(pool.is_current(block));
+  EXPECT_EQ(pool.current(BlockId{3}).format(), kOther);
+  EXPECT_TRUE(pool.check().ok());
+}
+
+TEST(BlockPoolDeathTest, OnlyFreeBlocksAreWithheldAndOnlyWithheldOnesOffered) {
+  BlockPool pool(2);
+  const BlockRef taken = pool.acquire(1, kNothing).front();
+  EXPECT_DEATH(pool.withhold(taken.id, 1), "not free");
+  EXPECT_DEATH(pool.offer(taken.id, 1), "offered twice");
+  EXPECT_DEATH(pool.offer(BlockId{1}, 1), "offered twice");
 }
 
 TEST(BlockPoolDeathTest, DoubleReleaseAborts) {

@@ -10,6 +10,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
 
 namespace quire::kv {
 namespace {
@@ -97,6 +98,15 @@ void BlockTable::begin_behind(std::int32_t count) {
   ids_.resize(static_cast<std::size_t>(count));
   refs_.assign(static_cast<std::size_t>(count), kNoRef);
   num_given_up_ = count;
+}
+
+std::int64_t BlockTable::num_bytes() const {
+  QUIRE_CHECK(num_given_up_ == 0, "blocks that were given up have no bytes");
+  if (size() == 0) {
+    return 0;
+  }
+  const LedgerConfig& config = shared_->config();
+  return (size() - 1) * config.block_bytes(format()) + config.block_bytes(last_format());
 }
 
 std::span<const BlockRef> BlockTable::live() const {

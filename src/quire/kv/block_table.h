@@ -8,13 +8,14 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/shared_blocks.h"
 
 namespace quire::kv {
 
 // Owns one reference per live block and gives them back when it dies. Blocks may be given up from
 // the front (a window moved on). Such a block has id -1, and its handle stays known, if there ever
-// was one. Move only.
+// was one. All blocks have one format, but the last one may have another. Move only.
 class BlockTable {
  public:
   // Makes an empty table. `shared` is borrowed and must outlive the table.
@@ -51,6 +52,16 @@ class BlockTable {
     return refs_[static_cast<std::size_t>(index)];
   }
   [[nodiscard]] std::span<const BlockRef> live() const;
+  // Return the format of the blocks but the last, and of the last one; the pool's own when there is
+  // none. A table of one block has that block's format.
+  [[nodiscard]] FormatId format() const {
+    return refs_.empty() ? kOwnFormat : refs_.front().format();
+  }
+  [[nodiscard]] FormatId last_format() const {
+    return refs_.empty() ? kOwnFormat : refs_.back().format();
+  }
+  // Returns the bytes of its blocks. Precondition: none was given up.
+  [[nodiscard]] std::int64_t num_bytes() const;
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(ids_.size()); }
   [[nodiscard]] std::int32_t num_given_up() const { return num_given_up_; }
   [[nodiscard]] std::int32_t num_live() const { return size() - num_given_up_; }

@@ -18,6 +18,9 @@ void add_identity(base::FieldHasher& hasher, const ChunkIdentity& identity) {
       .add(identity.anchor)
       .add(chunk_type_name(identity.type))
       .add(identity.serial);
+  if (!identity.kv_dtype.empty()) {  // chunks in the pool's own format keep the ids that they had
+    hasher.add("kv_dtype").add(identity.kv_dtype);
+  }
 }
 
 }  // namespace
@@ -33,6 +36,12 @@ std::string chunk_id(const ChunkIdentity& identity, std::span<const TokenId> tok
 std::string variant_id(std::string_view chunk_id, std::string_view before, std::int32_t gap) {
   base::FieldHasher hasher;
   hasher.add("quire chunk variant 1").add(chunk_id).add(before).add(std::to_string(gap));
+  return base::to_hex(hasher.finish());
+}
+
+std::string narrowed_id(std::string_view chunk_id, std::string_view kv_dtype) {
+  base::FieldHasher hasher;
+  hasher.add("quire chunk narrowed 1").add(chunk_id).add(kv_dtype);
   return base::to_hex(hasher.finish());
 }
 

@@ -18,7 +18,8 @@ struct ChunkIdentity {
   std::string_view salt;    // tenant
   std::string_view anchor;  // id of the system chunk under which it is computed, or ""
   ChunkType type = ChunkType::kContext;
-  std::string_view serial;  // not empty: makes a chunk of its own beside an equal one
+  std::string_view serial;    // not empty: makes a chunk of its own beside an equal one
+  std::string_view kv_dtype;  // format of its KV, or "": that of the model's pool
 };
 
 // Returns the id of a chunk: 64 hexadecimal digits. Cost: one SHA-256 over the ids.
@@ -27,6 +28,9 @@ struct ChunkIdentity {
 // registered under. `before` identifies that thing.
 [[nodiscard]] std::string variant_id(std::string_view chunk_id, std::string_view before,
                                      std::int32_t gap);
+// Returns the id of a chunk whose KV was converted from that of `chunk_id` to `kv_dtype`. No chunk
+// that is registered in that format has the id.
+[[nodiscard]] std::string narrowed_id(std::string_view chunk_id, std::string_view kv_dtype);
 // Returns an id of text before it is tokenised. `around` has the affixes of the text.
 [[nodiscard]] std::string chunk_text_id(const ChunkIdentity& identity, const ChunkAffixes& around,
                                         std::string_view text);

@@ -137,10 +137,10 @@ std::string ChunkRegistry::last_system(std::string_view salt) {
 
 Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
   QUIRE_CHECK(state_->lookup(chunk.id) == nullptr, "a chunk was begun twice");
-  const std::int32_t blocks = key ? state_->blocks_for(chunk.tokens->size()) : 0;
+  const std::int64_t bytes = key ? state_->bytes_for(chunk) : 0;
   const std::string_view before = key ? std::string_view(key->before) : "";
   QUIRE_TRY_STATUS(
-      room_.make_room({.salt = chunk.salt, .chunks = 1, .blocks = blocks, .spared = {&before, 1}}));
+      room_.make_room({.salt = chunk.salt, .chunks = 1, .bytes = bytes, .spared = {&before, 1}}));
   RegistryState::Tenant& tenant = state_->tenant(chunk.salt);
   tenant.systems.reserve(static_cast<std::size_t>(tenant.chunks) + 1);  // finish() needs none
   Chunk entry{std::move(chunk)};
@@ -150,7 +150,7 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   entry.used_at = state_->ledger.cache().now();
   entry.rank = rank_of(entry.id);
   if (key) {
-    entry.pending[*key] = blocks;
+    entry.pending[*key] = bytes;
   }
   std::string id = entry.id;
   if (!entry.text_id.empty()) {
@@ -158,7 +158,7 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
   }
   Chunk& begun = state_->chunks.emplace(std::move(id), std::move(entry)).first->second;
   ++tenant.chunks;
-  state_->add_blocks(begun.salt, blocks);
+  state_->add_bytes(begun.salt, bytes);
   return &begun;
 }
 
@@ -285,38 +285,37 @@ RegistryCounts ChunkRegistry::total_counts() const {
     sum.hits += tenant.counts.hits;
     sum.misses += tenant.counts.misses;
     sum.evictions += tenant.counts.evictions;
-    sum.blocks += tenant.counts.blocks;
+    sum.bytes += tenant.counts.bytes;
   }
   return sum;
 }
 
 Status ChunkRegistry::check() const {
   const RegistryState& state = *state_;
-  std::map<std::string_view, std::pair<std::int32_t, std::int32_t>> counted;  // chunks, blocks
+  std::map<std::string_view, std::pair<std::int32_t, std::int64_t>> counted;  // chunks, bytes
   for (const auto& [id, chunk] : state.chunks) {
-    auto& [chunks, blocks] = counted[chunk.salt];
+    auto& [chunks, bytes] = counted[chunk.salt];
     ++chunks;
-    blocks += state.blocks_of(chunk);
+    bytes += state.bytes_of(chunk);
     if (id != chunk.id) {
       return {ErrorCode::kInternal, base::str_cat("chunk ", id, " is filed wrongly")};
     }
   }
-  std::int32_t all = 0;
+  std::int64_t all = 0;
   for (const auto& [salt, tenant] : state.tenants) {
-    const auto [chunks, blocks] = counted[salt];
-    all += blocks;
-    if (blocks != tenant.counts.blocks || chunks != tenant.chunks ||
+    const auto [chunks, bytes] = counted[salt];
+    all += bytes;
+    if (bytes != tenant.counts.bytes || chunks != tenant.chunks ||
         chunks > state.config.max_chunks) {
       return {ErrorCode::kInternal,
               base::str_cat("tenant ", base::quoted(salt), " has ", chunks, " chunks of at most ",
-                            state.config.max_chunks, " with ", blocks, " blocks, counted ",
-                            tenant.chunks, " and ", tenant.counts.blocks)};
+                            state.config.max_chunks, " with ", bytes, " bytes, counted ",
+                            tenant.chunks, " and ", tenant.counts.bytes)};
     }
   }
-  if (all != state.blocks || all > state.config.max_blocks ||
-      counted.size() > state.tenants.size()) {
-    return {ErrorCode::kInternal, base::str_cat("chunks hold ", all, " blocks, counted ",
-                                                state.blocks, " of ", state.config.max_blocks)};
+  if (all != state.bytes || all > state.max_bytes() || counted.size() > state.tenants.size()) {
+    return {ErrorCode::kInternal, base::str_cat("chunks hold ", all, " bytes, counted ",
+                                                state.bytes, " of ", state.max_bytes())};
   }
   return {};
 }

@@ -26,11 +26,9 @@ namespace quire::kv {
 class ChunkRegistryTest : public testing::Test {
  protected:
   explicit ChunkRegistryTest(std::int32_t max_chunks = 4, std::int32_t max_blocks = 6)
-      : registry({.max_chunks = max_chunks,
-                  .max_blocks = max_blocks,
-                  .block_bytes = 1024,
-                  .now = [this] { return now; }},
-                 ledger) {}
+      : registry(
+            {.max_chunks = max_chunks, .max_blocks = max_blocks, .now = [this] { return now; }},
+            ledger) {}
 
   ~ChunkRegistryTest() override {
     const Status status = registry.check();
@@ -84,7 +82,11 @@ class ChunkRegistryTest : public testing::Test {
   [[nodiscard]] std::int32_t blocks_in_use() const { return ledger.counts().blocks_in_use; }
 
   WallClock::time_point now{std::chrono::seconds(1'000'000)};
-  Ledger ledger{{.num_blocks = 64, .block_tokens = 4, .prefix_cache = false}};
+  static constexpr std::int64_t kBlockBytes = 1024;
+  Ledger ledger{{.num_blocks = 64,
+                 .block_tokens = 4,
+                 .prefix_cache = false,
+                 .formats = {{.block_bytes = kBlockBytes}}}};
   ChunkRegistry registry;
 };
 

@@ -24,6 +24,7 @@
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -36,7 +37,9 @@ constexpr std::int32_t kNames = 20;  // chunks that the walk knows
 constexpr std::int32_t kMaxTokens = 40;
 
 // KV that lives while the registry or a sequence holds it.
-using Blocks = std::shared_ptr<const std::int32_t>;
+constexpr std::int64_t kBytes[] = {10, 7,
+                                   4};  // of a block, by format; the last one opens as the first
+using Blocks = std::shared_ptr<const std::int64_t>;
 
 struct ModelChunk {
   std::uint64_t registration = 0;
@@ -49,11 +52,11 @@ struct ModelChunk {
   WallClock::time_point accessed;
   std::int32_t holders = 0;
   std::map<VariantKey, Blocks> variants;
-  std::map<VariantKey, std::int32_t> pending;
+  std::map<VariantKey, std::int64_t> pending;
   std::map<std::string, std::int64_t> metadata;
 
-  [[nodiscard]] std::int32_t blocks() const {
-    std::int32_t sum = 0;
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
     for (const auto& [key, held] : variants) {
       sum += *held;
     }
@@ -68,6 +71,7 @@ struct ModelChunk {
 struct Name {
   std::string id;
   ChunkType type = ChunkType::kContext;
+  FormatId format;
   std::shared_ptr<const std::vector<TokenId>> tokens;
 };
 
@@ -78,14 +82,20 @@ class RegistryStress {
         block_tokens_(1 + below(9)),
         config_{.max_chunks = 6 + below(8),
                 .max_blocks = 12 + below(60),
-                .block_bytes = 1,
                 .now = [this] { return now_; }},
-        ledger_({.num_blocks = 512, .block_tokens = block_tokens_, .prefix_cache = false}),
+        ledger_({.num_blocks = 512,
+                 .block_tokens = block_tokens_,
+                 .prefix_cache = false,
+                 .formats = {{.block_bytes = kBytes[0]},
+                             {.block_bytes = kBytes[1]},
+                             {.block_bytes = kBytes[2], .open = kOwnFormat}},
+                 .slab_blocks = 4}),
         registry_(std::make_unique<ChunkRegistry>(config_, ledger_)) {
     for (TokenId i = 0; i < kNames; ++i) {
       std::vector<TokenId> tokens(static_cast<std::size_t>(1 + below(kMaxTokens)), i);
       names_.push_back({.id = chunk_id({.model = "m"}, tokens),
                         .type = static_cast<ChunkType>(i % 3),
+                        .format = {static_cast<std::uint8_t>(i / 3 % 3)},
                         .tokens = std::make_shared<const std::vector<TokenId>>(tokens)});
     }
   }
@@ -165,15 +175,17 @@ class RegistryStress {
       return has_expired(entry.second) && std::ranges::count(spared, entry.first) == 0;
     }));
   }
-  [[nodiscard]] std::int32_t blocks() const {
-    std::int32_t sum = 0;
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t sum = 0;
     for (const auto& [id, chunk] : model_) {
-      sum += chunk.blocks();
+      sum += chunk.bytes();
     }
     return sum;
   }
-  [[nodiscard]] std::int32_t blocks_for(const Name& name) const {
-    return (static_cast<std::int32_t>(name.tokens->size()) + block_tokens_ - 1) / block_tokens_;
+  [[nodiscard]] std::int64_t bytes_for(const Name& name) const {
+    const auto size = static_cast<std::int32_t>(name.tokens->size());
+    const std::int64_t last = kBytes[name.format.value == 2 ? 0 : name.format.value];
+    return size / block_tokens_ * kBytes[name.format.value] + (size % block_tokens_ > 0 ? last : 0);
   }
   void touch(ModelChunk& chunk) {
     chunk.use = ++clock_;
@@ -183,16 +195,17 @@ class RegistryStress {
 
   // Returns the error with which beginning must be refused; nullopt, and the model has evicted,
   // when it is not.
-  std::optional<ErrorCode> make_room(int chunks, int wanted,
+  std::optional<ErrorCode> make_room(int chunks, std::int64_t wanted,
                                      const std::vector<std::string>& spared) {
-    if (wanted > config_.max_blocks) {
+    const std::int64_t limit = config_.max_blocks * kBytes[0];
+    if (wanted > limit) {
       return ErrorCode::kOverflow;
     }
     expire(spared);
     const auto before = model_;
     while (true) {
       const bool crowded = std::ssize(model_) + chunks > config_.max_chunks;
-      const bool full = blocks() + wanted > config_.max_blocks;
+      const bool full = bytes() + wanted > limit;
       if (!crowded && !full) {
         evictions_ += std::ssize(before) - std::ssize(model_);
         return std::nullopt;
@@ -200,7 +213,7 @@ class RegistryStress {
       auto victim = model_.end();
       for (auto it = model_.begin(); it != model_.end(); ++it) {
         const ModelChunk& chunk = it->second;
-        const bool helps = crowded || chunk.blocks() > 0;
+        const bool helps = crowded || chunk.bytes() > 0;
         const auto order = [](const ModelChunk& c) { return std::tuple(c.priority, c.use); };
         if (chunk.may_go() && helps && std::ranges::count(spared, it->first) == 0 &&
             (victim == model_.end() || order(chunk) < order(victim->second))) {
@@ -225,7 +238,7 @@ class RegistryStress {
   }
 
   NewChunk new_chunk(const Name& name) {
-    NewChunk chunk{.id = name.id, .type = name.type, .tokens = name.tokens};
+    NewChunk chunk{.id = name.id, .type = name.type, .format = name.format, .tokens = name.tokens};
     chunk.metadata_json = base::str_cat(R"({")", below(3), R"(":)", below(100), "}");
     chunk.pinned = below(12) == 0;
     chunk.priority = below(3) - 1;
@@ -266,7 +279,7 @@ class RegistryStress {
     }
     ModelChunk entry{.priority = chunk.priority, .pinned = chunk.pinned, .ttl = chunk.ttl_seconds};
     merge_metadata(entry, chunk.metadata_json);
-    const int wanted = key ? blocks_for(name) : 0;
+    const std::int64_t wanted = key ? bytes_for(name) : 0;
     const auto refusal = make_room(1, wanted, {key ? key->before : ""});
     const Result<const Chunk*> begun = registry_->begin(std::move(chunk), key);
     expect_answer(begun, refusal);
@@ -306,18 +319,21 @@ class RegistryStress {
         name.type == ChunkType::kQuery) {
       return;
     }
-    const auto refusal = make_room(0, blocks_for(name), {name.id, key.before});
+    const auto refusal = make_room(0, bytes_for(name), {name.id, key.before});
     const VariantName variant(name.id, key);
     const Status begun = registry_->variants().begin({&variant, 1});
     expect_answer(begun, refusal);
     if (begun.ok()) {
-      known(name.id)->pending[key] = blocks_for(name);
+      known(name.id)->pending[key] = bytes_for(name);
       flights_.push_back({.name = &name, .key = key});
     }
   }
 
   // KV of the chunk, as a prefill leaves it.
   SegmentId computed(const Name& name) {
+    if (name.format != kOwnFormat) {
+      return ledger_.segments().reserve(*name.tokens, 0, name.format).value();
+    }
     const SeqId sequence = ledger_.sequences().open(*name.tokens, false);
     const auto count = static_cast<std::int32_t>(name.tokens->size());
     EXPECT_TRUE(ledger_.sequences().extend(sequence, count).ok());
@@ -352,7 +368,7 @@ class RegistryStress {
       }
       return;
     }
-    there->variants[key] = std::make_shared<const std::int32_t>(blocks_for(*name));
+    there->variants[key] = std::make_shared<const std::int64_t>(bytes_for(*name));
     if (!std::exchange(there->listed, true)) {
       there->named = ++named_;
     }
@@ -496,12 +512,12 @@ class RegistryStress {
     ASSERT_EQ(chunk.priority, model.priority);
     ASSERT_EQ(chunk.ttl_seconds, model.ttl);
     ASSERT_EQ(chunk.pending, model.pending);
-    ASSERT_EQ(registry_->room().blocks_of(chunk), model.blocks());
+    ASSERT_EQ(registry_->room().bytes_of(chunk), model.bytes());
     ASSERT_TRUE(std::ranges::equal(
         chunk.variants, model.variants, {}, [](const auto& variant) { return variant.first; },
         [](const auto& variant) { return variant.first; }));
     for (const auto& [key, segment] : chunk.variants) {
-      ASSERT_EQ(ledger_.segments().num_blocks(segment), *model.variants.at(key));
+      ASSERT_EQ(ledger_.segments().num_bytes(segment), *model.variants.at(key));
     }
     const base::Json metadata = base::parse_kept_object(chunk.metadata_json, "metadata").value();
     ASSERT_EQ(metadata.view().size(), model.metadata.size());
@@ -516,10 +532,10 @@ class RegistryStress {
     const Status ledger = ledger_.check();
     ASSERT_TRUE(ledger.ok()) << ledger.error().message;
     const RegistryCounts counts = registry_->counts("");
-    ASSERT_EQ(counts.blocks, blocks());
+    ASSERT_EQ(counts.bytes, bytes());
     ASSERT_EQ(counts.evictions, evictions_);
     ASSERT_EQ(counts.hits, hits_);
-    std::map<const std::int32_t*, std::int32_t> alive;
+    std::map<const std::int64_t*, std::int64_t> alive;
     for (const auto& [id, chunk] : model_) {
       for (const auto& [key, held] : chunk.variants) {
         alive[held.get()] = *held;
@@ -530,11 +546,11 @@ class RegistryStress {
         alive[user.blocks.get()] = *user.blocks;
       }
     }
-    std::int32_t in_use = 0;
+    std::int64_t in_use = 0;
     for (const auto& [kv, count] : alive) {
       in_use += count;
     }
-    ASSERT_EQ(ledger_.counts().blocks_in_use, in_use);
+    ASSERT_EQ(ledger_.counts().bytes_in_use, in_use);
   }
 
   std::mt19937 random_;

@@ -25,7 +25,7 @@ using testing::IsEmpty;
 
 TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
   const Chunk* begun = registry.begin(chunk('a', 5), VariantKey{}).value();
-  EXPECT_EQ(registry.room().blocks_of(*begun), 2) << "set aside";
+  EXPECT_EQ(registry.room().bytes_of(*begun), 2 * kBlockBytes) << "set aside";
   EXPECT_EQ(registry.find(id_of('a')), nullptr);
   EXPECT_THAT(registry.list(""), IsEmpty());
   EXPECT_TRUE(registry.variants().end(id_of('a'), {}, segment(5)).ok());
@@ -35,26 +35,26 @@ TEST_F(ChunkRegistryTest, AChunkIsThereOnceItsRegistrationHasEndedWell) {
   EXPECT_EQ(found->created, now);
   EXPECT_EQ(found->accesses, 0);
   EXPECT_EQ(found->rank, 0xaaaaaaaaaaaaaaaaU);
-  EXPECT_EQ(registry.counts("").blocks, 2);
+  EXPECT_EQ(registry.counts("").bytes, 2 * kBlockBytes);
 }
 
 TEST_F(ChunkRegistryTest, ARegistrationThatFailsLeavesNothing) {
   ASSERT_TRUE(registry.begin(chunk('a', 5), VariantKey{}).ok());
   EXPECT_TRUE(registry.variants().end(id_of('a'), {}, std::nullopt).ok());
-  EXPECT_EQ(registry.counts("").blocks, 0);
+  EXPECT_EQ(registry.counts("").bytes, 0);
   EXPECT_FALSE(registry.get(id_of('a'), "").ok());
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.variants().end(id_of('a'), {.before = "bos"}, std::nullopt).ok());
   EXPECT_EQ(names(), "a") << "a variant that fails takes no chunk with it";
-  EXPECT_EQ(registry.counts("").blocks, 2);
+  EXPECT_EQ(registry.counts("").bytes, 2 * kBlockBytes);
 }
 
 TEST_F(ChunkRegistryTest, AChunkWithoutKVHoldsNoBlocks) {
   ASSERT_TRUE(registry.begin(chunk('c', 40, ChunkType::kQuery), std::nullopt).ok());
   registry.finish(id_of('c'));
   EXPECT_EQ(names(), "c");
-  EXPECT_EQ(registry.counts("").blocks, 0);
+  EXPECT_EQ(registry.counts("").bytes, 0);
   registry.merge(chunk('c', 40, ChunkType::kQuery));
   EXPECT_EQ(registry.counts("").hits, 0) << "no prefill was avoided";
 }
@@ -107,17 +107,17 @@ TEST_F(ChunkRegistryTest, VariantsAreBegunAllOrNone) {
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(refused.error().needed_bytes, 2 * 1024);
   EXPECT_EQ(names(), "abcd");
-  EXPECT_EQ(registry.counts("").blocks, 5);
+  EXPECT_EQ(registry.counts("").bytes, 5 * kBlockBytes);
   ASSERT_TRUE(registry.update(id_of('d'), "", {.pinned = false}).ok());
   ASSERT_TRUE(registry.variants().begin(both).ok());
   EXPECT_EQ(names(), "abc");
-  EXPECT_EQ(registry.counts("").blocks, 5);
+  EXPECT_EQ(registry.counts("").bytes, 5 * kBlockBytes);
   EXPECT_TRUE(registry.variants().end(id_of('b'), key, segment(4)).ok());
   EXPECT_TRUE(registry.variants().end(id_of('c'), key, std::nullopt).ok());
   registry.variants().drop({id_of('c'), key});
-  EXPECT_EQ(registry.counts("").blocks, 4);
+  EXPECT_EQ(registry.counts("").bytes, 4 * kBlockBytes);
   registry.variants().drop({id_of('b'), key});
-  EXPECT_EQ(registry.counts("").blocks, 3);
+  EXPECT_EQ(registry.counts("").bytes, 3 * kBlockBytes);
   EXPECT_EQ(registry.find(id_of('b'))->variants.size(), 1);
   EXPECT_EQ(blocks_in_use(), 3);
 }
@@ -126,7 +126,7 @@ TEST_F(ChunkRegistryTest, VariantsBelongToTheirChunkAndGoWithIt) {
   add(chunk('a', 5));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.variants().end(id_of('a'), {.before = "bos"}, segment(5)).ok());
-  EXPECT_EQ(registry.room().blocks_of(*registry.find(id_of('a'))), 4);
+  EXPECT_EQ(registry.room().bytes_of(*registry.find(id_of('a'))), 4 * kBlockBytes);
   EXPECT_EQ(blocks_in_use(), 4);
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
   EXPECT_FALSE(registry.remove(id_of('a'), Removal::kDeleted));
@@ -139,7 +139,7 @@ TEST_F(ChunkRegistryTest, BlocksOfADeletedChunkReturnWithItsLastUser) {
   const SeqId user = ledger.segments().compose({&use, 1}).value();
   const auto hold = registry.usage().hold(id_of('a'));
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
-  EXPECT_EQ(registry.counts("").blocks, 0);
+  EXPECT_EQ(registry.counts("").bytes, 0);
   EXPECT_EQ(blocks_in_use(), 2);
   add(chunk('a', 8));
   const auto another = registry.usage().hold(id_of('a'));
@@ -154,7 +154,7 @@ TEST_F(ChunkRegistryTest, KVOfAChunkDeletedMeanwhileIsDropped) {
   add(chunk('a'));
   ASSERT_TRUE(begin_variant(id_of('a'), {.before = "bos"}).ok());
   EXPECT_TRUE(registry.remove(id_of('a'), Removal::kDeleted));
-  EXPECT_EQ(registry.counts("").blocks, 0);
+  EXPECT_EQ(registry.counts("").bytes, 0);
   EXPECT_FALSE(registry.variants().end(id_of('a'), {.before = "bos"}, segment(4)).ok());
   EXPECT_EQ(blocks_in_use(), 0);
 }
@@ -288,7 +288,7 @@ TEST_F(ChunkRegistryTest, FateOfWhatWasNeverThereIsSaid) {
 
 TEST_F(ChunkRegistryTest, ItsEndGivesBackEveryBlock) {
   {
-    ChunkRegistry other({.max_chunks = 4, .max_blocks = 6, .block_bytes = 1}, ledger);
+    ChunkRegistry other({.max_chunks = 4, .max_blocks = 6}, ledger);
     ASSERT_TRUE(other.begin(chunk('a', 9), VariantKey{}).ok());
     ASSERT_TRUE(other.variants().end(id_of('a'), {}, segment(9)).ok());
     EXPECT_EQ(blocks_in_use(), 3);

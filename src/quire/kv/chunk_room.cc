@@ -15,6 +15,7 @@
 
 #include "quire/base/str.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/registry_state.h"
 #include "quire/kv/types.h"
@@ -50,7 +51,6 @@ std::map<std::string_view, Order> eviction_orders(const RegistryState& state, Sp
 // Makes the error of a lack of room. With `for_chunks` there are too many chunks, else too many
 // blocks of chunks.
 Error no_room(const RegistryState& state, const WantedRoom& wanted, bool for_chunks) {
-  const std::int64_t bytes = state.config.block_bytes;
   const auto known = state.tenants.find(wanted.salt);
   const std::int32_t own = known == state.tenants.end() ? 0 : known->second.chunks;
   const char* others = "; the others are pinned or in use: unpin or delete some";
@@ -60,26 +60,25 @@ Error no_room(const RegistryState& state, const WantedRoom& wanted, bool for_chu
           for_chunks
               ? base::str_cat("no room for ", wanted.chunks, " more chunks: there are ", own,
                               " of ", state.config.max_chunks, others, ", or raise max_chunks")
-              : base::str_cat("no room: chunks would need ", wanted.blocks, " more blocks (",
-                              base::format_bytes(wanted.blocks * bytes), "), they hold ",
-                              state.blocks, " of ", state.config.max_blocks, " (",
-                              base::format_bytes(state.config.max_blocks * bytes), ")", others),
-      .needed_bytes = wanted.blocks * bytes,
-      .free_bytes = std::max(0, state.config.max_blocks - state.blocks) * bytes};
+              : base::str_cat("no room: chunks would need ", base::format_bytes(wanted.bytes),
+                              " more, they hold ", base::format_bytes(state.bytes), " of ",
+                              base::format_bytes(state.max_bytes()), others),
+      .needed_bytes = wanted.bytes,
+      .free_bytes = std::max<std::int64_t>(0, state.max_bytes() - state.bytes)};
 }
 
-// Says who gives way when the blocks of all tenants are too many. That is whoever holds most, what
+// Says who gives way when the bytes of all tenants are too many. That is whoever holds most, what
 // is wanted included. Nobody gives way for others who holds no more than an equal share.
 class Yielding {
  public:
-  Yielding(std::string_view wanting, std::int32_t limit) : wanting_(wanting), limit_(limit) {}
+  Yielding(std::string_view wanting, std::int64_t limit) : wanting_(wanting), limit_(limit) {}
 
   void add(std::string_view salt, std::int64_t held) {
     if (held > 0) {
       held_[salt] += held;
     }
   }
-  void take(std::string_view salt, std::int64_t blocks) { held_[salt] -= blocks; }
+  void take(std::string_view salt, std::int64_t bytes) { held_[salt] -= bytes; }
 
   // Returns the salt whose turn it is among those that `can` give something.
   [[nodiscard]] std::optional<std::string_view> next(
@@ -104,26 +103,25 @@ class Yielding {
 
 Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
   const ChunkRoom room(state);
-  QUIRE_TRY_STATUS(room.check_size(wanted.chunks, wanted.blocks));
+  QUIRE_TRY_STATUS(room.check_size(wanted.chunks, wanted.bytes));
   state.expire(wanted.spared);
-  const std::int64_t beyond_limit =
-      std::int64_t{state.blocks} + wanted.blocks - state.config.max_blocks;
-  std::int64_t excess_blocks = std::max(beyond_limit, wanted.lacking);
+  const std::int64_t beyond_limit = state.bytes + wanted.bytes - state.max_bytes();
+  std::int64_t excess_bytes = std::max(beyond_limit, wanted.lacking);
   std::int64_t excess_chunks =
       std::int64_t{state.tenant(wanted.salt).chunks} + wanted.chunks - state.config.max_chunks;
   auto orders = eviction_orders(state, wanted.spared);
   Victims victims;
   Order& own = orders[wanted.salt];
-  Yielding yielding(wanted.salt, state.config.max_blocks);
+  Yielding yielding(wanted.salt, state.max_bytes());
   for (const auto& [salt, each] : state.tenants) {
-    yielding.add(salt, each.counts.blocks);
+    yielding.add(salt, each.counts.bytes);
   }
-  yielding.add(wanted.salt, std::max<std::int64_t>(wanted.blocks, 1));
+  yielding.add(wanted.salt, std::max<std::int64_t>(wanted.bytes, 1));
   const auto evict = [&](Order& order, Order::iterator victim, Removal reason) {
-    const std::int32_t freed = state.blocks_of(**victim);
+    const std::int64_t freed = state.bytes_of(**victim);
     victims.emplace_back((*victim)->id, reason);
     yielding.take((*victim)->salt, freed);
-    excess_blocks -= freed;
+    excess_bytes -= freed;
     order.erase(victim);
   };
   for (; excess_chunks > 0 && !own.empty(); --excess_chunks) {
@@ -131,13 +129,13 @@ Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
   }
   const auto with_blocks = [&](Order& order) {
     return std::ranges::find_if(order,
-                                [&](const Chunk* chunk) { return state.blocks_of(*chunk) > 0; });
+                                [&](const Chunk* chunk) { return state.bytes_of(*chunk) > 0; });
   };
   const auto can = [&](std::string_view salt) {
     const auto order = orders.find(salt);
     return order != orders.end() && with_blocks(order->second) != order->second.end();
   };
-  while (excess_blocks > 0) {
+  while (excess_bytes > 0) {
     const auto salt = yielding.next(can);
     if (!salt) {
       break;
@@ -145,55 +143,54 @@ Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
     Order& order = orders[*salt];
     evict(order, with_blocks(order), Removal::kEvictedForBlocks);
   }
-  if (excess_blocks > 0 && wanted.lacking > beyond_limit) {
+  if (excess_bytes > 0 && wanted.lacking > beyond_limit) {
     return room.pool_has_no_room(wanted.lacking);
   }
-  if (excess_blocks > 0 || excess_chunks > 0) {
-    return no_room(state, wanted, excess_blocks <= 0);
+  if (excess_bytes > 0 || excess_chunks > 0) {
+    return no_room(state, wanted, excess_bytes <= 0);
   }
   return victims;
 }
 
 }  // namespace
 
-std::int32_t ChunkRoom::max_blocks() const { return state_->config.max_blocks; }
+std::int64_t ChunkRoom::max_bytes() const { return state_->max_bytes(); }
 
-std::int32_t ChunkRoom::blocks_for(std::size_t tokens) const { return state_->blocks_for(tokens); }
+std::int64_t ChunkRoom::bytes_for(const NewChunk& chunk) const { return state_->bytes_for(chunk); }
 
-std::int32_t ChunkRoom::blocks_of(const Chunk& chunk) const { return state_->blocks_of(chunk); }
+std::int64_t ChunkRoom::bytes_of(const Chunk& chunk) const { return state_->bytes_of(chunk); }
 
-Status ChunkRoom::check_size(std::int64_t chunks, std::int64_t blocks) const {
+Status ChunkRoom::check_size(std::int64_t chunks, std::int64_t bytes) const {
   if (chunks > state_->config.max_chunks) {
     return {ErrorCode::kOverflow,
             base::str_cat("there would be ", chunks, " chunks at a time, there may be ",
                           state_->config.max_chunks, "; raise max_chunks")};
   }
-  if (blocks <= state_->config.max_blocks) {
+  if (bytes <= state_->max_bytes()) {
     return {};
   }
   return Error{.code = ErrorCode::kOverflow,
-               .message = base::str_cat(
-                   "chunks would need ", blocks, " blocks (",
-                   base::format_bytes(blocks * state_->config.block_bytes),
-                   "), all chunks together may hold ", state_->config.max_blocks, " (",
-                   base::format_bytes(state_->config.max_blocks * state_->config.block_bytes),
-                   "); raise kv_budget or chunk_memory_ratio"),
-               .needed_bytes = blocks * state_->config.block_bytes,
-               .free_bytes = state_->config.max_blocks * state_->config.block_bytes};
+               .message = base::str_cat("chunks would need ", base::format_bytes(bytes),
+                                        ", all chunks together may hold ",
+                                        base::format_bytes(state_->max_bytes()),
+                                        "; raise kv_budget or chunk_memory_ratio"),
+               .needed_bytes = bytes,
+               .free_bytes = state_->max_bytes()};
 }
 
 Error ChunkRoom::pool_has_no_room(std::int64_t lacking) const {
-  const std::int64_t free_blocks = state_->ledger.blocks_available();
-  const std::int64_t needed = free_blocks + lacking;
+  const LedgerConfig& pool = state_->ledger.config();
+  const std::int64_t free = state_->ledger.blocks_available() * pool.block_bytes(kOwnFormat);
+  const std::int64_t needed = free + lacking;
   return {.code = ErrorCode::kOutOfBlocks,
-          .message = base::str_cat("no room: ", needed, " blocks are needed (",
-                                   base::format_bytes(needed * state_->config.block_bytes), "), ",
-                                   free_blocks, " of ", state_->ledger.config().num_blocks,
+          .message = base::str_cat("no room: ", base::format_bytes(needed), " are needed, ",
+                                   base::format_bytes(free), " of ",
+                                   base::format_bytes(pool.budget_bytes()),
                                    " can be had, and chunks that are neither pinned nor in use do "
                                    "not hold the rest; unpin or delete something, or raise "
                                    "kv_budget"),
-          .needed_bytes = needed * state_->config.block_bytes,
-          .free_bytes = free_blocks * state_->config.block_bytes};
+          .needed_bytes = needed,
+          .free_bytes = free};
 }
 
 Status ChunkRoom::check_room(const WantedRoom& wanted) {

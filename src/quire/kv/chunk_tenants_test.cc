@@ -56,7 +56,7 @@ TEST_F(TenantsTest, OnesChunkIsForAnotherAsOneThatNeverWas) {
               ErrorCode::kNotFound);
     EXPECT_EQ(registry.clear(other, std::nullopt), 0);
     EXPECT_EQ(registry.evict_unused(other, 0), 0);
-    EXPECT_EQ(registry.counts(other).blocks, 0);
+    EXPECT_EQ(registry.counts(other).bytes, 0);
   }
   EXPECT_EQ(registry.clear("ada", std::nullopt), 1);
   EXPECT_THAT(registry.get(id_of('a'), "ada").error().message, HasSubstr("cleared"));
@@ -113,7 +113,8 @@ TEST_F(TenantsTest, NobodyIsEvictedForOneThatCannotFit) {
   add(of("ada", 'a', 12));
   ASSERT_TRUE(registry.update(id_of('a'), "ada", {.pinned = true}).ok());
   add(of("bob", 'p', 8));
-  const Status refused = registry.room().make_room({.salt = "cleo", .chunks = 1, .blocks = 4});
+  const Status refused =
+      registry.room().make_room({.salt = "cleo", .chunks = 1, .bytes = 4 * kBlockBytes});
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(names("ada") + names("bob"), "ap");
 }

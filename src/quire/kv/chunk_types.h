@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quire/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -25,8 +26,8 @@ using WallClock = std::chrono::system_clock;
 // Limits of a registry.
 struct RegistryConfig {
   std::int32_t max_chunks = 1000;  // most chunks of each tenant
-  std::int32_t max_blocks = 0;     // most blocks that chunks of all tenants may hold together
-  std::int64_t block_bytes = 0;    // for errors in bytes
+  std::int32_t max_blocks = 0;     // blocks of the pool's own format whose bytes chunks of all
+                                   // tenants may hold together
   std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
   // Returns what a store knows of a chunk that was never here, or "", for fate().
   std::function<std::string(std::string_view id, std::string_view salt)> known_elsewhere;
@@ -47,6 +48,7 @@ struct NewChunk {
   std::string id;    // chunk_id(...), of which the salt is a part
   std::string salt;  // tenant of the chunk
   ChunkType type = ChunkType::kContext;
+  FormatId format;  // of its KV, whatever it is computed behind
   std::string content;
   std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
   std::string metadata_json = "{}";                    // a JSON object
@@ -79,7 +81,7 @@ struct Chunk : NewChunk {
   bool closed = false;                         // every session that composed it was closed
   std::int32_t holders = 0;                    // requests that use it
   std::map<VariantKey, SegmentId> variants;    // with KV
-  std::map<VariantKey, std::int32_t> pending;  // being computed: blocks set aside
+  std::map<VariantKey, std::int64_t> pending;  // being computed: bytes set aside
   bool listed = false;                         // registration has ended well
   std::uint64_t rank = 0;                      // rank of its id: MergeRank::chunk
 };
@@ -96,7 +98,7 @@ enum class Removal : std::uint8_t {
 
 struct RegistryCounts {  // counts of one tenant
   std::int64_t hits = 0, misses = 0, evictions = 0;
-  std::int32_t blocks = 0;  // held and set aside
+  std::int64_t bytes = 0;  // held and set aside
 };
 
 // Ids of chunks that must stay.
@@ -106,9 +108,9 @@ using SparedChunks = std::span<const std::string_view>;
 struct WantedRoom {
   std::string_view salt;
   std::int32_t chunks = 0;
-  std::int32_t blocks = 0;
+  std::int64_t bytes = 0;
   SparedChunks spared = {};
-  std::int64_t lacking = 0;  // blocks that the pool must have more than it has
+  std::int64_t lacking = 0;  // bytes that the pool must have more than it has
 };
 
 // Keeps a chunk from eviction until it is released, once.

@@ -34,23 +34,23 @@ Status deleted() noexcept {
 }  // namespace
 
 Status ChunkVariants::begin(std::span<const VariantName> variants, std::int64_t lacking) {
-  std::vector<std::int32_t> blocks;
+  std::vector<std::int64_t> bytes;
   std::vector<std::string_view> spared;
   std::string salt;
   for (const auto& [id, key] : variants) {
     const Chunk* chunk = state_->lookup(id);
     QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
     salt = chunk->salt;
-    blocks.push_back(state_->blocks_for(chunk->tokens->size()));
+    bytes.push_back(state_->bytes_for(*chunk));
     spared.insert(spared.end(), {id, key.before});
   }
-  const std::int32_t all = std::accumulate(blocks.begin(), blocks.end(), 0);
+  const std::int64_t all = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
   QUIRE_TRY_STATUS(ChunkRoom(*state_).make_room(
-      {.salt = salt, .blocks = all, .spared = spared, .lacking = lacking}));
+      {.salt = salt, .bytes = all, .spared = spared, .lacking = lacking}));
   std::size_t begun = 0;
   try {
     for (; begun < variants.size(); ++begun) {
-      state_->lookup(variants[begun].first)->pending[variants[begun].second] = blocks[begun];
+      state_->lookup(variants[begun].first)->pending[variants[begun].second] = bytes[begun];
     }
   } catch (const std::bad_alloc&) {
     for (const auto& [id, key] : variants.first(begun)) {
@@ -59,7 +59,7 @@ Status ChunkVariants::begin(std::span<const VariantName> variants, std::int64_t 
     throw;
   }
   if (all > 0) {
-    state_->add_blocks(salt, all);
+    state_->add_bytes(salt, all);
   }
   return {};
 }
@@ -84,10 +84,10 @@ Status ChunkVariants::end(std::string_view id, const VariantKey& key,
     }
   }
   const auto aside = chunk->pending.find(key);
-  state_->add_blocks(chunk->salt, -aside->second);
+  state_->add_bytes(chunk->salt, -aside->second);
   chunk->pending.erase(aside);
   if (segment) {
-    state_->add_blocks(chunk->salt, state_->ledger.segments().num_blocks(*segment));
+    state_->add_bytes(chunk->salt, state_->ledger.segments().num_bytes(*segment));
   } else if (!chunk->listed && chunk->pending.empty()) {
     state_->forget(*chunk);
   }
@@ -100,7 +100,7 @@ void ChunkVariants::drop(const VariantName& variant) {
     return;
   }
   const SegmentId segment = chunk->variants.extract(variant.second).mapped();
-  state_->add_blocks(chunk->salt, -state_->ledger.segments().num_blocks(segment));
+  state_->add_bytes(chunk->salt, -state_->ledger.segments().num_bytes(segment));
   state_->ledger.segments().forget(segment);
 }
 

@@ -35,7 +35,7 @@ Result<Part> part_of(const FindChunk& find, const std::string& id, ChunkType typ
                                           chunk_type_name(type), " chunk"),
                  .chunk_id = id};
   }
-  return Part{.chunk = chunk};
+  return Part{.chunk = chunk, .format = chunk->format};
 }
 
 std::int64_t tokens_of(const Part& part) { return std::ssize(*part.chunk->tokens); }

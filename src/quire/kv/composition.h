@@ -12,6 +12,7 @@
 #include "quire/chunk_types.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -22,6 +23,7 @@ namespace quire::kv {
 struct Part {
   const Chunk* chunk = nullptr;      // valid as long as the finder says
   VariantKey key;                    // key of the KV that the mode asks for
+  FormatId format;                   // format of that KV: the chunk's
   std::optional<SegmentId> segment;  // segment that is there already
   std::int32_t position = 0;         // position of its first token
 };

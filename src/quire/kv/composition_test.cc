@@ -94,7 +94,7 @@ class CompositionTest : public testing::Test {
   }
 
   Ledger ledger{{.num_blocks = 64, .block_tokens = 4, .prefix_cache = false}};
-  ChunkRegistry registry{{.max_blocks = 64, .block_bytes = 1}, ledger};
+  ChunkRegistry registry{{.max_blocks = 64}, ledger};
 };
 
 TEST_F(CompositionTest, PositionsFollowEachOtherOrStandSideBySideOrWhereTheyAreGiven) {

@@ -13,6 +13,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/preemption.h"
 #include "quire/kv/prefix_cache.h"
 #include "quire/kv/restored_kv.h"
@@ -47,12 +48,18 @@ class Ledger {
   [[nodiscard]] const PrefixCache& cache() const { return cache_; }
 
   // Returns how many blocks Sequences::extend could obtain now: free plus evictable.
-  [[nodiscard]] std::int32_t blocks_available() const;
+  [[nodiscard]] std::int32_t blocks_available() const { return blocks_available(kOwnFormat); }
+  // Returns how many blocks of a format Segments::reserve could obtain now, with all slabs that the
+  // pool's own format can lend. Cost for other formats than the pool's own: O(all blocks).
+  [[nodiscard]] std::int32_t blocks_available(FormatId format) const;
+  // Returns how many bytes the pool lacks for so many blocks of each format at once. 0: it has
+  // them, and Segments::reserve succeeds. Cost: as blocks_available of each format.
+  [[nodiscard]] std::int64_t bytes_lacking(const BlockCounts& wanted) const;
   // Returns the fewest blocks with which a plain sequence of `num_tokens` tokens can be computed,
   // one token at a time. With a window these are the blocks that the window touches.
   [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens) const;
   // Returns a handle to the block as it is now; it differs once the block has been free.
-  [[nodiscard]] BlockRef current(BlockId id) const;
+  [[nodiscard]] BlockRef current(BlockId id, FormatId format = {}) const;
   // Returns the copies ordered since the last call. The caller makes them in this order before it
   // writes KV. If a copy fails, the caller forgets the cache, since cached KV may be wrong then.
   [[nodiscard]] std::vector<BlockCopy> take_copies();

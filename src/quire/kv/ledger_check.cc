@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <unordered_set>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/prefix_index.h"
@@ -30,6 +33,7 @@ Status broken(const char* invariant, const Args&... what) {
 // Claims of the holders on one block.
 struct BlockUse {
   std::int32_t users = 0;       // tables that hold it
+  std::int32_t open_runs = 0;   // those of them that are of open runs
   std::int32_t readable = 0;    // slots from the first that some table covers
   std::int32_t writers = 0;     // sequences with room in it
   std::int32_t first_room = 0;  // the writer's first slot
@@ -37,13 +41,24 @@ struct BlockUse {
 
 class Checker {
  public:
-  explicit Checker(const SharedBlocks& shared)
-      : shared_(shared), uses_(static_cast<std::size_t>(shared.pool().num_blocks())) {}
+  explicit Checker(const SharedBlocks& shared) : shared_(shared) {
+    for (std::uint8_t i = 0; i < shared.config().formats.size(); ++i) {
+      uses_.emplace_back(static_cast<std::size_t>(shared.pool(FormatId{i}).num_blocks()));
+    }
+  }
 
   // Counts a segment once, by whichever name or sequence it is met.
   Status add_segment(const Segment& segment) {
-    return segments_.insert(&segment).second ? add_table(segment.blocks(), segment.num_tokens(), 0)
-                                             : Status();
+    if (!segments_.insert(&segment).second) {
+      return {};
+    }
+    const BlockTable& blocks = segment.blocks();
+    const bool one = std::ranges::all_of(blocks.live().first(blocks.live().size() - 1),
+                                         [&](BlockRef b) { return b.format() == blocks.format(); });
+    if (!one) {
+      return broken("L11", "a segment of ", blocks.size(), " blocks has several formats");
+    }
+    return add_table(blocks, segment.num_tokens(), 0);
   }
 
   Status add_sequence(const Sequence& sequence) {
@@ -51,7 +66,12 @@ class Checker {
       QUIRE_TRY_STATUS(add_segment(*run.segment));
     }
     const OpenRun& open = sequence.open();
-    QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room()));
+    const FormatId format = sequence.is_plain() ? kOwnFormat : open.blocks.format();
+    if (std::ranges::any_of(open.blocks.live(),
+                            [&](BlockRef block) { return block.format() != format; })) {
+      return broken("L11", "an open run has another format than its sequence may have");
+    }
+    QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true));
     if (sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {
       return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
                     " have KV");
@@ -66,28 +86,38 @@ class Checker {
     return sequence.is_plain() ? check_indexed_tokens(sequence) : Status();
   }
 
-  [[nodiscard]] Status check_blocks() const {
+  [[nodiscard]] Status check_blocks() {
     QUIRE_TRY_STATUS(shared_.pool().check());
-    std::int32_t in_use = 0;
-    for (std::int32_t i = 0; i < shared_.pool().num_blocks(); ++i) {
-      const BlockUse& use = uses_[static_cast<std::size_t>(i)];
-      in_use += use.users > 0 ? 1 : 0;
-      if (use.writers > 1 || (use.writers == 1 && use.readable > use.first_room)) {
-        return broken("L5", "block ", i, " has ", use.writers, " writers from slot ",
-                      use.first_room, ", others read ", use.readable, " slots");
+    BlockCounts in_use;
+    for (std::uint8_t f = 0; f < uses_.size(); ++f) {
+      const std::vector<BlockUse>& uses = uses_[f];
+      for (std::size_t i = 0; i < uses.size(); ++i) {
+        const BlockUse& use = uses[i];
+        in_use.of[f] += use.users > 0 ? 1 : 0;
+        if (use.writers > 1 || (use.writers == 1 && use.readable > use.first_room)) {
+          return broken("L5", "block ", i, " has ", use.writers, " writers from slot ",
+                        use.first_room, ", others read ", use.readable, " slots");
+        }
       }
     }
     QUIRE_TRY_STATUS(check_index());
+    const BlockPool& own = shared_.pool();
     const std::int32_t cached = shared_.index().num_unused();
-    if (shared_.pool().num_free() + cached + in_use != shared_.pool().num_blocks()) {
-      return broken("L1", shared_.pool().num_free(), " free, ", cached, " cached and ", in_use,
-                    " in use of ", shared_.pool().num_blocks(), " blocks");
+    if (own.num_free() + own.num_withheld() + cached + in_use[kOwnFormat] != own.num_blocks()) {
+      return broken("L1", own.num_free(), " free, ", own.num_withheld(), " lent, ", cached,
+                    " cached and ", in_use[kOwnFormat], " in use of ", own.num_blocks(), " blocks");
     }
+    QUIRE_TRY_STATUS(check_slabs());
+    bytes_in_use_ = shared_.config().bytes_of(in_use);
     return {};
   }
 
+  // Returns the bytes that the holders make. Precondition: check_blocks() was called.
+  [[nodiscard]] std::int64_t bytes_in_use() const { return bytes_in_use_; }
+
  private:
-  Status add_table(const BlockTable& table, std::int32_t num_tokens, std::int32_t room) {
+  Status add_table(const BlockTable& table, std::int32_t num_tokens, std::int32_t room,
+                   bool open = false) {
     const std::int32_t block_tokens = shared_.config().block_tokens;
     if (table.size() != blocks_for_tokens(shared_.config(), std::int64_t{num_tokens} + room)) {
       return broken("L4", "a run of ", num_tokens, " tokens with room for ", room, " has ",
@@ -101,13 +131,14 @@ class Checker {
         }
         continue;
       }
-      if (!shared_.pool().is_current(block) ||
+      if (!shared_.pool(block.format()).is_current(block) ||
           table.ids()[static_cast<std::size_t>(i)] != block.id) {
         return broken("L3", "a run holds a stale handle of block ", block.id.value);
       }
-      BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
+      BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
       const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens);
       ++use.users;
+      use.open_runs += open ? 1 : 0;
       use.readable = std::max(use.readable, filled);
       if (filled < block_tokens && room > 0) {
         ++use.writers;
@@ -153,10 +184,11 @@ class Checker {
   [[nodiscard]] Status check_index() const {
     const PrefixIndex& index = shared_.index();
     QUIRE_TRY_STATUS(index.check());
-    std::vector<std::int32_t> holders(uses_.size());
-    std::ranges::transform(uses_, holders.begin(), &BlockUse::users);
+    const std::vector<BlockUse>& uses = uses_.front();
+    std::vector<std::int32_t> holders(uses.size());
+    std::ranges::transform(uses, holders.begin(), &BlockUse::users);
     for (const BlockRef block : index.blocks()) {
-      const BlockUse& use = uses_[static_cast<std::size_t>(block.id.value)];
+      const BlockUse& use = uses[static_cast<std::size_t>(block.id.value)];
       ++holders[static_cast<std::size_t>(block.id.value)];
       if (!shared_.pool().is_current(block)) {
         return broken("L3", "the index holds a stale handle of block ", block.id.value);
@@ -166,9 +198,10 @@ class Checker {
                       use.writers, " writers");
       }
       const BlockRef parent = index.parent_of(block);
-      if (shared_.config().window_tokens == 0 && use.users > 0 && parent.id.value >= 0 &&
-          uses_[static_cast<std::size_t>(parent.id.value)].users == 0) {
-        return broken("L8", "block ", block.id.value, " is in use, its parent is not");
+      if (shared_.config().window_tokens == 0 && use.open_runs > 0 && parent.id.value >= 0 &&
+          uses[static_cast<std::size_t>(parent.id.value)].users == 0) {
+        return broken("L8", "block ", block.id.value,
+                      " is in an open run, its parent is not in use");
       }
     }
     for (std::int32_t i = 0; i < shared_.pool().num_blocks(); ++i) {
@@ -180,8 +213,45 @@ class Checker {
     return {};
   }
 
+  // Counts the references of blocks in other formats. Compares the bytes of all used blocks, since
+  // no two blocks may have one in common.
+  [[nodiscard]] Status check_slabs() const {
+    const Status slabs = shared_.lent().check(shared_.pool());
+    if (!slabs.ok()) {
+      return broken("L10", slabs.error().message);
+    }
+    if (uses_.size() == 1) {
+      return {};
+    }
+    std::map<std::int64_t, std::int64_t> ends;  // of the bytes of blocks with a reference, by begin
+    for (std::uint8_t f = 0; f < uses_.size(); ++f) {
+      const BlockPool& pool = shared_.pool(FormatId{f});
+      const std::int64_t bytes = shared_.config().block_bytes(FormatId{f});
+      for (std::int32_t i = 0; i < pool.num_blocks(); ++i) {
+        const std::int32_t references = pool.references(BlockId{i});
+        if (f > 0 && references != uses_[f][static_cast<std::size_t>(i)].users) {
+          return broken("L2", "block ", i, " of format ", +f, " has ", references,
+                        " references and ", uses_[f][static_cast<std::size_t>(i)].users,
+                        " holders");
+        }
+        if (references > 0 && !ends.emplace(i * bytes, (i + 1) * bytes).second) {
+          return broken("L10", "two blocks begin at byte ", i * bytes);
+        }
+      }
+    }
+    std::int64_t last = 0;
+    for (const auto& [begin, end] : ends) {
+      if (begin < last) {
+        return broken("L10", "byte ", begin, " is in two blocks");
+      }
+      last = end;
+    }
+    return {};
+  }
+
   const SharedBlocks& shared_;
-  std::vector<BlockUse> uses_;  // [num_blocks]
+  std::vector<std::vector<BlockUse>> uses_;  // [formats][blocks]
+  std::int64_t bytes_in_use_ = 0;
   std::unordered_set<const Segment*> segments_;
 };
 
@@ -195,7 +265,16 @@ Status Ledger::check() const {
   for (const auto& [id, sequence] : state_->sequences) {
     QUIRE_TRY_STATUS(checker.add_sequence(sequence));
   }
-  return checker.check_blocks();
+  QUIRE_TRY_STATUS(checker.check_blocks());
+  const LedgerCounts counts = this->counts();
+  if (counts.bytes_in_use != checker.bytes_in_use() ||
+      counts.bytes_free + counts.bytes_cached + counts.bytes_in_use != config().budget_bytes() ||
+      counts.bytes_free < 0 || counts.blocks_free < 0) {
+    return broken("L1", checker.bytes_in_use(), " bytes are in use, counted are ",
+                  counts.bytes_in_use, " with ", counts.bytes_free, " free and ",
+                  counts.bytes_cached, " cached of ", config().budget_bytes());
+  }
+  return {};
 }
 
 }  // namespace quire::kv

@@ -9,6 +9,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
@@ -72,10 +73,18 @@ std::vector<BlockRef> LedgerState::cached_path(std::span<const TokenId> tokens,
 LedgerCounts LedgerState::counts() const {
   const BlockPool& pool = shared.pool();
   LedgerCounts counts;
+  const std::int64_t block_bytes = shared.config().block_bytes(kOwnFormat);
   counts.blocks_total = pool.num_blocks();
-  counts.blocks_free = pool.num_free();
   counts.blocks_cached = shared.index().num_unused();
-  counts.blocks_in_use = counts.blocks_total - counts.blocks_free - counts.blocks_cached;
+  counts.bytes_total = shared.config().budget_bytes();
+  counts.bytes_cached = counts.blocks_cached * block_bytes;
+  counts.bytes_in_use =
+      (pool.num_taken() - counts.blocks_cached) * block_bytes + shared.lent().bytes_in_use();
+  counts.bytes_free = counts.bytes_total - counts.bytes_cached - counts.bytes_in_use;
+  counts.bytes_lent = shared.lent().bytes_lent();
+  counts.blocks_in_use =
+      static_cast<std::int32_t>((counts.bytes_in_use + block_bytes - 1) / block_bytes);
+  counts.blocks_free = counts.blocks_total - counts.blocks_cached - counts.blocks_in_use;
   counts.evictions = shared.num_evictions();
   counts.evictions_closed = shared.num_evictions(PrefixMiss::Why::kClosed);
   counts.evictions_expired = shared.num_evictions(PrefixMiss::Why::kExpired);

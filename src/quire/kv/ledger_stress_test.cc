@@ -1,7 +1,7 @@
 // Random operations against a model that copies everything. It keeps, for every token with KV, a
-// value that depends on the salt and all tokens before it. Its pool holds such a value per slot.
-// After each step every slot that a sequence shows must hold that sequence's value, and every
-// invariant of the ledger must hold.
+// value that depends on the salt and all tokens before it. Its pool holds such a value in every
+// byte of a slot, since blocks of several formats share the bytes. After each step every slot that
+// a sequence shows must hold that sequence's value, and every invariant of the ledger must hold.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,13 +12,18 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/base/test_length.h"
+#include "quire/kv/block_pool.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -57,8 +62,7 @@ class LedgerStress {
   LedgerStress(const LedgerConfig& config, std::uint32_t seed)
       : config_(config),
         ledger_(config),
-        paged_pool_(static_cast<std::size_t>(config.num_blocks) *
-                    static_cast<std::size_t>(config.block_tokens)),
+        paged_pool_(static_cast<std::size_t>(config.budget_bytes())),
         random_(seed) {}
 
   void step() {
@@ -88,12 +92,32 @@ class LedgerStress {
                 : clear_cache();
   }
 
-  void verify() const {
+  // Steps that change segments only.
+  void segment_step() {
+    const int kind = below(8);
+    if (kind == 0 && !sequences_.empty()) {
+      return seal(any_sequence());
+    }
+    kind < 5 ? reserve() : kind == 5 ? derive() : kind == 6 ? compose() : drop_segment();
+  }
+
+  void verify() {
     const Status status = ledger_.check();
     ASSERT_TRUE(status.ok()) << status.error().message;
     for (const auto& [id, model] : sequences_) {
       verify_sequence(id, model);
     }
+    for (const auto& [id, values] : segments_) {
+      const Segment& segment = *ledger_.segments().find(id);
+      verify_run({.blocks = segment.blocks().ids(),
+                  .num_tokens = segment.num_tokens(),
+                  .format = segment.blocks().format(),
+                  .last_format = segment.blocks().last_format()},
+                 values, 0);
+    }
+    const LedgerCounts counts = ledger_.counts();
+    ASSERT_EQ(counts.bytes_free + counts.bytes_cached + counts.bytes_in_use,
+              config_.budget_bytes());
   }
 
   void close_all() {
@@ -105,6 +129,7 @@ class LedgerStress {
     }
     (void)ledger_.cache().clear();
     ASSERT_EQ(ledger_.counts().blocks_free, config_.num_blocks);
+    ASSERT_EQ(ledger_.counts().bytes_lent, 0);
     ASSERT_TRUE(ledger_.check().ok());
   }
 
@@ -112,6 +137,9 @@ class LedgerStress {
   LedgerCounts counts() const { return ledger_.counts(); }
   std::int64_t copies() const { return num_copies_; }
   std::int64_t refusals() const { return num_refusals_; }
+  std::int64_t reserved() const { return num_reserved_; }
+  std::int64_t reserve_refusals() const { return num_reserve_refusals_; }
+  std::int64_t most_lent() const { return most_lent_; }
 
  private:
   int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint32_t>(bound)); }
@@ -219,20 +247,21 @@ class LedgerStress {
   // False when the ledger refused, which must change nothing.
   bool make_room(SeqId id, std::int32_t count) {
     const LedgerCounts before = ledger_.counts();
+    const std::int32_t available = ledger_.blocks_available();
     const std::int32_t needed = ledger_.sequences().blocks_needed(id, count);
     const std::int32_t held = ledger_.sequences().num_blocks_held(id);
     const Status status = ledger_.sequences().extend(id, count);
     if (!status.ok()) {
       ++num_refusals_;
       EXPECT_EQ(status.error().code, ErrorCode::kOutOfBlocks);
-      EXPECT_GT(needed, before.blocks_free + before.blocks_cached);
+      EXPECT_GT(needed, available);
       EXPECT_EQ(before.blocks_free, ledger_.counts().blocks_free);
       EXPECT_EQ(before.blocks_cached, ledger_.counts().blocks_cached);
       EXPECT_EQ(before.evictions, ledger_.counts().evictions);
       EXPECT_EQ(held, ledger_.sequences().num_blocks_held(id));
       return false;
     }
-    EXPECT_LE(needed, before.blocks_free + before.blocks_cached);
+    EXPECT_LE(needed, available);
     EXPECT_EQ(ledger_.sequences().blocks_needed(id, count), 0);
     sequences_.at(id).room = std::max(sequences_.at(id).room, count);
     return true;
@@ -264,21 +293,18 @@ class LedgerStress {
     for (std::int32_t i = 0; i < count; ++i) {
       const std::size_t index = model.values.size();
       model.values.push_back(next_value(model.value_before(index), model.tokens[index]));
-      paged_pool_[slot(open, open.num_tokens + i)] = model.values.back();
+      std::ranges::fill(slot(open, open.num_tokens + i), model.values.back());
     }
     ledger_.sequences().advance(id, count);
     model.room -= count;
   }
 
   void copy_blocks() {
-    const auto step = static_cast<std::size_t>(config_.block_tokens);
-    for (const BlockCopy copy : ledger_.take_copies()) {
+    for (const BlockCopy& copy : ledger_.take_copies()) {
       ++num_copies_;
-      std::copy_n(paged_pool_.begin() +
-                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(copy.from.value) * step),
-                  copy.tokens,
-                  paged_pool_.begin() +
-                      static_cast<std::ptrdiff_t>(static_cast<std::size_t>(copy.to.value) * step));
+      for (std::int32_t i = 0; i < copy.tokens; ++i) {
+        std::ranges::copy(slot(copy.format, copy.from, i), slot(copy.format, copy.to, i).begin());
+      }
     }
   }
 
@@ -349,6 +375,75 @@ class LedgerStress {
     segments_[*segment] = model.values;
   }
 
+  FormatId any_format() {
+    return {static_cast<std::uint8_t>(below(static_cast<int>(config_.formats.size())))};
+  }
+
+  // KV of a run of its own, in any format.
+  void reserve() {
+    if (segments_.size() >= 8) {
+      return drop_segment();
+    }
+    const FormatId format = any_format();
+    const Tokens tokens(static_cast<std::size_t>(1 + below(4 * config_.block_tokens)), 1);
+    const BlockCounts needed = config_.blocks_for(std::ssize(tokens), format);
+    const LedgerCounts before = ledger_.counts();
+    const std::int64_t lacking = ledger_.bytes_lacking(needed);
+    const bool alone = needed[format] * config_.block_bytes(format) == config_.bytes_of(needed);
+    ASSERT_TRUE(!alone || (lacking > 0) == (needed[format] > ledger_.blocks_available(format)));
+    const Result<SegmentId> segment = ledger_.segments().reserve(tokens, 0, format);
+    ASSERT_EQ(segment.ok(), lacking == 0);
+    if (!segment.ok()) {
+      ++num_reserve_refusals_;
+      ASSERT_EQ(segment.error().code, ErrorCode::kOutOfBlocks);
+      ASSERT_EQ(segment.error().needed_bytes - segment.error().free_bytes, lacking);
+      ASSERT_EQ(ledger_.counts().bytes_free, before.bytes_free);
+      ASSERT_EQ(ledger_.counts().evictions, before.evictions);
+      return;
+    }
+    num_reserved_ += format == kOwnFormat ? 0 : 1;
+    ASSERT_EQ(ledger_.counts().bytes_in_use - before.bytes_in_use, config_.bytes_of(needed));
+    most_lent_ = std::max(most_lent_, ledger_.counts().bytes_lent);
+    copy_blocks();
+    std::vector<Value>& values = segments_[*segment];
+    Value value = random_();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      values.push_back(value = next_value(value, tokens[i]));
+      write(*ledger_.segments().find(*segment), static_cast<std::int32_t>(i), value);
+    }
+  }
+
+  // Some tokens of a segment are computed once more.
+  void derive() {
+    if (segments_.empty() || segments_.size() >= 8) {
+      return;
+    }
+    const auto base = std::next(segments_.begin(), below(static_cast<int>(segments_.size())));
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t i = 0; i < std::ssize(base->second); ++i) {
+      if (below(8) == 0) {
+        tokens.push_back(i);
+      }
+    }
+    const Result<SegmentId> derived = ledger_.segments().derive(base->first, tokens);
+    if (!derived.ok()) {
+      ASSERT_EQ(derived.error().code, ErrorCode::kOutOfBlocks);
+      return;
+    }
+    copy_blocks();
+    std::vector<Value> values = base->second;
+    for (const std::int32_t token : tokens) {
+      values[static_cast<std::size_t>(token)] = random_();
+      write(*ledger_.segments().find(*derived), token, values[static_cast<std::size_t>(token)]);
+    }
+    segments_[*derived] = std::move(values);
+  }
+
+  void write(const Segment& segment, std::int32_t token, Value value) {
+    const BlockRef block = segment.blocks().ref(token / config_.block_tokens);
+    std::ranges::fill(slot(block.format(), block.id, token % config_.block_tokens), value);
+  }
+
   void compose() {
     if (segments_.empty() || sequences_.size() >= 6) {
       return;
@@ -368,8 +463,10 @@ class LedgerStress {
 
   void drop_segment() {
     if (!segments_.empty()) {
-      ASSERT_TRUE(ledger_.segments().drop(segments_.begin()->first));
-      segments_.erase(segments_.begin());
+      const auto dropped = std::next(segments_.begin(), below(static_cast<int>(segments_.size())));
+      ASSERT_TRUE(below(2) == 0 ? ledger_.segments().drop(dropped->first)
+                                : ledger_.segments().forget(dropped->first));
+      segments_.erase(dropped);
     }
   }
 
@@ -393,16 +490,26 @@ class LedgerStress {
     const LedgerCounts before = ledger_.counts();
     ASSERT_EQ(ledger_.cache().clear(), before.blocks_cached);
     ASSERT_EQ(ledger_.counts().blocks_cached, 0);
-    ASSERT_EQ(ledger_.counts().blocks_in_use, before.blocks_in_use);
+    ASSERT_EQ(ledger_.counts().bytes_in_use, before.bytes_in_use);
   }
 
-  [[nodiscard]] std::size_t slot(const RunView& run, std::int32_t index) const {
-    const BlockId block = run.blocks[static_cast<std::size_t>(index / config_.block_tokens)];
-    return static_cast<std::size_t>(block.value) * static_cast<std::size_t>(config_.block_tokens) +
-           static_cast<std::size_t>(index % config_.block_tokens);
+  // The bytes of one slot of a block. Any slot of any block has some.
+  [[nodiscard]] std::span<Value> slot(FormatId format, BlockId block, std::int32_t index) {
+    const std::int64_t bytes = config_.block_bytes(format);
+    const std::int64_t first = bytes * index / config_.block_tokens;
+    const std::int64_t end = bytes * (index + 1) / config_.block_tokens;
+    return std::span(paged_pool_)
+        .subspan(static_cast<std::size_t>(block.value * bytes + first),
+                 static_cast<std::size_t>(end - first));
   }
 
-  void verify_sequence(SeqId id, const ModelSequence& model) const {
+  [[nodiscard]] std::span<Value> slot(const RunView& run, std::int32_t index) {
+    const auto block = static_cast<std::size_t>(index / config_.block_tokens);
+    return slot(block + 1 == run.blocks.size() ? run.last_format : run.format, run.blocks[block],
+                index % config_.block_tokens);
+  }
+
+  void verify_sequence(SeqId id, const ModelSequence& model) {
     ASSERT_TRUE(std::ranges::equal(ledger_.sequences().tokens(id), model.tokens));
     ASSERT_EQ(static_cast<std::size_t>(ledger_.sequences().num_computed(id)), model.values.size());
     const std::vector<RunView> runs = ledger_.sequences().runs(id);
@@ -417,8 +524,7 @@ class LedgerStress {
   }
 
   // Blocks before token `first_seen` may be gone.
-  void verify_run(const RunView& run, const std::vector<Value>& values,
-                  std::int32_t first_seen) const {
+  void verify_run(const RunView& run, const std::vector<Value>& values, std::int32_t first_seen) {
     ASSERT_EQ(static_cast<std::size_t>(run.num_tokens), values.size());
     for (std::int32_t i = 0; i < run.num_tokens; ++i) {
       if (run.blocks[static_cast<std::size_t>(i / config_.block_tokens)].value < 0) {
@@ -426,13 +532,15 @@ class LedgerStress {
         ASSERT_LE((i / config_.block_tokens + 1) * config_.block_tokens, first_seen);
         continue;
       }
-      ASSERT_EQ(paged_pool_[slot(run, i)], values[static_cast<std::size_t>(i)]) << "token " << i;
+      for (const Value value : slot(run, i)) {
+        ASSERT_EQ(value, values[static_cast<std::size_t>(i)]) << "token " << i;
+      }
     }
   }
 
   LedgerConfig config_;
   Ledger ledger_;
-  std::vector<Value> paged_pool_;  // [blocks * block_tokens]
+  std::vector<Value> paged_pool_;  // [bytes]
   std::map<SeqId, ModelSequence> sequences_;
   std::map<SegmentId, std::vector<Value>> segments_;  // KV
   std::array<SessionRef, 4> sessions_said_;
@@ -440,6 +548,9 @@ class LedgerStress {
   std::mt19937 random_;
   std::int64_t num_copies_ = 0;
   std::int64_t num_refusals_ = 0;
+  std::int64_t num_reserved_ = 0;  // segments in other formats than the pool's own
+  std::int64_t num_reserve_refusals_ = 0;
+  std::int64_t most_lent_ = 0;  // bytes
 };
 
 TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
@@ -457,7 +568,8 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
                                    .block_tokens = block_tokens,
                                    .window_tokens = variant == 1 ? 1 + 2 * block_tokens % 40 : 0,
                                    .extent_blocks = 1 + block_tokens % 5,
-                                   .prefix_cache = variant != 2};
+                                   .prefix_cache = variant != 2,
+                                   .formats = {{.block_bytes = block_tokens}}};
       LedgerStress stress(config, static_cast<std::uint32_t>(block_tokens * 10 + variant));
       for (int i = 0; i < steps / kConfigs + 1; ++i) {
         stress.step();
@@ -484,6 +596,58 @@ TEST(LedgerStress, RandomOperationsEqualACopyEverythingModel) {
   EXPECT_GT(copies, steps / 100);
   EXPECT_GT(moved, steps / 1000);
   EXPECT_GT(refusals, steps / 100);
+}
+
+// Sizes that divide and sizes that do not. Some formats have another one for a last block that is
+// not full: the pool's own, or a third.
+std::vector<BlockFormat> formats_of(int variant) {
+  constexpr FormatId kSecond{1};
+  switch (variant % 4) {
+    case 0:
+      return {{.block_bytes = 256}, {.block_bytes = 130}, {.block_bytes = 80}};
+    case 1:
+      return {{.block_bytes = 256}, {.block_bytes = 128}, {.block_bytes = 64, .open = kOwnFormat}};
+    case 2:
+      return {{.block_bytes = 130}, {.block_bytes = 256}, {.block_bytes = 80, .open = kSecond}};
+    default:
+      return {{.block_bytes = 80}, {.block_bytes = 130}, {.block_bytes = 256}};
+  }
+}
+
+TEST(LedgerStress, MixesOfFormatsEqualACopyEverythingModel) {
+  constexpr int kConfigs = 48;
+  const int steps = base::test_length(1'000'000, 60'000);
+  std::int64_t reserved = 0;
+  std::int64_t refusals = 0;
+  std::int64_t moved = 0;
+  std::int64_t lent_all = 0;
+  for (int variant = 0; variant < kConfigs; ++variant) {
+    const std::int32_t block_tokens = 1 + variant * 7 % 33;
+    const LedgerConfig config = {.num_blocks = 20 + variant % 13,
+                                 .block_tokens = block_tokens,
+                                 .window_tokens = variant % 5 == 4 ? 1 + 2 * block_tokens % 40 : 0,
+                                 .extent_blocks = 1 + variant % 3,
+                                 .prefix_cache = variant % 7 != 6,
+                                 .formats = formats_of(variant),
+                                 .slab_blocks = 7 + variant / 4 % 3};
+    ASSERT_TRUE(config.validate().ok()) << config.validate().error().message;
+    LedgerStress stress(config, static_cast<std::uint32_t>(variant));
+    for (int i = 0; i < steps / kConfigs + 1; ++i) {
+      i % 8 < 5 ? stress.step() : stress.segment_step();
+      ASSERT_FALSE(testing::Test::HasFailure()) << "variant " << variant << " step " << i;
+      stress.verify();
+      ASSERT_FALSE(testing::Test::HasFailure()) << "variant " << variant << " step " << i;
+    }
+    reserved += stress.reserved();
+    refusals += stress.reserve_refusals();
+    moved += stress.counts().blocks_moved;
+    lent_all += stress.most_lent() == config.budget_bytes() ? 1 : 0;
+    stress.close_all();
+  }
+  EXPECT_GT(reserved, steps / 60);
+  EXPECT_GT(refusals, steps / 100);
+  EXPECT_GT(moved, steps / 300);
+  EXPECT_GT(lent_all, 1) << "walks in which no block of the pool's own format was left";
 }
 
 }  // namespace

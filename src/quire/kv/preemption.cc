@@ -7,6 +7,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 
 namespace quire::kv {
@@ -15,6 +16,9 @@ std::int32_t Preemption::blocks_freed_by_drop(std::span<const SeqId> ids) const 
   std::vector<BlockRef> held;
   for (const SeqId id : ids) {
     const std::span<const BlockRef> live = state_->sequence(id).open().blocks.live();
+    if (!live.empty() && live.front().format() != kOwnFormat) {
+      continue;  // it keeps them
+    }
     held.insert(held.end(), live.begin(), live.end());
   }
   std::ranges::sort(held, {}, &BlockRef::id);

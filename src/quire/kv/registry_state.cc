@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 
 namespace quire::kv {
 namespace {
@@ -53,20 +55,24 @@ RegistryState::Tenant& RegistryState::tenant(std::string_view salt) {
   return known != tenants.end() ? known->second : tenants[std::string(salt)];
 }
 
-void RegistryState::add_blocks(std::string_view salt, std::int32_t count) {
-  tenant(salt).counts.blocks += count;
-  blocks += count;
+void RegistryState::add_bytes(std::string_view salt, std::int64_t count) {
+  tenant(salt).counts.bytes += count;
+  bytes += count;
 }
 
-std::int32_t RegistryState::blocks_for(std::size_t tokens) const {
-  const auto block_tokens = static_cast<std::size_t>(ledger.config().block_tokens);
-  return static_cast<std::int32_t>((tokens + block_tokens - 1) / block_tokens);
+std::int64_t RegistryState::max_bytes() const {
+  return config.max_blocks * ledger.config().block_bytes(kOwnFormat);
 }
 
-std::int32_t RegistryState::blocks_of(const Chunk& chunk) const {
-  std::int32_t held = 0;
+std::int64_t RegistryState::bytes_for(const NewChunk& chunk) const {
+  const LedgerConfig& blocks = ledger.config();
+  return blocks.bytes_of(blocks.blocks_for(std::ssize(*chunk.tokens), chunk.format));
+}
+
+std::int64_t RegistryState::bytes_of(const Chunk& chunk) const {
+  std::int64_t held = 0;
   for (const auto& [key, segment] : chunk.variants) {
-    held += ledger.segments().num_blocks(segment);
+    held += ledger.segments().num_bytes(segment);
   }
   for (const auto& [key, aside] : chunk.pending) {
     held += aside;
@@ -102,7 +108,7 @@ bool RegistryState::remove(std::string_view id, Removal reason) {
   if (chunk == nullptr || !chunk->listed) {
     return false;
   }
-  add_blocks(chunk->salt, -blocks_of(*chunk));
+  add_bytes(chunk->salt, -bytes_of(*chunk));
   const bool evicted = reason == Removal::kEvictedForCount || reason == Removal::kEvictedForBlocks;
   for (const auto& [key, segment] : chunk->variants) {
     evicted ? ledger.segments().drop(segment) : ledger.segments().forget(segment);

@@ -46,10 +46,12 @@ struct RegistryState {
   // Returns a chunk, listed or not; nullptr if unknown.
   [[nodiscard]] Chunk* lookup(std::string_view id);
   [[nodiscard]] Tenant& tenant(std::string_view salt);
-  // Adds to the blocks of a tenant and of all.
-  void add_blocks(std::string_view salt, std::int32_t count);
-  [[nodiscard]] std::int32_t blocks_for(std::size_t tokens) const;
-  [[nodiscard]] std::int32_t blocks_of(const Chunk& chunk) const;
+  // Adds to the bytes of a tenant and of all.
+  void add_bytes(std::string_view salt, std::int64_t count);
+  [[nodiscard]] std::int64_t max_bytes() const;
+  // Returns the bytes of the blocks of one variant of a chunk.
+  [[nodiscard]] std::int64_t bytes_for(const NewChunk& chunk) const;
+  [[nodiscard]] std::int64_t bytes_of(const Chunk& chunk) const;
 
   // Counts a use of the chunk.
   void touch(Chunk& chunk);
@@ -61,7 +63,7 @@ struct RegistryState {
   bool remove(std::string_view id, Removal reason);
   // Removes listed chunks in the order of registration. Returns how many.
   std::int64_t remove_all(Removal reason, const std::function<bool(const Chunk&)>& goes);
-  // Forgets a chunk whose blocks are not counted any more.
+  // Forgets a chunk whose bytes are not counted any more.
   void forget(const Chunk& chunk);
   void remember_gone(const Chunk& chunk, Removal reason);
 
@@ -71,7 +73,7 @@ struct RegistryState {
   std::unordered_map<std::string, std::string> by_text;  // text_id -> id
   std::uint64_t last_use = 0;
   std::map<std::string, Tenant, std::less<>> tenants;  // by salt
-  std::int32_t blocks = 0;                             // blocks of all tenants
+  std::int64_t bytes = 0;                              // bytes of all tenants
 };
 
 // Returns true if the chunk may be evicted.

@@ -8,22 +8,25 @@
 #include <vector>
 
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/types.h"
 
 namespace quire::kv {
 
 // Token i is stored in slot i % block_tokens of block i / block_tokens, its key rotated to position
-// stored_from + i. The last block may be filled partly. The segment holds its blocks; sequences
+// stored_from + i. The last block may be filled partly, and then have another format
+// (BlockFormat::open). The segment holds its blocks; sequences
 // that use it hold them too, so it may go while they stay. Nobody writes into the slots that it
 // covers.
 class Segment {
  public:
   Segment(BlockTable blocks, std::vector<TokenId> tokens, std::int32_t stored_from = 0,
-          std::int32_t found_blocks = 0)
+          std::int32_t found_blocks = 0, FormatId format = {})
       : blocks_(std::move(blocks)),
         tokens_(std::move(tokens)),
         stored_from_(stored_from),
-        found_blocks_(found_blocks) {}
+        found_blocks_(found_blocks),
+        format_(format) {}
 
   [[nodiscard]] const BlockTable& blocks() const { return blocks_; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
@@ -31,6 +34,8 @@ class Segment {
   [[nodiscard]] std::int32_t stored_from() const { return stored_from_; }
   // Returns how many leading blocks were cached before their KV was asked for here.
   [[nodiscard]] std::int32_t found_blocks() const { return found_blocks_; }
+  // Returns the format that was asked for, also where the only block is not full.
+  [[nodiscard]] FormatId format() const { return format_; }
   [[nodiscard]] std::int32_t num_tokens() const {
     return static_cast<std::int32_t>(tokens_.size());
   }
@@ -40,6 +45,7 @@ class Segment {
   std::vector<TokenId> tokens_;
   std::int32_t stored_from_ = 0;
   std::int32_t found_blocks_ = 0;
+  FormatId format_;
 };
 
 }  // namespace quire::kv

@@ -7,7 +7,9 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,9 +18,11 @@
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -51,7 +55,30 @@ Result<std::shared_ptr<const Segment>> first_part(const LedgerConfig& config,
   const std::span<const TokenId> tokens = segment->tokens();
   return std::make_shared<const Segment>(
       segment->blocks().clone(blocks_for_tokens(config, num_tokens)),
-      std::vector<TokenId>(tokens.begin(), tokens.begin() + num_tokens), segment->stored_from());
+      std::vector<TokenId>(tokens.begin(), tokens.begin() + num_tokens), segment->stored_from(), 0,
+      segment->format());
+}
+
+std::int32_t total(const BlockCounts& blocks) {
+  return std::accumulate(blocks.of.begin(), blocks.of.end(), std::int32_t{0});
+}
+
+// Returns kOutOfBlocks where the pool has not so many blocks of each format. `what` needs them.
+Status check_room(const SharedBlocks& shared, const BlockCounts& needed, const std::string& what) {
+  const BlockCounts lacking = shared.lacking(needed);
+  if (lacking == BlockCounts()) {
+    return {};
+  }
+  const LedgerConfig& config = shared.config();
+  const std::int64_t bytes = config.bytes_of(needed);
+  const std::int64_t had = bytes - config.bytes_of(lacking);
+  return Error{.code = ErrorCode::kOutOfBlocks,
+               .message = base::str_cat(
+                   what, " needs ", total(needed), " blocks (", base::format_bytes(bytes), "), ",
+                   total(needed) - total(lacking), " (", base::format_bytes(had), ") of a pool of ",
+                   base::format_bytes(config.budget_bytes()), " can be had"),
+               .needed_bytes = bytes,
+               .free_bytes = had};
 }
 
 }  // namespace
@@ -88,24 +115,35 @@ Result<std::vector<SegmentUse>> Segments::seal_runs(SeqId id) {
   }
 }
 
-Result<SegmentId> Segments::reserve(std::vector<TokenId> tokens, std::int32_t stored_from) {
-  const std::int32_t needed = blocks_for_tokens(state_->shared.config(), std::ssize(tokens));
-  if (needed == 0) {
+Result<SegmentId> Segments::reserve(std::vector<TokenId> tokens, std::int32_t stored_from,
+                                    FormatId format) {
+  SharedBlocks& shared = state_->shared;
+  const LedgerConfig& config = shared.config();
+  if (tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "a segment has at least one token"};
   }
-  if (needed > state_->shared.num_available()) {
-    return {ErrorCode::kOutOfBlocks,
-            base::str_cat("a segment of ", tokens.size(), " tokens needs ", needed, " blocks, ",
-                          state_->shared.num_available(), " of ", state_->counts().blocks_total,
-                          " can be had")};
+  if (format.value >= config.formats.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a segment cannot have format ", +format.value, ": the pool has ",
+                          config.formats.size(), " formats")};
   }
-  BlockTable blocks(state_->shared);
-  blocks.reserve(needed);
-  for (const BlockRef block : state_->shared.acquire(needed, BlockId{})) {
-    blocks.push(block);
+  const BlockCounts needed = config.blocks_for(std::ssize(tokens), format);
+  QUIRE_TRY_STATUS(
+      check_room(shared, needed, base::str_cat("a segment of ", tokens.size(), " tokens")));
+  BlockTable blocks(shared);
+  blocks.reserve(total(needed));
+  shared.lend_for(needed);
+  const auto take = [&](FormatId of) {
+    for (const BlockRef block : shared.acquire(of, needed[of])) {
+      blocks.push(block);
+    }
+  };
+  take(format);
+  if (const FormatId last = config.last_format(std::ssize(tokens), format); last != format) {
+    take(last);
   }
-  return state_->name(
-      std::make_shared<const Segment>(std::move(blocks), std::move(tokens), stored_from));
+  return state_->name(std::make_shared<const Segment>(std::move(blocks), std::move(tokens),
+                                                      stored_from, 0, format));
 }
 
 Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> tokens) {
@@ -125,30 +163,38 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
       touched.push_back(token / block_tokens);
     }
   }
-  const auto needed = static_cast<std::int32_t>(touched.size());
-  if (needed > state_->shared.num_available()) {
-    return {ErrorCode::kOutOfBlocks,
-            base::str_cat("recomputing tokens of a segment needs ", needed, " blocks, ",
-                          state_->shared.num_available(), " of ", state_->counts().blocks_total,
-                          " can be had")};
+  SharedBlocks& shared = state_->shared;
+  BlockCounts needed;
+  for (const std::int32_t block : touched) {
+    ++needed[base.blocks().ref(block).format()];
   }
+  QUIRE_TRY_STATUS(check_room(shared, needed, "recomputing tokens of a segment"));
   // Copies are ordered last: what is refused memory before has ordered none.
-  state_->shared.reserve_copies(needed);
+  shared.reserve_copies(static_cast<std::int32_t>(touched.size()));
   BlockTable blocks = base.blocks().clone(base.blocks().size());
   std::vector<BlockRef> fresh;
-  fresh.reserve(static_cast<std::size_t>(needed));
-  for (const BlockRef block : state_->shared.acquire(needed, BlockId{})) {
-    blocks.replace(touched[fresh.size()], block);
-    fresh.push_back(block);
+  fresh.reserve(touched.size());
+  shared.lend_for(needed);
+  const auto take = [&](FormatId format, std::int32_t count) {
+    for (const BlockRef block : shared.acquire(format, count)) {
+      blocks.replace(touched[fresh.size()], block);
+      fresh.push_back(block);
+    }
+  };
+  const FormatId format = base.blocks().format();
+  take(format, needed[format]);
+  if (const FormatId last = base.blocks().last_format(); last != format) {
+    take(last, needed[last]);
   }
   const SegmentId derived = state_->name(std::make_shared<const Segment>(
       std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end()),
-      base.stored_from()));
+      base.stored_from(), 0, base.format()));
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const std::int32_t first = touched[i] * block_tokens;
-    state_->shared.order_copy({.from = base.blocks().ref(touched[i]).id,
-                               .to = fresh[i].id,
-                               .tokens = std::min(block_tokens, base.num_tokens() - first)});
+    shared.order_copy({.from = base.blocks().ref(touched[i]).id,
+                       .to = fresh[i].id,
+                       .tokens = std::min(block_tokens, base.num_tokens() - first),
+                       .format = fresh[i].format()});
   }
   return derived;
 }
@@ -189,7 +235,18 @@ std::int32_t Segments::num_blocks(SegmentId id) const {
   return found == state_->segments.end() ? 0 : found->second->blocks().size();
 }
 
+std::int64_t Segments::num_bytes(SegmentId id) const {
+  const auto found = state_->segments.find(id.value);
+  return found == state_->segments.end() ? 0 : found->second->blocks().num_bytes();
+}
+
 Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail tail) {
+  return open_behind(uses, tail, kOwnFormat);
+}
+
+// Opens a composed sequence. In another format than the pool's own, nothing may be lacking.
+Result<SeqId> Segments::open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
+                                    FormatId format) {
   std::vector<SealedRun> sealed;
   sealed.reserve(uses.size());
   std::int32_t end = 0;
@@ -207,7 +264,25 @@ Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail ta
   }
   const std::int32_t position = tail.position.value_or(end);
   QUIRE_TRY_STATUS(check_position(position, std::ssize(tail.tokens), "an open run"));
-  return state_->add(Sequence(state_->shared, tail.tokens, std::move(sealed), position));
+  return state_->add(Sequence(state_->shared, tail.tokens, std::move(sealed), position, format));
+}
+
+Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> uses,
+                                   ComposeTail tail) {
+  SharedBlocks& shared = state_->shared;
+  const LedgerConfig& config = shared.config();
+  if (format.value >= config.formats.size() || config.formats[format.value].open) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a run cannot be computed in format ", +format.value, " of ",
+                          config.formats.size())};
+  }
+  if (tail.tokens.empty()) {
+    return {ErrorCode::kInvalidArgument, "a run that is sealed has at least one token"};
+  }
+  const BlockCounts needed = config.blocks_for(std::ssize(tail.tokens), format);
+  QUIRE_TRY_STATUS(
+      check_room(shared, needed, base::str_cat("a run of ", tail.tokens.size(), " tokens")));
+  return open_behind(uses, tail, format);
 }
 
 std::int32_t Segments::tokens_before(SeqId id) const {
@@ -215,7 +290,12 @@ std::int32_t Segments::tokens_before(SeqId id) const {
 }
 
 std::int32_t Segments::blocks_before(SeqId id) const {
-  return blocks_of(state_->sequence(id).sealed());
+  std::int64_t bytes = 0;
+  for (const SealedRun& run : state_->sequence(id).sealed()) {
+    bytes += run.segment->blocks().num_bytes();
+  }
+  const std::int64_t own = state_->shared.config().block_bytes(kOwnFormat);
+  return static_cast<std::int32_t>((bytes + own - 1) / own);
 }
 
 std::vector<TokenId> Segments::joined_tokens(SeqId id) const {

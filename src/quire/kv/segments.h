@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -33,11 +34,14 @@ class Segments {
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
   // Makes a segment whose KV the caller stores into its blocks, after Ledger::take_copies and
   // before any use. `stored_from` is the position that the key of its first token is rotated to.
-  // Fails with kInvalidArgument for no tokens, and with kOutOfBlocks.
-  [[nodiscard]] Result<SegmentId> reserve(std::vector<TokenId> tokens,
-                                          std::int32_t stored_from = 0);
+  // The blocks have this format, and a last one that is not full has the format that this one opens
+  // as. Other formats than the pool's own borrow slabs where they have no free block. Fails with
+  // kInvalidArgument for no tokens or an unknown format, and with kOutOfBlocks.
+  [[nodiscard]] Result<SegmentId> reserve(std::vector<TokenId> tokens, std::int32_t stored_from = 0,
+                                          FormatId format = {});
   // Makes a segment with the same tokens in which the KV of `tokens` (ascending indices) may be
-  // written once more. Blocks that hold one of them are copies of its own; the others are shared.
+  // written once more. Blocks that hold one of them are copies of its own, in their formats; the
+  // others are shared.
   // Fails with kNotFound, kInvalidArgument for an index outside, or kOutOfBlocks, and changes
   // nothing then.
   [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
@@ -54,6 +58,8 @@ class Segments {
   [[nodiscard]] const Segment* find(SegmentId id) const;
   // Returns the number of blocks that a segment covers; 0 if unknown.
   [[nodiscard]] std::int32_t num_blocks(SegmentId id) const;
+  // Returns the bytes of these blocks; 0 if unknown.
+  [[nodiscard]] std::int64_t num_bytes(SegmentId id) const;
 
   // Opens a sequence behind these segments at these positions. It shares them; its own tokens are
   // those of `tail` and appended ones. Its blocks are never published, since their KV does not
@@ -61,14 +67,24 @@ class Segments {
   // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
   // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
-  // Returns the tokens of the segments before the sequence's own; blocks_before returns the blocks
-  // that they cover.
+  // Opens such a sequence whose own run has this format, to be sealed when its KV is there. It has
+  // room for all tokens of `tail` from the beginning, and no more. So its steps need no block, and
+  // giving up its KV frees none. The caller makes the copies of Ledger::take_copies before a step.
+  // Fails as compose() does, with kInvalidArgument for an unknown format, one that is written block
+  // by block or no tokens, and with kOutOfBlocks.
+  [[nodiscard]] Result<SeqId> compose_in(FormatId format, std::span<const SegmentUse> uses,
+                                         ComposeTail tail);
+  // Returns the tokens of the segments before the sequence's own. blocks_before returns how many
+  // blocks of the pool's own format have the bytes of their blocks.
   [[nodiscard]] std::int32_t tokens_before(SeqId id) const;
   [[nodiscard]] std::int32_t blocks_before(SeqId id) const;
   // Returns the tokens of the sequence's segments and its own, in order. Cost: O(tokens).
   [[nodiscard]] std::vector<TokenId> joined_tokens(SeqId id) const;
 
  private:
+  [[nodiscard]] Result<SeqId> open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
+                                          FormatId format);
+
   LedgerState* state_;
 };
 

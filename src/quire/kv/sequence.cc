@@ -13,6 +13,7 @@
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
@@ -60,11 +61,14 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool a
       salt_(salt) {}
 
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
-                   std::vector<SealedRun> sealed, std::int32_t open_position)
+                   std::vector<SealedRun> sealed, std::int32_t open_position, FormatId format)
     : Sequence(shared, tokens, false) {
   composed_ = true;
   sealed_ = std::move(sealed);
   open_.start_position = open_position;
+  if (format != kOwnFormat) {
+    make_room_in(format);
+  }
 }
 
 Sequence Sequence::fork() const {
@@ -91,7 +95,7 @@ Result<Segment> Sequence::seal() const {
   }
   const std::int32_t blocks = blocks_for_tokens(shared_->config(), open_.num_tokens);
   return Segment(open_.blocks.clone(blocks), {tokens_.begin(), tokens_.begin() + open_.num_tokens},
-                 0, std::min(found_blocks_, blocks));
+                 0, std::min(found_blocks_, blocks), open_.blocks.format());
 }
 
 // Tells whether the open block must be copied before it is written. Blocks behind it hold no token
@@ -116,6 +120,7 @@ void Sequence::extend(std::int32_t count) {
   if (count <= room_) {
     return;
   }
+  QUIRE_CHECK(open_format(*this) == kOwnFormat, "a run in another format does not grow");
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
@@ -138,6 +143,17 @@ void Sequence::extend(std::int32_t count) {
     open_.blocks.push(*next);
   }
   room_ = count;
+}
+
+void Sequence::make_room_in(FormatId format) {
+  const LedgerConfig& config = shared_->config();
+  const BlockCounts needed = config.blocks_for(std::ssize(tokens_), format);
+  open_.blocks.reserve(needed[format]);
+  shared_->lend_for(needed);
+  for (const BlockRef block : shared_->acquire(format, needed[format])) {
+    open_.blocks.push(block);
+  }
+  room_ = static_cast<std::int32_t>(tokens_.size());
 }
 
 void Sequence::reserve(std::int64_t tokens) {
@@ -238,10 +254,13 @@ Status Sequence::rollback(std::int32_t length) {
 }
 
 void Sequence::drop_kv() {
-  open_.blocks.truncate(0);
+  const bool keeps_room = open_format(*this) != kOwnFormat;
+  if (!keeps_room) {
+    open_.blocks.truncate(0);
+  }
   open_.num_tokens = 0;
   found_blocks_ = 0;
-  room_ = 0;
+  room_ = keeps_room ? static_cast<std::int32_t>(tokens_.size()) : 0;
 }
 
 void Sequence::attach(std::span<const BlockRef> path) {

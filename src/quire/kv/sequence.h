@@ -3,9 +3,11 @@
 // 1. A sequence is a list of sealed runs (segments in use, shared and never written) and one open
 //    run that grows. A plain prompt is an open run at position 0 and nothing else.
 // 2. Its tokens are those of the open run; its length is those of them that have KV.
-// 3. It writes only into room that `extend` made. Room is never shared: a partly filled block that
+// 3. The open run has the pool's own format. A composed sequence that is made to be sealed may have
+//    another one, and then has room for all its tokens from the beginning.
+// 4. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
-// 4. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
+// 5. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
 //    A block goes behind the one before it, as long as that one is known there. The first one goes
 //    behind the root of the sequence's salt. So behind blocks that were never here nothing is
 //    published.
@@ -20,6 +22,7 @@
 
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
@@ -49,9 +52,10 @@ class Sequence {
            SessionRef session = {}, std::string_view salt = {});
   // Makes a sequence behind `sealed` runs, if any. `tokens` are its own, from `open_position` on.
   // It is not plain even without a run: it has no salt and adopts nothing, so the index is not for
-  // it.
+  // it. With another format than the pool's own it has room for all its tokens in blocks of that.
+  // Precondition: SharedBlocks::lacking() lacks none of them.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
-           std::int32_t open_position);
+           std::int32_t open_position, FormatId format = {});
 
   // Returns a copy that shares the blocks and belongs to nobody's request.
   [[nodiscard]] Sequence fork() const;
@@ -91,7 +95,7 @@ class Sequence {
   void begin_behind_window(std::int32_t num_tokens);
   // Does what Sequences::rollback says.
   [[nodiscard]] Status rollback(std::int32_t length);
-  // Gives up the KV of the open run.
+  // Gives up the KV of the open run, and its blocks where they have the pool's own format.
   void drop_kv();
   // Makes `path`, blocks of the prefix index, the first KV; room made before is given back.
   // Precondition: a plain sequence without KV.
@@ -99,6 +103,7 @@ class Sequence {
 
  private:
   void publish_from(std::int32_t block);
+  void make_room_in(FormatId format);
 
   SharedBlocks* shared_;
   std::vector<TokenId> tokens_;
@@ -111,6 +116,11 @@ class Sequence {
   SessionRef session_;
   std::string salt_;
 };
+
+// Returns the format of a sequence's open run. Looks at no block of a plain sequence.
+[[nodiscard]] inline FormatId open_format(const Sequence& sequence) {
+  return sequence.is_plain() ? kOwnFormat : sequence.open().blocks.format();
+}
 
 // Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
 [[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);

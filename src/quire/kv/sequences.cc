@@ -9,8 +9,11 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -45,16 +48,21 @@ std::vector<RunView> Sequences::runs(SeqId id) const {
 void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
   const Sequence& sequence = state_->sequence(id);
   for (const SealedRun& run : sequence.sealed()) {
-    views.push_back({.blocks = run.segment->blocks().ids(),
+    const BlockTable& blocks = run.segment->blocks();
+    views.push_back({.blocks = blocks.ids(),
                      .num_tokens = run.segment->num_tokens(),
                      .start_position = run.start_position,
                      .stored_from = run.segment->stored_from(),
+                     .format = blocks.format(),
+                     .last_format = blocks.last_format(),
                      .rank = run.rank});
   }
   const OpenRun& open = sequence.open();
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
-                   .start_position = open.start_position});
+                   .start_position = open.start_position,
+                   .format = open_format(sequence),
+                   .last_format = open_format(sequence)});
 }
 
 void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }
@@ -67,11 +75,16 @@ Status Sequences::extend(SeqId id, std::int32_t count) {
   Sequence& sequence = state_->sequence(id);
   const std::int32_t needed = sequence.blocks_needed(count);
   if (needed > state_->shared.num_available()) {
-    const LedgerCounts now = state_->counts();
-    return {ErrorCode::kOutOfBlocks,
-            base::str_cat("cannot make room for ", count, " tokens: needs ", needed, " blocks, ",
-                          now.blocks_free, " free and ", now.blocks_cached, " evictable of ",
-                          now.blocks_total, "; close sequences or raise kv_budget")};
+    const SharedBlocks& shared = state_->shared;
+    const std::int64_t bytes = shared.config().block_bytes(kOwnFormat);
+    return Error{.code = ErrorCode::kOutOfBlocks,
+                 .message = base::str_cat("cannot make room for ", count, " tokens: needs ", needed,
+                                          " blocks, ", shared.pool().num_free(), " free and ",
+                                          shared.index().num_unused(), " evictable of ",
+                                          shared.pool().num_blocks(),
+                                          "; close sequences or raise kv_budget"),
+                 .needed_bytes = needed * bytes,
+                 .free_bytes = shared.num_available() * bytes};
   }
   sequence.extend(count);
   return {};

@@ -6,11 +6,14 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/eviction_order.h"
+#include "quire/kv/format.h"
+#include "quire/kv/lent_slabs.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
@@ -20,9 +23,105 @@ namespace quire::kv {
 SharedBlocks::SharedBlocks(const LedgerConfig& config)
     : config_(config),
       pool_(config.num_blocks),
+      lent_(config),
       index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens) {}
 
-std::int32_t SharedBlocks::num_available() const { return pool_.num_free() + index_.num_unused(); }
+std::int32_t SharedBlocks::num_available(FormatId format) const {
+  return format == kOwnFormat ? pool_.num_free() + index_.num_unused()
+                              : lent_.within_reach(format, costs_of_lending());
+}
+
+LentSlabs::Plan SharedBlocks::plan_for(const BlockCounts& wanted) const {
+  BlockCounts others = wanted;
+  others[kOwnFormat] = 0;
+  LentSlabs::Plan plan;
+  if (others != BlockCounts()) {
+    plan = lent_.plan(others, costs_of_lending());
+  }
+  const std::int32_t left = num_available() - plan.own_blocks;
+  plan.lacking[kOwnFormat] = std::max(wanted[kOwnFormat] - left, 0);
+  return plan;
+}
+
+BlockCounts SharedBlocks::lacking(const BlockCounts& wanted) const {
+  return plan_for(wanted).lacking;
+}
+
+// The cost is the number of cached blocks, since they must move or go.
+std::vector<std::int32_t> SharedBlocks::costs_of_lending() const {
+  std::vector<std::int32_t> costs(static_cast<std::size_t>(lent_.num_slabs()), LentSlabs::kPinned);
+  for (std::int32_t slab = 0; slab < lent_.num_slabs(); ++slab) {
+    if (lent_.owner(slab) != kOwnFormat) {
+      continue;
+    }
+    const LentSlabs::Blocks blocks = lent_.own_blocks(slab);
+    std::int32_t cost = 0;
+    for (std::int32_t i = 0; i < blocks.count && cost != LentSlabs::kPinned; ++i) {
+      const BlockId id{blocks.first.value + i};
+      const bool free = pool_.is_free(id);
+      cost = free || is_cached(id) ? cost + (free ? 0 : 1) : LentSlabs::kPinned;
+    }
+    costs[static_cast<std::size_t>(slab)] = cost;
+  }
+  return costs;
+}
+
+// Memory first: what is refused has evicted and moved nothing. Free blocks of all these slabs are
+// withheld before anything moves, so that nothing moves from one slab to another one.
+void SharedBlocks::lend_for(const BlockCounts& wanted) {
+  const LentSlabs::Plan plan = plan_for(wanted);
+  QUIRE_CHECK(plan.lacking == BlockCounts(), "more blocks asked for than are within reach");
+  if (plan.loans.empty()) {
+    return;
+  }
+  reserve_copies(0);
+  while (pool_.num_free() < plan.own_blocks) {
+    evict({});
+  }
+  if (config_.window_tokens > 0) {
+    evict_within(plan.loans);
+  }
+  for (const LentSlabs::Loan loan : plan.loans) {
+    const LentSlabs::Blocks blocks = lent_.own_blocks(loan.slab);
+    for (std::int32_t i = 0; i < blocks.count; ++i) {
+      const BlockId id{blocks.first.value + i};
+      if (pool_.is_free(id)) {
+        pool_.withhold(id, 1);
+      }
+    }
+  }
+  for (const LentSlabs::Loan loan : plan.loans) {
+    clear_for(lent_.own_blocks(loan.slab));
+    lent_.lend(loan);
+  }
+}
+
+// Evicts in order until nothing in these slabs is cached.
+void SharedBlocks::evict_within(std::span<const LentSlabs::Loan> loans) {
+  for (const LentSlabs::Loan loan : loans) {
+    const LentSlabs::Blocks blocks = lent_.own_blocks(loan.slab);
+    for (std::int32_t i = 0; i < blocks.count; ++i) {
+      while (!pool_.is_free(BlockId{blocks.first.value + i})) {
+        evict({});
+      }
+    }
+  }
+}
+
+// Moves what is cached in blocks of which the free ones are withheld, and withholds the others.
+void SharedBlocks::clear_for(LentSlabs::Blocks blocks) {
+  for (std::int32_t i = 0; i < blocks.count; ++i) {
+    const BlockRef from = pool_.current({blocks.first.value + i});
+    if (pool_.references(from.id) > 0) {
+      move(from, pool_.acquire_outside(BlockId{0}, 0));
+      pool_.withhold(from.id, 1);
+    }
+  }
+}
+
+std::span<const BlockRef> SharedBlocks::acquire(FormatId format, std::int32_t count) {
+  return format == kOwnFormat ? acquire(count, BlockId{}) : lent_.acquire(format, count, pool_);
+}
 
 std::int64_t SharedBlocks::num_evictions() const {
   return std::accumulate(num_evictions_.begin(), num_evictions_.end(), std::int64_t{0}) -
@@ -88,7 +187,7 @@ std::int32_t SharedBlocks::make_way(std::int32_t count, BlockId after) {
   return count;
 }
 
-bool SharedBlocks::may_move(BlockId id) const {
+bool SharedBlocks::is_cached(BlockId id) const {
   return config_.prefix_cache && index_.is_unused(pool_.current(id));
 }
 
@@ -100,7 +199,7 @@ std::optional<SharedBlocks::Extent> SharedBlocks::cheapest_extent(std::int32_t c
   std::int32_t moves = 0;
   for (std::int32_t id = 0; id < pool_.num_blocks(); ++id) {
     const bool free = pool_.references({id}) == 0;
-    if (!free && !may_move({id})) {
+    if (free ? !pool_.is_free(BlockId{id}) : !is_cached({id})) {
       length = moves = 0;
       continue;
     }
@@ -122,15 +221,22 @@ void SharedBlocks::empty(Extent extent) {
     const BlockRef from = pool_.current({extent.first.value + i});
     if (pool_.references(from.id) > 0) {
       const BlockRef to = pool_.acquire_outside(extent.first, extent.count);
-      index_.move(from, to);
-      pool_.release(from);
-      order_copy({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
-      ++num_moved_;
+      move(from, to);
     }
   }
 }
 
+void SharedBlocks::move(BlockRef from, BlockRef to) {
+  index_.move(from, to);
+  pool_.release(from);
+  order_copy({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
+  ++num_moved_;
+}
+
 void SharedBlocks::retain(BlockRef block) {
+  if (block.format() != kOwnFormat) {
+    return lent_.retain(block);
+  }
   if (config_.prefix_cache && index_.is_unused(block)) {
     index_.set_used(block);
   }
@@ -143,6 +249,9 @@ void SharedBlocks::adopt(BlockRef block, SessionRef session) {
 }
 
 void SharedBlocks::release(BlockRef block) {
+  if (block.format() != kOwnFormat) {
+    return lent_.release(block, pool_);
+  }
   const bool freed = pool_.release(block);
   if (!freed && config_.prefix_cache && index_.contains(block) && num_users(block) == 0) {
     index_.set_unused(block);
@@ -150,8 +259,9 @@ void SharedBlocks::release(BlockRef block) {
 }
 
 std::int32_t SharedBlocks::num_users(BlockRef block) const {
-  const bool indexed = config_.prefix_cache && index_.contains(block);
-  return pool_.references(block.id) - (indexed ? 1 : 0);
+  const bool indexed =
+      block.format() == kOwnFormat && config_.prefix_cache && index_.contains(block);
+  return pool(block.format()).references(block.id) - (indexed ? 1 : 0);
 }
 
 BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
@@ -169,7 +279,7 @@ void SharedBlocks::forget(std::span<const BlockRef> path) {
     return;
   }
   for (auto block = path.rbegin(); block != path.rend(); ++block) {
-    if (!index_.contains(*block)) {
+    if (block->format() != kOwnFormat || !index_.contains(*block)) {
       continue;  // the last one, which is not full
     }
     if (!index_.forget(*block)) {

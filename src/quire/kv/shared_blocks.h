@@ -2,7 +2,8 @@
 // are taken, given back and evicted.
 //
 // A block is free (no reference), cached (the index's reference alone) or in use (somebody else
-// holds it as well).
+// holds it as well). A block in another format than the pool's own is never cached. It lies in
+// slabs that the pool's own format has lent (lent_slabs.h).
 #pragma once
 
 #include <array>
@@ -17,6 +18,8 @@
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/eviction_order.h"
+#include "quire/kv/format.h"
+#include "quire/kv/lent_slabs.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
@@ -28,11 +31,17 @@ class SharedBlocks {
   explicit SharedBlocks(const LedgerConfig& config);
 
   [[nodiscard]] const LedgerConfig& config() const { return config_; }
-  [[nodiscard]] const BlockPool& pool() const { return pool_; }
+  [[nodiscard]] const BlockPool& pool(FormatId format = {}) const {
+    return format == kOwnFormat ? pool_ : lent_.pool(format);
+  }
+  [[nodiscard]] const LentSlabs& lent() const { return lent_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
 
-  // Returns the free plus the cached blocks: what acquire can hand out.
-  [[nodiscard]] std::int32_t num_available() const;
+  // Returns the free plus the cached blocks of a format: what acquire can hand out. Counts all
+  // slabs that can be lent to another format than the pool's own.
+  [[nodiscard]] std::int32_t num_available(FormatId format = {}) const;
+  // Returns what is lacking for so many blocks of each format at once.
+  [[nodiscard]] BlockCounts lacking(const BlockCounts& wanted) const;
   // Returns how many cached blocks acquire has freed since birth, in all or for one reason.
   [[nodiscard]] std::int64_t num_evictions() const;
   [[nodiscard]] std::int64_t num_evictions(PrefixMiss::Why why) const {
@@ -48,6 +57,13 @@ class SharedBlocks {
   // Precondition: count <= num_available(). Cost: as BlockPool::acquire; where no extent is large
   // enough O(num_blocks) for each that is made, plus as acquire for each block moved.
   [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
+
+  // Lends slabs, so that acquire() can hand out so many blocks of each format, those of the pool's
+  // own format too. Evicts and moves cached blocks for them; with a window it moves none.
+  // Precondition: nothing is lacking().
+  void lend_for(const BlockCounts& wanted);
+  // Takes blocks of a format after lend_for(). Those of the pool's own format continue nothing.
+  [[nodiscard]] std::span<const BlockRef> acquire(FormatId format, std::int32_t count);
 
   // Reserves memory for `count` copies beside those that acquire() orders, which has its own. Call
   // it before acquire().
@@ -70,7 +86,9 @@ class SharedBlocks {
 
   // Returns whether somebody else (the index counts) holds the block too, so that it may not be
   // written.
-  [[nodiscard]] bool is_shared(BlockRef block) const { return pool_.references(block.id) > 1; }
+  [[nodiscard]] bool is_shared(BlockRef block) const {
+    return pool(block.format()).references(block.id) > 1;
+  }
   // Returns how many holders the block has, not counting the index.
   [[nodiscard]] std::int32_t num_users(BlockRef block) const;
 
@@ -95,12 +113,18 @@ class SharedBlocks {
 
   std::int32_t evict(std::optional<PrefixMiss::Why> why);
   [[nodiscard]] std::int32_t make_way(std::int32_t count, BlockId after);
-  [[nodiscard]] bool may_move(BlockId id) const;
+  [[nodiscard]] bool is_cached(BlockId id) const;
   [[nodiscard]] std::optional<Extent> cheapest_extent(std::int32_t count) const;
   void empty(Extent extent);
+  void move(BlockRef from, BlockRef to);
+  [[nodiscard]] LentSlabs::Plan plan_for(const BlockCounts& wanted) const;
+  [[nodiscard]] std::vector<std::int32_t> costs_of_lending() const;
+  void evict_within(std::span<const LentSlabs::Loan> loans);
+  void clear_for(LentSlabs::Blocks blocks);
 
   LedgerConfig config_;
   BlockPool pool_;
+  LentSlabs lent_;
   PrefixIndex index_;
   std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
   std::vector<BlockCopy> copies_;

@@ -8,8 +8,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -23,8 +25,22 @@ struct LedgerConfig {
   std::int32_t extent_blocks = 1;  // blocks acquired together lie in extents of this many, for
                                    // which cached blocks make way (ADR 0024)
   bool prefix_cache = true;        // full blocks are found again by later sequences
+  // The formats of blocks, the pool's own first. All live in the bytes of `num_blocks` blocks of
+  // the first one.
+  std::vector<BlockFormat> formats = std::vector<BlockFormat>(1);
+  std::int32_t slab_blocks = 32;  // blocks of the pool's own format in a slab, which is what
+                                  // formats lend each other (ADR 0032)
   // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
+
+  // Return sizes. Precondition: the format exists.
+  [[nodiscard]] std::int64_t budget_bytes() const;
+  [[nodiscard]] std::int64_t block_bytes(FormatId format) const;
+  [[nodiscard]] std::int64_t bytes_of(const BlockCounts& blocks) const;
+  // Return the blocks of a segment of `tokens` tokens in this format, and the format of its last
+  // one.
+  [[nodiscard]] BlockCounts blocks_for(std::int64_t tokens, FormatId format) const;
+  [[nodiscard]] FormatId last_format(std::int64_t tokens, FormatId format) const;
 };
 
 // The ledger's clock. The ledger reads no clock; its caller sets the time.
@@ -91,11 +107,13 @@ struct ComposeTail {
       position;  // position of the first token; absent: behind the last segment
 };
 
-// A copy that the paged pool makes before the next write: the first `tokens` slots of `from`.
+// A copy that the paged pool makes before the next write: the first `tokens` slots of `from`. Both
+// blocks have one format.
 struct BlockCopy {
   BlockId from;
   BlockId to;
   std::int32_t tokens = 0;
+  FormatId format;
 };
 
 // A run of tokens at consecutive positions, as attention sees it. `blocks[i]` holds run tokens
@@ -106,6 +124,8 @@ struct RunView {
   std::int32_t num_tokens = 0;      // tokens with KV
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
+  FormatId format;                  // format of the blocks but the last
+  FormatId last_format;             // format of the last block
   MergeRank rank;                   // rank of a sealed run
 };
 
@@ -141,10 +161,17 @@ struct PrefixMiss {
 
 // Counters of a ledger.
 struct LedgerCounts {
+  // In blocks of the pool's own format, those in use rounded up.
   std::int32_t blocks_total = 0;
   std::int32_t blocks_free = 0;
-  std::int32_t blocks_cached = 0;      // held by the prefix index alone: evictable
-  std::int32_t blocks_in_use = 0;      // free + cached + in_use == total, always
+  std::int32_t blocks_cached = 0;  // held by the prefix index alone: evictable
+  std::int32_t blocks_in_use = 0;  // free + cached + in_use == total, always
+  // Exactly, of blocks in all formats.
+  std::int64_t bytes_total = 0;
+  std::int64_t bytes_free = 0;
+  std::int64_t bytes_cached = 0;
+  std::int64_t bytes_in_use = 0;       // free + cached + in_use == total, always
+  std::int64_t bytes_lent = 0;         // of the slabs that other formats than the pool's own have
   std::int64_t evictions = 0;          // cached blocks freed to make room, with the next three
   std::int64_t evictions_closed = 0;   // evictions of blocks of a closed session
   std::int64_t evictions_expired = 0;  // evictions of blocks of a session whose TTL was over

@@ -24,6 +24,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -145,6 +146,7 @@ struct BlockRange {
   int run = 0;
   std::int32_t first_block = 0;
   std::vector<BlockId> to;
+  kv::FormatId format = {};  // format of these blocks
 };
 
 // A BlockRange with the file that has it.

@@ -9,12 +9,14 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/host_buffer.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
@@ -44,6 +46,15 @@ Status check_at_most(const char* name, int value, int limit) {
   }
   return {ErrorCode::kInvalidArgument,
           base::str_cat("kv store: ", name, " is ", value, ", must be at most ", limit)};
+}
+
+// Refuses a size that formats of one pool have in common.
+Status check_same(const char* name, int value, int own) {
+  if (value == own) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument, base::str_cat("kv store: ", name, " of a format is ", value,
+                                                     ", of the pool's own it is ", own)};
 }
 
 // Returns the bytes of `num_blocks` blocks, or nothing if they are no int64. Precondition: geometry
@@ -153,19 +164,19 @@ struct LayerRange {
 // Calls visit(bytes) for one block after the other, head by head, layer by layer.
 template <class Store, class Visit>
 void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> blocks,
-                  const Visit& visit) {
+                  kv::FormatId format, const Visit& visit) {
   for (int layer = layers.first; layer < layers.end; ++layer) {
     for (int head = 0; head < store.geometry().kv_heads; ++head) {
       for (const BlockId block : blocks) {
-        visit(store.head_blocks(layer, head, block));
+        visit(store.head_blocks(layer, head, block, 1, format));
       }
     }
   }
 }
 
 void write_layers(PagedPool& store, LayerRange layers, std::span<const BlockId> blocks,
-                  std::span<const std::byte> from) {
-  visit_blocks(store, layers, blocks, [&](std::span<std::byte> to) {
+                  std::span<const std::byte> from, kv::FormatId format) {
+  visit_blocks(store, layers, blocks, format, [&](std::span<std::byte> to) {
     std::memcpy(to.data(), from.data(), to.size());
     from = from.subspan(to.size());
   });
@@ -186,8 +197,48 @@ Result<PagedPool> PagedPool::create(const tensor::KVGeometry& geometry, std::int
   return create_in(geometry, num_blocks, none);
 }
 
-Result<PagedPool> PagedPool::create_beside(std::int32_t num_blocks) const {
-  return create_in(geometry_, num_blocks, *this);
+Result<PagedPool> PagedPool::create_beside(std::int32_t num_blocks, kv::FormatId format) const {
+  return create_in(geometry(format), num_blocks, *this);
+}
+
+Result<kv::FormatId> PagedPool::add_format(const tensor::KVGeometry& geometry) {
+  QUIRE_TRY_STATUS(check_geometry(geometry));
+  if (device_ != nullptr) {
+    return {ErrorCode::kUnsupported,
+            "kv store: blocks of several formats in one pool are not supported on a GPU yet"};
+  }
+  if (more_.size() + 1 == kv::kMaxFormats) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv store: the pool has ", kv::kMaxFormats, " formats, and no more fit")};
+  }
+  QUIRE_TRY_STATUS(check_same("layers", geometry.layers, geometry_.layers));
+  QUIRE_TRY_STATUS(check_same("kv_heads", geometry.kv_heads, geometry_.kv_heads));
+  QUIRE_TRY_STATUS(check_same("head_dim", geometry.head_dim, geometry_.head_dim));
+  QUIRE_TRY_STATUS(check_same("block_tokens", geometry.block_tokens, geometry_.block_tokens));
+  if (plane_bytes() / geometry.head_block_bytes() > std::numeric_limits<std::int32_t>::max()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv store: ", base::format_bytes(plane_bytes()),
+                          " are too many blocks of ", geometry.head_block_bytes(), " bytes")};
+  }
+  more_.push_back(geometry);
+  return kv::FormatId{static_cast<std::uint8_t>(more_.size())};
+}
+
+const tensor::KVGeometry& PagedPool::geometry(kv::FormatId format) const {
+  QUIRE_CHECK(format.value <= more_.size(), "no such format");
+  return format == kv::kOwnFormat ? geometry_ : more_[format.value - 1U];
+}
+
+std::int32_t PagedPool::num_blocks(kv::FormatId format) const {
+  return static_cast<std::int32_t>(plane_bytes() / geometry(format).head_block_bytes());
+}
+
+std::vector<kv::BlockFormat> PagedPool::block_formats() const {
+  std::vector<kv::BlockFormat> formats = {{.block_bytes = geometry_.block_bytes()}};
+  for (const tensor::KVGeometry& geometry : more_) {
+    formats.push_back({.block_bytes = geometry.block_bytes()});
+  }
+  return formats;
 }
 
 device::HostBuffer PagedPool::host_buffer(std::size_t bytes) const {
@@ -230,28 +281,31 @@ Result<PagedPool> PagedPool::create_on(device::Accelerator& accelerator,
   return store;
 }
 
-tensor::PagedKVView PagedPool::view(int layer) const {
+tensor::PagedKVView PagedPool::view(int layer, kv::FormatId format) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
-  const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
-  const std::ptrdiff_t head_bytes = block_bytes * num_blocks_;
+  const tensor::KVGeometry& geometry = this->geometry(format);
+  const std::ptrdiff_t block_bytes = geometry.head_block_bytes();
+  const std::ptrdiff_t head_bytes = plane_bytes();
   // A const store does not move; what its blocks hold is the ledger's matter.
   auto* data = device_ != nullptr ? device_->data() : const_cast<std::byte*>(bytes_.data());
   return {.data = data + layer * (geometry_.kv_heads * head_bytes),
           .head_stride = head_bytes,
           .block_stride = block_bytes,
-          .v_offset = geometry_.v_offset(),
-          .num_blocks = num_blocks_,
-          .kv_heads = geometry_.kv_heads,
-          .head_dim = geometry_.stored_head_dim(),
-          .block_tokens = geometry_.block_tokens,
-          .dtype = geometry_.dtype,
+          .v_offset = geometry.v_offset(),
+          .num_blocks = num_blocks(format),
+          .kv_heads = geometry.kv_heads,
+          .head_dim = geometry.stored_head_dim(),
+          .block_tokens = geometry.block_tokens,
+          .dtype = geometry.dtype,
           .on_device = device_ != nullptr,
-          .format = geometry_.format,
-          .scale_offset = geometry_.scale_offset()};
+          .format = geometry.format,
+          .scale_offset = geometry.scale_offset()};
 }
 
 Status PagedPool::copy(const kv::BlockCopy& copy) {
-  const auto exists = [&](BlockId id) { return id.value >= 0 && id.value < num_blocks_; };
+  const tensor::KVGeometry& geometry = this->geometry(copy.format);
+  const std::int32_t num_blocks = this->num_blocks(copy.format);
+  const auto exists = [&](BlockId id) { return id.value >= 0 && id.value < num_blocks; };
   QUIRE_CHECK(exists(copy.from) && exists(copy.to), "no such block");
   QUIRE_CHECK(copy.tokens >= 0 && copy.tokens <= geometry_.block_tokens,
               "more tokens than a block holds");
@@ -261,19 +315,20 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
   if (device_ != nullptr) {
     return device_->copy({.from = {&copy.from, 1}, .count = copy.tokens, .to = {&copy.to, 1}});
   }
-  const std::ptrdiff_t block_bytes = geometry_.head_block_bytes();
+  const std::ptrdiff_t block_bytes = geometry.head_block_bytes();
   std::byte* head = bytes_.data();
   for (std::int64_t i = 0; i < std::int64_t{geometry_.layers} * geometry_.kv_heads; ++i) {
-    copy_slots(geometry_, copy.tokens, head + copy.from.value * block_bytes,
+    copy_slots(geometry, copy.tokens, head + copy.from.value * block_bytes,
                head + copy.to.value * block_bytes);
-    head += block_bytes * num_blocks_;
+    head += plane_bytes();
   }
   return {};
 }
 
 Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, std::int32_t count,
-                           std::span<const BlockId> to) {
-  const std::int32_t block_tokens = geometry_.block_tokens;
+                           std::span<const BlockId> to, kv::FormatId format) {
+  const tensor::KVGeometry& geometry = this->geometry(format);
+  const std::int32_t block_tokens = geometry.block_tokens;
   QUIRE_CHECK(first >= 0 && count >= 0 &&
                   first + std::int64_t{count} <= std::ssize(from) * std::int64_t{block_tokens},
               "the run has no such slots");
@@ -281,7 +336,7 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
   if (device_ != nullptr) {
     return device_->copy({.from = from, .first = first, .count = count, .to = to});
   }
-  const int bytes = tensor::kv_value_bytes(geometry_.format, geometry_.dtype);
+  const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
   const auto copy = bytes == 4   ? copy_slot_range<std::uint32_t>
                     : bytes == 2 ? copy_slot_range<std::uint16_t>
                                  : copy_slot_range<std::uint8_t>;
@@ -291,9 +346,10 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
         const std::int32_t source = first + done;
         SlotRange range{.from = source % block_tokens, .to = done % block_tokens};
         range.count = std::min({count - done, block_tokens - range.from, block_tokens - range.to});
-        copy(geometry_, range,
-             head_blocks(layer, head, from[static_cast<std::size_t>(source / block_tokens)]).data(),
-             head_blocks(layer, head, to[static_cast<std::size_t>(done / block_tokens)]).data());
+        const BlockId in = from[static_cast<std::size_t>(source / block_tokens)];
+        const BlockId out = to[static_cast<std::size_t>(done / block_tokens)];
+        copy(geometry, range, head_blocks(layer, head, in, 1, format).data(),
+             head_blocks(layer, head, out, 1, format).data());
         done += range.count;
       }
     }
@@ -301,68 +357,76 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
   return {};
 }
 
-Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const {
-  QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry_.block_bytes(),
+Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to,
+                              kv::FormatId format) const {
+  QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry(format).block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
     return device_->read({.count = geometry_.layers * geometry_.kv_heads}, blocks, to);
   }
-  visit_blocks(*this, {.end = geometry_.layers}, blocks, [&](std::span<const std::byte> from) {
-    std::memcpy(to.data(), from.data(), from.size());
-    to = to.subspan(from.size());
-  });
+  visit_blocks(*this, {.end = geometry_.layers}, blocks, format,
+               [&](std::span<const std::byte> from) {
+                 std::memcpy(to.data(), from.data(), from.size());
+                 to = to.subspan(from.size());
+               });
   return {};
 }
 
-Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> from) {
-  QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry_.block_bytes(),
+Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> from,
+                               kv::FormatId format) {
+  QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry(format).block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
     return device_->write({.count = geometry_.layers * geometry_.kv_heads}, blocks, from);
   }
-  write_layers(*this, {.end = geometry_.layers}, blocks, from);
+  write_layers(*this, {.end = geometry_.layers}, blocks, from, format);
   return {};
 }
 
 Status PagedPool::write_layer(int layer, std::span<const BlockId> blocks,
-                              std::span<const std::byte> from) {
+                              std::span<const std::byte> from, kv::FormatId format) {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
-  QUIRE_CHECK(std::ssize(from) * geometry_.layers == std::ssize(blocks) * geometry_.block_bytes(),
-              "not the size of a layer of the blocks");
+  QUIRE_CHECK(
+      std::ssize(from) * geometry_.layers == std::ssize(blocks) * geometry(format).block_bytes(),
+      "not the size of a layer of the blocks");
   if (device_ != nullptr) {
     return device_->write({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads},
                           blocks, from);
   }
-  write_layers(*this, {layer, layer + 1}, blocks, from);
+  write_layers(*this, {layer, layer + 1}, blocks, from, format);
   return {};
 }
 
-std::size_t PagedPool::head_offset(int layer, int head, BlockId first, std::int32_t count) const {
+std::size_t PagedPool::head_offset(int layer, int head, BlockId first, std::int32_t count,
+                                   kv::FormatId format) const {
   QUIRE_CHECK(device_ == nullptr, "what lies on a device is read by read_blocks");
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   QUIRE_CHECK(head >= 0 && head < geometry_.kv_heads, "no such head");
-  QUIRE_CHECK(first.value >= 0 && count >= 0 && count <= num_blocks_ - first.value,
+  QUIRE_CHECK(first.value >= 0 && count >= 0 && count <= num_blocks(format) - first.value,
               "no such block");
-  const std::int64_t rows = std::int64_t{layer} * geometry_.kv_heads + head;
-  return static_cast<std::size_t>((rows * num_blocks_ + first.value) *
-                                  geometry_.head_block_bytes());
+  const std::int64_t plane = std::int64_t{layer} * geometry_.kv_heads + head;
+  return static_cast<std::size_t>(plane * plane_bytes() +
+                                  first.value * geometry(format).head_block_bytes());
 }
 
-std::span<std::byte> PagedPool::head_blocks(int layer, int head, BlockId first,
-                                            std::int32_t count) {
-  return bytes_.span().subspan(head_offset(layer, head, first, count),
-                               static_cast<std::size_t>(geometry_.head_block_bytes() * count));
+std::span<std::byte> PagedPool::head_blocks(int layer, int head, BlockId first, std::int32_t count,
+                                            kv::FormatId format) {
+  return bytes_.span().subspan(
+      head_offset(layer, head, first, count, format),
+      static_cast<std::size_t>(geometry(format).head_block_bytes() * count));
 }
 
 std::span<const std::byte> PagedPool::head_blocks(int layer, int head, BlockId first,
-                                                  std::int32_t count) const {
-  return bytes_.span().subspan(head_offset(layer, head, first, count),
-                               static_cast<std::size_t>(geometry_.head_block_bytes() * count));
+                                                  std::int32_t count, kv::FormatId format) const {
+  return bytes_.span().subspan(
+      head_offset(layer, head, first, count, format),
+      static_cast<std::size_t>(geometry(format).head_block_bytes() * count));
 }
 
-Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> blocks) const {
+Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> blocks,
+                                           kv::FormatId format) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers && !blocks.empty(), "nothing to copy");
-  tensor::KVGeometry one_layer = geometry_;
+  tensor::KVGeometry one_layer = geometry(format);
   one_layer.layers = 1;
   QUIRE_TRY(PagedPool copy, create_in(one_layer, static_cast<std::int32_t>(blocks.size()), *this));
   if (device_ != nullptr) {
@@ -372,28 +436,29 @@ Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> b
     return copy;
   }
   std::span<std::byte> to = copy.all_bytes();
-  visit_blocks(*this, {layer, layer + 1}, blocks, [&](std::span<const std::byte> from) {
+  visit_blocks(*this, {layer, layer + 1}, blocks, format, [&](std::span<const std::byte> from) {
     std::memcpy(to.data(), from.data(), from.size());
     to = to.subspan(from.size());
   });
   return copy;
 }
 
-void PagedPool::read_slots(int layer, int head, BlockId block, int tokens,
-                           std::span<std::byte> to) const {
-  const auto from = head_blocks(layer, head, block);
-  QUIRE_CHECK(tokens >= 0 && tokens <= geometry_.block_tokens, "more tokens than a block holds");
+void PagedPool::read_slots(int layer, int head, BlockId block, int tokens, std::span<std::byte> to,
+                           kv::FormatId format) const {
+  const tensor::KVGeometry& geometry = this->geometry(format);
+  const auto from = head_blocks(layer, head, block, 1, format);
+  QUIRE_CHECK(tokens >= 0 && tokens <= geometry.block_tokens, "more tokens than a block holds");
   QUIRE_CHECK(to.size() == from.size(), "not the size of a head block");
   std::fill(to.begin(), to.end(), std::byte{0});
-  copy_slots(geometry_, tokens, from.data(), to.data());
-  const int bytes = tensor::kv_value_bytes(geometry_.format, geometry_.dtype);
+  copy_slots(geometry, tokens, from.data(), to.data());
+  const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
   const int pack = kWordBytes / bytes;
   if (tokens % pack == 0) {
     return;
   }
   // The last words of V [head_dim] came whole; a part of each is other tokens'.
-  const std::ptrdiff_t dim = geometry_.stored_head_dim();
-  std::byte* words = to.data() + geometry_.v_offset() + tokens / pack * dim * kWordBytes;
+  const std::ptrdiff_t dim = geometry.stored_head_dim();
+  std::byte* words = to.data() + geometry.v_offset() + tokens / pack * dim * kWordBytes;
   for (int slot = tokens % pack; slot < pack; ++slot) {
     const int place = bytes == 1 ? tensor::int8_place(slot) : slot;
     for (std::ptrdiff_t word = 0; word < dim; ++word) {

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/host_buffer.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
@@ -22,6 +24,10 @@
 namespace quire::kv_store {
 
 // Layout [layer][kv_head][block], so that consecutive block ids of a head are consecutive bytes.
+//
+// Blocks of several formats may share these bytes (ADR 0032). To each format the bytes of a head
+// are one array of blocks of its own size. The ledger says which of them may be used. All methods
+// take the pool's own format where none is given.
 class PagedPool {
  public:
   // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first
@@ -29,20 +35,25 @@ class PagedPool {
   // kOutOfBlocks with both numbers when the blocks exceed the machine's memory, or it refuses.
   [[nodiscard]] static Result<PagedPool> create(const tensor::KVGeometry& geometry,
                                                 std::int32_t num_blocks);
+  // Adds a format: from now on the bytes are blocks of this geometry too. Returns its name, which
+  // is the next number. kInvalidArgument names the field that is not as in the pool's own geometry
+  // and has to be. kUnsupported on an accelerator.
+  [[nodiscard]] Result<kv::FormatId> add_format(const tensor::KVGeometry& geometry);
   // Makes the pool on `accelerator`, which outlives it; errors of make_device_paged_pool.
   [[nodiscard]] static Result<PagedPool> create_on(device::Accelerator& accelerator,
                                                    const tensor::KVGeometry& geometry,
                                                    std::int32_t num_blocks);
 
-  // Makes a pool of the same geometry in host memory, for KV on its way from or to this one. Errors
-  // of create().
-  [[nodiscard]] Result<PagedPool> create_beside(std::int32_t num_blocks) const;
+  // Makes a pool of a format's geometry in host memory, for KV on its way from or to this one.
+  // Errors of create().
+  [[nodiscard]] Result<PagedPool> create_beside(std::int32_t num_blocks,
+                                                kv::FormatId format = {}) const;
   // Returns host memory for read_blocks and write_blocks of this pool; size() == 0 when the system
   // refuses.
   [[nodiscard]] device::HostBuffer host_buffer(std::size_t bytes) const;
 
-  // Returns a view of the bytes of one layer. Valid while the pool lives.
-  [[nodiscard]] tensor::PagedKVView view(int layer) const;
+  // Returns a view of the bytes of one layer as blocks of a format. Valid while the pool lives.
+  [[nodiscard]] tensor::PagedKVView view(int layer, kv::FormatId format = {}) const;
 
   // Copies the first `tokens` slots of a block in all layers and heads. Up to three more slots of V
   // may be copied, because tokens share words of V. Preconditions (QUIRE_CHECK): both blocks exist,
@@ -54,30 +65,34 @@ class PagedPool {
   // in `to`. Does so in all layers and heads. Preconditions (QUIRE_CHECK): the blocks exist and
   // have the slots, and no block is in both.
   [[nodiscard]] Status copy_run(std::span<const BlockId> from, std::int32_t first,
-                                std::int32_t count, std::span<const BlockId> to);
+                                std::int32_t count, std::span<const BlockId> to,
+                                kv::FormatId format = {});
 
   // Copies all head blocks [layer][head][block] of `blocks` to host memory, in its layout;
   // write_blocks copies them back. Preconditions (QUIRE_CHECK): the blocks exist, the span is
-  // block_bytes() for each. Fails only on an accelerator.
-  [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to) const;
+  // block_bytes() of the format for each. Fails only on an accelerator.
+  [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to,
+                                   kv::FormatId format = {}) const;
   [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,
-                                    std::span<const std::byte> from);
+                                    std::span<const std::byte> from, kv::FormatId format = {});
   // Copies one layer so: [head][block].
   [[nodiscard]] Status write_layer(int layer, std::span<const BlockId> blocks,
-                                   std::span<const std::byte> from);
+                                   std::span<const std::byte> from, kv::FormatId format = {});
 
-  // Returns a pool of one layer in host memory, whose blocks 0, 1, ... are copies of `blocks`.
-  // Preconditions (QUIRE_CHECK): the layer and the blocks exist, at least one. kOutOfBlocks when
-  // the system has no memory; kDevice only on an accelerator.
-  [[nodiscard]] Result<PagedPool> copy_of_layer(int layer, std::span<const BlockId> blocks) const;
+  // Returns a pool of one layer and format in host memory, whose blocks 0, 1, ... are copies of
+  // `blocks`. Preconditions (QUIRE_CHECK): the layer and the blocks exist, at least one.
+  // kOutOfBlocks when the system has no memory; kDevice only on an accelerator.
+  [[nodiscard]] Result<PagedPool> copy_of_layer(int layer, std::span<const BlockId> blocks,
+                                                kv::FormatId format = {}) const;
 
   // Returns K and V of `count` blocks with neighbouring ids of one head: consecutive bytes.
   // Preconditions (QUIRE_CHECK): the pool is in host memory; the layer, head and blocks exist.
   // Valid while the pool lives.
   [[nodiscard]] std::span<std::byte> head_blocks(int layer, int head, BlockId first,
-                                                 std::int32_t count = 1);
+                                                 std::int32_t count = 1, kv::FormatId format = {});
   [[nodiscard]] std::span<const std::byte> head_blocks(int layer, int head, BlockId first,
-                                                       std::int32_t count = 1) const;
+                                                       std::int32_t count = 1,
+                                                       kv::FormatId format = {}) const;
 
   // Returns the bytes of all blocks in host memory, in the order of read_blocks.
   [[nodiscard]] std::span<std::byte> all_bytes() {
@@ -87,10 +102,17 @@ class PagedPool {
   // Copies the first `tokens` slots of one head block to their places in `to`, which is as large as
   // a head block. All other bytes of `to` become zero, so that no other KV leaves the pool.
   // Preconditions (QUIRE_CHECK): as for head_blocks, tokens in 0..block_tokens.
-  void read_slots(int layer, int head, BlockId block, int tokens, std::span<std::byte> to) const;
+  void read_slots(int layer, int head, BlockId block, int tokens, std::span<std::byte> to,
+                  kv::FormatId format = {}) const;
 
   [[nodiscard]] const tensor::KVGeometry& geometry() const { return geometry_; }
+  // Precondition (QUIRE_CHECK): the format exists.
+  [[nodiscard]] const tensor::KVGeometry& geometry(kv::FormatId format) const;
   [[nodiscard]] std::int32_t num_blocks() const { return num_blocks_; }
+  // Returns how many blocks of a format the bytes are.
+  [[nodiscard]] std::int32_t num_blocks(kv::FormatId format) const;
+  // Returns all formats as the ledger wants them (kv::LedgerConfig::formats).
+  [[nodiscard]] std::vector<kv::BlockFormat> block_formats() const;
   [[nodiscard]] bool on_device() const { return device_ != nullptr; }
 
  private:
@@ -98,10 +120,15 @@ class PagedPool {
   [[nodiscard]] static Result<PagedPool> create_in(const tensor::KVGeometry& geometry,
                                                    std::int32_t num_blocks,
                                                    const PagedPool& beside);
-  [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first,
-                                        std::int32_t count) const;
+  [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first, std::int32_t count,
+                                        kv::FormatId format) const;
+  // Returns the bytes of one head of one layer.
+  [[nodiscard]] std::int64_t plane_bytes() const {
+    return geometry_.head_block_bytes() * num_blocks_;
+  }
   PagedPool() = default;
   tensor::KVGeometry geometry_;
+  std::vector<tensor::KVGeometry> more_;  // of the formats behind the pool's own
   std::int32_t num_blocks_ = 0;
   device::HostBuffer bytes_;  // empty with device_
   std::unique_ptr<DevicePagedPool> device_;

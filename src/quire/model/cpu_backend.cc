@@ -138,6 +138,7 @@ struct CpuBackend final : DecoderBackend {
   WindowPlan last_plan;
   std::vector<attention::Entry> last_entries;
   std::vector<attention::EntryRow> last_rows;
+  std::vector<PagedKVView> views;  // [formats] of the layer in hand
   attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
@@ -177,7 +178,7 @@ struct CpuBackend final : DecoderBackend {
   // Arguments of attention_block.
   struct LayerCall {
     const ForwardBatch& batch;
-    const PagedKVView& view;
+    std::span<const PagedKVView> views;  // [formats]
     std::size_t index = 0;
     ForwardProbe* probe = nullptr;
   };
@@ -324,8 +325,9 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                   .q_stride = from.stride,
                   .rotary = &rotary,
                   .out = out,
-                  .lse = lse},
-                 call.view, attention_scratch);
+                  .lse = lse,
+                  .views = call.views},
+                 call.views.front(), attention_scratch);
   if (weighs) {
     attention::add_mass(context,
                         {.shape = attention_shape(),
@@ -335,25 +337,32 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                          .q_stride = from.stride,
                          .rotary = &rotary,
                          .lse = lse,
-                         .mass = call.probe->mass},
-                        call.view);
+                         .mass = call.probe->mass,
+                         .views = call.views},
+                        call.views.front());
   }
 }
 
 // Stores keys and values of all rows. Keys are stored rotated to their segment's positions; queries
 // are rotated where they are used.
 void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
-  kernels::kv_append(context,
-                     {.k = parts.k,
-                      .v = parts.v,
-                      .k_stride = parts.stride,
-                      .v_stride = parts.stride,
-                      .head_dim = config.head_dim,
-                      .rotary = &key_rotary[index_of(layers[call.index].rope)],
-                      .slots = call.batch.slots,
-                      .refused = refused,
-                      .errors = call.batch.kv_errors},
-                     call.view);
+  kernels::KVAppendParams append{.k = parts.k,
+                                 .v = parts.v,
+                                 .k_stride = parts.stride,
+                                 .v_stride = parts.stride,
+                                 .head_dim = config.head_dim,
+                                 .rotary = &key_rotary[index_of(layers[call.index].rope)],
+                                 .slots = call.batch.slots,
+                                 .refused = refused,
+                                 .errors = call.batch.kv_errors,
+                                 .formats = call.batch.slot_formats};
+  for (const PagedKVView& view : call.views) {
+    if (append.format == 0 ||
+        std::ranges::find(append.formats, append.format) != append.formats.end()) {
+      kernels::kv_append(context, append, view);
+    }
+    ++append.format;
+  }
 }
 
 // Computes x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
@@ -460,7 +469,12 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   Stopwatch watch;
   const std::int64_t hidden = config.hidden_size;
   prepare(batch, kv.front().block_tokens, probe, watch);
-  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain;
+  const std::span<const std::uint8_t> formats = batch.slot_formats;
+  const std::size_t num_layers = weights.layers.size();
+  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain ||
+                          std::ranges::any_of(formats, [&](std::uint8_t format) {
+                            return kv[format * num_layers].format != tensor::KVFormat::kPlain;
+                          });
   refused.assign(may_refuse ? batch.token_ids.size() : 0, 0);
 
   // token_ids [T] -> x [T, H]
@@ -472,7 +486,11 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   }
 
   for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
-    if (!attention_block({batch, kv[layer], layer, probe}, x, watch)) {
+    views.clear();
+    for (std::size_t at = layer; at < kv.size(); at += num_layers) {
+      views.push_back(kv[at]);
+    }
+    if (!attention_block({batch, views, layer, probe}, x, watch)) {
       return std::span<float>();
     }
     mlp_block(layer, x, std::ssize(x) / hidden, watch);

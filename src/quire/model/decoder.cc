@@ -161,7 +161,10 @@ Result<Decoder> Decoder::Impl::make(const kernels::KernelContext& context,
 
 void Decoder::Impl::check(const ForwardBatch& batch, std::size_t views) const {
   const std::size_t rows = batch.token_ids.size();
-  QUIRE_CHECK(views == static_cast<std::size_t>(config.layers), "one KV view per layer");
+  QUIRE_CHECK(views == static_cast<std::size_t>(config.layers) * batch.num_formats,
+              "one KV view per layer and format");
+  QUIRE_CHECK(batch.slot_formats.empty() || batch.slot_formats.size() == rows,
+              "a format for every slot, or none");
   QUIRE_CHECK(batch.positions.size() == rows && batch.slots.size() == rows,
               "a position and a slot per row");
   QUIRE_CHECK(batch.ids_from.empty() || (backend->chooses() && batch.ids_from.size() == rows),

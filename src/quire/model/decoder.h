@@ -73,11 +73,12 @@ class Decoder {
   ~Decoder();
 
   // Stores the KV of all rows and returns logits fp32 [logit_rows.size(), vocab_size], valid until
-  // the next call. `kv` has one view for each layer. The bits of a row's logits depend on its
-  // token, its positions and the KV that its entries show, not on other rows. Preconditions
-  // (QUIRE_CHECK): ids in the vocabulary, slots inside the views, spans of matching lengths.
-  // `probe` may be null; a pass that it ends early gives no logits. Fails with kUnsupported where
-  // the format of KV cannot hold a row's; with kDevice or kOutOfBlocks, on an accelerator only.
+  // the next call. `kv` has one view for each layer, of each of the batch's formats:
+  // [formats][layers]. The bits of a row's logits depend on its token, its positions and the KV
+  // that its entries show, not on other rows. Preconditions (QUIRE_CHECK): ids in the vocabulary,
+  // slots inside the views, spans of matching lengths. `probe` may be null; a pass that it ends
+  // early gives no logits. Fails with kUnsupported where the format of KV cannot hold a row's; with
+  // kDevice or kOutOfBlocks, on an accelerator only.
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const tensor::PagedKVView> kv,
                                                  ForwardProbe* probe = nullptr);

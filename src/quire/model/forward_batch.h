@@ -26,8 +26,12 @@ struct ForwardBatch {
   std::span<const std::int32_t> positions;  // [T] rotary position of the key: segment-local
   // [T] or empty: positions at which the tokens are used in their sequences. Empty: `positions`.
   std::span<const std::int32_t> use_positions;
-  std::span<const tensor::KVSlot> slots;      // [T] where the token's K and V are stored
-  std::span<const attention::Entry> entries;  // attention; every row is in at least one entry
+  std::span<const tensor::KVSlot> slots;  // [T] where the token's K and V are stored
+  // Formats that slots and entries name by index. 1: the pool's own alone. The pass needs a view of
+  // each layer for each.
+  std::uint8_t num_formats = 1;
+  std::span<const std::uint8_t> slot_formats = {};  // [T] or empty: all slots have the first format
+  std::span<const attention::Entry> entries;        // attention; every row is in at least one entry
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
   // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen, last_logprobs).

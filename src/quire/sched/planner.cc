@@ -191,7 +191,8 @@ class Planner {
   // they count as taken. Two that attach the same ones pay twice here; at worst the second waits
   // for the next step.
   bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
-    if (waiting.sequence && sequences_.num_computed(*waiting.sequence) > 0) {
+    if (waiting.sequence && (sequences_.num_computed(*waiting.sequence) > 0 ||
+                             has_all_room(waiting, *waiting.sequence))) {
       return admit_fork(waiting, *waiting.sequence, plan);
     }
     const kv::PrefixMatch match = known_kv(waiting);
@@ -209,7 +210,13 @@ class Planner {
     return true;
   }
 
-  // Admits a sequence that comes with KV of its own, whose last block may have to be copied.
+  // Returns whether a waiting sequence has brought blocks for all its tokens.
+  [[nodiscard]] bool has_all_room(const QueuedRequest& waiting, SeqId id) const {
+    return sequences_.blocks_needed(id, pending_tokens(waiting)) == 0;
+  }
+
+  // Admits a sequence that comes with KV or room of its own, whose last block may have to be
+  // copied.
   bool admit_fork(const QueuedRequest& waiting, SeqId id, StepPlan& plan) {
     const std::int32_t pending = pending_tokens(waiting);
     const std::int64_t missing =

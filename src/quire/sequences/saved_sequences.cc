@@ -18,6 +18,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -56,6 +57,16 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
   }));
+  const auto other = std::ranges::find_if(
+      runs, [](const kv::RunView& run) { return run.format != kv::kOwnFormat; });
+  if (other != runs.end()) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("the sequence reads a chunk whose KV is ",
+                          base::quoted(engine_.core().kv_name(other->format)), " beside KV in ",
+                          base::quoted(engine_.core().kv_name()),
+                          ", and a saved sequence has one format; register the chunk without a "
+                          "kv_dtype of its own")};
+  }
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   if (!state->tokens.empty()) {

@@ -247,6 +247,7 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
   struct Part {
     std::vector<BlockId> blocks;  // blocks of the run
     std::int32_t first = 0, count = 0, stored_from = 0;
+    kv::FormatId format;
   };
   using Parts = std::vector<Part>;
   QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
@@ -260,7 +261,8 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
         found.push_back({.blocks = {run.blocks.begin(), run.blocks.end()},
                          .first = from,
                          .count = to - from,
-                         .stored_from = run.stored_from + from});
+                         .stored_from = run.stored_from + from,
+                         .format = run.format});
       }
       begin += run.num_tokens;
     }
@@ -269,11 +271,11 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
   std::vector<tiers::HeldRef> copies;
   auto token = state->tokens.begin() + first;
   for (const Part& part : parts) {
-    QUIRE_TRY_STATUS(tiers_.await_arrival(part.blocks));
+    QUIRE_TRY_STATUS(tiers_.await_arrival(part.blocks, part.format));
     QUIRE_TRY(const tiers::HeldRef copy,
-              tiers_.reserve({token, token + part.count}, part.stored_from));
-    QUIRE_TRY_STATUS(
-        engine_.core().paged_pool.copy_run(part.blocks, part.first, part.count, copy->blocks));
+              tiers_.reserve({token, token + part.count}, part.stored_from, part.format));
+    QUIRE_TRY_STATUS(engine_.core().paged_pool.copy_run(part.blocks, part.first, part.count,
+                                                        copy->blocks, part.format));
     token += part.count;
     copies.push_back(copy);
   }

@@ -27,6 +27,7 @@
 #include "quire/engine/log.h"
 #include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -38,11 +39,12 @@
 namespace quire::tiers {
 namespace {
 
-// Reads by way of host memory.
-Status read_to_device(const kv_store::KVFileRange& from, int layer, kv_store::PagedPool& pool,
-                      device::HostBuffer& staging) {
+// Reads by way of host memory: into a device's pool, or into blocks in another format than the
+// pool's own.
+Status read_beside(const kv_store::KVFileRange& from, int layer, kv_store::PagedPool& pool,
+                   device::HostBuffer& staging) {
   const kv_store::BlockRange& range = from.blocks;
-  const tensor::KVGeometry& geometry = pool.geometry();
+  const tensor::KVGeometry& geometry = pool.geometry(range.format);
   const std::size_t bytes = range.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
                             static_cast<std::size_t>(geometry.head_block_bytes());
   if (staging.size() < bytes) {
@@ -54,7 +56,7 @@ Status read_to_device(const kv_store::KVFileRange& from, int layer, kv_store::Pa
   }
   const std::span<std::byte> read = staging.span().first(bytes);
   QUIRE_TRY_STATUS(from.file->read_layer(range.run, layer, range.first_block, read));
-  return pool.write_layer(layer, range.to, read);
+  return pool.write_layer(layer, range.to, read, range.format);
 }
 
 }  // namespace
@@ -152,10 +154,11 @@ Status BackgroundLoads::Load::outcome() {
   return failure([](const kv_store::KVFileRange&) { return true; });
 }
 
-Status BackgroundLoads::Load::outcome(std::span<const BlockId> blocks) {
+Status BackgroundLoads::Load::outcome(std::span<const BlockId> blocks, kv::FormatId format) {
   wait(all_layers_ - 1);
   return failure([&](const kv_store::KVFileRange& range) {
-    return std::ranges::find_first_of(range.blocks.to, blocks) != range.blocks.to.end();
+    return range.blocks.format == format &&
+           std::ranges::find_first_of(range.blocks.to, blocks) != range.blocks.to.end();
   });
 }
 
@@ -168,8 +171,8 @@ void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
     const kv_store::KVFileRange& range = ranges_[i];
     Status status;
     try {
-      status = pool.on_device() ? read_to_device(range, layer, pool, staging)
-                                : range.read_layer(layer, pool);
+      const bool beside = pool.on_device() || range.blocks.format != kv::kOwnFormat;
+      status = beside ? read_beside(range, layer, pool, staging) : range.read_layer(layer, pool);
     } catch (const std::bad_alloc&) {
       status = base::no_memory("KV that is read");
     }
@@ -180,11 +183,11 @@ void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
 }
 
 std::int64_t BackgroundLoads::Load::bytes(const kv_store::PagedPool& pool) const {
-  std::int64_t blocks = 0;
+  std::int64_t bytes = 0;
   for (const kv_store::KVFileRange& range : ranges_) {
-    blocks += std::ssize(range.blocks.to);
+    bytes += std::ssize(range.blocks.to) * pool.geometry(range.blocks.format).block_bytes();
   }
-  return blocks * pool.geometry().block_bytes();
+  return bytes;
 }
 
 bool BackgroundLoads::Load::has_failed(std::size_t range) {
@@ -246,7 +249,7 @@ void BackgroundLoads::start(std::vector<Order> orders) {
     UnderWay next;
     for (const kv_store::KVFileRange& range : order.ranges) {
       for (const BlockId block : range.blocks.to) {
-        next.blocks.insert(block.value);
+        next.blocks.insert(key_of(block, range.blocks.format));
       }
     }
     next.load = std::make_shared<Load>(std::move(order.ranges), pool_.geometry().layers);
@@ -348,14 +351,17 @@ void BackgroundLoads::finish(const Load* ended) {
   }
   const LoadRef load = found->load;
   std::erase_if(bad_, [&](const auto& known) {
-    return !(ledger_.current(known.second.block.id) == known.second.block);
+    const kv::BlockRef block = known.second.block;
+    return !(ledger_.current(block.id, block.format()) == block);
   });
   for (const kv_store::KVFileRange& range : load->ranges_) {
     const Status why =
         load->failure([&](const kv_store::KVFileRange& other) { return &other == &range; });
+    const kv::FormatId format = range.blocks.format;
     for (const BlockId block : range.blocks.to) {
       if (!why.ok()) {
-        bad_.insert_or_assign(block.value, Bad{.block = ledger_.current(block), .why = why});
+        bad_.insert_or_assign(key_of(block, format),
+                              Bad{.block = ledger_.current(block, format), .why = why});
       }
     }
   }
@@ -364,33 +370,34 @@ void BackgroundLoads::finish(const Load* ended) {
   std::erase_if(under_way_, of_it);
 }
 
-std::vector<BackgroundLoads::LoadRef> BackgroundLoads::filling(
-    std::span<const BlockId> blocks) const {
+std::vector<BackgroundLoads::LoadRef> BackgroundLoads::filling(std::span<const BlockId> blocks,
+                                                               kv::FormatId format) const {
   std::vector<LoadRef> loads;
   for (const UnderWay& load : under_way_) {
-    if (std::ranges::any_of(blocks, [&](BlockId id) { return load.blocks.contains(id.value); })) {
+    if (std::ranges::any_of(blocks,
+                            [&](BlockId id) { return load.blocks.contains(key_of(id, format)); })) {
       loads.push_back(load.load);
     }
   }
   return loads;
 }
 
-void BackgroundLoads::append_loads(std::span<const BlockId> blocks,
+void BackgroundLoads::append_loads(std::span<const BlockId> blocks, kv::FormatId format,
                                    std::vector<engine::KvGate::LoadRef>& loads) const {
-  std::ranges::move(filling(blocks), std::back_inserter(loads));
+  std::ranges::move(filling(blocks, format), std::back_inserter(loads));
 }
 
-Status BackgroundLoads::outcome(std::span<const BlockId> blocks) const {
-  for (const LoadRef& load : filling(blocks)) {
-    QUIRE_TRY_STATUS(load->outcome(blocks));
+Status BackgroundLoads::outcome(std::span<const BlockId> blocks, kv::FormatId format) const {
+  for (const LoadRef& load : filling(blocks, format)) {
+    QUIRE_TRY_STATUS(load->outcome(blocks, format));
   }
-  return check(blocks);
+  return check(blocks, format);
 }
 
-Status BackgroundLoads::check(std::span<const BlockId> blocks) const {
+Status BackgroundLoads::check(std::span<const BlockId> blocks, kv::FormatId format) const {
   for (const BlockId block : blocks) {
-    const auto bad = bad_.find(block.value);
-    if (bad != bad_.end() && ledger_.current(block) == bad->second.block) {
+    const auto bad = bad_.find(key_of(block, format));
+    if (bad != bad_.end() && ledger_.current(block, format) == bad->second.block) {
       return bad->second.why;
     }
   }
@@ -398,9 +405,10 @@ Status BackgroundLoads::check(std::span<const BlockId> blocks) const {
 }
 
 void BackgroundLoads::before_copy(const kv::BlockCopy& copy) {
-  const Status status = outcome({&copy.from, 1});
+  const Status status = outcome({&copy.from, 1}, copy.format);
   if (!status.ok()) {
-    bad_.insert_or_assign(copy.to.value, Bad{.block = ledger_.current(copy.to), .why = status});
+    bad_.insert_or_assign(key_of(copy.to, copy.format),
+                          Bad{.block = ledger_.current(copy.to, copy.format), .why = status});
   }
 }
 

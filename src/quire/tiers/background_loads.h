@@ -28,6 +28,7 @@
 #include "quire/engine/tasks.h"
 #include "quire/interrupt.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -54,7 +55,7 @@ class BackgroundLoads final : public engine::KvGate {
     [[nodiscard]] bool wait_end(std::chrono::milliseconds at_most);
     // Waits for all layers. The error of a range, of all or of those that fill some of `blocks`.
     [[nodiscard]] Status outcome();
-    [[nodiscard]] Status outcome(std::span<const BlockId> blocks);
+    [[nodiscard]] Status outcome(std::span<const BlockId> blocks, kv::FormatId format = {});
 
    private:
     friend class BackgroundLoads;
@@ -110,21 +111,23 @@ class BackgroundLoads final : public engine::KvGate {
   // Tells whether nothing is under way and nothing is bad. Then the functions below have nothing to
   // say.
   [[nodiscard]] bool idle() const override { return under_way_.empty() && bad_.empty(); }
-  // Loads that fill some of these blocks.
-  [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks) const;
-  void append_loads(std::span<const BlockId> blocks,
+  // Loads that fill some of these blocks, which have one format.
+  [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks,
+                                             kv::FormatId format = {}) const;
+  void append_loads(std::span<const BlockId> blocks, kv::FormatId format,
                     std::vector<engine::KvGate::LoadRef>& loads) const override;
   // Returns the error that spoilt one of these blocks.
-  [[nodiscard]] Status check(std::span<const BlockId> blocks) const;
+  [[nodiscard]] Status check(std::span<const BlockId> blocks, kv::FormatId format = {}) const;
   // Blocks until the loads that fill them have ended. Returns the error that spoilt one of them.
-  [[nodiscard]] Status outcome(std::span<const BlockId> blocks) const override;
+  [[nodiscard]] Status outcome(std::span<const BlockId> blocks,
+                               kv::FormatId format = {}) const override;
   // Blocks until the block that is copied is there.
   void before_copy(const kv::BlockCopy& copy) override;
 
  private:
   struct UnderWay {
     LoadRef load;
-    std::unordered_set<std::int32_t> blocks;
+    std::unordered_set<std::int64_t> blocks;  // keys
     Done done;
   };
   struct Bad {
@@ -132,6 +135,10 @@ class BackgroundLoads final : public engine::KvGate {
     Status why;
   };
   class Readers;
+  // Returns what names a block among those of all formats.
+  [[nodiscard]] static std::int64_t key_of(BlockId block, kv::FormatId format) {
+    return std::int64_t{format.value} << 32 | block.value;
+  }
   void run();
   void read(const LoadRef& load);
   void read_layers(const LoadRef& load);
@@ -143,7 +150,7 @@ class BackgroundLoads final : public engine::KvGate {
   const Post post_;
   const engine::Log log_;
   std::vector<UnderWay> under_way_;
-  std::unordered_map<std::int32_t, Bad> bad_;
+  std::unordered_map<std::int64_t, Bad> bad_;  // by key
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable work_arrived_;

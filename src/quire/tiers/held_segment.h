@@ -7,6 +7,7 @@
 #include "quire/base/ids.h"
 #include "quire/device/host_buffer.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -26,6 +27,7 @@ struct HeldSegment {
   kv::SegmentId id;
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
+  kv::FormatId format;  // format of these blocks
   std::weak_ptr<engine::Engine> engine;
   engine::Tasks task{1};  // task that gives the segment up
 };

@@ -24,6 +24,7 @@
 #include "quire/device/accelerator.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
@@ -111,13 +112,13 @@ base::KVFingerprint TierService::model_fingerprint() const {
   return kv_fingerprint(engine_.model_digest(), "");
 }
 
-Status TierService::await_arrival(std::span<const BlockId> blocks) {
+Status TierService::await_arrival(std::span<const BlockId> blocks, kv::FormatId format) {
   QUIRE_TRY(const Loads loads, engine_.thread().ask<Loads>([&]() -> Result<Loads> {
-    QUIRE_TRY_STATUS(background_loads_.check(blocks));
-    return background_loads_.filling(blocks);
+    QUIRE_TRY_STATUS(background_loads_.check(blocks, format));
+    return background_loads_.filling(blocks, format);
   }));
   for (const BackgroundLoads::LoadRef& load : loads) {
-    QUIRE_TRY_STATUS(load->outcome(blocks));
+    QUIRE_TRY_STATUS(load->outcome(blocks, format));
   }
   return {};
 }
@@ -130,13 +131,15 @@ HeldRef TierService::keep(kv::SegmentId id) {
   held->id = id;
   held->tokens.assign(segment->tokens().begin(), segment->tokens().end());
   held->blocks.assign(segment->blocks().ids().begin(), segment->blocks().ids().end());
+  held->format = segment->blocks().format();
   held->engine = engine_.self();
   return held;
 }
 
-Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from) {
+Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from,
+                                     kv::FormatId format) {
   return engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, reserve_blocks(tokens, stored_from));
+    QUIRE_TRY(const kv::SegmentId id, reserve_blocks(tokens, stored_from, format));
     return keep(id);
   });
 }
@@ -144,8 +147,9 @@ Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::in
 // Reserves a segment. Engine thread. Copies of blocks that must be moved for it are made at once,
 // as nobody waits for them.
 Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
-                                                  std::int32_t stored_from) {
-  QUIRE_TRY(const kv::SegmentId id, ledger().segments().reserve(std::move(tokens), stored_from));
+                                                  std::int32_t stored_from, kv::FormatId format) {
+  QUIRE_TRY(const kv::SegmentId id,
+            ledger().segments().reserve(std::move(tokens), stored_from, format));
   if (Status copied = engine_.copy_blocks_now(); !copied.ok()) {
     ledger().segments().drop(id);
     return copied.error();
@@ -154,6 +158,7 @@ Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
 }
 
 Result<HostRef> TierService::to_host(const HeldRef& segment) const {
+  QUIRE_CHECK(segment->format == kv::kOwnFormat, "host copies have the pool's own format");
   const auto block_bytes = static_cast<std::size_t>(paged_pool().geometry().block_bytes());
   auto host = std::make_shared<HostSegment>();
   host->tokens = segment->tokens;
@@ -180,10 +185,10 @@ Result<TierService::PoolCopy> TierService::copy_to_pool(const HostSegment& segme
   return made;
 }
 
-Result<TierService::Readable> TierService::readable(
-    std::span<const std::vector<BlockId>> runs) const {
+Result<TierService::Readable> TierService::readable(std::span<const std::vector<BlockId>> runs,
+                                                    kv::FormatId format) const {
   Readable readable{.runs = {runs.begin(), runs.end()}};
-  if (!paged_pool().on_device()) {
+  if (!paged_pool().on_device() && format == kv::kOwnFormat) {
     readable.whole = &paged_pool();
     return readable;
   }
@@ -193,34 +198,39 @@ Result<TierService::Readable> TierService::readable(
       all.push_back(std::exchange(block, {static_cast<std::int32_t>(all.size())}));
     }
   }
-  QUIRE_TRY(auto copy, staging(std::ssize(all)));
+  QUIRE_TRY(auto copy, staging(std::ssize(all), format));
   if (!all.empty()) {
-    QUIRE_TRY_STATUS(paged_pool().read_blocks(all, copy.all_bytes()));
+    QUIRE_TRY_STATUS(paged_pool().read_blocks(all, copy.all_bytes(), format));
   }
   readable.copy = std::make_unique<kv_store::PagedPool>(std::move(copy));
   return readable;
 }
 
-// Makes a pool in host memory for KV on its way to or from the device.
-Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks) const {
-  return paged_pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)));
+// Makes a pool in host memory for KV on its way to or from the device. It serves for blocks in
+// another format than the pool's own, too.
+Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks, kv::FormatId format) const {
+  return paged_pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)),
+                                    format);
 }
 
 // Fills blocks. `read` fills blocks of the pool that it is given; what it has filled ends in `to`.
-Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read) const {
-  if (!paged_pool().on_device()) {
+Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read,
+                         kv::FormatId format) const {
+  if (!paged_pool().on_device() && format == kv::kOwnFormat) {
     return read(to, writable_pool());
   }
-  QUIRE_TRY(auto copy, staging(std::ssize(to)));
+  QUIRE_TRY(auto copy, staging(std::ssize(to), format));
   QUIRE_TRY_STATUS(read(first_blocks(std::ssize(to)), copy));
-  return to.empty() ? Status() : writable_pool().write_blocks(to, copy.all_bytes());
+  return to.empty() ? Status() : writable_pool().write_blocks(to, copy.all_bytes(), format);
 }
 
 kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segments,
                                                 std::vector<std::vector<BlockId>>& blocks) const {
+  const kv::FormatId format = segments.empty() ? kv::kOwnFormat : segments.front()->format;
   kv_store::KVFileContent content{.fingerprint = fingerprint(),
-                                  .geometry = paged_pool().geometry()};
+                                  .geometry = paged_pool().geometry(format)};
   for (const HeldRef& segment : segments) {
+    QUIRE_CHECK(segment->format == format, "a file has one format");
     content.runs.push_back({.tokens = segment->tokens});
     blocks.push_back(segment->blocks);
   }
@@ -246,15 +256,19 @@ Status TierService::read_range(const kv_store::KVFile& file, const kv_store::Blo
   return {};
 }
 
-Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to) {
-  return fill(to, [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
-    return read_range(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, pool);
-  });
+Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to,
+                             kv::FormatId format) {
+  return fill(
+      to,
+      [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
+        return read_range(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, pool);
+      },
+      format);
 }
 
-Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file,
-                                                        int run) const {
-  QUIRE_TRY_STATUS(file.check_fits(fingerprint(), paged_pool().geometry()));
+Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file, int run,
+                                                        kv::FormatId format) const {
+  QUIRE_TRY_STATUS(file.check_fits(fingerprint(), paged_pool().geometry(format)));
   const auto& runs = file.content().runs;
   if (run < 0 || run >= std::ssize(runs)) {
     return {ErrorCode::kCorrupt, base::str_cat("the file has no run ", run)};
@@ -274,10 +288,11 @@ Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
   return held;
 }
 
-Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run) {
-  QUIRE_TRY(auto tokens, tokens_of_run(file, run));
-  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
-  const Status read = read_run(file, run, ledger().segments().find(id)->blocks().ids());
+Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run,
+                                                kv::FormatId format) {
+  QUIRE_TRY(auto tokens, tokens_of_run(file, run, format));
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0, format));
+  const Status read = read_run(file, run, ledger().segments().find(id)->blocks().ids(), format);
   if (!read.ok()) {
     ledger().segments().drop(id);
     return read.error();
@@ -286,18 +301,19 @@ Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, in
 }
 
 Result<kv::SegmentId> TierService::add_to(JointRead& read,
-                                          std::shared_ptr<const kv_store::KVFile> file, int run) {
-  QUIRE_TRY(auto tokens, tokens_of_run(*file, run));
+                                          std::shared_ptr<const kv_store::KVFile> file, int run,
+                                          kv::FormatId format) {
+  QUIRE_TRY(auto tokens, tokens_of_run(*file, run, format));
   const std::int64_t count = std::ssize(tokens);
-  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0));
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0, format));
   const auto alias = ledger().segments().derive(id, {});
   if (!alias.ok()) {
     ledger().segments().drop(id);
     return alias.error();
   }
   read.held.push_back(keep(*alias));
-  read.ranges.push_back(
-      {.file = std::move(file), .blocks = {.run = run, .to = read.held.back()->blocks}});
+  read.ranges.push_back({.file = std::move(file),
+                         .blocks = {.run = run, .to = read.held.back()->blocks, .format = format}});
   read.tokens += count;
   return id;
 }

@@ -18,6 +18,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -51,7 +52,8 @@ class TierService {
   // Decides whether saved KV is read or computed again.
   [[nodiscard]] ReloadPolicy& reload_policy() { return reload_policy_; }
 
-  // Copies a segment to host memory. kOutOfBlocks when the machine has no memory.
+  // Copies a segment to host memory. kOutOfBlocks when the machine has no memory. Precondition of
+  // this and the next two: the segment has the pool's own format.
   [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
   [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
   // KV in a paged pool of its own, to be written to a file without a block of the engine's.
@@ -67,6 +69,7 @@ class TierService {
   // Returns the identity without the kernels, for data that names them and is graded by them.
   [[nodiscard]] base::KVFingerprint model_fingerprint() const;
   // Returns the header of a file or object of these segments. `blocks` gets their blocks.
+  // Precondition: all have one format.
   [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
                                                    std::vector<std::vector<BlockId>>& blocks) const;
   // Reads the whole run of an open file. kIncompatible for another model's, kCorrupt for damaged
@@ -82,11 +85,13 @@ class TierService {
       return whole != nullptr ? *whole : *copy;
     }
   };
-  [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs) const;
+  [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs,
+                                          kv::FormatId format = {}) const;
 
   // Gives a segment to the caller. Engine thread, as for the next functions.
   [[nodiscard]] HeldRef keep(kv::SegmentId id);
-  [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run);
+  [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run,
+                                                   kv::FormatId format = {});
 
   // The first runs of files, read together in the background; null where there was no room. Their
   // KV can be used at once by requests, and by all others when the loads have ended.
@@ -103,19 +108,21 @@ class TierService {
   // Adds a run to the read and returns its segment, with nothing read yet. The read must be
   // started. Engine thread.
   [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
-                                             std::shared_ptr<const kv_store::KVFile> file, int run);
+                                             std::shared_ptr<const kv_store::KVFile> file, int run,
+                                             kv::FormatId format = {});
   // Starts a read. Runs on the engine thread, and so does `done`.
   void start(JointRead read, std::function<void(BackgroundLoads::Load&)> done);
 
   // Blocks until KV that is read into the blocks is there. Returns the error that spoilt it.
-  [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks);
+  [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks, kv::FormatId format = {});
   // Returns a segment with room for the KV of `tokens`, and none of it yet. kOutOfBlocks.
   [[nodiscard]] Result<HeldRef> reserve(const std::vector<TokenId>& tokens,
-                                        std::int32_t stored_from = 0);
+                                        std::int32_t stored_from = 0, kv::FormatId format = {});
   // Calls `read` with blocks to fill, in the pool or beside it; what it fills ends in `to`.
   using FillBlocks =
       std::function<Status(std::span<const BlockId> blocks, kv_store::PagedPool& pool)>;
-  [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read) const;
+  [[nodiscard]] Status fill(std::span<const BlockId> to, const FillBlocks& read,
+                            kv::FormatId format = {}) const;
   // Calls `read` for each layer, from several threads where the range is large.
   using PerLayer = std::function<Status(int layer)>;
   [[nodiscard]] Status for_each_layer_of(const kv_store::BlockRange& range,
@@ -128,12 +135,13 @@ class TierService {
 
  private:
   [[nodiscard]] Result<kv::SegmentId> reserve_blocks(std::vector<TokenId> tokens,
-                                                     std::int32_t stored_from);
+                                                     std::int32_t stored_from, kv::FormatId format);
   // Returns the tokens of a run. kIncompatible for another model's file.
-  [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file,
-                                                           int run) const;
-  [[nodiscard]] Result<kv_store::PagedPool> staging(std::int64_t blocks) const;
-  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to);
+  [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file, int run,
+                                                           kv::FormatId format = {}) const;
+  [[nodiscard]] Result<kv_store::PagedPool> staging(std::int64_t blocks, kv::FormatId format) const;
+  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to,
+                                kv::FormatId format = {});
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] kv_store::PagedPool& writable_pool() const;
 

@@ -1,0 +1,110 @@
+// Sequences whose own run has another format than the pool's own, until it is sealed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/test_support.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr FormatId kHalf{1};    // blocks of 50 bytes; the pool's own have 100
+constexpr FormatId kSealed{2};  // is written when a block is full
+
+// Five slabs of four blocks of four tokens.
+LedgerConfig mixed() {
+  return {.num_blocks = 20,
+          .block_tokens = 4,
+          .formats = {{.block_bytes = 100},
+                      {.block_bytes = 50},
+                      {.block_bytes = 30, .open = kOwnFormat}},
+          .slab_blocks = 4};
+}
+
+SeqId composed_in(Ledger& ledger, FormatId format, const Tokens& tokens) {
+  return ledger.segments().compose_in(format, {}, {.tokens = tokens}).value();
+}
+
+TEST(ComposedFormat, ARunHasRoomForAllItsTokensAndIsSealedInItsFormat) {
+  Ledger ledger(mixed());
+  const SeqId id = composed_in(ledger, kHalf, tokens_of(10));
+  EXPECT_EQ(ledger.counts().bytes_in_use, 150);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 10), 0);
+  const RunView before = ledger.sequences().runs(id).back();
+  EXPECT_EQ(before.format, kHalf);
+  EXPECT_EQ(before.last_format, kHalf);
+  for (const std::int32_t count : {3, 7}) {
+    ASSERT_TRUE(ledger.sequences().extend(id, count).ok());
+    ledger.sequences().advance(id, count);
+    expect_consistent(ledger);
+  }
+  const SegmentId segment = ledger.segments().seal(id).value();
+  ledger.sequences().close(id);
+  EXPECT_EQ(ledger.segments().find(segment)->format(), kHalf);
+  EXPECT_EQ(ledger.segments().num_bytes(segment), 150);
+  EXPECT_EQ(ledger.counts().blocks_cached, 0) << "nothing of it is published";
+  expect_consistent(ledger);
+  EXPECT_TRUE(ledger.segments().drop(segment));
+  EXPECT_EQ(ledger.counts().bytes_lent, 0);
+  EXPECT_EQ(ledger.blocks_available(), 20);
+}
+
+TEST(ComposedFormat, ARunStandsBehindSegmentsOfAnyFormat) {
+  Ledger ledger(mixed());
+  const SegmentId before = ledger.segments().reserve(tokens_of(6), 0, kHalf).value();
+  const SegmentUse use{.segment = before};
+  const Tokens tokens = tokens_of(4);
+  const SeqId id = ledger.segments().compose_in(kHalf, {&use, 1}, {.tokens = tokens}).value();
+  EXPECT_EQ(ledger.sequences().runs(id).back().start_position, 6);
+  EXPECT_EQ(ledger.segments().blocks_before(id), 1) << "two blocks of half the bytes";
+  expect_consistent(ledger);
+  ledger.sequences().close(id);
+  ledger.segments().drop(before);
+  EXPECT_EQ(ledger.counts().bytes_in_use, 0);
+}
+
+TEST(ComposedFormat, GivingUpItsKVKeepsItsRoomAndFreesNothing) {
+  Ledger ledger(mixed());
+  const SeqId id = composed_in(ledger, kHalf, tokens_of(10));
+  ledger.sequences().advance(id, 7);
+  EXPECT_EQ(ledger.preemption().blocks_freed_by_drop({&id, 1}), 0);
+  ledger.preemption().drop_kv(id);
+  EXPECT_EQ(ledger.sequences().num_computed(id), 0);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 10), 0);
+  EXPECT_EQ(ledger.counts().bytes_in_use, 150);
+  expect_consistent(ledger);
+  ledger.sequences().advance(id, 10);
+  EXPECT_EQ(ledger.segments().find(ledger.segments().seal(id).value())->num_tokens(), 10);
+  expect_consistent(ledger);
+}
+
+TEST(ComposedFormat, WithoutRoomOrFormatNothingIsOpened) {
+  Ledger ledger(mixed());
+  const auto refusal = [&](FormatId format, const Tokens& tokens) {
+    const auto refused = ledger.segments().compose_in(format, {}, {.tokens = tokens});
+    EXPECT_FALSE(refused.ok());
+    EXPECT_EQ(ledger.counts().bytes_in_use, 0);
+    expect_consistent(ledger);
+    return refused.ok() ? Error{} : refused.error();
+  };
+  const Error full = refusal(kHalf, tokens_of(41 * 4));
+  EXPECT_EQ(full.code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(full.needed_bytes, 41 * 50);
+  EXPECT_EQ(refusal(FormatId{3}, tokens_of(4)).code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refusal(kSealed, tokens_of(4)).message, HasSubstr("cannot be computed in format 2"));
+  EXPECT_EQ(refusal(kHalf, {}).code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace quire::kv

@@ -1,0 +1,113 @@
+// LedgerConfig: what a ledger may be, and the sizes that follow from it.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "quire/base/str.h"
+#include "quire/kv/format.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+
+namespace quire::kv {
+namespace {
+
+constexpr std::int32_t kMaxBlockTokens = 256;
+constexpr std::int64_t kMaxSlots = std::int64_t{1} << 30;  // so that no slot number overflows
+
+// Every slab shall hold a block of the format, wherever the slab begins.
+Status check_format(const LedgerConfig& config, std::size_t index) {
+  const BlockFormat& format = config.formats[index];
+  if (format.block_bytes < 1 ||
+      format.block_bytes > std::numeric_limits<std::int64_t>::max() / kMaxSlots) {
+    return {
+        ErrorCode::kInvalidArgument,
+        base::str_cat("a block of format ", index, " has ", format.block_bytes,
+                      " bytes; give 1 to ", std::numeric_limits<std::int64_t>::max() / kMaxSlots)};
+  }
+  if (index == 0 ? format.open.has_value()
+                 : format.open && format.open->value >= config.formats.size()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("format ", index, " opens as format ", +format.open->value,
+                          index == 0 ? "; the pool's own format opens as itself"
+                                     : "; there is no such format")};
+  }
+  if (index == 0) {
+    return {};
+  }
+  const std::int64_t own = config.formats[0].block_bytes;
+  const std::int64_t least = (2 * format.block_bytes + own - 1) / own;
+  if (config.slab_blocks < least) {
+    return {
+        ErrorCode::kInvalidArgument,
+        base::str_cat("slab_blocks is ", config.slab_blocks, "; give ", least,
+                      " or more, since a slab holds two blocks of ", format.block_bytes, " bytes")};
+  }
+  const std::int64_t blocks = config.budget_bytes() / format.block_bytes;
+  if (blocks > kMaxSlots / config.block_tokens) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the pool has ", blocks, " blocks of ", format.block_bytes,
+                          " bytes; give a num_blocks with which it has at most ",
+                          kMaxSlots / config.block_tokens)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Status LedgerConfig::validate() const {
+  if (block_tokens < 1 || block_tokens > kMaxBlockTokens) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("block_tokens is ", block_tokens, "; give 1 to ", kMaxBlockTokens)};
+  }
+  if (num_blocks < 1 || std::int64_t{num_blocks} * block_tokens > kMaxSlots) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("num_blocks is ", num_blocks, "; give 1 to ", kMaxSlots / block_tokens,
+                          " blocks of ", block_tokens, " tokens")};
+  }
+  if (window_tokens < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("window_tokens is ", window_tokens, "; give 0 (no window) or more")};
+  }
+  if (extent_blocks < 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("extent_blocks is ", extent_blocks, "; give 1 (anywhere) or more")};
+  }
+  if (formats.empty() || formats.size() > kMaxFormats) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("there are ", formats.size(), " formats; give 1 to ", kMaxFormats)};
+  }
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    QUIRE_TRY_STATUS(check_format(*this, i));
+  }
+  return {};
+}
+
+std::int64_t LedgerConfig::budget_bytes() const { return num_blocks * block_bytes(kOwnFormat); }
+
+std::int64_t LedgerConfig::block_bytes(FormatId format) const {
+  return formats[format.value].block_bytes;
+}
+
+std::int64_t LedgerConfig::bytes_of(const BlockCounts& blocks) const {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    bytes += blocks.of[i] * formats[i].block_bytes;
+  }
+  return bytes;
+}
+
+BlockCounts LedgerConfig::blocks_for(std::int64_t tokens, FormatId format) const {
+  BlockCounts blocks;
+  blocks[format] = static_cast<std::int32_t>(tokens / block_tokens);
+  if (tokens % block_tokens != 0) {
+    ++blocks[last_format(tokens, format)];
+  }
+  return blocks;
+}
+
+FormatId LedgerConfig::last_format(std::int64_t tokens, FormatId format) const {
+  return tokens % block_tokens == 0 ? format : formats[format.value].open.value_or(format);
+}
+
+}  // namespace quire::kv

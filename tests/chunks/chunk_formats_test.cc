@@ -1,0 +1,364 @@
+// Chunks with a KV format of their own in a pool of floats: equal to what an engine of that format
+// registers, composed with chunks of other formats, narrowed, counted, saved and refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/base/temporary_folder.h"
+#include "quire/chunks.h"
+#include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/store.h"
+#include "quire/llm.h"
+#include "tiny_checkpoint.h"
+
+namespace quire {
+namespace {
+
+using chunks::kFirstSecret;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Codes move logits by less than this share of the largest one, and never by nothing.
+constexpr double kMostDistance = 0.05;
+
+ChunkedLLM open_chunked(const std::string& kv_dtype, const std::string& store = "",
+                        std::int64_t budget = std::int64_t{1} << 26) {
+  auto llm = ChunkedLLM::open(
+      kModel, {.kv_dtype = kv_dtype, .kv_budget_bytes = budget, .threads = 2}, {.store = store});
+  EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
+  return std::move(llm).value();
+}
+
+ChunkContent content_of(Ids ids, ChunkType type, const std::string& kv_dtype = "") {
+  ChunkContent content{.content = std::move(ids), .type = type};
+  content.options.kv_dtype = kv_dtype;
+  return content;
+}
+
+std::string must_register(ChunkedLLM& llm, const ChunkContent& content) {
+  const auto id = llm.register_chunk(content);
+  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
+  return id.ok() ? *id : std::string();
+}
+
+// A system chunk, two contexts and a query. "" is the pool's own format.
+struct Formats {
+  std::string system, first, second;
+};
+
+CompositionSpec register_all(ChunkedLLM& llm, const Formats& formats,
+                             ReuseMode mode = ReuseMode::kAnchored) {
+  CompositionSpec spec{.mode = mode};
+  spec.system_chunk_id =
+      must_register(llm, content_of(some_ids(40, 1), ChunkType::kSystemPrompt, formats.system));
+  spec.context_chunk_ids = {
+      must_register(llm, content_of(some_ids(75, 2), ChunkType::kContext, formats.first)),
+      must_register(llm, content_of(some_ids(64, 3), ChunkType::kContext, formats.second))};
+  spec.query_chunk_id = must_register(llm, content_of(some_ids(9, 4), ChunkType::kQuery));
+  return spec;
+}
+
+std::vector<float> logits(ChunkedLLM& llm, const CompositionSpec& spec) {
+  auto output = llm.logits_from_chunks(spec);
+  EXPECT_TRUE(output.ok()) << (output.ok() ? "" : output.error().message);
+  return output.ok() ? std::move(output->logits) : std::vector<float>();
+}
+
+// Returns all bytes of a saved chunk's KV, layer by layer.
+std::vector<std::byte> saved_kv(const std::string& store, const std::string& id) {
+  const kv_store::Store opened = kv_store::Store::open(store).value();
+  const kv_store::KVFile file = opened.objects().open(id).value();
+  std::vector<std::byte> all;
+  const auto layers = static_cast<std::size_t>(file.content().geometry.layers);
+  std::vector<std::byte> layer(static_cast<std::size_t>(file.payload_bytes()) / layers);
+  for (std::size_t i = 0; i < layers; ++i) {
+    EXPECT_TRUE(file.read_layer(0, static_cast<int>(i), 0, layer).ok());
+    all.insert(all.end(), layer.begin(), layer.end());
+  }
+  EXPECT_FALSE(all.empty());
+  return all;
+}
+
+// The anchor, the contexts and their errors are those of an engine whose pool is of int8, bit for
+// bit, though its blocks lie in slabs among others.
+TEST(ChunkFormats, AnInt8ChunkHasTheBitsThatAnInt8EngineRegisters) {
+  for (const std::string pool : {"bfloat16", "float32"}) {
+    const TemporaryFolder folder;
+    const std::string own_store = folder.path() / "own", other_store = folder.path() / "other";
+    std::vector<std::string> own_ids, other_ids;
+    std::vector<KVError> own_errors, other_errors;
+    const auto fill = [&](const std::string& kv_dtype, const std::string& store,
+                          std::vector<std::string>& ids, std::vector<KVError>& errors) {
+      ChunkedLLM llm = ChunkedLLM::open(kModel, {.dtype = pool, .kv_dtype = kv_dtype, .threads = 2},
+                                        {.store = store})
+                           .value();
+      const CompositionSpec spec = register_all(llm, {"int8", "int8", "int8"});
+      ids = spec.context_chunk_ids;
+      ids.push_back(spec.system_chunk_id);
+      for (const std::string& id : ids) {
+        EXPECT_EQ(llm.get_chunk(id)->kv_dtype, "int8");
+        errors.push_back(llm.get_chunk(id)->kv_error.value_or(KVError{}));
+      }
+    };
+    fill("int8", own_store, own_ids, own_errors);
+    fill(pool, other_store, other_ids, other_errors);
+    ASSERT_EQ(own_ids.size(), other_ids.size());
+    for (std::size_t i = 0; i < own_ids.size(); ++i) {
+      EXPECT_NE(own_ids[i], other_ids[i]) << "chunks of two models";
+      EXPECT_EQ(saved_kv(own_store, own_ids[i]), saved_kv(other_store, other_ids[i])) << pool;
+      EXPECT_GT(own_errors[i].key, 0);
+      EXPECT_EQ(own_errors[i].key, other_errors[i].key);
+      EXPECT_EQ(own_errors[i].value, other_errors[i].value);
+      EXPECT_EQ(own_errors[i].bits_per_value, other_errors[i].bits_per_value);
+    }
+  }
+}
+
+TEST(ChunkFormats, CompositionsOfSeveralFormatsAreCloseToThoseOfOneAndNotTheSame) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const std::vector<float> plain = logits(llm, register_all(llm, {}));
+  for (const Formats& formats : {Formats{"", "int8", ""}, Formats{"", "", "int8"},
+                                 Formats{"int8", "", ""}, Formats{"int8", "int8", "int8"}}) {
+    const CompositionSpec spec = register_all(llm, formats);
+    const std::vector<float> mixed = logits(llm, spec);
+    ASSERT_EQ(mixed.size(), plain.size());
+    EXPECT_GT(distance(plain, mixed), 0) << "it is other KV";
+    EXPECT_LT(distance(plain, mixed), kMostDistance);
+    EXPECT_EQ(logits(llm, spec), mixed) << "warm equals cold";
+  }
+}
+
+// Decodes a composition of three formats beside others of other formats.
+TEST(ChunkFormats, ABatchOfSeveralFormatsChangesNoTokenOfAnyRequest) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const std::vector<CompositionSpec> specs = {register_all(llm, {"", "int8", ""}),
+                                              register_all(llm, {"int8", "int8", "int8"}),
+                                              register_all(llm, {})};
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 12, .ignore_eos = true};
+  std::vector<Ids> alone;
+  for (const CompositionSpec& spec : specs) {
+    alone.push_back(llm.generate_from_chunks(spec, greedy).value().token_ids);
+  }
+  const auto together = llm.batch_generate_from_chunks(specs, {&greedy, 1}).value();
+  ASSERT_EQ(together.size(), specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    EXPECT_EQ(together[i].token_ids, alone[i]) << i;
+  }
+}
+
+TEST(ChunkFormats, EqualTextInTwoFormatsIsTwoChunksAndEachIsFoundAgain) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  ChunkContent card{.content = std::string("Card 7. Ada trades in apples."),
+                    .type = ChunkType::kContext};
+  const std::string plain = must_register(llm, card);
+  card.options.kv_dtype = "int8";
+  const std::string coded = must_register(llm, card);
+  EXPECT_NE(coded, plain);
+  const double computed = stat(llm, "tokens_computed");
+  EXPECT_EQ(must_register(llm, card), coded);
+  card.options.kv_dtype = "bfloat16";
+  EXPECT_EQ(must_register(llm, card), plain) << "the pool's own format by its name";
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+  EXPECT_EQ(llm.get_chunk(coded)->kv_dtype, "int8");
+  EXPECT_EQ(llm.get_chunk(plain)->kv_dtype, "bfloat16");
+  EXPECT_FALSE(llm.get_chunk(plain)->kv_error.has_value());
+}
+
+TEST(ChunkFormats, BytesAreThoseOfTheFormatAndComeBack) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const double block = stat(llm, "block_bytes");
+  const double free = stat(llm, "blocks_free");
+  const std::string id =
+      must_register(llm, content_of(some_ids(70, 2), ChunkType::kContext, "int8"));
+  const std::int64_t bytes = llm.get_chunk(id)->memory_bytes;
+  EXPECT_NEAR(static_cast<double>(bytes), 3 * block * (8 + 16.0 / 64) / 16, 1);
+  EXPECT_EQ(stat(llm, "bytes_in_use"), bytes);
+  EXPECT_EQ(stat(llm, "blocks_in_use"), 2) << "in blocks of the pool's own format, rounded up";
+  EXPECT_EQ(llm.chunk_stats()->memory_used_bytes, bytes);
+  EXPECT_TRUE(llm.delete_chunk(id).value());
+  EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
+  EXPECT_EQ(stat(llm, "blocks_free"), free);
+}
+
+TEST(ChunkFormats, APreviewSaysEachFormatAndTheBytes) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const CompositionSpec spec = register_all(llm, {"", "int8", ""});
+  const CompositionInfo info = llm.preview_composition(spec).value();
+  std::vector<std::string> formats;
+  std::int64_t bytes = 0;
+  for (const CompositionInfo::Segment& segment : info.segments) {
+    formats.push_back(segment.kv_dtype);
+    EXPECT_EQ(segment.cached, segment.type != ChunkType::kQuery);
+    bytes += segment.type == ChunkType::kQuery ? 0 : llm.get_chunk(segment.chunk_id)->memory_bytes;
+  }
+  EXPECT_THAT(formats, ElementsAre("bfloat16", "int8", "bfloat16", "bfloat16"));
+  EXPECT_EQ(info.memory_bytes, bytes + static_cast<std::int64_t>(stat(llm, "block_bytes")))
+      << "and a block for the query";
+}
+
+TEST(ChunkFormats, BlendRecomputesTokensOfChunksInAnyFormat) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  for (const Selector selector :
+       {Selector::kFirst, Selector::kValueDeviation, Selector::kQueryAttention}) {
+    CompositionSpec spec = register_all(llm, {"", "int8", ""}, ReuseMode::kBlend);
+    spec.blend = {.selector = selector, .share = 0.25};
+    CompositionSpec exact = register_all(llm, {"", "", ""}, ReuseMode::kBlend);
+    exact.blend = spec.blend;
+    const std::vector<float> mixed = logits(llm, spec);
+    EXPECT_GT(mixed.size(), 0U);
+    EXPECT_LT(distance(logits(llm, exact), mixed), 0.2);
+    EXPECT_EQ(logits(llm, spec), mixed);
+  }
+}
+
+TEST(ChunkFormats, NarrowingMakesANewChunkOfWhatIsThereAndTheOldIdIsGone) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const CompositionSpec spec = register_all(llm, {});
+  const std::string old = spec.context_chunk_ids[0];
+  const double computed = stat(llm, "tokens_computed");
+  const std::int64_t wide = llm.get_chunk(old)->memory_bytes;
+  const ChunkInfo info = llm.update_chunk(old, {.priority = 3, .kv_dtype = "int8"}).value();
+  EXPECT_NE(info.chunk_id, old);
+  EXPECT_EQ(info.kv_dtype, "int8");
+  EXPECT_EQ(info.priority, 3);
+  EXPECT_LT(info.memory_bytes, 0.53 * static_cast<double>(wide));
+  ASSERT_TRUE(info.kv_error.has_value());
+  EXPECT_GT(info.kv_error->key, 0);
+  EXPECT_LT(info.kv_error->key, 0.02);
+  EXPECT_EQ(llm.get_chunk(old).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+  EXPECT_EQ(llm.logits_from_chunks(spec).error().code, ErrorCode::kNotFound);
+}
+
+TEST(ChunkFormats, ANarrowedChunkIsComposedWithoutBeingComputedAgain) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  CompositionSpec spec = register_all(llm, {});
+  const std::vector<float> plain = logits(llm, spec);
+  const Ids text = llm.get_chunk(spec.context_chunk_ids[0])->token_ids;
+  const std::string old = spec.context_chunk_ids[0];
+  spec.context_chunk_ids[0] = llm.update_chunk(old, {.kv_dtype = "int8"})->chunk_id;
+  const double computed = stat(llm, "tokens_computed");
+  const std::vector<float> narrowed = logits(llm, spec);
+  EXPECT_EQ(stat(llm, "tokens_computed") - computed, 9) << "the query alone";
+  EXPECT_GT(distance(plain, narrowed), 0);
+  EXPECT_LT(distance(plain, narrowed), kMostDistance);
+  const std::string again = must_register(llm, content_of(text, ChunkType::kContext));
+  EXPECT_EQ(again, old) << "registering gives the wide chunk";
+  EXPECT_NE(must_register(llm, content_of(text, ChunkType::kContext, "int8")),
+            spec.context_chunk_ids[0])
+      << "converted KV is not what registering computes";
+  EXPECT_EQ(llm.update_chunk(again, {.kv_dtype = "int8"})->chunk_id, spec.context_chunk_ids[0]);
+}
+
+TEST(ChunkFormats, ANarrowedAnchorLeavesTheContextsThatStandBehindIt) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  CompositionSpec spec = register_all(llm, {});
+  const ChunkInfo before = llm.get_chunk(spec.context_chunk_ids[0]).value();
+  const ChunkInfo anchor = llm.update_chunk(spec.system_chunk_id, {.kv_dtype = "int8"}).value();
+  const ChunkInfo after = llm.get_chunk(spec.context_chunk_ids[0]).value();
+  EXPECT_EQ(after.memory_bytes, before.memory_bytes);
+  EXPECT_EQ(after.num_variants, before.num_variants);
+  spec.system_chunk_id = anchor.chunk_id;
+  EXPECT_FALSE(logits(llm, spec).empty()) << "computed under the new anchor";
+}
+
+TEST(ChunkFormats, FormatsThatThePoolHasNotAreRefusedAndNothingStays) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  for (const std::string name : {"float32", "int4", "fp8", "int3"}) {
+    const auto refused = llm.register_chunk(content_of(some_ids(5, 1), ChunkType::kContext, name));
+    ASSERT_FALSE(refused.ok()) << name;
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported) << name;
+    EXPECT_THAT(refused.error().message, HasSubstr('"' + name + '"'));
+    EXPECT_THAT(refused.error().message, HasSubstr("\"bfloat16\""));
+    EXPECT_THAT(refused.error().message, HasSubstr("\"int8\""));
+  }
+  const std::string id = must_register(llm, content_of(some_ids(5, 1), ChunkType::kContext));
+  EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "float32"}).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "int4"}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(llm.get_chunk(id)->chunk_id, id);
+}
+
+TEST(ChunkFormats, KVThatCodesCannotHoldFailsItsRegistrationAlone) {
+  const std::filesystem::path model =
+      chunks::write_checkpoint("refused_chunk", {.with_secrets = true, .secret_values = 1e9f});
+  ChunkedLLM llm = ChunkedLLM::open(model, {.dtype = "float32", .threads = 2}, {}).value();
+  Ids bad(40, 7);
+  bad[35] = kFirstSecret;
+  const auto refused = llm.register_chunk(content_of(bad, ChunkType::kContext, "int8"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("cannot hold"));
+  EXPECT_TRUE(llm.list_chunks().value().empty());
+  EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
+  const std::string wide = must_register(llm, content_of(bad, ChunkType::kContext));
+  EXPECT_EQ(llm.update_chunk(wide, {.kv_dtype = "int8"}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(llm.get_chunk(wide)->kv_dtype, "float32") << "it stays as it is";
+}
+
+TEST(ChunkFormats, ASavedChunkComesBackInItsFormatAndIsAMissElsewhere) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path() / "store";
+  const ChunkContent content = content_of(some_ids(70, 5), ChunkType::kSystemPrompt, "int8");
+  std::string id;
+  KVError error;
+  {
+    ChunkedLLM llm = open_chunked("bfloat16", store);
+    id = must_register(llm, content);
+    error = llm.get_chunk(id)->kv_error.value();
+  }
+  {
+    ChunkedLLM llm = open_chunked("bfloat16", store);
+    EXPECT_EQ(must_register(llm, content), id);
+    EXPECT_EQ(stat(llm, "tokens_computed"), 0);
+    EXPECT_EQ(llm.get_chunk(id)->kv_dtype, "int8");
+    EXPECT_EQ(llm.get_chunk(id)->kv_error->key, error.key);
+    EXPECT_EQ(stat(llm, "bytes_in_use"), llm.get_chunk(id)->memory_bytes);
+  }
+  ChunkedLLM coded = open_chunked("int8", store);
+  EXPECT_EQ(coded.get_chunk(id).error().code, ErrorCode::kNotFound);
+  EXPECT_NE(must_register(coded, content), id);
+  EXPECT_GT(stat(coded, "tokens_computed"), 0);
+}
+
+TEST(ChunkFormats, ANarrowedChunkReplacesItselfInTheStore) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path() / "store";
+  std::string old, narrowed;
+  {
+    ChunkedLLM llm = open_chunked("bfloat16", store);
+    old = must_register(llm, content_of(some_ids(70, 6), ChunkType::kSystemPrompt));
+    narrowed = llm.update_chunk(old, {.kv_dtype = "int8"})->chunk_id;
+  }
+  ChunkedLLM llm = open_chunked("bfloat16", store);
+  EXPECT_EQ(llm.get_chunk(old).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(llm.get_chunk(narrowed)->kv_dtype, "int8");
+  EXPECT_TRUE(llm.get_chunk(narrowed)->saved);
+}
+
+// Fills a small pool with chunks of both formats beside requests, again and again.
+TEST(ChunkFormats, ASmallPoolServesBothFormatsInTurn) {
+  ChunkedLLM probe = open_chunked("bfloat16");
+  const auto budget = static_cast<std::int64_t>(24 * stat(probe, "block_bytes"));
+  ChunkedLLM llm = open_chunked("bfloat16", "", budget);
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 4, .ignore_eos = true};
+  for (std::uint32_t i = 0; i < 24; ++i) {
+    const auto registered = llm.register_chunk(
+        content_of(some_ids(40 + 13 * (i % 5), i), ChunkType::kContext, i % 3 == 0 ? "" : "int8"));
+    ASSERT_TRUE(registered.ok()) << registered.error().message;
+    ASSERT_TRUE(llm.llm().generate(some_ids(90, 100 + i), greedy).ok());
+  }
+  EXPECT_GT(llm.chunk_stats()->evictions, 0);
+  ASSERT_TRUE(llm.clear_chunks().ok());
+  EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
+}
+
+}  // namespace
+}  // namespace quire
