@@ -25,7 +25,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr FormatId kHalf{1};
 constexpr FormatId kFifth{2};  // of blocks that are full
 
 class ChunkFormats : public testing::Test {

@@ -19,25 +19,12 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr FormatId kHalf{1};    // blocks of 50 bytes; the pool's own have 100
-constexpr FormatId kSealed{2};  // is written when a block is full
-
-// Five slabs of four blocks of four tokens.
-LedgerConfig mixed() {
-  return {.num_blocks = 20,
-          .block_tokens = 4,
-          .formats = {{.block_bytes = 100},
-                      {.block_bytes = 50},
-                      {.block_bytes = 30, .open = kOwnFormat}},
-          .slab_blocks = 4};
-}
-
 SeqId composed_in(Ledger& ledger, FormatId format, const Tokens& tokens) {
   return ledger.segments().compose_in(format, {}, {.tokens = tokens}).value();
 }
 
 TEST(ComposedFormat, ARunHasRoomForAllItsTokensAndIsSealedInItsFormat) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const SeqId id = composed_in(ledger, kHalf, tokens_of(10));
   EXPECT_EQ(ledger.counts().bytes_in_use, 150);
   EXPECT_EQ(ledger.sequences().blocks_needed(id, 10), 0);
@@ -61,7 +48,7 @@ TEST(ComposedFormat, ARunHasRoomForAllItsTokensAndIsSealedInItsFormat) {
 }
 
 TEST(ComposedFormat, ARunStandsBehindSegmentsOfAnyFormat) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const SegmentId before = ledger.segments().reserve(tokens_of(6), 0, kHalf).value();
   const SegmentUse use{.segment = before};
   const Tokens tokens = tokens_of(4);
@@ -75,7 +62,7 @@ TEST(ComposedFormat, ARunStandsBehindSegmentsOfAnyFormat) {
 }
 
 TEST(ComposedFormat, GivingUpItsKVKeepsItsRoomAndFreesNothing) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const SeqId id = composed_in(ledger, kHalf, tokens_of(10));
   ledger.sequences().advance(id, 7);
   EXPECT_EQ(ledger.preemption().blocks_freed_by_drop({&id, 1}), 0);
@@ -90,7 +77,7 @@ TEST(ComposedFormat, GivingUpItsKVKeepsItsRoomAndFreesNothing) {
 }
 
 TEST(ComposedFormat, WithoutRoomOrFormatNothingIsOpened) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const auto refusal = [&](FormatId format, const Tokens& tokens) {
     const auto refused = ledger.segments().compose_in(format, {}, {.tokens = tokens});
     EXPECT_FALSE(refused.ok());
@@ -102,7 +89,8 @@ TEST(ComposedFormat, WithoutRoomOrFormatNothingIsOpened) {
   EXPECT_EQ(full.code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(full.needed_bytes, 41 * 50);
   EXPECT_EQ(refusal(FormatId{3}, tokens_of(4)).code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refusal(kSealed, tokens_of(4)).message, HasSubstr("cannot be computed in format 2"));
+  EXPECT_THAT(refusal(kBlockwise, tokens_of(4)).message,
+              HasSubstr("cannot be computed in format 2"));
   EXPECT_EQ(refusal(kHalf, {}).code, ErrorCode::kInvalidArgument);
 }
 

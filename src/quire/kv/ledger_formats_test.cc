@@ -23,19 +23,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr FormatId kHalf{1};  // blocks of 50 bytes; the pool's own have 100
-constexpr FormatId kOdd{2};   // of 30 bytes, and of the pool's own where they are not full
-
-// Five slabs of four blocks of four tokens.
-LedgerConfig mixed(std::int32_t num_blocks = 20) {
-  return {.num_blocks = num_blocks,
-          .block_tokens = 4,
-          .formats = {{.block_bytes = 100},
-                      {.block_bytes = 50},
-                      {.block_bytes = 30, .open = kOwnFormat}},
-          .slab_blocks = 4};
-}
-
 SegmentId reserved(Ledger& ledger, std::int32_t tokens, FormatId format) {
   const Result<SegmentId> segment = ledger.segments().reserve(tokens_of(tokens), 0, format);
   EXPECT_TRUE(segment.ok()) << segment.error().message;
@@ -51,7 +38,7 @@ Ids ids_of(const Ledger& ledger, SegmentId segment) {
 }
 
 TEST(LedgerFormats, ASegmentBorrowsASlabAndGivesItBackWithItsLastBlock) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const SegmentId first = reserved(ledger, 16, kHalf);
   EXPECT_EQ(ids_of(ledger, first), (Ids{32, 33, 34, 35})) << "the last slab has blocks 32 to 39";
   EXPECT_EQ(ledger.counts().bytes_lent, 400);
@@ -71,16 +58,16 @@ TEST(LedgerFormats, ASegmentBorrowsASlabAndGivesItBackWithItsLastBlock) {
 }
 
 TEST(LedgerFormats, RunViewsAndCopiesSayTheirFormats) {
-  Ledger ledger(mixed());
-  const SegmentId segment = reserved(ledger, 14, kOdd);
+  Ledger ledger(mixed_formats());
+  const SegmentId segment = reserved(ledger, 14, kBlockwise);
   EXPECT_EQ(ledger.segments().num_blocks(segment), 4);
   EXPECT_EQ(ledger.segments().num_bytes(segment), 3 * 30 + 100) << "the last block is not full";
-  EXPECT_EQ(ledger.segments().find(segment)->format(), kOdd);
+  EXPECT_EQ(ledger.segments().find(segment)->format(), kBlockwise);
   const SegmentUse use{.segment = segment, .position = 3};
   const SeqId sequence = ledger.segments().compose({&use, 1}, {.tokens = tokens_of(2)}).value();
   compute(ledger, sequence, 2);
   const std::vector<RunView> runs = ledger.sequences().runs(sequence);
-  EXPECT_EQ(runs[0].format, kOdd);
+  EXPECT_EQ(runs[0].format, kBlockwise);
   EXPECT_EQ(runs[0].last_format, kOwnFormat);
   EXPECT_EQ(runs[1].format, kOwnFormat);
   EXPECT_EQ(ledger.counts().bytes_in_use, 290);
@@ -88,7 +75,7 @@ TEST(LedgerFormats, RunViewsAndCopiesSayTheirFormats) {
   const SegmentId derived = ledger.segments().derive(segment, again).value();
   const std::vector<BlockCopy> copies = ledger.take_copies();
   ASSERT_EQ(copies.size(), 2U);
-  EXPECT_EQ(copies[0].format, kOdd);
+  EXPECT_EQ(copies[0].format, kBlockwise);
   EXPECT_EQ(copies[0].tokens, 4);
   EXPECT_EQ(copies[1].format, kOwnFormat);
   EXPECT_EQ(copies[1].tokens, 2);
@@ -98,7 +85,7 @@ TEST(LedgerFormats, RunViewsAndCopiesSayTheirFormats) {
 }
 
 TEST(LedgerFormats, ASequenceKeepsTheBlocksOfADroppedSegment) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const SegmentId segment = reserved(ledger, 8, kHalf);
   const SegmentUse part{.segment = segment, .tokens = 3};
   const SeqId sequence = ledger.segments().compose({&part, 1}).value();
@@ -115,7 +102,7 @@ TEST(LedgerFormats, ASequenceKeepsTheBlocksOfADroppedSegment) {
 }
 
 TEST(LedgerFormats, CachedBlocksMoveOutOfASlabWhileThereIsRoom) {
-  Ledger ledger(mixed(8));
+  Ledger ledger(mixed_formats(8));
   const SeqId cached = computed(ledger, tokens_of(12));
   const SeqId used = computed(ledger, tokens_of(4, 100));
   const Ids before = block_ids(ledger, cached);
@@ -138,7 +125,7 @@ TEST(LedgerFormats, CachedBlocksMoveOutOfASlabWhileThereIsRoom) {
 }
 
 TEST(LedgerFormats, WhatHasNoRoomElsewhereIsEvictedInOrder) {
-  Ledger ledger(mixed(8));
+  Ledger ledger(mixed_formats(8));
   const SeqId old = computed(ledger, tokens_of(12));
   const SeqId used = computed(ledger, tokens_of(4, 100));
   const SeqId recent = computed(ledger, tokens_of(12, 200));
@@ -153,7 +140,7 @@ TEST(LedgerFormats, WhatHasNoRoomElsewhereIsEvictedInOrder) {
 }
 
 TEST(LedgerFormats, WithAWindowCachedBlocksAreEvictedAndDoNotMove) {
-  LedgerConfig config = mixed(8);
+  LedgerConfig config = mixed_formats(8);
   config.window_tokens = 16;
   Ledger ledger(config);
   const SeqId used = computed(ledger, tokens_of(4, 100));
@@ -168,7 +155,7 @@ TEST(LedgerFormats, WithAWindowCachedBlocksAreEvictedAndDoNotMove) {
 }
 
 TEST(LedgerFormats, ABlockInUsePinsItsSlab) {
-  Ledger ledger(mixed(8));
+  Ledger ledger(mixed_formats(8));
   const SeqId first = computed(ledger, tokens_of(1));
   const SeqId second = computed(ledger, tokens_of(1, 50));
   EXPECT_EQ(block_ids(ledger, first), (Ids{0}));
@@ -192,14 +179,14 @@ TEST(LedgerFormats, ABlockInUsePinsItsSlab) {
 }
 
 TEST(LedgerFormats, AFormatAndWhatItsLastBlockHasAreCountedTogether) {
-  Ledger ledger(mixed(8));
+  Ledger ledger(mixed_formats(8));
   // Both slabs give 26 blocks of 30 bytes, but the last block needs one of the pool's own.
-  EXPECT_EQ(ledger.blocks_available(kOdd), 26);
-  EXPECT_EQ(ledger.bytes_lacking(ledger.config().blocks_for(26 * 4, kOdd)), 0);
-  EXPECT_EQ(ledger.bytes_lacking(ledger.config().blocks_for(26 * 4 + 1, kOdd)), 100);
-  EXPECT_FALSE(ledger.segments().reserve(tokens_of(26 * 4 + 1), 0, kOdd).ok());
+  EXPECT_EQ(ledger.blocks_available(kBlockwise), 26);
+  EXPECT_EQ(ledger.bytes_lacking(ledger.config().blocks_for(26 * 4, kBlockwise)), 0);
+  EXPECT_EQ(ledger.bytes_lacking(ledger.config().blocks_for(26 * 4 + 1, kBlockwise)), 100);
+  EXPECT_FALSE(ledger.segments().reserve(tokens_of(26 * 4 + 1), 0, kBlockwise).ok());
   EXPECT_EQ(ledger.counts().bytes_lent, 0);
-  const SegmentId segment = reserved(ledger, 13 * 4 + 1, kOdd);
+  const SegmentId segment = reserved(ledger, 13 * 4 + 1, kBlockwise);
   EXPECT_EQ(ledger.segments().num_bytes(segment), 13 * 30 + 100);
   EXPECT_EQ(ledger.counts().bytes_lent, 400);
   expect_consistent(ledger);
@@ -229,7 +216,7 @@ TEST(LedgerFormats, ABlockAcrossTwoSlabsNeedsBoth) {
 }
 
 TEST(LedgerFormats, NoMixThatOnlyGrowsWastesMoreThanASlabOfAFormat) {
-  LedgerConfig config = mixed(64);
+  LedgerConfig config = mixed_formats(64);
   config.formats[2].open.reset();
   Ledger ledger(config);
   std::int64_t stored = 0;
@@ -251,7 +238,7 @@ TEST(LedgerFormats, NoMixThatOnlyGrowsWastesMoreThanASlabOfAFormat) {
 }
 
 TEST(LedgerFormats, UnknownFormatsAreRefused) {
-  Ledger ledger(mixed());
+  Ledger ledger(mixed_formats());
   const Result<SegmentId> segment = ledger.segments().reserve(tokens_of(1), 0, FormatId{3});
   ASSERT_FALSE(segment.ok());
   EXPECT_EQ(segment.error().code, ErrorCode::kInvalidArgument);
@@ -264,26 +251,26 @@ std::string refusal(const LedgerConfig& config) {
 }
 
 TEST(LedgerFormats, ConfigurationsOutOfRangeAreRefusedByName) {
-  EXPECT_EQ(refusal(mixed()), "");
-  LedgerConfig config = mixed();
+  EXPECT_EQ(refusal(mixed_formats()), "");
+  LedgerConfig config = mixed_formats();
   config.formats.clear();
   EXPECT_EQ(refusal(config), "there are 0 formats; give 1 to 8");
   config.formats.resize(9);
   EXPECT_EQ(refusal(config), "there are 9 formats; give 1 to 8");
-  config = mixed();
+  config = mixed_formats();
   config.formats[1].block_bytes = 0;
   EXPECT_THAT(refusal(config), HasSubstr("a block of format 1 has 0 bytes; give 1 to "));
-  config = mixed();
+  config = mixed_formats();
   config.formats[1].open = FormatId{7};
   EXPECT_EQ(refusal(config), "format 1 opens as format 7; there is no such format");
-  config = mixed();
+  config = mixed_formats();
   config.formats[0].open = kHalf;
   EXPECT_EQ(refusal(config), "format 0 opens as format 1; the pool's own format opens as itself");
-  config = mixed();
+  config = mixed_formats();
   config.formats[1].block_bytes = 201;
   EXPECT_EQ(refusal(config),
             "slab_blocks is 4; give 5 or more, since a slab holds two blocks of 201 bytes");
-  config = mixed();
+  config = mixed_formats();
   config.num_blocks = 1 << 28;
   EXPECT_THAT(refusal(config), HasSubstr("blocks of 50 bytes; give a num_blocks with which it"));
   config = {.num_blocks = 4, .slab_blocks = 0};

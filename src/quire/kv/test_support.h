@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -27,6 +28,19 @@ inline Tokens tokens_of(std::int32_t size, TokenId first = 0) {
     tokens.push_back(first + i);
   }
   return tokens;
+}
+
+inline constexpr FormatId kHalf{1};       // blocks of half the bytes of the pool's own
+inline constexpr FormatId kBlockwise{2};  // written when a block is full, and the pool's own before
+
+// Returns five slabs of four blocks of four tokens, in three formats of 100, 50 and 30 bytes.
+inline LedgerConfig mixed_formats(std::int32_t num_blocks = 20) {
+  return {.num_blocks = num_blocks,
+          .block_tokens = 4,
+          .formats = {{.block_bytes = 100},
+                      {.block_bytes = 50},
+                      {.block_bytes = 30, .open = kOwnFormat}},
+          .slab_blocks = 4};
 }
 
 // Stores the KV of the next `count` tokens.
