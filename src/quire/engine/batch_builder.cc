@@ -44,44 +44,15 @@ void BatchBuilder::clear() {
   use_positions_.clear();
   slots_.clear();
   slot_formats_.clear();
-  num_formats_ = 1;
-  blocks_.clear();
-  rows_.clear();
-  spans_.clear();
+  entries_.clear();
   sealed_.clear();
   open_rows_.clear();
   open_.clear();
-  entries_.clear();
   logit_rows_.clear();
   logit_ranges_.clear();
 }
 
-// Adds an entry over `view`; its rows are added next.
-void BatchBuilder::add_entry(const kv::RunView& view, std::int32_t num_tokens) {
-  QUIRE_CHECK(view.format == view.last_format, "a run of several formats has several entries");
-  spans_.push_back({.first_block = blocks_.size(),
-                    .num_blocks = view.blocks.size(),
-                    .first_row = rows_.size(),
-                    .num_tokens = num_tokens,
-                    .format = view.format});
-  num_formats_ = std::max(num_formats_, static_cast<std::uint8_t>(view.format.value + 1));
-  blocks_.resize(blocks_.size() + view.blocks.size());
-  std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
-}
-
-// Adds rows of the last entry. They see all of the run, or, as tokens of the run, what is not
-// behind them.
-void BatchBuilder::add_rows(const kv::RunView& view, Rows rows, bool causal) {
-  spans_.back().num_rows += static_cast<std::size_t>(rows.count);
-  for (std::int32_t i = 0; i < rows.count; ++i) {
-    const std::int32_t query_position = rows.position + i - view.start_position + view.stored_from;
-    rows_.push_back({.row = rows.first + i,
-                     .query_position = query_position,
-                     .visible_end = causal ? query_position + 1 : view.num_tokens});
-  }
-}
-
-void BatchBuilder::add_sealed(std::span<const kv::RunView> views, Rows rows) {
+void BatchBuilder::add_sealed(std::span<const kv::RunView> views, RowRange rows) {
   const std::size_t first = sealed_.size();
   for (const kv::RunView& view : views) {
     const auto alike = [&](const SealedUse& use) {
@@ -103,9 +74,9 @@ void BatchBuilder::share_sealed() {
   for (const SealedUse& use : sealed_) {
     if (!share_ || previous == nullptr || previous->occurrence != use.occurrence ||
         !same_run(previous->view, use.view)) {
-      add_entry(use.view, use.view.num_tokens);
+      entries_.add(use.view, use.view.num_tokens);
     }
-    add_rows(use.view, use.rows, false);
+    entries_.add_rows(use.view, use.rows, false);
     previous = &use;
   }
 }
@@ -116,9 +87,9 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
   ledger.sequences().append_runs(run.sequence, views_);
   kv::RunView& open = views_.back();
   open.num_tokens = run.first;  // the one before may still be on its way, in a step that runs
-  const Rows rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
-                     .count = run.count,
-                     .position = open.start_position + open.num_tokens};
+  const RowRange rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
+                         .count = run.count,
+                         .position = open.start_position + open.num_tokens};
   const auto known =
       ledger.sequences().tokens(run.sequence).subspan(static_cast<std::size_t>(run.first));
   const auto tokens = known.first(std::min(known.size(), static_cast<std::size_t>(run.count)));
@@ -194,9 +165,9 @@ void BatchBuilder::add_open(OpenRange range, std::int32_t piece, std::int32_t bl
     }
     const OpenRange group = take_group(i, range, piece, block_tokens);
     if (group.end - group.begin == 1) {
-      add_entry(open_[lead], open_[lead].num_tokens + open_rows_[lead].count);
-      spans_.back().first_token = piece * shared_tokens_;
-      add_rows(open_[lead], open_rows_[lead], true);
+      entries_.add(open_[lead], open_[lead].num_tokens + open_rows_[lead].count,
+                   piece * shared_tokens_);
+      entries_.add_rows(open_[lead], open_rows_[lead], true);
     } else {
       add_shared(group, piece, block_tokens);
     }
@@ -219,10 +190,9 @@ void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t 
   while (all_share(end)) {
     ++end;
   }
-  add_entry(open_[lead], end * shared_tokens_);
-  spans_.back().first_token = piece * shared_tokens_;
+  entries_.add(open_[lead], end * shared_tokens_, piece * shared_tokens_);
   for (std::size_t i = group.begin; i < group.end; ++i) {
-    add_rows(open_[lead], open_rows_[open_order_[i].run], true);
+    entries_.add_rows(open_[lead], open_rows_[open_order_[i].run], true);
   }
   add_open(group, end, block_tokens);
 }
@@ -230,7 +200,7 @@ void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t 
 // Lists the formats of rows' slots, which are those of their open runs. Every open run has an
 // entry.
 void BatchBuilder::list_slot_formats() {
-  for (std::size_t run = 0; num_formats_ > 1 && run < open_.size(); ++run) {
+  for (std::size_t run = 0; entries_.num_formats() > 1 && run < open_.size(); ++run) {
     slot_formats_.insert(slot_formats_.end(), static_cast<std::size_t>(open_rows_[run].count),
                          open_[run].format.value);
   }
@@ -256,20 +226,13 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
   }
   add_open({0, open_.size()}, 0, ledger.config().block_tokens);
   list_slot_formats();
-  for (const EntrySpan& span : spans_) {
-    entries_.push_back({.blocks = std::span(blocks_).subspan(span.first_block, span.num_blocks),
-                        .num_tokens = span.num_tokens,
-                        .rows = std::span(rows_).subspan(span.first_row, span.num_rows),
-                        .first_token = span.first_token,
-                        .format = span.format.value});
-  }
   batch_ = {.token_ids = token_ids_,
             .positions = positions_,
             .use_positions = use_positions_,
             .slots = slots_,
-            .num_formats = num_formats_,
+            .num_formats = entries_.num_formats(),
             .slot_formats = slot_formats_,
-            .entries = entries_,
+            .entries = entries_.entries(),
             .logit_rows = logit_rows_};
   return batch_;
 }

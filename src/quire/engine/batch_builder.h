@@ -8,6 +8,7 @@
 
 #include "quire/attention/tile.h"
 #include "quire/base/ids.h"
+#include "quire/engine/entry_list.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
@@ -47,27 +48,15 @@ class BatchBuilder {
   [[nodiscard]] std::span<const LogitRange> logit_ranges() const { return logit_ranges_; }
 
  private:
-  struct EntrySpan {
-    std::size_t first_block = 0, num_blocks = 0, first_row = 0, num_rows = 0;
-    std::int32_t num_tokens = 0;
-    std::int32_t first_token = 0;
-    kv::FormatId format;
-  };
-  // Rows of one scheduled run.
-  struct Rows {
-    std::int32_t first = 0;
-    std::int32_t count = 0;
-    std::int32_t position = 0;  // use position of the first one
-  };
   // A sealed run that these rows see whole.
   struct SealedUse {
     kv::RunView view;
     std::int32_t occurrence = 0;  // times that the sequence has used these blocks before
-    Rows rows;
+    RowRange rows;
   };
   void clear();
   void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
-  void add_sealed(std::span<const kv::RunView> views, Rows rows);
+  void add_sealed(std::span<const kv::RunView> views, RowRange rows);
   void share_sealed();
   [[nodiscard]] bool share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                  std::int32_t block_tokens) const;
@@ -81,8 +70,6 @@ class BatchBuilder {
                                      std::int32_t block_tokens);
   void add_open(OpenRange range, std::int32_t piece, std::int32_t block_tokens);
   void add_shared(OpenRange group, std::int32_t piece, std::int32_t block_tokens);
-  void add_entry(const kv::RunView& view, std::int32_t num_tokens);
-  void add_rows(const kv::RunView& view, Rows rows, bool causal);
   void list_slot_formats();
 
   bool share_;
@@ -92,22 +79,18 @@ class BatchBuilder {
   std::vector<std::int32_t> use_positions_;
   std::vector<tensor::KVSlot> slots_;
   std::vector<std::uint8_t> slot_formats_;  // [rows], where there are several formats
-  std::vector<std::int32_t> blocks_;
-  std::vector<attention::EntryRow> rows_;
-  std::vector<EntrySpan> spans_;
+  EntryList entries_;
   std::vector<SealedUse> sealed_;
-  std::vector<Rows> open_rows_;     // [runs]
-  std::vector<kv::RunView> open_;   // [runs]
-  std::vector<kv::RunView> views_;  // views of the run that is being added
+  std::vector<RowRange> open_rows_;  // [runs]
+  std::vector<kv::RunView> open_;    // [runs]
+  std::vector<kv::RunView> views_;   // views of the run that is being added
   struct OpenPlace {
     std::size_t run = 0;
     BlockId block;  // shared_block of the piece in hand
   };
   std::vector<OpenPlace> open_order_;  // all runs, and behind them groups of them
-  std::vector<attention::Entry> entries_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<LogitRange> logit_ranges_;
-  std::uint8_t num_formats_ = 1;  // formats that entries and slots name
   model::ForwardBatch batch_;
 };
 
