@@ -131,7 +131,7 @@ Result<std::vector<KVAccuracy>> measure_accuracy(const BenchCommand& command) {
   QUIRE_TRY(LLM llm, LLM::open(model, options));
   std::vector<KVAccuracy> all;
   const std::string& asked = command.bench.llm.kv_dtype;
-  std::istringstream formats(asked == "auto" ? "int8" : asked);
+  std::istringstream formats(asked == "auto" ? "int8,fp8,int4" : asked);
   for (std::string format; std::getline(formats, format, ',');) {
     QUIRE_TRY(KVAccuracy accuracy, llm.kv_accuracy(text, format));
     all.push_back(std::move(accuracy));

@@ -132,8 +132,8 @@ struct ChunkOptions {
   std::optional<std::string> anchor = {};
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
-  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8" goes into a pool of "float32" or
-  // "bfloat16" on the CPU. Other formats than the pool's are kUnsupported so far.
+  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8", "fp8" and "int4" go into a pool of
+  // "float32" or "bfloat16" on the CPU. Other formats than the pool's are kUnsupported.
   std::string kv_dtype = {};
 };
 
@@ -178,9 +178,9 @@ struct ChunkInfo {
   std::int64_t memory_bytes = 0;
   // True when the chunk is in the store, where other processes find it.
   bool saved = false;
-  // Format of its KV: "float32", "bfloat16", "float16" or "int8".
+  // Format of its KV: "float32", "bfloat16", "float16", "int8", "fp8" or "int4".
   std::string kv_dtype;
-  // Error of "int8", measured when the KV was computed. Not given: for the other formats, and for
+  // Error of the last three, measured when the KV was computed. Not given: for the other formats, and for
   // KV that a cached prefix already held.
   std::optional<KVError> kv_error;
 };

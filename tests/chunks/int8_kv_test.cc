@@ -84,13 +84,22 @@ TEST(Int8KV, LogitsAreCloseToThoseOfExactKV) {
   EXPECT_GT(divergence, 0) << "it is not the same KV";
 }
 
-TEST(Int8KV, FormatsThatAreNotThereAreRefusedByName) {
+TEST(Int8KV, ModelsAndBlocksThatAFormatDoesNotTakeAreRefusedByName) {
+  const auto refusal = [](const std::string& model, const LLMOptions& options) {
+    const auto refused = LLM::open(model, options);
+    EXPECT_FALSE(refused.ok());
+    return refused.ok() ? Error{} : refused.error();
+  };
+  const Error blocks = refusal(kModel, {.kv_dtype = "int4", .block_tokens = 16});
+  EXPECT_EQ(blocks.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(blocks.message, "block_tokens is 16; kv_dtype \"int4\" takes multiples of 32");
   for (const std::string name : {"int4", "fp8"}) {
-    const auto refused = LLM::open(kModel, {.kv_dtype = name});
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-    EXPECT_THAT(refused.error().message, HasSubstr('"' + name + "\" is not there yet"));
+    const Error window =
+        refusal(source_path("tests/golden/model/mistral_window"), {.kv_dtype = name});
+    EXPECT_EQ(window.code, ErrorCode::kUnsupported);
+    EXPECT_THAT(window.message, HasSubstr('"' + name + "\" is not there for models with a window"));
   }
+  EXPECT_THAT(refusal(kModel, {.kv_dtype = "int5"}).message, HasSubstr("kv_dtype"));
 }
 
 TEST(Int8KV, AModelThatCapsItsScoresRefusesItAndIsMeasuredInOtherFormats) {
@@ -177,7 +186,7 @@ TEST(Int8KV, AChunkIsNotWidenedAndKeepsEverything) {
       {"float32", ErrorCode::kInvalidArgument},
       {"fp8", ErrorCode::kInvalidArgument},
       {"int3", ErrorCode::kInvalidArgument},
-      {"int4", ErrorCode::kUnsupported}};
+      {"int4", ErrorCode::kUnsupported}};  // in a pool of int8
   for (const auto& [name, code] : refusals) {
     const auto refused = llm.update_chunk(id, {.priority = 7, .kv_dtype = name});
     ASSERT_FALSE(refused.ok()) << name;
@@ -240,11 +249,33 @@ TEST(KVAccuracyOf, FormatsThatAreNotThereAndTooFewTokensAreRefused) {
     EXPECT_FALSE(accuracy.ok());
     return accuracy.ok() ? ErrorCode::kIo : accuracy.error().code;
   };
-  EXPECT_EQ(code(some_ids(9, 1), "int4"), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(some_ids(9, 1), "float16"), ErrorCode::kUnsupported);
   EXPECT_EQ(code(some_ids(9, 1), "int3"), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({1}, "int8"), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(llm.kv_accuracy(some_ids(9, 1), "fp8").error().message,
-              HasSubstr("float32, bfloat16 and int8"));
+  EXPECT_THAT(llm.kv_accuracy(some_ids(9, 1), "float16").error().message,
+              HasSubstr("float32, bfloat16, int8, fp8 and int4"));
+}
+
+// fp8 keeps 3 bits below the leading one: an error of at most 1 in 16. A code of int4 is off by up
+// to half of a fifteenth of its group's range.
+TEST(KVAccuracyOf, FormatsOfBlocksAreMeasuredAsTheyAreStored) {
+  LLM llm = open_llm(kModel, "auto", "float32");
+  const Ids ids = some_ids(300, 9);
+  const KVAccuracy int8 = llm.kv_accuracy(ids, "int8").value();
+  for (const std::string name : {"fp8", "int4"}) {
+    const KVAccuracy coded = llm.kv_accuracy(ids, name).value();
+    EXPECT_EQ(coded.kv_dtype, name);
+    EXPECT_NEAR(coded.bits_per_value, name == "int4" ? 5 : 8, 0.2);
+    EXPECT_GT(coded.key_error.mean, int8.key_error.mean);
+    EXPECT_LT(coded.key_error.max, name == "int4" ? 0.2 : 1 / 16.0);
+    EXPECT_LT(coded.value_error.max, name == "int4" ? 0.2 : 1 / 16.0);
+    EXPECT_GT(coded.logit_kl_mean, 0);
+    EXPECT_LT(coded.logit_kl_mean, 2e-2);
+    EXPECT_GT(coded.same_best, 0.8);
+    EXPECT_EQ(open_llm(kModel, name, "float32").kv_accuracy(ids, name)->logit_kl_mean,
+              coded.logit_kl_mean)
+        << "whatever the pool's own format";
+  }
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ from .convert import to_bytes, to_path, to_text
 
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"]
 Quantize = Literal["q8g32", "q4g32", "fp8"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 

@@ -89,16 +89,32 @@ def test_accuracy_is_measured(coded):
     assert 0.8 < accuracy["same_best"] <= 1
     exact = coded.kv_accuracy(some_ids(200), kv_dtype=accuracy["reference"])
     assert exact["logit_kl_p99"] == exact["perplexity_delta"] == exact["key_error"]["max"] == 0
-    with pytest.raises(quire.UnsupportedError, match="float32, bfloat16 and int8"):
-        coded.kv_accuracy("a text", kv_dtype="int4")
+    with pytest.raises(quire.UnsupportedError, match="float32, bfloat16, int8, fp8 and int4"):
+        coded.kv_accuracy("a text", kv_dtype="float16")
     with pytest.raises(ValueError, match="at least two tokens"):
         coded.kv_accuracy([5])
 
 
-@pytest.mark.parametrize("name", ["int4", "fp8"])
-def test_formats_that_are_not_there_are_named(name):
-    with pytest.raises(quire.UnsupportedError, match=name):
-        quire.LLM(MODEL, kv_dtype=name)
+@pytest.mark.parametrize("name, ratio", [("int4", 3.1), ("fp8", 1.9)])
+def test_blocks_are_stored_when_they_are_full_and_no_call_changes_a_token(name, ratio):
+    ids = some_ids(100)
+    with quire.LLM(MODEL, threads=2, kv_dtype=name) as llm, quire.LLM(MODEL, threads=2, kv_dtype="bfloat16") as plain:
+        assert llm.stats()["blocks_total"] >= ratio * plain.stats()["blocks_total"]
+        cold = llm.generate(ids, GREEDY)
+        llm.clear_prefix_cache()
+        llm.forward(ids[:70])
+        warm = llm.generate(ids, GREEDY)
+        assert warm.token_ids == cold.token_ids and warm.cached_tokens == 64
+        accuracy = plain.kv_accuracy(ids, kv_dtype=name)
+        assert accuracy["ratio_vs_bf16"] >= ratio and 0 < accuracy["key_error"]["mean"] < 0.2
+        sequence = llm.sequence(ids)
+        with pytest.raises(quire.UnsupportedError, match=f'"{name}" is not moved'):
+            sequence.save("never")
+
+
+def test_blocks_of_int4_are_whole_runs_of_32_tokens():
+    with pytest.raises(ValueError, match='block_tokens is 16; kv_dtype "int4" takes multiples of 32'):
+        quire.LLM(MODEL, kv_dtype="int4", block_tokens=16)
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])

@@ -85,6 +85,7 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
   const engine::EngineCore& core = engine.core();
   const auto format = kv_dtype.empty() ? kv::kOwnFormat : core.find_format(kv_dtype);
   if (format) {
+    QUIRE_TRY_STATUS(check_store_takes(*format));
     return *format;
   }
   std::string others;
@@ -96,6 +97,10 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
                         " of a chunk is not the pool's, which is ", base::quoted(core.kv_name()),
                         others.empty() ? "; leave it out" : "; give that one" + others,
                         ", or open the model with that kv_dtype")};
+}
+
+Status ChunkCore::check_store_takes(kv::FormatId format) const {
+  return options.store.empty() ? Status() : tiers.check_leaves_pool(format);
 }
 
 std::string ChunkCore::kv_name(kv::FormatId format) const { return engine.core().kv_name(format); }

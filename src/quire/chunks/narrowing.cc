@@ -18,6 +18,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kernels/kv_read.h"
+#include "quire/kernels/kv_seal.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
@@ -28,6 +29,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/tiers/background_loads.h"
@@ -55,9 +57,9 @@ tensor::KVSlot slot_of(const kv::BlockTable& blocks, std::int32_t token,
           .offset = token % block_tokens};
 }
 
-// Stores the KV of one segment as codes in the blocks of another one, and adds what that changes.
-Status encode(const kv_store::PagedPool& pool, const kv::Segment& from, const kv::Segment& to,
-              kernels::KVErrorSums& sums) {
+// Stores the KV of one segment as int8 in the blocks of another one, and adds what that changes.
+Status encode_tokens(const kv_store::PagedPool& pool, const kv::Segment& from,
+                     const kv::Segment& to, kernels::KVErrorSums& sums) {
   const tensor::KVGeometry& geometry = pool.geometry();
   const auto dim = static_cast<std::size_t>(geometry.stored_head_dim());
   std::vector<float> k(dim), v(dim);
@@ -80,6 +82,50 @@ Status encode(const kv_store::PagedPool& pool, const kv::Segment& from, const kv
   return {};
 }
 
+// Stores the KV of one segment block by block in the blocks of another one. A last block that is
+// not full stays plain.
+Status seal_segment(ChunkCore& core, const kv::Segment& from, const kv::Segment& to,
+                    kernels::KVErrorSums& sums) {
+  kv_store::PagedPool& pool = core.engine.core().paged_pool;
+  const tensor::KVGeometry& geometry = pool.geometry();
+  const std::int32_t full = from.num_tokens() / geometry.block_tokens;
+  std::vector<kernels::BlockPair> pairs;
+  for (std::int32_t i = 0; i < from.blocks().size(); ++i) {
+    pairs.push_back({.from = from.blocks().ref(i).id.value, .to = to.blocks().ref(i).id.value});
+  }
+  const auto whole = std::span(pairs).first(static_cast<std::size_t>(full));
+  const auto rest = std::span(pairs).subspan(static_cast<std::size_t>(full));
+  const int head_dim = core.engine.model_config().head_dim;
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    std::vector<kernels::KVErrorSums> errors(whole.size());
+    std::vector<std::uint8_t> refused(whole.size());
+    const kernels::SealParams params = {
+        .blocks = whole, .head_dim = head_dim, .refused = refused, .errors = errors};
+    if (!whole.empty() &&
+        !kernels::seal_blocks(core.engine.context(), params,
+                              pool.view(layer, from.blocks().format()),
+                              pool.view(layer, to.blocks().format()))) {
+      const auto block = std::ranges::find(refused, std::uint8_t{1}) - refused.begin();
+      return model::kv_refused(block * geometry.block_tokens);
+    }
+    for (const kernels::KVErrorSums& block : errors) {
+      sums.add(block);
+    }
+    if (!rest.empty() && from.blocks().last_format() != to.blocks().last_format()) {
+      kernels::open_blocks(core.engine.context(), rest, head_dim,
+                           pool.view(layer, from.blocks().last_format()),
+                           pool.view(layer, to.blocks().last_format()));
+    }
+  }
+  if (!rest.empty() && from.blocks().last_format() == to.blocks().last_format()) {
+    return pool.copy({.from = BlockId{rest.front().from},
+                      .to = BlockId{rest.front().to},
+                      .tokens = from.num_tokens() - full * geometry.block_tokens,
+                      .format = to.blocks().last_format()});
+  }
+  return {};
+}
+
 // Returns a segment with the KV of `id` in another format.
 Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId to,
                                 kernels::KVErrorSums& sums) {
@@ -92,7 +138,11 @@ Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId 
       segments.reserve({from->tokens().begin(), from->tokens().end()}, from->stored_from(), to));
   Status status = core.engine.copy_blocks_now();
   if (status.ok()) {
-    status = encode(core.engine.core().paged_pool, *from, *segments.find(made), sums);
+    const kv_store::PagedPool& pool = core.engine.core().paged_pool;
+    const kv::Segment& to_segment = *segments.find(made);
+    status = tensor::is_written_by_block(pool.geometry(to).format)
+                 ? seal_segment(core, *from, to_segment, sums)
+                 : encode_tokens(pool, *from, to_segment, sums);
   }
   if (!status.ok()) {
     segments.drop(made);
@@ -160,11 +210,12 @@ Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
                           "is open with that kv_dtype")};
   }
   const auto format = core.engine.core().find_format(*kv_dtype);
-  if (!format) {
+  if (!format || stored == "fp8") {  // what fp8 holds is not quantised again
     return {ErrorCode::kUnsupported,
             base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
                           base::quoted(*kv_dtype), " here; open the model with that kv_dtype")};
   }
+  QUIRE_TRY_STATUS(core.check_store_takes(*format));
   return format;
 }
 

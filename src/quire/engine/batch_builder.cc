@@ -42,8 +42,6 @@ void BatchBuilder::clear() {
   token_ids_.clear();
   positions_.clear();
   use_positions_.clear();
-  slots_.clear();
-  slot_formats_.clear();
   entries_.clear();
   sealed_.clear();
   open_rows_.clear();
@@ -52,16 +50,40 @@ void BatchBuilder::clear() {
   logit_ranges_.clear();
 }
 
-void BatchBuilder::add_sealed(std::span<const kv::RunView> views, RowRange rows) {
+// Adds a sealed run of a sequence whose runs begin at `first`.
+void BatchBuilder::add_sealed(const kv::RunView& view, RowRange rows, std::size_t first) {
+  const auto alike = [&](const SealedUse& use) {
+    return use.view.rank == view.rank && use.view.num_tokens == view.num_tokens;
+  };
+  const auto occurrence =
+      std::count_if(sealed_.begin() + static_cast<std::ptrdiff_t>(first), sealed_.end(), alike);
+  sealed_.push_back(
+      {.view = view, .occurrence = static_cast<std::int32_t>(occurrence), .rows = rows});
+}
+
+// Adds the sealed runs of a sequence. A run whose last block has another format is two runs, since
+// an entry has one.
+void BatchBuilder::add_sealed_runs(std::span<const kv::RunView> views, RowRange rows,
+                                   std::int32_t block_tokens) {
   const std::size_t first = sealed_.size();
   for (const kv::RunView& view : views) {
-    const auto alike = [&](const SealedUse& use) {
-      return use.view.rank == view.rank && use.view.num_tokens == view.num_tokens;
-    };
-    const auto occurrence =
-        std::count_if(sealed_.begin() + static_cast<std::ptrdiff_t>(first), sealed_.end(), alike);
-    sealed_.push_back(
-        {.view = view, .occurrence = static_cast<std::int32_t>(occurrence), .rows = rows});
+    if (view.format == view.last_format) {
+      add_sealed(view, rows, first);
+      continue;
+    }
+    const std::size_t full = view.blocks.size() - 1;
+    const std::int32_t full_tokens = static_cast<std::int32_t>(full) * block_tokens;
+    kv::RunView part = view;
+    part.blocks = view.blocks.first(full);
+    part.num_tokens = full_tokens;
+    part.last_format = view.format;
+    add_sealed(part, rows, first);
+    part.blocks = view.blocks.subspan(full);
+    part.num_tokens = view.num_tokens - full_tokens;
+    part.start_position = view.start_position + full_tokens;
+    part.stored_from = view.stored_from + full_tokens;
+    part.format = part.last_format = view.last_format;
+    add_sealed(part, rows, first);
   }
 }
 
@@ -96,13 +118,11 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   token_ids_.resize(token_ids_.size() + static_cast<std::size_t>(run.count) - tokens.size());
   for (std::int32_t local = open.num_tokens; local < open.num_tokens + run.count; ++local) {
-    const BlockId block = open.blocks[static_cast<std::size_t>(local / block_tokens)];
-    QUIRE_CHECK(block.value >= 0, "a token to be computed has no block");
     positions_.push_back(local);
     use_positions_.push_back(open.start_position + local);
-    slots_.push_back({.block = block.value, .offset = local % block_tokens});
   }
-  add_sealed(std::span(views_).first(views_.size() - 1), rows);
+  slots_.add(open, rows);
+  add_sealed_runs(std::span(views_).first(views_.size() - 1), rows, block_tokens);
   open_.push_back(open);
   open_rows_.push_back(rows);
 }
@@ -165,9 +185,7 @@ void BatchBuilder::add_open(OpenRange range, std::int32_t piece, std::int32_t bl
     }
     const OpenRange group = take_group(i, range, piece, block_tokens);
     if (group.end - group.begin == 1) {
-      entries_.add(open_[lead], open_[lead].num_tokens + open_rows_[lead].count,
-                   piece * shared_tokens_);
-      entries_.add_rows(open_[lead], open_rows_[lead], true);
+      add_alone(lead, piece * shared_tokens_, block_tokens);
     } else {
       add_shared(group, piece, block_tokens);
     }
@@ -197,12 +215,26 @@ void BatchBuilder::add_shared(OpenRange group, std::int32_t piece, std::int32_t 
   add_open(group, end, block_tokens);
 }
 
-// Lists the formats of rows' slots, which are those of their open runs. Every open run has an
-// entry.
-void BatchBuilder::list_slot_formats() {
-  for (std::size_t run = 0; entries_.num_formats() > 1 && run < open_.size(); ++run) {
-    slot_formats_.insert(slot_formats_.end(), static_cast<std::size_t>(open_rows_[run].count),
-                         open_[run].format.value);
+// Adds an entry for one open run alone, from `first_token` on.
+void BatchBuilder::add_alone(std::size_t run, std::int32_t first_token, std::int32_t block_tokens) {
+  const std::int32_t end = open_[run].num_tokens + open_rows_[run].count;
+  if (!slots_.opens(open_[run].format)) {
+    entries_.add(open_[run], end, first_token);
+    entries_.add_rows(open_[run], open_rows_[run], true);
+    return;
+  }
+  const std::int32_t stored = (end - 1) / block_tokens * block_tokens;
+  if (stored > first_token) {
+    entries_.add(open_[run], stored, first_token);
+    entries_.add_rows_behind_blocks(open_[run], open_rows_[run], block_tokens);
+  }
+}
+
+// Adds the blocks in which rows lie as they were computed. They stand behind all else of a row.
+void BatchBuilder::add_own_blocks() {
+  for (const RowSlots::OwnBlock& own : slots_.own_blocks()) {
+    entries_.add(own.view(), own.num_tokens);
+    entries_.add_rows(own.view(), own.rows, true);
   }
 }
 
@@ -210,6 +242,7 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
                                                std::span<const std::int32_t> logit_rows,
                                                const kv::Ledger& ledger) {
   clear();
+  slots_.begin(ledger.config());
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto first_row = static_cast<std::int32_t>(token_ids_.size());
     const auto first_logit = static_cast<std::int32_t>(logit_rows_.size());
@@ -225,13 +258,14 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
     open_order_.push_back({.run = run});
   }
   add_open({0, open_.size()}, 0, ledger.config().block_tokens);
-  list_slot_formats();
+  add_own_blocks();
   batch_ = {.token_ids = token_ids_,
             .positions = positions_,
             .use_positions = use_positions_,
-            .slots = slots_,
-            .num_formats = entries_.num_formats(),
-            .slot_formats = slot_formats_,
+            .slots = slots_.slots(),
+            .num_formats = std::max(entries_.num_formats(), slots_.num_formats()),
+            .slot_formats = slots_.formats(),
+            .seals = slots_.seals(),
             .entries = entries_.entries(),
             .logit_rows = logit_rows_};
   return batch_;

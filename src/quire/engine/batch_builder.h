@@ -9,6 +9,7 @@
 #include "quire/attention/tile.h"
 #include "quire/base/ids.h"
 #include "quire/engine/entry_list.h"
+#include "quire/engine/row_slots.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
@@ -27,6 +28,9 @@ struct LogitRange {
 // step reads it once whoever shares it with whom (cascade attention of any number of levels).
 // Entries stand in an order that only depends on the runs, so a row's result does not depend on who
 // else is in the batch.
+//
+// Where the pool's own format is written block by block, a row sees the blocks before its own as
+// they are stored, and its own block as it was computed (row_slots.h).
 //
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
@@ -56,7 +60,9 @@ class BatchBuilder {
   };
   void clear();
   void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
-  void add_sealed(std::span<const kv::RunView> views, RowRange rows);
+  void add_sealed(const kv::RunView& view, RowRange rows, std::size_t first);
+  void add_sealed_runs(std::span<const kv::RunView> views, RowRange rows,
+                       std::int32_t block_tokens);
   void share_sealed();
   [[nodiscard]] bool share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                  std::int32_t block_tokens) const;
@@ -70,15 +76,15 @@ class BatchBuilder {
                                      std::int32_t block_tokens);
   void add_open(OpenRange range, std::int32_t piece, std::int32_t block_tokens);
   void add_shared(OpenRange group, std::int32_t piece, std::int32_t block_tokens);
-  void list_slot_formats();
+  void add_alone(std::size_t run, std::int32_t first_token, std::int32_t block_tokens);
+  void add_own_blocks();
 
   bool share_;
   std::int32_t shared_tokens_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> use_positions_;
-  std::vector<tensor::KVSlot> slots_;
-  std::vector<std::uint8_t> slot_formats_;  // [rows], where there are several formats
+  RowSlots slots_;
   EntryList entries_;
   std::vector<SealedUse> sealed_;
   std::vector<RowRange> open_rows_;  // [runs]

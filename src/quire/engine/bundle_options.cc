@@ -1,7 +1,10 @@
 #include "quire/engine/bundle_options.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "quire/base/str.h"
 #include "quire/kernels/packed_weights.h"
@@ -40,12 +43,38 @@ kernels::WeightFormat weight_format(const std::string& quantize, tensor::DType d
 
 }  // namespace
 
-Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format) {
-  if (format == tensor::KVFormat::kInt8 && config.scales.score_cap != 0) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("kv_dtype \"int8\" is not there for models that cap the scores of "
-                          "attention, as ",
-                          config.family, " does; use kv_dtype=\"auto\"")};
+std::optional<tensor::KVFormat> coded_kv_format(std::string_view kv_dtype) {
+  using tensor::KVFormat;
+  for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
+    if (kv_dtype == tensor::kv_format_name(format, tensor::DType::kFloat32)) {
+      return format;
+    }
+  }
+  return std::nullopt;
+}
+
+Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format, bool on_gpu) {
+  const auto refused = [&](const std::string& why) {
+    return Status{
+        ErrorCode::kUnsupported,
+        base::str_cat("kv_dtype \"", tensor::kv_format_name(format, tensor::DType::kFloat32),
+                      "\" is not there for ", why, "; use kv_dtype=\"auto\"")};
+  };
+  if (format == tensor::KVFormat::kPlain) {
+    return {};
+  }
+  if (config.scales.score_cap != 0) {
+    return refused(
+        base::str_cat("models that cap the scores of attention, as ", config.family, " does"));
+  }
+  if (!tensor::is_written_by_block(format)) {
+    return {};
+  }
+  if (on_gpu) {
+    return refused("a GPU");
+  }
+  if (std::ranges::any_of(config.window_tokens, [](int window) { return window > 0; })) {
+    return refused(base::str_cat("models with a window, as this ", config.family, " model has"));
   }
   return {};
 }
@@ -55,7 +84,7 @@ Result<Formats> choose_formats(const BundleOptions& options, const model::ModelC
   const tensor::DType dtype =
       compute_dtype(options.dtype, on_gpu ? tensor::DType::kBFloat16 : config.stored_dtype);
   // "auto": as the weights are, also where those are fp16.
-  const bool coded = options.kv_dtype == "int8";
+  const auto coded = coded_kv_format(options.kv_dtype);
   const tensor::DType kv =
       coded || options.kv_dtype == "auto" ? dtype : compute_dtype(options.kv_dtype, dtype);
   if (!on_gpu && (dtype == tensor::DType::kFloat16 || kv == tensor::DType::kFloat16)) {
@@ -78,8 +107,8 @@ Result<Formats> choose_formats(const BundleOptions& options, const model::ModelC
                           tensor::dtype_name(dtype), "; kv_dtype \"", tensor::dtype_name(kv),
                           "\" is another")};
   }
-  const auto stored = coded ? tensor::KVFormat::kInt8 : tensor::KVFormat::kPlain;
-  QUIRE_TRY_STATUS(check_kv_format(config, stored));
+  const tensor::KVFormat stored = coded.value_or(tensor::KVFormat::kPlain);
+  QUIRE_TRY_STATUS(check_kv_format(config, stored, on_gpu));
   return Formats{weight_format(options.quantize, dtype), kv, stored, dtype};
 }
 

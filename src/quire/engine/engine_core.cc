@@ -9,12 +9,14 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/bundle_options.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/open_format.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
@@ -71,27 +73,83 @@ std::int32_t slab_blocks_of(std::int32_t num_blocks) {
   return std::clamp(num_blocks / kSlabs, kLeast, kMost);
 }
 
-// Returns whether chunks may be stored as codes beside KV in the pool's own format. The CPU's
+// Adds the formats of codes that chunks may have beside KV in the pool's own format. The CPU's
 // kernels alone take blocks of several formats, and none caps scores over codes. A model with a
 // window has no KV of chunks. Each slab shall hold two blocks of codes.
-bool chunks_may_be_coded(const model::ModelConfig& config, const tensor::KVGeometry& geometry,
-                         const kv_store::PagedPool& pool, std::int32_t slab_blocks) {
+Status add_chunk_formats(const model::ModelConfig& config, std::int32_t slab_blocks,
+                         kv_store::PagedPool& pool) {
+  using tensor::KVFormat;
+  tensor::KVGeometry coded = pool.geometry();
   const bool windowed =
-      std::ranges::any_of(geometry.window_tokens, [](int window) { return window > 0; });
-  tensor::KVGeometry coded = geometry;
-  coded.format = tensor::KVFormat::kInt8;
-  return !pool.on_device() && geometry.format == tensor::KVFormat::kPlain && !windowed &&
-         config.scales.score_cap == 0 && pool.num_blocks() >= slab_blocks &&
-         2 * coded.block_bytes() <= slab_blocks * geometry.block_bytes();
+      std::ranges::any_of(coded.window_tokens, [](int window) { return window > 0; });
+  if (pool.on_device() || coded.format != KVFormat::kPlain || windowed ||
+      config.scales.score_cap != 0 || pool.num_blocks() < slab_blocks) {
+    return {};
+  }
+  for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
+    coded.format = format;
+    if (coded.fits_format() &&
+        2 * coded.block_bytes() <= slab_blocks * pool.geometry().block_bytes()) {
+      QUIRE_TRY([[maybe_unused]] const kv::FormatId added, pool.add_format(coded));
+    }
+  }
+  return {};
+}
+
+// Returns the formats of a pool. Those of chunks that are written block by block open as the pool's
+// own.
+std::vector<kv::BlockFormat> block_formats(const kv_store::PagedPool& pool) {
+  std::vector<kv::BlockFormat> formats = pool.block_formats();
+  for (std::uint8_t i = 1; i < formats.size(); ++i) {
+    if (tensor::is_written_by_block(pool.geometry(kv::FormatId{i}).format)) {
+      formats[i].open = kv::kOwnFormat;
+    }
+  }
+  return formats;
+}
+
+kv::LedgerConfig ledger_config(const kv_store::PagedPool& pool, const EngineOptions& options) {
+  const tensor::KVGeometry& geometry = pool.geometry();
+  return {.num_blocks = pool.num_blocks(),
+          .block_tokens = geometry.block_tokens,
+          .window_tokens = geometry.forget_after_tokens(),
+          .extent_blocks = blocks_of_an_extent(geometry),
+          .prefix_cache = options.prefix_cache,
+          .formats = block_formats(pool)};
+}
+
+Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::PagedPool pool,
+                                              std::optional<kv_store::PagedPool> staging,
+                                              const kv::LedgerConfig& ledger,
+                                              const EngineOptions& options) {
+  const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
+                                         .max_running = options.max_running,
+                                         .block_bytes = pool.geometry().block_bytes()};
+  QUIRE_TRY_STATUS(ledger.validate());
+  QUIRE_TRY_STATUS(scheduler.validate());
+  return std::make_unique<EngineCore>(std::move(bundle), std::move(pool), std::move(staging),
+                                      ledger, scheduler);
+}
+
+// Returns kInvalidArgument where a format does not take blocks of so many tokens.
+Status check_block_tokens(const tensor::KVGeometry& geometry, const char* kv_name) {
+  if (geometry.fits_format()) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("block_tokens is ", geometry.block_tokens, "; kv_dtype \"", kv_name,
+                        "\" takes multiples of ", tensor::kInt4RunTokens)};
 }
 
 }  // namespace
 
 EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
+                       std::optional<kv_store::PagedPool> staged,
                        const kv::LedgerConfig& ledger_config,
                        const sched::SchedulerConfig& scheduler_config)
     : bundle(std::move(opened)),
       paged_pool(std::move(blocks)),
+      staging(std::move(staged)),
       ledger(ledger_config),
       scheduler(scheduler_config, ledger) {
   const tensor::KVGeometry& geometry = paged_pool.geometry();
@@ -99,6 +157,9 @@ EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
     for (int layer = 0; layer < geometry.layers; ++layer) {
       views.push_back(paged_pool.view(layer, kv::FormatId{format}));
     }
+  }
+  if (staging) {
+    views.insert(views.end(), static_cast<std::size_t>(geometry.layers), staging->view(0));
   }
   const model::PackReport& report = decoder().pack_report();
   counters.block_bytes = geometry.block_bytes();
@@ -129,6 +190,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   QUIRE_CHECK(bundle.decoder.has_value(), "an open model has a decoder");
   const tensor::KVGeometry geometry =
       bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens, bundle.kv_format);
+  QUIRE_TRY_STATUS(check_block_tokens(geometry, bundle.kv_name()));
   QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));
   QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget));
   QUIRE_TRY(kv_store::PagedPool paged_pool,
@@ -136,24 +198,20 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                 ? kv_store::PagedPool::create(geometry, num_blocks)
                 : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
   const std::int32_t slab_blocks = slab_blocks_of(num_blocks);
-  if (chunks_may_be_coded(bundle.decoder->config(), geometry, paged_pool, slab_blocks)) {
-    tensor::KVGeometry coded = geometry;
-    coded.format = tensor::KVFormat::kInt8;
-    QUIRE_TRY([[maybe_unused]] const kv::FormatId added, paged_pool.add_format(coded));
+  QUIRE_TRY_STATUS(add_chunk_formats(bundle.decoder->config(), slab_blocks, paged_pool));
+  kv::LedgerConfig ledger = ledger_config(paged_pool, options);
+  ledger.slab_blocks = slab_blocks;
+  if (tensor::is_written_by_block(geometry.format)) {
+    // Two blocks of a sequence are open while a step fills one and begins another.
+    QUIRE_TRY_STATUS(
+        add_open_format(paged_pool, ledger, 2 * std::int64_t{options.max_running} + 2));
   }
-  const kv::LedgerConfig ledger{.num_blocks = num_blocks,
-                                .block_tokens = geometry.block_tokens,
-                                .window_tokens = geometry.forget_after_tokens(),
-                                .extent_blocks = blocks_of_an_extent(geometry),
-                                .prefix_cache = options.prefix_cache,
-                                .formats = paged_pool.block_formats(),
-                                .slab_blocks = slab_blocks};
-  const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
-                                         .max_running = options.max_running,
-                                         .block_bytes = geometry.block_bytes()};
-  QUIRE_TRY_STATUS(ledger.validate());
-  QUIRE_TRY_STATUS(scheduler.validate());
-  return std::make_unique<EngineCore>(std::move(bundle), std::move(paged_pool), ledger, scheduler);
+  std::optional<kv_store::PagedPool> staging;
+  if (std::ranges::any_of(ledger.formats,
+                          [](const kv::BlockFormat& format) { return format.open.has_value(); })) {
+    QUIRE_TRY(staging, make_staging(geometry, options.max_batch_tokens));
+  }
+  return make_core(std::move(bundle), std::move(paged_pool), std::move(staging), ledger, options);
 }
 
 }  // namespace quire::engine

@@ -94,7 +94,10 @@ struct EngineStats {
 
 // Engine thread only, but for the text and the configuration in `bundle`, which do not change.
 struct EngineCore {
-  EngineCore(ModelBundle opened, kv_store::PagedPool blocks, const kv::LedgerConfig& ledger_config,
+  // `staged` has the blocks that a step begins and fills, where the pool's own format is written
+  // block by block: one layer of them, since each layer stores them before the next begins.
+  EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
+             std::optional<kv_store::PagedPool> staged, const kv::LedgerConfig& ledger_config,
              const sched::SchedulerConfig& scheduler_config);
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
@@ -120,7 +123,8 @@ struct EngineCore {
 
   ModelBundle bundle;
   kv_store::PagedPool paged_pool;
-  std::vector<tensor::PagedKVView> views;  // [formats][layers]
+  std::optional<kv_store::PagedPool> staging;
+  std::vector<tensor::PagedKVView> views;  // [formats, and staging if it is there][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;
   EngineStats counters;

@@ -33,13 +33,30 @@ void EntryList::add(const kv::RunView& view, std::int32_t num_tokens, std::int32
   std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
 }
 
+// Adds row `i` of a range.
+void EntryList::add_row(const kv::RunView& view, RowRange rows, std::int32_t i,
+                        std::int32_t visible_end) {
+  rows_.push_back({.row = rows.first + i,
+                   .query_position = rows.position + i - view.start_position + view.stored_from,
+                   .visible_end = visible_end});
+  ++spans_.back().num_rows;
+}
+
 void EntryList::add_rows(const kv::RunView& view, RowRange rows, bool causal) {
-  spans_.back().num_rows += static_cast<std::size_t>(rows.count);
   for (std::int32_t i = 0; i < rows.count; ++i) {
-    const std::int32_t query_position = rows.position + i - view.start_position + view.stored_from;
-    rows_.push_back({.row = rows.first + i,
-                     .query_position = query_position,
-                     .visible_end = causal ? query_position + 1 : view.num_tokens});
+    const std::int32_t token = rows.position + i - view.start_position;
+    add_row(view, rows, i, causal ? token + 1 : view.num_tokens);
+  }
+}
+
+void EntryList::add_rows_behind_blocks(const kv::RunView& view, RowRange rows,
+                                       std::int32_t block_tokens) {
+  for (std::int32_t i = 0; i < rows.count; ++i) {
+    const std::int32_t token = rows.position + i - view.start_position;
+    const std::int32_t block = token / block_tokens * block_tokens;
+    if (block > spans_.back().first_token) {
+      add_row(view, rows, i, block);
+    }
   }
 }
 

@@ -29,6 +29,9 @@ class EntryList {
   // Adds rows of the last entry. They see all of the run, or, as tokens of the run, all that is not
   // behind them.
   void add_rows(const kv::RunView& view, RowRange rows, bool causal);
+  // Adds rows of the last entry that are tokens of the run. They see its blocks before their own.
+  // Rows that see nothing of the entry are left out.
+  void add_rows_behind_blocks(const kv::RunView& view, RowRange rows, std::int32_t block_tokens);
 
   // Returns all entries. Valid until the next change.
   [[nodiscard]] std::span<const attention::Entry> entries();
@@ -42,6 +45,8 @@ class EntryList {
     std::int32_t first_token = 0;
     kv::FormatId format;
   };
+
+  void add_row(const kv::RunView& view, RowRange rows, std::int32_t i, std::int32_t visible_end);
 
   std::vector<std::int32_t> blocks_;
   std::vector<attention::EntryRow> rows_;

@@ -5,24 +5,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "quire/attention/entry.h"
-#include "quire/base/divide.h"
 #include "quire/base/str.h"
 #include "quire/engine/bundle_options.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
+#include "quire/engine/own_kv.h"
 #include "quire/interrupt.h"
-#include "quire/kernels/kv_append.h"
-#include "quire/kernels/kv_read.h"
 #include "quire/kernels/rotary.h"
-#include "quire/kv_store/paged_pool.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
@@ -31,7 +28,6 @@
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
-#include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -41,62 +37,23 @@ constexpr std::int32_t kBlockTokens = 32;
 constexpr std::size_t kSliceTokens = 128;   // computed between two steps of the engine
 constexpr std::size_t kRowsPerSample = 16;  // of which one is asked for its attention
 
-struct NamedFormat {
-  const char* name;
-  tensor::DType dtype;
-  tensor::KVFormat format;
-};
-
 Result<tensor::KVGeometry> geometry_of(const Engine& engine, const std::string& kv_dtype) {
   const tensor::DType compute = engine.bundle().kv_dtype;
-  const NamedFormat formats[] = {{"float32", tensor::DType::kFloat32, tensor::KVFormat::kPlain},
-                                 {"bfloat16", tensor::DType::kBFloat16, tensor::KVFormat::kPlain},
-                                 {"int8", compute, tensor::KVFormat::kInt8}};
-  for (const NamedFormat& format : formats) {
-    if (kv_dtype == format.name) {
-      QUIRE_TRY_STATUS(check_kv_format(engine.model_config(), format.format));
-      return engine.model_config().kv_geometry(format.dtype, kBlockTokens, format.format);
+  if (const auto coded = coded_kv_format(kv_dtype)) {
+    QUIRE_TRY_STATUS(check_kv_format(engine.model_config(), *coded, false));
+    return engine.model_config().kv_geometry(compute, kBlockTokens, *coded);
+  }
+  for (const tensor::DType dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
+    if (kv_dtype == tensor::dtype_name(dtype)) {
+      return engine.model_config().kv_geometry(dtype, kBlockTokens, tensor::KVFormat::kPlain);
     }
   }
-  const bool later = kv_dtype == "int4" || kv_dtype == "fp8" || kv_dtype == "float16";
+  const bool known = kv_dtype == "float16";
   return {
-      later ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
-      base::str_cat("kv_dtype ", base::quoted(kv_dtype), later ? " is not there" : " is unknown",
-                    "; the accuracy of float32, bfloat16 and int8 can be measured")};
+      known ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+      base::str_cat("kv_dtype ", base::quoted(kv_dtype), known ? " is not there" : " is unknown",
+                    "; the accuracy of float32, bfloat16, int8, fp8 and int4 can be measured")};
 }
-
-// The KV of all ids in one format.
-class OwnKV {
- public:
-  static Result<OwnKV> create(const tensor::KVGeometry& geometry, std::size_t tokens) {
-    const auto blocks = base::divide_up(static_cast<std::int32_t>(tokens), kBlockTokens);
-    QUIRE_TRY(kv_store::PagedPool pool, kv_store::PagedPool::create(geometry, blocks));
-    return OwnKV(std::move(pool), geometry.layers, blocks);
-  }
-
-  [[nodiscard]] std::span<const tensor::PagedKVView> views() const { return views_; }
-  [[nodiscard]] const tensor::PagedKVView& view(int layer) const {
-    return views_[static_cast<std::size_t>(layer)];
-  }
-  [[nodiscard]] std::span<const std::int32_t> blocks() const { return blocks_; }
-  [[nodiscard]] static tensor::KVSlot slot(std::size_t token) {
-    const auto at = static_cast<std::int32_t>(token);
-    return {at / kBlockTokens, at % kBlockTokens};
-  }
-
- private:
-  OwnKV(kv_store::PagedPool pool, int layers, std::int32_t blocks)
-      : pool_(std::move(pool)), blocks_(static_cast<std::size_t>(blocks)) {
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-    for (int layer = 0; layer < layers; ++layer) {
-      views_.push_back(pool_.view(layer));
-    }
-  }
-
-  kv_store::PagedPool pool_;
-  std::vector<std::int32_t> blocks_;
-  std::vector<tensor::PagedKVView> views_;
-};
 
 // Squares of errors and of what they are errors of.
 struct SquareSums {
@@ -146,8 +103,8 @@ LayerErrors errors_of(std::span<const SquareSums> sums) {
 // Runs both over the ids, slice by slice. Engine thread, but for construction and result().
 class Comparison {
  public:
-  Comparison(Engine& engine, std::span<const TokenId> ids, OwnKV reference, OwnKV stored,
-             OwnKV rounded)
+  Comparison(Engine& engine, std::span<const TokenId> ids, std::unique_ptr<OwnKV> reference,
+             std::unique_ptr<OwnKV> stored, std::unique_ptr<OwnKV> rounded)
       : engine_(engine),
         ids_(ids),
         reference_(std::move(reference)),
@@ -164,20 +121,22 @@ class Comparison {
     std::size_t first, count;
   };
   // Returns the logits of all rows.
-  Result<std::span<float>> forward(const OwnKV& kv, Slice slice, model::ForwardProbe* probe);
+  Result<std::span<float>> forward(OwnKV& kv, Slice slice, model::ForwardProbe* probe);
   void compare_layer(Slice slice, const model::LayerQueries& queries);
   void round_keys_and_values(Slice slice, int layer);
   void compare_attention(Slice slice, const model::LayerQueries& queries, int kv_head);
   void compare_logits(Slice slice, std::span<const float> want, std::span<const float> got);
   // Reads the keys of one head, [tokens][head_dim].
-  void read_keys(const tensor::PagedKVView& view, int kv_head, std::size_t tokens,
-                 std::vector<float>& out) const;
+  struct Head {
+    int layer = 0, kv_head = 0;
+  };
+  void read_keys(const OwnKV& kv, Head head, std::size_t tokens, std::vector<float>& out) const;
 
   Engine& engine_;
   std::span<const TokenId> ids_;
-  OwnKV reference_;
-  OwnKV stored_;                           // what the format makes of the run
-  OwnKV rounded_;                          // what the format makes of the reference's KV
+  std::unique_ptr<OwnKV> reference_;
+  std::unique_ptr<OwnKV> stored_;          // what the format makes of the run
+  std::unique_ptr<OwnKV> rounded_;         // what the format makes of the reference's KV
   std::vector<SquareSums> keys_, values_;  // [layers]
   double attention_kl_ = 0;
   std::int64_t attention_rows_ = 0;
@@ -186,30 +145,9 @@ class Comparison {
   double want_nll_ = 0, got_nll_ = 0;
 };
 
-Result<std::span<float>> Comparison::forward(const OwnKV& kv, Slice slice,
-                                             model::ForwardProbe* probe) {
-  std::vector<std::int32_t> positions, rows;
-  std::vector<tensor::KVSlot> slots;
-  std::vector<attention::EntryRow> entry_rows;
-  for (std::size_t i = 0; i < slice.count; ++i) {
-    const auto row = static_cast<std::int32_t>(i);
-    const auto position = static_cast<std::int32_t>(slice.first + i);
-    positions.push_back(position);
-    rows.push_back(row);
-    slots.push_back(OwnKV::slot(slice.first + i));
-    entry_rows.push_back({row, position, position + 1});
-  }
-  const std::size_t tokens = slice.first + slice.count;
-  const attention::Entry entry = {
-      .blocks = kv.blocks().first(base::divide_up(tokens, std::size_t{kBlockTokens})),
-      .num_tokens = static_cast<std::int32_t>(tokens),
-      .rows = entry_rows};
-  const model::ForwardBatch batch = {.token_ids = ids_.subspan(slice.first, slice.count),
-                                     .positions = positions,
-                                     .slots = slots,
-                                     .entries = {&entry, 1},
-                                     .logit_rows = rows};
-  return engine_.core().decoder().forward(batch, kv.views(), probe);
+Result<std::span<float>> Comparison::forward(OwnKV& kv, Slice slice, model::ForwardProbe* probe) {
+  QUIRE_TRY(const model::ForwardBatch batch, kv.next_batch(static_cast<std::int32_t>(slice.count)));
+  return engine_.core().decoder().forward(batch, kv.views(batch.num_formats), probe);
 }
 
 Status Comparison::compare_slice(std::size_t first, std::size_t count) {
@@ -217,10 +155,15 @@ Status Comparison::compare_slice(std::size_t first, std::size_t count) {
   const std::function<void(const model::LayerQueries&)> look =
       [&](const model::LayerQueries& queries) { compare_layer(slice, queries); };
   model::ForwardProbe probe = {.queries = &look};
-  QUIRE_TRY(const std::span<float> logits, forward(reference_, slice, &probe));
+  const auto tokens = static_cast<std::int32_t>(count);
+  QUIRE_TRY([[maybe_unused]] const model::ForwardBatch rounds, rounded_->next_batch(tokens));
+  QUIRE_TRY(const std::span<float> logits, forward(*reference_, slice, &probe));
   const std::vector<float> want(logits.begin(), logits.end());
-  QUIRE_TRY(const std::span<float> got, forward(stored_, slice, nullptr));
+  QUIRE_TRY(const std::span<float> got, forward(*stored_, slice, nullptr));
   compare_logits(slice, want, got);
+  for (OwnKV* kv : {reference_.get(), stored_.get(), rounded_.get()}) {
+    kv->advance(tokens);
+  }
   return {};
 }
 
@@ -236,47 +179,35 @@ void Comparison::round_keys_and_values(Slice slice, int layer) {
   const auto dim = static_cast<std::size_t>(engine_.model_config().head_dim);
   const std::size_t width = kv_heads * dim;
   std::vector<float> keys(slice.count * width), values(keys.size());
-  std::vector<float> row(static_cast<std::size_t>(reference_.view(layer).head_dim));
+  std::vector<float> row(reference_->row_size());
   const auto for_each_head = [&](const OwnKV& kv, const auto& fn) {
     for (std::size_t at = 0; at < slice.count * kv_heads; ++at) {
-      const tensor::KVSlot slot = OwnKV::slot(slice.first + at / kv_heads);
+      const std::size_t token = slice.first + at / kv_heads;
       const auto head = static_cast<int>(at % kv_heads);
-      kernels::read_key(kv.view(layer), head, slot, row);
+      kv.read_key(layer, head, token, row);
       fn(at, keys, keys_);
-      kernels::read_value(kv.view(layer), head, slot, row);
+      kv.read_value(layer, head, token, row);
       fn(at, values, values_);
     }
   };
-  for_each_head(reference_, [&](std::size_t at, std::vector<float>& to, auto&) {
+  for_each_head(*reference_, [&](std::size_t at, std::vector<float>& to, auto&) {
     std::copy_n(row.begin(), dim, to.begin() + static_cast<std::ptrdiff_t>(at * dim));
   });
-  std::vector<tensor::KVSlot> slots;
-  slots.reserve(slice.count);
-  for (std::size_t i = 0; i < slice.count; ++i) {
-    slots.push_back(OwnKV::slot(slice.first + i));
-  }
-  const auto stride = static_cast<std::ptrdiff_t>(width);
-  kernels::kv_append(engine_.context(),
-                     {.k = keys,
-                      .v = values,
-                      .k_stride = stride,
-                      .v_stride = stride,
-                      .head_dim = static_cast<int>(dim),
-                      .slots = slots},
-                     rounded_.view(layer));
-  for_each_head(rounded_, [&](std::size_t at, const std::vector<float>& want, auto& sums) {
+  rounded_->store(engine_.context(), layer,
+                  {.keys = keys, .values = values, .head_dim = static_cast<int>(dim)});
+  for_each_head(*rounded_, [&](std::size_t at, const std::vector<float>& want, auto& sums) {
     sums[static_cast<std::size_t>(layer)].add(std::span(row).first(dim),
                                               std::span(want).subspan(at * dim, dim));
   });
 }
 
-void Comparison::read_keys(const tensor::PagedKVView& view, int kv_head, std::size_t tokens,
+void Comparison::read_keys(const OwnKV& kv, Head head, std::size_t tokens,
                            std::vector<float>& out) const {
   const auto dim = static_cast<std::size_t>(engine_.model_config().head_dim);
-  std::vector<float> row(static_cast<std::size_t>(view.head_dim));
+  std::vector<float> row(kv.row_size());
   out.resize(tokens * dim);
   for (std::size_t token = 0; token < tokens; ++token) {
-    kernels::read_key(view, kv_head, OwnKV::slot(token), row);
+    kv.read_key(head.layer, head.kv_head, token, row);
     std::copy_n(row.begin(), dim, out.begin() + static_cast<std::ptrdiff_t>(token * dim));
   }
 }
@@ -286,8 +217,9 @@ void Comparison::compare_attention(Slice slice, const model::LayerQueries& queri
   const model::ModelConfig& config = engine_.model_config();
   const auto dim = static_cast<std::size_t>(config.head_dim);
   std::vector<float> want_keys, got_keys, query(dim);
-  read_keys(reference_.view(queries.layer), kv_head, slice.first + slice.count, want_keys);
-  read_keys(rounded_.view(queries.layer), kv_head, slice.first + slice.count, got_keys);
+  const Head of = {.layer = queries.layer, .kv_head = kv_head};
+  read_keys(*reference_, of, slice.first + slice.count, want_keys);
+  read_keys(*rounded_, of, slice.first + slice.count, got_keys);
   const auto window =
       static_cast<std::size_t>(config.window_tokens[static_cast<std::size_t>(queries.layer)]);
   const double scale = config.score_scale(), cap = config.scales.score_cap;
@@ -370,9 +302,10 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
   QUIRE_TRY(const tensor::KVGeometry stored, geometry_of(engine, kv_dtype));
   const tensor::KVGeometry plain =
       engine.model_config().kv_geometry(engine.bundle().kv_dtype, kBlockTokens);
-  QUIRE_TRY(OwnKV reference, OwnKV::create(plain, ids.size()));
-  QUIRE_TRY(OwnKV run, OwnKV::create(stored, ids.size()));
-  QUIRE_TRY(OwnKV rounded, OwnKV::create(stored, ids.size()));
+  constexpr auto kStep = static_cast<std::int32_t>(kSliceTokens);
+  QUIRE_TRY(auto reference, OwnKV::create(plain, ids, kStep));
+  QUIRE_TRY(auto run, OwnKV::create(stored, ids, kStep));
+  QUIRE_TRY(auto rounded, OwnKV::create(stored, ids, kStep));
   Comparison comparison(engine, ids, std::move(reference), std::move(run), std::move(rounded));
   for (std::size_t first = 0; first < ids.size(); first += kSliceTokens) {
     if (interrupted && interrupted()) {

@@ -52,13 +52,8 @@ Status check_options(const LLMOptions& options) {
                           base::quoted(options.device))};
   }
   QUIRE_TRY_STATUS(check_name("dtype", options.dtype, {"auto", "float32", "bfloat16", "float16"}));
-  if (options.kv_dtype == "int4" || options.kv_dtype == "fp8") {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("kv_dtype ", base::quoted(options.kv_dtype),
-                          " is not there yet; give \"int8\" or \"bfloat16\"")};
-  }
-  QUIRE_TRY_STATUS(
-      check_name("kv_dtype", options.kv_dtype, {"auto", "float32", "bfloat16", "float16", "int8"}));
+  QUIRE_TRY_STATUS(check_name("kv_dtype", options.kv_dtype,
+                              {"auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"}));
   if (!options.quantize.empty()) {
     QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32", "fp8"}));
   }

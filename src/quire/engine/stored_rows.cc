@@ -54,7 +54,7 @@ Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t inde
 }
 
 bool measures_kv(const Step& step, const RunningStep& running) {
-  const bool codes = step.core.bundle.kv_format == tensor::KVFormat::kInt8;
+  const bool codes = step.core.bundle.kv_format != tensor::KVFormat::kPlain;
   return (codes || step.core.num_formats() > 1) &&
          std::ranges::any_of(running.requests, [](const ActiveRequest* active) {
            return active->request().observer != nullptr &&

@@ -9,6 +9,7 @@
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/open_blocks.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/test_support.h"
 #include "quire/kv/types.h"
@@ -89,9 +90,35 @@ TEST(ComposedFormat, WithoutRoomOrFormatNothingIsOpened) {
   EXPECT_EQ(full.code, ErrorCode::kOutOfBlocks);
   EXPECT_EQ(full.needed_bytes, 41 * 50);
   EXPECT_EQ(refusal(FormatId{3}, tokens_of(4)).code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refusal(kBlockwise, tokens_of(4)).message,
-              HasSubstr("cannot be computed in format 2"));
+  EXPECT_THAT(refusal(FormatId{7}, tokens_of(4)).message,
+              HasSubstr("cannot be computed in format 7"));
   EXPECT_EQ(refusal(kHalf, {}).code, ErrorCode::kInvalidArgument);
+}
+
+TEST(ComposedFormat, ARunThatIsWrittenBlockByBlockHasOpenBlocksWhereItEnds) {
+  Ledger ledger(mixed_formats());
+  const SeqId id = composed_in(ledger, kBlockwise, tokens_of(10));
+  EXPECT_EQ(ledger.counts().bytes_in_use, 2 * 30) << "of its full blocks";
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 3), 1) << "an open one, of the pool's own format";
+  compute(ledger, id, 3);
+  RunView run = ledger.sequences().runs(id).back();
+  ASSERT_EQ(run.open_blocks.size(), 1U);
+  EXPECT_EQ(run.open_blocks.front().index, 0);
+  EXPECT_EQ(run.open_blocks.front().block.format(), kOwnFormat);
+  EXPECT_EQ(ledger.sequences().blocks_needed(id, 5), 0)
+      << "it fills two blocks, and needs no third";
+  compute(ledger, id, 5);
+  EXPECT_EQ(ledger.counts().bytes_in_use, 2 * 30);
+  compute(ledger, id, 2);
+  EXPECT_EQ(ledger.counts().bytes_in_use, 2 * 30 + 100);
+  expect_consistent(ledger);
+  const SegmentId segment = ledger.segments().seal(id).value();
+  ledger.sequences().close(id);
+  const BlockTable& blocks = ledger.segments().find(segment)->blocks();
+  EXPECT_EQ(blocks.size(), 3);
+  EXPECT_EQ(blocks.format(), kBlockwise);
+  EXPECT_EQ(blocks.last_format(), kOwnFormat);
+  expect_consistent(ledger);
 }
 
 }  // namespace

@@ -43,6 +43,10 @@ std::int64_t Ledger::bytes_lacking(const BlockCounts& wanted) const {
   return config().bytes_of(state_->shared.lacking(wanted));
 }
 
+std::int32_t Ledger::open_blocks_free() const {
+  return state_->shared.pool(*config().open_format()).num_free();
+}
+
 std::int64_t Ledger::min_blocks(std::int64_t num_tokens) const {
   const std::int64_t block_tokens = config().block_tokens;
   const std::int64_t whole = (num_tokens + block_tokens - 1) / block_tokens;

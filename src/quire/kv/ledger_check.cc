@@ -14,6 +14,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/ledger_state.h"
+#include "quire/kv/open_blocks.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
@@ -37,6 +38,12 @@ struct BlockUse {
   std::int32_t readable = 0;    // slots from the first that some table covers
   std::int32_t writers = 0;     // sequences with room in it
   std::int32_t first_room = 0;  // the writer's first slot
+};
+
+// Slots of a block that a run has and may fill.
+struct Slots {
+  std::int32_t filled = 0;
+  bool writes = false;
 };
 
 class Checker {
@@ -66,12 +73,17 @@ class Checker {
       QUIRE_TRY_STATUS(add_segment(*run.segment));
     }
     const OpenRun& open = sequence.open();
-    const FormatId format = sequence.is_plain() ? kOwnFormat : open.blocks.format();
-    if (std::ranges::any_of(open.blocks.live(),
+    const FormatId format = open.format;
+    if ((sequence.is_plain() && format != kOwnFormat) ||
+        std::ranges::any_of(open.blocks.live(),
                             [&](BlockRef block) { return block.format() != format; })) {
       return broken("L11", "an open run has another format than its sequence may have");
     }
-    QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true));
+    if (shared_.config().formats[format.value].open) {
+      QUIRE_TRY_STATUS(add_opening_run(sequence));
+    } else {
+      QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true));
+    }
     if (sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {
       return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
                     " have KV");
@@ -131,19 +143,65 @@ class Checker {
         }
         continue;
       }
-      if (!shared_.pool(block.format()).is_current(block) ||
-          table.ids()[static_cast<std::size_t>(i)] != block.id) {
-        return broken("L3", "a run holds a stale handle of block ", block.id.value);
+      if (table.ids()[static_cast<std::size_t>(i)] != block.id) {
+        return broken("L3", "a run shows another block than it holds");
       }
-      BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
       const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens);
-      ++use.users;
-      use.open_runs += open ? 1 : 0;
-      use.readable = std::max(use.readable, filled);
-      if (filled < block_tokens && room > 0) {
-        ++use.writers;
-        use.first_room = filled;
+      QUIRE_TRY_STATUS(
+          add_block(block, {.filled = filled, .writes = filled < block_tokens && room > 0}, open));
+    }
+    return {};
+  }
+
+  Status add_block(BlockRef block, Slots slots, bool open) {
+    if (!shared_.pool(block.format()).is_current(block)) {
+      return broken("L3", "a run holds a stale handle of block ", block.id.value);
+    }
+    BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
+    ++use.users;
+    use.open_runs += open ? 1 : 0;
+    use.readable = std::max(use.readable, slots.filled);
+    if (slots.writes) {
+      ++use.writers;
+      use.first_room = slots.filled;
+    }
+    return {};
+  }
+
+  // Counts a run whose blocks are written when they are full. Rows of others lie in open blocks.
+  Status add_opening_run(const Sequence& sequence) {
+    const OpenRun& run = sequence.open();
+    const std::int32_t room = sequence.room();
+    const std::int32_t block_tokens = shared_.config().block_tokens;
+    const std::int32_t full = run.num_tokens / block_tokens;
+    const std::int32_t end = (run.num_tokens + room) / block_tokens;
+    const BlockTable& blocks = run.blocks;
+    const bool own = run.format == kOwnFormat;
+    if (blocks.size() !=
+        (own ? end : static_cast<std::int32_t>(sequence.tokens().size()) / block_tokens)) {
+      return broken("L4", "a run of ", run.num_tokens, " tokens with room for ", room, " has ",
+                    blocks.size(), " stored blocks");
+    }
+    for (std::int32_t i = blocks.num_given_up(); i < blocks.size(); ++i) {
+      QUIRE_TRY_STATUS(add_block(
+          blocks.ref(i), {.filled = i < full ? block_tokens : 0, .writes = i >= full}, true));
+    }
+    const auto lacks = [&](std::int32_t tokens) {
+      return tokens % block_tokens != 0 && run.open_blocks.find(tokens / block_tokens) == nullptr;
+    };
+    if (lacks(run.num_tokens) || lacks(run.num_tokens + room)) {
+      return broken("L12", "a run of ", run.num_tokens, " tokens with room for ", room,
+                    " has no open block where it ends");
+    }
+    for (const OpenBlock& open : run.open_blocks.all()) {
+      if (open.index < full || open.index > end ||
+          open.block.format() != shared_.config().formats[run.format.value].open) {
+        return broken("L12", "open block ", open.index, " is in a run of ", full, " to ", end,
+                      " full blocks");
       }
+      const std::int32_t filled =
+          std::clamp(run.num_tokens - open.index * block_tokens, 0, block_tokens);
+      QUIRE_TRY_STATUS(add_block(open.block, {.filled = filled, .writes = room > 0}, true));
     }
     return {};
   }

@@ -25,12 +25,15 @@ Status check_format(const LedgerConfig& config, std::size_t index) {
         base::str_cat("a block of format ", index, " has ", format.block_bytes,
                       " bytes; give 1 to ", std::numeric_limits<std::int64_t>::max() / kMaxSlots)};
   }
-  if (index == 0 ? format.open.has_value()
-                 : format.open && format.open->value >= config.formats.size()) {
+  if (format.open && format.open->value >= config.formats.size()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("format ", index, " opens as format ", +format.open->value,
-                          index == 0 ? "; the pool's own format opens as itself"
-                                     : "; there is no such format")};
+                          "; there is no such format")};
+  }
+  if (format.open && (format.open->value == index || config.formats[format.open->value].open)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("format ", index, " opens as format ", +format.open->value,
+                          ", which is written block by block itself")};
   }
   if (index == 0) {
     return {};
@@ -51,6 +54,18 @@ Status check_format(const LedgerConfig& config, std::size_t index) {
                           kMaxSlots / config.block_tokens)};
   }
   return {};
+}
+
+// The pool shall have blocks left beside the slabs of open blocks.
+Status check_standing(const LedgerConfig& config) {
+  const std::int64_t open = config.open_format() ? config.block_bytes(*config.open_format()) : 0;
+  const std::int64_t most = open == 0 ? 0 : config.budget_bytes() / (2 * open);
+  if (config.standing_open_blocks >= 0 && config.standing_open_blocks <= most) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("standing_open_blocks is ", config.standing_open_blocks, "; give 0 to ",
+                        most, ", which is half of the pool")};
 }
 
 }  // namespace
@@ -80,7 +95,7 @@ Status LedgerConfig::validate() const {
   for (std::size_t i = 0; i < formats.size(); ++i) {
     QUIRE_TRY_STATUS(check_format(*this, i));
   }
-  return {};
+  return check_standing(*this);
 }
 
 std::int64_t LedgerConfig::budget_bytes() const { return num_blocks * block_bytes(kOwnFormat); }

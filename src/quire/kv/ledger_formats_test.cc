@@ -265,7 +265,11 @@ TEST(LedgerFormats, ConfigurationsOutOfRangeAreRefusedByName) {
   EXPECT_EQ(refusal(config), "format 1 opens as format 7; there is no such format");
   config = mixed_formats();
   config.formats[0].open = kHalf;
-  EXPECT_EQ(refusal(config), "format 0 opens as format 1; the pool's own format opens as itself");
+  EXPECT_EQ(refusal(config), "format 2 opens as format 0, which is written block by block itself");
+  config.formats[2].open = kHalf;
+  EXPECT_EQ(refusal(config), "");
+  config.standing_open_blocks = 21;
+  EXPECT_EQ(refusal(config), "standing_open_blocks is 21; give 0 to 20, which is half of the pool");
   config = mixed_formats();
   config.formats[1].block_bytes = 201;
   EXPECT_EQ(refusal(config),

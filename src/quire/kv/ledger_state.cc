@@ -3,16 +3,19 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
+#include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::kv {
@@ -58,6 +61,24 @@ std::int32_t LedgerState::reattach(SeqId id) {
 SegmentId LedgerState::name(std::shared_ptr<const Segment> segment) {
   segments.emplace(++last_id, std::move(segment));
   return {last_id};
+}
+
+Error LedgerState::no_room(std::int64_t tokens, const BlockCounts& needed) const {
+  const LedgerConfig& config = shared.config();
+  const std::int64_t bytes = config.bytes_of(needed);
+  const std::int32_t own = needed[kOwnFormat];
+  const std::string open =
+      bytes == own * config.block_bytes(kOwnFormat)
+          ? ""
+          : base::str_cat(" and ", base::format_bytes(bytes - own * config.block_bytes(kOwnFormat)),
+                          " of open blocks");
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message = base::str_cat(
+              "cannot make room for ", tokens, " tokens: needs ", own, " blocks", open, ", ",
+              shared.pool().num_free(), " free and ", shared.index().num_unused(), " evictable of ",
+              shared.pool().num_blocks(), "; close sequences or raise kv_budget"),
+          .needed_bytes = bytes,
+          .free_bytes = shared.num_available() * config.block_bytes(kOwnFormat)};
 }
 
 // Returns the cached blocks that a prompt begins with. The last token is always computed: its

@@ -11,10 +11,12 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
+#include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::kv {
@@ -37,6 +39,9 @@ struct LedgerState {
   std::int32_t reattach(SeqId id);
 
   SegmentId name(std::shared_ptr<const Segment> segment);
+
+  // Returns the refusal of room for the KV of `tokens` tokens that needs so many blocks.
+  [[nodiscard]] Error no_room(std::int64_t tokens, const BlockCounts& needed) const;
 
   // Returns the blocks of the longest cached prefix of `tokens`, without the last token.
   [[nodiscard]] std::vector<BlockRef> cached_path(std::span<const TokenId> tokens,

@@ -34,6 +34,7 @@ LentSlabs::LentSlabs(const LedgerConfig& config)
   }
   owners_.resize(static_cast<std::size_t>((budget_bytes_ + slab_bytes_ - 1) / slab_bytes_));
   used_.resize(owners_.size());
+  kept_.resize(owners_.size());
 }
 
 LentSlabs::Blocks LentSlabs::own_blocks(std::int32_t slab) const {
@@ -136,7 +137,16 @@ void LentSlabs::lend(Loan loan) {
   pool_of(loan.to).offer(gained.first, gained.count);
 }
 
-void LentSlabs::take_back(std::int32_t slab, BlockPool& own) {
+void LentSlabs::keep_loans() {
+  std::transform(owners_.begin(), owners_.end(), kept_.begin(),
+                 [](FormatId format) { return format != kOwnFormat; });
+}
+
+void LentSlabs::take_back_unused(std::int32_t slab, BlockPool& own) {
+  const auto at = static_cast<std::size_t>(slab);
+  if (used_[at] > 0 || kept_[at]) {
+    return;
+  }
   const FormatId format = owner(slab);
   const Blocks lost = gained_by(format, slab, owners_);
   pool_of(format).withhold(lost.first, lost.count);
@@ -155,8 +165,8 @@ std::span<const BlockRef> LentSlabs::acquire(FormatId format, std::int32_t count
     }
   }
   for (std::int32_t slab = 0; slab < num_slabs(); ++slab) {
-    if (owner(slab) == format && used_[static_cast<std::size_t>(slab)] == 0) {
-      take_back(slab, own);
+    if (owner(slab) == format) {
+      take_back_unused(slab, own);
     }
   }
   return taken;
@@ -168,9 +178,8 @@ void LentSlabs::release(BlockRef block, BlockPool& own) {
   }
   const SlabRange slabs = touched_by(block.format(), block.id.value);
   for (std::int32_t slab = slabs.first; slab <= slabs.last; ++slab) {
-    if (--used_[static_cast<std::size_t>(slab)] == 0) {
-      take_back(slab, own);
-    }
+    --used_[static_cast<std::size_t>(slab)];
+    take_back_unused(slab, own);
   }
 }
 
@@ -213,7 +222,7 @@ Status LentSlabs::check(const BlockPool& own) const {
   }
   for (std::int32_t slab = 0; slab < num_slabs(); ++slab) {
     const auto at = static_cast<std::size_t>(slab);
-    if (used[at] != used_[at] || (used[at] > 0) != (owner(slab) != kOwnFormat)) {
+    if (used[at] != used_[at] || (used[at] > 0 || kept_[at]) != (owner(slab) != kOwnFormat)) {
       return {ErrorCode::kInternal,
               base::str_cat("slab ", slab, " of format ", +owner(slab).value, " has ", used[at],
                             " used blocks, counted are ", used_[at])};

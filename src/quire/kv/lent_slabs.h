@@ -65,6 +65,8 @@ class LentSlabs {
   [[nodiscard]] Plan plan(const BlockCounts& wanted, std::span<const std::int32_t> costs) const;
   // Gives a slab to a format. Precondition: the blocks of the pool's own format in it are withheld.
   void lend(Loan loan);
+  // Makes all slabs that are lent now stay with their formats.
+  void keep_loans();
 
   // Takes free blocks. Gives slabs of the format that have no used block then back to `own`.
   // Precondition: pool(format) has so many. Valid until the next call.
@@ -87,7 +89,7 @@ class LentSlabs {
   // Returns the blocks that `format` can use only with this slab, where `owners` have the others.
   [[nodiscard]] Blocks gained_by(FormatId format, std::int32_t slab,
                                  std::span<const FormatId> owners) const;
-  void take_back(std::int32_t slab, BlockPool& own);
+  void take_back_unused(std::int32_t slab, BlockPool& own);
   [[nodiscard]] bool may_use(FormatId format, std::int32_t block) const;
   [[nodiscard]] Status check_own(const BlockPool& own) const;
 
@@ -99,6 +101,7 @@ class LentSlabs {
   std::vector<BlockPool> pools_;           // [formats - 1]
   std::vector<FormatId> owners_;           // [slabs]
   std::vector<std::int32_t> used_;         // [slabs] used blocks that touch a lent one
+  std::vector<bool> kept_;                 // [slabs] stays with its format
 };
 
 }  // namespace quire::kv

@@ -9,18 +9,41 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
+#include "quire/kv/open_blocks.h"
 
 namespace quire::kv {
 
 std::int32_t Preemption::blocks_freed_by_drop(std::span<const SeqId> ids) const {
   std::vector<BlockRef> held;
   for (const SeqId id : ids) {
-    const std::span<const BlockRef> live = state_->sequence(id).open().blocks.live();
-    if (!live.empty() && live.front().format() != kOwnFormat) {
-      continue;  // it keeps them
+    const OpenRun& run = state_->sequence(id).open();
+    if (run.format == kOwnFormat) {  // it keeps others
+      const std::span<const BlockRef> live = run.blocks.live();
+      held.insert(held.end(), live.begin(), live.end());
     }
-    held.insert(held.end(), live.begin(), live.end());
+    for (const OpenBlock& open : run.open_blocks.all()) {
+      if (open.block.format() == kOwnFormat) {
+        held.push_back(open.block);
+      }
+    }
   }
+  return freed_with(held);
+}
+
+std::int32_t Preemption::open_blocks_freed_by_drop(std::span<const SeqId> ids) const {
+  std::vector<BlockRef> held;
+  for (const SeqId id : ids) {
+    for (const OpenBlock& open : state_->sequence(id).open().open_blocks.all()) {
+      if (open.block.format() != kOwnFormat) {
+        held.push_back(open.block);
+      }
+    }
+  }
+  return freed_with(held);
+}
+
+// Returns how many of these blocks nobody else uses.
+std::int32_t Preemption::freed_with(std::span<BlockRef> held) const {
   std::ranges::sort(held, {}, &BlockRef::id);
   std::int32_t freed = 0;
   for (auto first = held.begin(); first != held.end();) {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "quire/base/ids.h"
+#include "quire/kv/block_pool.h"
 
 namespace quire::kv {
 
@@ -21,6 +22,8 @@ class Preemption {
   // Returns by how much Ledger::blocks_available() grows exactly if the KV of all of `ids` is
   // dropped.
   [[nodiscard]] std::int32_t blocks_freed_by_drop(std::span<const SeqId> ids) const;
+  // Returns how many open blocks become free then.
+  [[nodiscard]] std::int32_t open_blocks_freed_by_drop(std::span<const SeqId> ids) const;
   // Drops all KV and keeps the tokens. reattach() may find cached KV again. A composition keeps its
   // segments.
   void drop_kv(SeqId id);
@@ -28,6 +31,8 @@ class Preemption {
   std::int32_t reattach(SeqId id);
 
  private:
+  [[nodiscard]] std::int32_t freed_with(std::span<BlockRef> held) const;
+
   LedgerState* state_;
 };
 

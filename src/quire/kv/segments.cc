@@ -271,7 +271,7 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
                                    ComposeTail tail) {
   SharedBlocks& shared = state_->shared;
   const LedgerConfig& config = shared.config();
-  if (format.value >= config.formats.size() || config.formats[format.value].open) {
+  if (format.value >= config.formats.size()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a run cannot be computed in format ", +format.value, " of ",
                           config.formats.size())};

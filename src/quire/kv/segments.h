@@ -68,8 +68,9 @@ class Segments {
   // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
   // Opens such a sequence whose own run has this format, to be sealed when its KV is there. It has
-  // room for all tokens of `tail` from the beginning, and no more. So its steps need no block, and
-  // giving up its KV frees none. The caller makes the copies of Ledger::take_copies before a step.
+  // blocks for all tokens of `tail` from the beginning, and no more. So its steps need open blocks
+  // at most, and giving up its KV frees no other. The caller makes the copies of
+  // Ledger::take_copies before a step.
   // Fails as compose() does, with kInvalidArgument for an unknown format, one that is written block
   // by block or no tokens, and with kOutOfBlocks.
   [[nodiscard]] Result<SeqId> compose_in(FormatId format, std::span<const SegmentUse> uses,

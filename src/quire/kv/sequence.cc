@@ -14,6 +14,7 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
+#include "quire/kv/open_blocks.h"
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
@@ -55,7 +56,7 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool a
                    SessionRef session, std::string_view salt)
     : shared_(&shared),
       tokens_(tokens.begin(), tokens.end()),
-      open_{.blocks = BlockTable(shared)},
+      open_{.format = {}, .blocks = BlockTable(shared), .open_blocks = OpenBlocks(shared)},
       adopts_(adopts),
       session_(session),
       salt_(salt) {}
@@ -66,9 +67,23 @@ Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
   composed_ = true;
   sealed_ = std::move(sealed);
   open_.start_position = open_position;
+  open_.format = format;
   if (format != kOwnFormat) {
     make_room_in(format);
   }
+}
+
+// Returns how many blocks of the run's format `tokens` tokens have: of open blocks none.
+std::int32_t Sequence::run_blocks(std::int64_t tokens) const {
+  return opens_blocks() ? static_cast<std::int32_t>(tokens / shared_->config().block_tokens)
+                        : blocks_for_tokens(shared_->config(), tokens);
+}
+
+// Returns whether the run would end in a block that is not full, and has no open block there.
+bool Sequence::lacks_open_block(std::int64_t tokens) const {
+  const std::int32_t block_tokens = shared_->config().block_tokens;
+  return opens_blocks() && tokens % block_tokens != 0 &&
+         open_.open_blocks.find(static_cast<std::int32_t>(tokens / block_tokens)) == nullptr;
 }
 
 Sequence Sequence::fork() const {
@@ -76,11 +91,24 @@ Sequence Sequence::fork() const {
   copy.composed_ = composed_;
   copy.found_blocks_ = found_blocks_;
   copy.sealed_ = sealed_;
-  copy.open_ = {
-      .blocks = open_.blocks.clone(blocks_for_tokens(shared_->config(), open_.num_tokens)),
-      .num_tokens = open_.num_tokens,
-      .start_position = open_.start_position};
+  copy.open_.blocks = open_.blocks.clone(run_blocks(open_.num_tokens));
+  copy.open_.format = open_.format;
+  copy.open_.num_tokens = open_.num_tokens;
+  copy.open_.start_position = open_.start_position;
+  if (const OpenBlock* last = last_open_block()) {
+    copy.open_.open_blocks.reserve_more(1);
+    shared_->retain(last->block);
+    copy.open_.open_blocks.push(*last);
+  }
   return copy;
+}
+
+// Returns the open block of the last tokens with KV; nullptr if they fill their block.
+const OpenBlock* Sequence::last_open_block() const {
+  const std::int32_t block_tokens = shared_->config().block_tokens;
+  return opens_blocks() && open_.num_tokens % block_tokens != 0
+             ? open_.open_blocks.find(open_.num_tokens / block_tokens)
+             : nullptr;
 }
 
 Result<Segment> Sequence::seal() const {
@@ -93,34 +121,97 @@ Result<Segment> Sequence::seal() const {
                           shared_->config().window_tokens, " tokens has freed ",
                           open_.blocks.num_given_up(), " of its blocks")};
   }
-  const std::int32_t blocks = blocks_for_tokens(shared_->config(), open_.num_tokens);
-  return Segment(open_.blocks.clone(blocks), {tokens_.begin(), tokens_.begin() + open_.num_tokens},
-                 0, std::min(found_blocks_, blocks), open_.blocks.format());
+  const std::int32_t full = run_blocks(open_.num_tokens);
+  BlockTable blocks = open_.blocks.clone(full);
+  if (const OpenBlock* last = last_open_block()) {
+    blocks.reserve_more(1);
+    shared_->retain(last->block);
+    blocks.push(last->block);
+  }
+  return Segment(std::move(blocks), {tokens_.begin(), tokens_.begin() + open_.num_tokens}, 0,
+                 std::min(found_blocks_, full), open_.format);
 }
 
 // Tells whether the open block must be copied before it is written. Blocks behind it hold no token
 // yet and are never shared.
 bool Sequence::must_copy_open_block() const {
   const std::int32_t block_tokens = shared_->config().block_tokens;
+  if (const OpenBlock* last = last_open_block()) {
+    return shared_->is_shared(last->block);
+  }
   return open_.num_tokens % block_tokens != 0 &&
          shared_->is_shared(open_.blocks.ref(open_.num_tokens / block_tokens));
 }
 
-std::int32_t Sequence::blocks_needed(std::int32_t count) const {
+// Returns the blocks that room for `count` tokens takes, in the run's format and open ones.
+Sequence::Need Sequence::need_of(std::int32_t count) const {
   QUIRE_CHECK(count >= 0, "room for a negative number of tokens");
-  if (count <= room_) {
-    return 0;
-  }
   const std::int64_t slots = std::int64_t{open_.num_tokens} + count;
-  const std::int32_t fresh = blocks_for_tokens(shared_->config(), slots) - open_.blocks.size();
-  return fresh + (must_copy_open_block() ? 1 : 0);
+  const bool copies = count > room_ && must_copy_open_block();
+  if (opens_blocks()) {
+    return {.stored = std::max(run_blocks(slots) - open_.blocks.size(), 0),
+            .open = (copies ? 1 : 0) + (lacks_open_block(slots) ? 1 : 0)};
+  }
+  if (count <= room_) {
+    return {};
+  }
+  return {.stored = run_blocks(slots) - open_.blocks.size() + (copies ? 1 : 0)};
 }
 
-void Sequence::extend(std::int32_t count) {
+std::int32_t Sequence::blocks_needed(std::int32_t count) const {
+  const Need need = need_of(count);
+  return need.stored + (opens_as() == kOwnFormat ? need.open : 0);
+}
+
+std::int32_t Sequence::open_blocks_needed(std::int32_t count) const {
+  return opens_as() == kOwnFormat ? 0 : need_of(count).open;
+}
+
+// Makes room where rows lie in open blocks. A block that the new room begins and fills needs none.
+void Sequence::extend_by_block(std::int32_t count, std::span<const BlockRef>& open) {
+  const std::int32_t block_tokens = shared_->config().block_tokens;
+  const Need need = need_of(count);
+  const bool copy = count > room_ && must_copy_open_block();
+  open_.blocks.reserve_more(need.stored);
+  open_.open_blocks.reserve_more(1);
+  shared_->reserve_copies(1);
+  if (open_.format == kOwnFormat) {
+    const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
+    for (const BlockRef block : shared_->acquire(need.stored, last)) {
+      open_.blocks.push(block);
+    }
+  }
+  const auto take = [&] {
+    if (opens_as() == kOwnFormat) {
+      return shared_->acquire(1, BlockId{}).front();
+    }
+    const BlockRef block = open.front();
+    open = open.subspan(1);
+    return block;
+  };
+  if (copy) {
+    const OpenBlock last = *last_open_block();
+    const OpenBlock own = {.index = last.index, .block = take()};
+    shared_->order_copy({.from = last.block.id,
+                         .to = own.block.id,
+                         .tokens = open_.num_tokens % block_tokens,
+                         .format = own.block.format()});
+    open_.open_blocks.replace(own);
+  }
+  if (const std::int32_t end = open_.num_tokens + count; lacks_open_block(end)) {
+    open_.open_blocks.push({.index = end / block_tokens, .block = take()});
+  }
+  room_ = std::max(room_, count);
+}
+
+void Sequence::extend(std::int32_t count, std::span<const BlockRef>& open) {
+  if (opens_blocks()) {
+    return extend_by_block(count, open);
+  }
   if (count <= room_) {
     return;
   }
-  QUIRE_CHECK(open_format(*this) == kOwnFormat, "a run in another format does not grow");
+  QUIRE_CHECK(open_.format == kOwnFormat, "a run in another format does not grow");
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
@@ -146,14 +237,14 @@ void Sequence::extend(std::int32_t count) {
 }
 
 void Sequence::make_room_in(FormatId format) {
-  const LedgerConfig& config = shared_->config();
-  const BlockCounts needed = config.blocks_for(std::ssize(tokens_), format);
+  BlockCounts needed;
+  needed[format] = run_blocks(std::ssize(tokens_));
   open_.blocks.reserve(needed[format]);
   shared_->lend_for(needed);
   for (const BlockRef block : shared_->acquire(format, needed[format])) {
     open_.blocks.push(block);
   }
-  room_ = static_cast<std::int32_t>(tokens_.size());
+  room_ = opens_blocks() ? 0 : static_cast<std::int32_t>(tokens_.size());
 }
 
 void Sequence::reserve(std::int64_t tokens) {
@@ -167,6 +258,7 @@ void Sequence::advance_unpublished(std::int32_t count) {
               "KV was written for tokens that are not there");
   open_.num_tokens += count;
   room_ -= count;
+  open_.open_blocks.release_before(open_.num_tokens / shared_->config().block_tokens);
 }
 
 void Sequence::advance(std::int32_t count) {
@@ -235,7 +327,10 @@ Status Sequence::rollback(std::int32_t length) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", total)};
   }
-  const std::int32_t kept = std::min(open_.num_tokens, length);
+  std::int32_t kept = std::min(open_.num_tokens, length);
+  if (lacks_open_block(kept)) {  // the rows of that block as they were computed are gone
+    kept -= kept % shared_->config().block_tokens;
+  }
   const std::int32_t kept_blocks = blocks_for_tokens(shared_->config(), kept);
   const std::int32_t gone = std::min(open_.blocks.num_given_up(), kept_blocks);
   if (gone > blocks_behind_window(shared_->config(), kept)) {
@@ -247,20 +342,22 @@ Status Sequence::rollback(std::int32_t length) {
   }
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;
-  open_.blocks.truncate(kept_blocks);
-  found_blocks_ = std::min(found_blocks_, kept_blocks);
+  open_.blocks.truncate(run_blocks(kept));
+  open_.open_blocks.release_from(run_blocks(kept) + (last_open_block() == nullptr ? 0 : 1));
+  found_blocks_ = std::min(found_blocks_, run_blocks(kept));
   room_ = 0;
   return {};
 }
 
 void Sequence::drop_kv() {
-  const bool keeps_room = open_format(*this) != kOwnFormat;
-  if (!keeps_room) {
+  const bool keeps_blocks = open_.format != kOwnFormat;
+  if (!keeps_blocks) {
     open_.blocks.truncate(0);
   }
+  open_.open_blocks.release_from(0);
   open_.num_tokens = 0;
   found_blocks_ = 0;
-  room_ = keeps_room ? static_cast<std::int32_t>(tokens_.size()) : 0;
+  room_ = keeps_blocks && !opens_blocks() ? static_cast<std::int32_t>(tokens_.size()) : 0;
 }
 
 void Sequence::attach(std::span<const BlockRef> path) {

@@ -4,7 +4,8 @@
 //    run that grows. A plain prompt is an open run at position 0 and nothing else.
 // 2. Its tokens are those of the open run; its length is those of them that have KV.
 // 3. The open run has the pool's own format. A composed sequence that is made to be sealed may have
-//    another one, and then has room for all its tokens from the beginning.
+//    another one, and then has blocks for all its tokens from the beginning. Where the format is
+//    written block by block, rows of a block that is not full lie in an open block.
 // 4. It writes only into room that `extend` made. Room is never shared: a partly filled block that
 //    somebody else holds is copied before room is made in it.
 // 5. Full blocks of a plain sequence are published in the prefix index as soon as they are written.
@@ -15,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +25,7 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
+#include "quire/kv/open_blocks.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
@@ -32,7 +35,9 @@
 namespace quire::kv {
 
 struct OpenRun {
+  FormatId format;  // format of `blocks`
   BlockTable blocks;
+  OpenBlocks open_blocks;           // where the pool's own format is written block by block
   std::int32_t num_tokens = 0;      // tokens with KV
   std::int32_t start_position = 0;  // use position of run token 0
 };
@@ -52,8 +57,8 @@ class Sequence {
            SessionRef session = {}, std::string_view salt = {});
   // Makes a sequence behind `sealed` runs, if any. `tokens` are its own, from `open_position` on.
   // It is not plain even without a run: it has no salt and adopts nothing, so the index is not for
-  // it. With another format than the pool's own it has room for all its tokens in blocks of that.
-  // Precondition: SharedBlocks::lacking() lacks none of them.
+  // it. With another format than the pool's own it has blocks of that for all its tokens. They are
+  // room, unless they are written block by block. Precondition: SharedBlocks::lacking() lacks none.
   Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, std::vector<SealedRun> sealed,
            std::int32_t open_position, FormatId format = {});
 
@@ -79,9 +84,12 @@ class Sequence {
 
   // Does what Sequences::shares_open_block says.
   [[nodiscard]] bool must_copy_open_block() const;
+  // Do what the methods of Sequences of these names say.
   [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
-  // Makes room; may order copies. Precondition: blocks_needed(count) are available.
-  void extend(std::int32_t count);
+  [[nodiscard]] std::int32_t open_blocks_needed(std::int32_t count) const;
+  // Makes room; may order copies. Takes open blocks from the front of `open`. Precondition:
+  // blocks_needed(count) are available, and `open` has open_blocks_needed(count).
+  void extend(std::int32_t count, std::span<const BlockRef>& open);
   // Notes that `count` more tokens have KV. Precondition: count <= room(), and the tokens are
   // there.
   void advance(std::int32_t count);
@@ -104,6 +112,19 @@ class Sequence {
  private:
   void publish_from(std::int32_t block);
   void make_room_in(FormatId format);
+  struct Need {
+    std::int32_t stored = 0;  // blocks of the run's format
+    std::int32_t open = 0;
+  };
+  [[nodiscard]] Need need_of(std::int32_t count) const;
+  [[nodiscard]] std::optional<FormatId> opens_as() const {
+    return shared_->config().formats[open_.format.value].open;
+  }
+  [[nodiscard]] bool opens_blocks() const { return opens_as().has_value(); }
+  [[nodiscard]] std::int32_t run_blocks(std::int64_t tokens) const;
+  [[nodiscard]] bool lacks_open_block(std::int64_t tokens) const;
+  [[nodiscard]] const OpenBlock* last_open_block() const;
+  void extend_by_block(std::int32_t count, std::span<const BlockRef>& open);
 
   SharedBlocks* shared_;
   std::vector<TokenId> tokens_;
@@ -116,11 +137,6 @@ class Sequence {
   SessionRef session_;
   std::string salt_;
 };
-
-// Returns the format of a sequence's open run. Looks at no block of a plain sequence.
-[[nodiscard]] inline FormatId open_format(const Sequence& sequence) {
-  return sequence.is_plain() ? kOwnFormat : sequence.open().blocks.format();
-}
 
 // Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
 [[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
@@ -61,8 +63,9 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
                    .start_position = open.start_position,
-                   .format = open_format(sequence),
-                   .last_format = open_format(sequence)});
+                   .format = open.format,
+                   .last_format = open.format,
+                   .open_blocks = open.open_blocks.all()});
 }
 
 void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }
@@ -71,22 +74,48 @@ std::int32_t Sequences::blocks_needed(SeqId id, std::int32_t count) const {
   return state_->sequence(id).blocks_needed(count);
 }
 
+std::int32_t Sequences::open_blocks_needed(SeqId id, std::int32_t count) const {
+  return state_->sequence(id).open_blocks_needed(count);
+}
+
 Status Sequences::extend(SeqId id, std::int32_t count) {
-  Sequence& sequence = state_->sequence(id);
-  const std::int32_t needed = sequence.blocks_needed(count);
-  if (needed > state_->shared.num_available()) {
-    const SharedBlocks& shared = state_->shared;
-    const std::int64_t bytes = shared.config().block_bytes(kOwnFormat);
-    return Error{.code = ErrorCode::kOutOfBlocks,
-                 .message = base::str_cat("cannot make room for ", count, " tokens: needs ", needed,
-                                          " blocks, ", shared.pool().num_free(), " free and ",
-                                          shared.index().num_unused(), " evictable of ",
-                                          shared.pool().num_blocks(),
-                                          "; close sequences or raise kv_budget"),
-                 .needed_bytes = needed * bytes,
-                 .free_bytes = shared.num_available() * bytes};
+  return extend({{{.sequence = id, .count = count}}});
+}
+
+Status Sequences::extend(std::span<const Growth> growths) {
+  SharedBlocks& shared = state_->shared;
+  const std::optional<FormatId> open_format = shared.config().open_format();
+  BlockCounts needed;
+  std::int32_t open_needed = 0;
+  std::int64_t tokens = 0;
+  for (const Growth& growth : growths) {
+    const Sequence& sequence = state_->sequence(growth.sequence);
+    needed[kOwnFormat] += sequence.blocks_needed(growth.count);
+    open_needed += sequence.open_blocks_needed(growth.count);
+    tokens += growth.count;
   }
-  sequence.extend(count);
+  std::vector<BlockRef> open;
+  if (open_needed == 0) {
+    if (needed[kOwnFormat] > shared.num_available()) {
+      return state_->no_room(tokens, needed);
+    }
+  } else {
+    needed[*open_format] = open_needed;
+    if (shared.lacking(needed) != BlockCounts()) {
+      return state_->no_room(tokens, needed);
+    }
+    open.reserve(static_cast<std::size_t>(open_needed));
+    shared.lend_for(needed);
+    const std::span<const BlockRef> taken = shared.acquire(*open_format, open_needed);
+    open.assign(taken.begin(), taken.end());
+  }
+  std::span<const BlockRef> left = open;
+  for (const Growth& growth : growths) {
+    state_->sequence(growth.sequence).extend(growth.count, left);
+  }
+  for (const BlockRef block : left) {
+    shared.release(block);  // the first of two that shared an open block has left it to the other
+  }
   return {};
 }
 
@@ -111,13 +140,17 @@ void Sequences::close_since(LedgerMark mark) {
 
 bool Sequences::contains(SeqId id) const { return state_->sequences.contains(id.value); }
 
+FormatId Sequences::format(SeqId id) const { return state_->sequence(id).open().format; }
+
 bool Sequences::is_plain(SeqId id) const { return state_->sequence(id).is_plain(); }
 
 const std::string& Sequences::salt(SeqId id) const { return state_->sequence(id).salt(); }
 
 std::int32_t Sequences::num_blocks_held(SeqId id) const {
   const Sequence& sequence = state_->sequence(id);
-  return sequence.open().blocks.num_live() + blocks_of(sequence.sealed());
+  return sequence.open().blocks.num_live() +
+         static_cast<std::int32_t>(sequence.open().open_blocks.all().size()) +
+         blocks_of(sequence.sealed());
 }
 
 bool Sequences::shares_open_block(SeqId id) const {

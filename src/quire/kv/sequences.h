@@ -52,10 +52,19 @@ class Sequences {
   void reserve(SeqId id, std::int64_t tokens);
   // Returns how many new blocks the KV of the next `count` tokens needs, copies on write included.
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
+  // Returns how many open blocks it needs besides, where the pool's own format is written block by
+  // block. They have the format that this one opens as.
+  [[nodiscard]] std::int32_t open_blocks_needed(SeqId id, std::int32_t count) const;
   // Makes room for the KV of the next `count` tokens. Takes free blocks, evicts cached ones
   // (EvictionOrder) and copies a shared open block. Copies cached blocks out of the way where the
   // new ones would not lie in extents. Fails with kOutOfBlocks and changes nothing then.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
+  // Makes room in several sequences, or in none. Precondition: the sequences are distinct.
+  struct Growth {
+    SeqId sequence;
+    std::int32_t count = 0;
+  };
+  [[nodiscard]] Status extend(std::span<const Growth> growths);
   // Books that the KV of the next `count` tokens is stored: the length grows, and blocks behind the
   // window are freed. Full blocks are published, or exchanged for cached ones with the same KV.
   // Precondition: extend() made the room, and the tokens exist.
@@ -67,12 +76,17 @@ class Sequences {
   // too. Room made by extend and the session stay with the original.
   [[nodiscard]] SeqId fork(SeqId id);
   // Cuts tokens and KV to `length` tokens; the blocks behind return. Fails with kInvalidArgument
-  // outside [0, tokens], or when the window has freed a block that is needed.
+  // outside [0, tokens], or when the window has freed a block that is needed. Where blocks are
+  // written when they are full, KV of a length inside of such a block ends before it. The tokens
+  // from there on are computed again, with the same bits.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
   // Closes every sequence opened since `mark`. Allocates nothing.
   void close_since(LedgerMark mark);
 
   [[nodiscard]] bool contains(SeqId id) const;
+  // Returns the format of its open run. With another one than the pool's own it has brought the
+  // blocks for all its tokens.
+  [[nodiscard]] FormatId format(SeqId id) const;
   // Returns true if it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;
   // Returns the salt of a plain sequence.

@@ -24,7 +24,14 @@ SharedBlocks::SharedBlocks(const LedgerConfig& config)
     : config_(config),
       pool_(config.num_blocks),
       lent_(config),
-      index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens) {}
+      index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens) {
+  if (config.standing_open_blocks > 0) {
+    BlockCounts standing;
+    standing[*config.open_format()] = config.standing_open_blocks;
+    lend_for(standing);
+    lent_.keep_loans();
+  }
+}
 
 std::int32_t SharedBlocks::num_available(FormatId format) const {
   return format == kOwnFormat ? pool_.num_free() + index_.num_unused()

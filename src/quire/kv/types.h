@@ -30,9 +30,14 @@ struct LedgerConfig {
   std::vector<BlockFormat> formats = std::vector<BlockFormat>(1);
   std::int32_t slab_blocks = 32;  // blocks of the pool's own format in a slab, which is what
                                   // formats lend each other (ADR 0032)
+  // Open blocks that are never lacking for want of a slab, where the pool's own format is written
+  // block by block: slabs for so many stay with the format of open blocks.
+  std::int32_t standing_open_blocks = 0;
   // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
 
+  // Returns the format of the pool's own blocks that are not full; absent: the same.
+  [[nodiscard]] std::optional<FormatId> open_format() const { return formats.front().open; }
   // Return sizes. Precondition: the format exists.
   [[nodiscard]] std::int64_t budget_bytes() const;
   [[nodiscard]] std::int64_t block_bytes(FormatId format) const;
@@ -116,6 +121,8 @@ struct BlockCopy {
   FormatId format;
 };
 
+struct OpenBlock;
+
 // A run of tokens at consecutive positions, as attention sees it. `blocks[i]` holds run tokens
 // [i * block_tokens, (i + 1) * block_tokens). Blocks freed behind a window have value -1. Valid
 // until the sequence changes.
@@ -126,7 +133,10 @@ struct RunView {
   std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
   FormatId format;                  // format of the blocks but the last
   FormatId last_format;             // format of the last block
-  MergeRank rank;                   // rank of a sealed run
+  // Blocks of the open run whose rows are not stored in `format` yet, in the format that this one
+  // opens as. `blocks` has the full blocks alone then.
+  std::span<const OpenBlock> open_blocks;
+  MergeRank rank;  // rank of a sealed run
 };
 
 // The effect of attaching the longest cached prefix of some tokens.

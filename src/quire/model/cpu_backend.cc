@@ -20,6 +20,8 @@
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
+#include "quire/kernels/kv_codes.h"
+#include "quire/kernels/kv_seal.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
@@ -139,6 +141,11 @@ struct CpuBackend final : DecoderBackend {
   std::vector<attention::Entry> last_entries;
   std::vector<attention::EntryRow> last_rows;
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
+  // Blocks that become full, of one format: [blocks].
+  std::vector<kernels::BlockPair> sealed_pairs;
+  std::vector<std::size_t> sealed_rows;
+  std::vector<std::uint8_t> sealed_refused;
+  std::vector<kernels::KVErrorSums> sealed_errors;
   attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
@@ -190,6 +197,8 @@ struct CpuBackend final : DecoderBackend {
   void project(std::size_t index, std::span<const float> x, std::int64_t rows, const QKV& to,
                Stopwatch& watch);
   void store_kv(const LayerCall& call, const QKV& parts);
+  void seal_kv(const LayerCall& call);
+  void seal_pairs(const LayerCall& call, std::uint8_t from, std::uint8_t to);
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
@@ -357,11 +366,48 @@ void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
                                  .errors = call.batch.kv_errors,
                                  .formats = call.batch.slot_formats};
   for (const PagedKVView& view : call.views) {
-    if (append.format == 0 ||
-        std::ranges::find(append.formats, append.format) != append.formats.end()) {
+    const bool all = append.formats.empty() && append.format == 0;
+    if (all || std::ranges::find(append.formats, append.format) != append.formats.end()) {
       kernels::kv_append(context, append, view);
     }
     ++append.format;
+  }
+}
+
+// Stores the blocks that become full in this step in their format, with all rows that they have.
+void CpuBackend::seal_kv(const LayerCall& call) {
+  for (std::uint8_t to = 0; !call.batch.seals.empty() && to < call.views.size(); ++to) {
+    for (std::uint8_t from = 0; from < call.views.size(); ++from) {
+      seal_pairs(call, from, to);
+    }
+  }
+}
+
+void CpuBackend::seal_pairs(const LayerCall& call, std::uint8_t from, std::uint8_t to) {
+  sealed_pairs.clear();
+  sealed_rows.clear();
+  for (const BlockSeal& seal : call.batch.seals) {
+    if (seal.from_format == from && seal.to_format == to) {
+      sealed_pairs.push_back({.from = seal.from, .to = seal.to});
+      sealed_rows.push_back(static_cast<std::size_t>(seal.last_row));
+    }
+  }
+  if (sealed_pairs.empty()) {
+    return;
+  }
+  sealed_refused.assign(sealed_pairs.size(), 0);
+  sealed_errors.assign(call.batch.kv_errors.empty() ? 0 : sealed_pairs.size(), {});
+  const bool held = kernels::seal_blocks(context,
+                                         {.blocks = sealed_pairs,
+                                          .head_dim = config.head_dim,
+                                          .refused = sealed_refused,
+                                          .errors = sealed_errors},
+                                         call.views[from], call.views[to]);
+  for (std::size_t i = 0; i < sealed_rows.size(); ++i) {
+    refused[sealed_rows[i]] |= held ? std::uint8_t{0} : sealed_refused[i];
+    if (!sealed_errors.empty()) {
+      call.batch.kv_errors[sealed_rows[i]].add(sealed_errors[i]);
+    }
   }
 }
 
@@ -390,6 +436,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
   }
   if (probe == nullptr || probe->values_layer < 0) {
     store_kv(call, parts);
+    seal_kv(call);
   }
   if (call.batch.before_layer != nullptr) {
     (*call.batch.before_layer)(static_cast<int>(call.index));
@@ -471,7 +518,7 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   prepare(batch, kv.front().block_tokens, probe, watch);
   const std::span<const std::uint8_t> formats = batch.slot_formats;
   const std::size_t num_layers = weights.layers.size();
-  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain ||
+  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain || !batch.seals.empty() ||
                           std::ranges::any_of(formats, [&](std::uint8_t format) {
                             return kv[format * num_layers].format != tensor::KVFormat::kPlain;
                           });

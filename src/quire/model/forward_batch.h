@@ -17,6 +17,16 @@
 
 namespace quire::model {
 
+// A block that becomes full in a step. Its rows, stored as they were computed, are stored in
+// another format too, before any row of a later block attends.
+struct BlockSeal {
+  std::uint8_t from_format = 0;  // view of the rows as they were computed
+  std::uint8_t to_format = 0;
+  std::int32_t from = 0;      // block of the first view
+  std::int32_t to = 0;        // block of the second one
+  std::int32_t last_row = 0;  // row of the batch that fills the block
+};
+
 // T rows of tokens, S of which have logits.
 struct ForwardBatch {
   std::span<const TokenId> token_ids;  // [T] rows of all sequences, one after the other
@@ -31,6 +41,7 @@ struct ForwardBatch {
   // each layer for each.
   std::uint8_t num_formats = 1;
   std::span<const std::uint8_t> slot_formats = {};  // [T] or empty: all slots have the first format
+  std::span<const BlockSeal> seals = {};            // in any order
   std::span<const attention::Entry> entries;        // attention; every row is in at least one entry
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
+#include "quire/sched/room_left.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
 
@@ -28,7 +30,7 @@ class Planner {
     plan.clear();
     plan.version = state_.version;
     rows_left_ = state_.config.max_batch_tokens;
-    blocks_left_ = ledger_.blocks_available();
+    room_.emplace(ledger_);
     const std::optional<RequestId> needy = first_needy();
     if (needy && !plan_running(plan)) {
       plan.stuck = needy;
@@ -106,31 +108,19 @@ class Planner {
   bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
                   std::vector<PlannedRun>& runs) {
     share_rows(keep, runs);
-    blocks_left_ = ledger_.blocks_available() + ledger_.preemption().blocks_freed_by_drop(dropped);
+    room_.emplace(ledger_, dropped);
     for (std::int32_t i = 0; i < keep; ++i) {
       PlannedRun& run = runs[static_cast<std::size_t>(i)];
       const SeqId id = queued(i).running_sequence();
-      const std::int32_t count = rows_that_fit(id, run.count);
+      const std::int32_t count = room_->rows_that_fit(id, run.count);
       if (run.count > 0 && count == 0) {
         return false;
       }
-      blocks_left_ -= sequences_.blocks_needed(id, count);
+      room_->take(room_->need_of(id, count));
       run = make_run(queued(i), run.first, count);
     }
     std::erase_if(runs, [](const PlannedRun& run) { return run.count == 0; });
     return true;
-  }
-
-  [[nodiscard]] std::int32_t rows_that_fit(SeqId id, std::int32_t wanted) const {
-    if (sequences_.blocks_needed(id, wanted) <= blocks_left_) {
-      return wanted;
-    }
-    std::int32_t fits = 0;
-    for (std::int32_t too_many = wanted; too_many - fits > 1;) {
-      const std::int32_t middle = fits + (too_many - fits) / 2;
-      (sequences_.blocks_needed(id, middle) <= blocks_left_ ? fits : too_many) = middle;
-    }
-    return fits;
   }
 
   [[nodiscard]] PlannedRun make_run(const QueuedRequest& queued, std::int32_t first,
@@ -192,41 +182,43 @@ class Planner {
   // for the next step.
   bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
     if (waiting.sequence && (sequences_.num_computed(*waiting.sequence) > 0 ||
-                             has_all_room(waiting, *waiting.sequence))) {
+                             sequences_.format(*waiting.sequence) != kv::kOwnFormat)) {
       return admit_fork(waiting, *waiting.sequence, plan);
     }
     const kv::PrefixMatch match = known_kv(waiting);
     const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
-    const std::int64_t fresh = blocks_left_ - match.evictable_blocks;
-    if (missing > fresh) {
+    const std::int64_t fresh = room_->own() - match.evictable_blocks;
+    const std::int64_t open = ledger_.config().open_format() ? 1 : 0;
+    if (missing > fresh || !may_open(open, plan)) {
       return false;
     }
     const std::int64_t block_tokens = ledger_.config().block_tokens;
     const auto count =
         static_cast<std::int32_t>(std::min({std::int64_t{wanted_tokens(waiting) - match.tokens},
                                             std::int64_t{rows_left_}, fresh * block_tokens}));
-    blocks_left_ = fresh - (count + block_tokens - 1) / block_tokens;
+    room_->attach(match.evictable_blocks);
+    room_->take({.own = (count + block_tokens - 1) / block_tokens, .open = open});
     admit_rows(waiting, match.tokens, count, plan);
     return true;
   }
 
-  // Returns whether a waiting sequence has brought blocks for all its tokens.
-  [[nodiscard]] bool has_all_room(const QueuedRequest& waiting, SeqId id) const {
-    return sequences_.blocks_needed(id, pending_tokens(waiting)) == 0;
+  // Returns whether a request that is admitted may have an open block. Blocks that it attaches pin
+  // slabs, so it takes one that needs no slab, unless nothing else runs.
+  [[nodiscard]] bool may_open(std::int64_t open, const StepPlan& plan) const {
+    return open <= room_->open() || (state_.num_running == 0 && plan.admit.empty());
   }
 
   // Admits a sequence that comes with KV or room of its own, whose last block may have to be
   // copied.
   bool admit_fork(const QueuedRequest& waiting, SeqId id, StepPlan& plan) {
     const std::int32_t pending = pending_tokens(waiting);
-    const std::int64_t missing =
-        std::min(std::int64_t{sequences_.blocks_needed(id, pending)},
-                 ledger_.min_blocks(wanted_tokens(waiting)) + std::int64_t{1});
-    if (missing > blocks_left_) {
+    RoomNeed missing = room_->need_of(id, pending);
+    missing.own = std::min(missing.own, ledger_.min_blocks(wanted_tokens(waiting)) + 1);
+    if (!room_->fits(missing)) {
       return false;
     }
-    const std::int32_t count = rows_that_fit(id, std::min(pending, rows_left_));
-    blocks_left_ -= sequences_.blocks_needed(id, count);
+    const std::int32_t count = room_->rows_that_fit(id, std::min(pending, rows_left_));
+    room_->take(room_->need_of(id, count));
     admit_rows(waiting, sequences_.num_computed(id), count, plan);
     return true;
   }
@@ -244,7 +236,7 @@ class Planner {
   const kv::Ledger& ledger_;
   const kv::Sequences& sequences_;
   std::int32_t rows_left_ = 0;  // rows left of the step
-  std::int64_t blocks_left_ = 0;
+  std::optional<RoomLeft> room_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/result.h"
 #include "quire/sched/planner.h"
+#include "quire/sched/room_left.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
 
@@ -65,6 +66,7 @@ struct Scheduler::Impl {
 
   SchedulerState state;
   std::vector<ScheduledRun> scheduled;                      // by the last commit
+  std::vector<kv::Sequences::Growth> growths;               // by the last commit or repeat
   std::unordered_map<std::uint64_t, QueuedRequest*> by_id;  // owned by state.line
   std::uint64_t last_arrival = 0;
 };
@@ -130,6 +132,7 @@ void Scheduler::Impl::admit(RequestId id) {
 
 Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
   scheduled.clear();
+  growths.clear();
   for (const PlannedRun& run : runs) {
     const SeqId sequence = find(run.request)->running_sequence();
     if (state.ledger->sequences().num_computed(sequence) != run.first) {
@@ -137,14 +140,14 @@ Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
               base::str_cat("request ", run.request.value, " was planned from token ", run.first,
                             " but has KV of ", state.ledger->sequences().num_computed(sequence))};
     }
-    QUIRE_TRY_STATUS(state.ledger->sequences().extend(sequence, run.count));
+    growths.push_back({.sequence = sequence, .count = run.count});
     scheduled.push_back({.request = run.request,
                          .sequence = sequence,
                          .first = run.first,
                          .count = run.count,
                          .samples = run.samples});
   }
-  return {};
+  return state.ledger->sequences().extend(growths);
 }
 
 bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
@@ -152,20 +155,22 @@ bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
     return false;
   }
   const kv::Ledger& ledger = *state.ledger;
-  std::int64_t blocks = 0;
+  const RoomLeft room(ledger);
+  RoomNeed all;
   for (const ScheduledRun& run : runs) {
     const QueuedRequest* queued = find(run.request);
-    const std::int32_t needed =
-        queued == nullptr ? 0 : ledger.sequences().blocks_needed(run.sequence, 2);
+    const RoomNeed needed = queued == nullptr ? RoomNeed{} : room.need_of(run.sequence, 2);
     // A block that is being written cannot be copied, and two may want others to make way.
     if (queued == nullptr || run.count != 1 || !run.samples ||
         run.first + 2 > queued->total_tokens ||
-        ledger.sequences().shares_open_block(run.sequence) || needed > 1) {
+        ledger.sequences().shares_open_block(run.sequence) || needed.own > 1) {
       return false;
     }
-    blocks += needed;
+    all.own += needed.own;
+    all.open += needed.open;
   }
-  return blocks <= ledger.blocks_available();
+  // Lending a slab would move cached blocks.
+  return all.own <= room.own() && all.open <= room.open();
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
@@ -270,11 +275,13 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
   }
   ++impl_->state.version;
   next.assign(runs.begin(), runs.end());
+  impl_->growths.clear();
   for (ScheduledRun& run : next) {
-    const Status room = impl_->state.ledger->sequences().extend(run.sequence, 2);
-    QUIRE_CHECK(room.ok(), "blocks that were counted could not be had");
+    impl_->growths.push_back({.sequence = run.sequence, .count = 2});
     ++run.first;
   }
+  const Status room = impl_->state.ledger->sequences().extend(impl_->growths);
+  QUIRE_CHECK(room.ok(), "blocks that were counted could not be had");
   return true;
 }
 

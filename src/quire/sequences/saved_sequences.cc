@@ -67,6 +67,7 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
                           ", and a saved sequence has one format; register the chunk without a "
                           "kv_dtype of its own")};
   }
+  QUIRE_TRY_STATUS(tiers_.check_leaves_pool(kv::kOwnFormat));
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   if (!state->tokens.empty()) {

@@ -23,6 +23,7 @@
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/tasks.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -32,6 +33,7 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
@@ -104,6 +106,15 @@ std::string TierService::kernels() const {
                                 : accelerator->kernels(engine_.options().deterministic);
 }
 
+Status TierService::check_leaves_pool(kv::FormatId format) const {
+  if (!tensor::is_written_by_block(paged_pool().geometry(format).format)) {
+    return {};
+  }
+  return {ErrorCode::kUnsupported,
+          base::str_cat("KV in ", base::quoted(engine_.core().kv_name(format)),
+                        " is not moved to files or to the host yet; use another kv_dtype")};
+}
+
 base::KVFingerprint TierService::fingerprint() const {
   return kv_fingerprint(engine_.model_digest(), kernels());
 }
@@ -159,6 +170,7 @@ Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
 
 Result<HostRef> TierService::to_host(const HeldRef& segment) const {
   QUIRE_CHECK(segment->format == kv::kOwnFormat, "host copies have the pool's own format");
+  QUIRE_TRY_STATUS(check_leaves_pool(kv::kOwnFormat));
   const auto block_bytes = static_cast<std::size_t>(paged_pool().geometry().block_bytes());
   auto host = std::make_shared<HostSegment>();
   host->tokens = segment->tokens;
@@ -187,6 +199,7 @@ Result<TierService::PoolCopy> TierService::copy_to_pool(const HostSegment& segme
 
 Result<TierService::Readable> TierService::readable(std::span<const std::vector<BlockId>> runs,
                                                     kv::FormatId format) const {
+  QUIRE_TRY_STATUS(check_leaves_pool(format));
   Readable readable{.runs = {runs.begin(), runs.end()}};
   if (!paged_pool().on_device() && format == kv::kOwnFormat) {
     readable.whole = &paged_pool();

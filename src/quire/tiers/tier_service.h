@@ -52,6 +52,10 @@ class TierService {
   // Decides whether saved KV is read or computed again.
   [[nodiscard]] ReloadPolicy& reload_policy() { return reload_policy_; }
 
+  // Returns kUnsupported for a format whose KV stays in the pool: one that is written block by
+  // block.
+  [[nodiscard]] Status check_leaves_pool(kv::FormatId format) const;
+
   // Copies a segment to host memory. kOutOfBlocks when the machine has no memory. Precondition of
   // this and the next two: the segment has the pool's own format.
   [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;

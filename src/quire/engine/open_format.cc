@@ -1,0 +1,51 @@
+#include "quire/engine/open_format.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "quire/base/str.h"
+#include "quire/kv/format.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::engine {
+
+Status add_open_format(kv_store::PagedPool& pool, kv::LedgerConfig& ledger,
+                       std::int64_t open_blocks) {
+  tensor::KVGeometry open = pool.geometry();
+  open.format = tensor::KVFormat::kPlain;
+  QUIRE_TRY(const kv::FormatId open_format, pool.add_format(open));
+  ledger.formats = pool.block_formats();
+  ledger.formats.front().open = open_format;
+  const std::int64_t own_bytes = ledger.block_bytes(kv::kOwnFormat);
+  const std::int64_t open_bytes = ledger.block_bytes(open_format);
+  // A slab holds two blocks of either format.
+  const auto least = static_cast<std::int32_t>((2 * open_bytes + own_bytes - 1) / own_bytes);
+  ledger.slab_blocks = std::max(ledger.slab_blocks, least);
+  if (ledger.num_blocks < 2 * ledger.slab_blocks) {
+    const std::int64_t needed = 2 * ledger.slab_blocks * own_bytes;
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .message = base::str_cat(
+                     "kv_budget of ", base::format_bytes(ledger.budget_bytes()), " is below the ",
+                     base::format_bytes(needed), " that KV of this format needs; raise kv_budget"),
+                 .needed_bytes = needed,
+                 .free_bytes = ledger.budget_bytes()};
+  }
+  const std::int64_t quarter = ledger.budget_bytes() / 4 / open_bytes;
+  ledger.standing_open_blocks = static_cast<std::int32_t>(std::min(quarter, open_blocks));
+  return {};
+}
+
+Result<kv_store::PagedPool> make_staging(const tensor::KVGeometry& geometry,
+                                         std::int32_t step_tokens) {
+  tensor::KVGeometry staged = geometry;
+  staged.format = tensor::KVFormat::kPlain;
+  staged.layers = 1;
+  staged.window_tokens = {};
+  return kv_store::PagedPool::create(staged, std::max(step_tokens / staged.block_tokens, 1));
+}
+
+}  // namespace quire::engine

@@ -1,0 +1,24 @@
+// Pools whose format is written block by block: what they need beside their blocks (ADR 0034).
+#pragma once
+
+#include <cstdint>
+
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::engine {
+
+// Gives such a pool the plain format of open blocks, and the ledger slabs for them. Slabs for
+// `open_blocks` stay with the format, if they are at most a quarter of the pool.
+// kInvalidArgument for a pool that is too small.
+[[nodiscard]] Status add_open_format(kv_store::PagedPool& pool, kv::LedgerConfig& ledger,
+                                     std::int64_t open_blocks);
+
+// Makes the blocks that a step of `step_tokens` rows begins and fills. They are of one layer, since
+// each layer stores them before the next begins. kOutOfBlocks when the system has no memory.
+[[nodiscard]] Result<kv_store::PagedPool> make_staging(const tensor::KVGeometry& geometry,
+                                                       std::int32_t step_tokens);
+
+}  // namespace quire::engine

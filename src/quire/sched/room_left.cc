@@ -1,0 +1,81 @@
+#include "quire/sched/room_left.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "quire/base/ids.h"
+#include "quire/kv/format.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+
+namespace quire::sched {
+
+RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
+    : ledger_(ledger),
+      own_(std::int64_t{ledger.blocks_available()} +
+           ledger.preemption().blocks_freed_by_drop(dropped)),
+      drops_(!dropped.empty()) {
+  if (ledger.config().open_format()) {
+    open_ = ledger.open_blocks_free() + ledger.preemption().open_blocks_freed_by_drop(dropped);
+  }
+}
+
+RoomNeed RoomLeft::need_of(SeqId id, std::int32_t count) const {
+  RoomNeed need{.own = ledger_.sequences().blocks_needed(id, count)};
+  if (ledger_.config().open_format()) {
+    need.open = ledger_.sequences().open_blocks_needed(id, count);
+  }
+  return need;
+}
+
+// Returns the slabs that `open` blocks need at most. A block across two slabs is lost to both.
+std::int64_t RoomLeft::slabs_for(std::int64_t open) const {
+  const kv::LedgerConfig& config = ledger_.config();
+  const std::int64_t slab_bytes = config.slab_blocks * config.block_bytes(kv::kOwnFormat);
+  const std::int64_t in_slab = slab_bytes / config.block_bytes(*config.open_format()) - 1;
+  const std::int64_t each = std::max<std::int64_t>(in_slab, 1);
+  return (open + each - 1) / each;
+}
+
+std::int64_t RoomLeft::open_within_reach() const {
+  if (drops_) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  if (!reach_) {
+    reach_ = ledger_.blocks_available(*ledger_.config().open_format());
+  }
+  return *reach_;
+}
+
+bool RoomLeft::fits(const RoomNeed& need) const {
+  if (need.open <= open_) {
+    return need.own <= own_;
+  }
+  const std::int64_t lent = slabs_for(need.open - open_) * ledger_.config().slab_blocks;
+  return need.own + lent <= own_ && need.open <= open_within_reach();
+}
+
+void RoomLeft::take(const RoomNeed& need) {
+  if (need.open > open_) {
+    own_ -= slabs_for(need.open - open_) * ledger_.config().slab_blocks;
+    open_ = need.open;  // the rest of a slab is for the next step
+  }
+  open_ -= need.open;
+  own_ -= need.own;
+}
+
+std::int32_t RoomLeft::rows_that_fit(SeqId id, std::int32_t wanted) const {
+  if (fits(id, wanted)) {
+    return wanted;
+  }
+  std::int32_t fit = 0;
+  for (std::int32_t too_many = wanted; too_many - fit > 1;) {
+    const std::int32_t middle = fit + (too_many - fit) / 2;
+    (fits(id, middle) ? fit : too_many) = middle;
+  }
+  return fit;
+}
+
+}  // namespace quire::sched

@@ -1,0 +1,55 @@
+// RoomLeft: the blocks that a plan may still give out. It counts; it takes nothing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger.h"
+
+namespace quire::sched {
+
+// Blocks that the KV of some tokens needs: of the pool's own format, and open ones where that is
+// written block by block.
+struct RoomNeed {
+  std::int64_t own = 0;
+  std::int64_t open = 0;
+};
+
+// Open blocks that are free already cost nothing. Others need slabs of the pool's own blocks. Each
+// counts as pinned by none once sequences are dropped, since which ones that frees is not known
+// before. So a plan that drops sequences may lack open blocks when it is committed.
+class RoomLeft {
+ public:
+  // Begins with all that can be had if the sequences `dropped` gave up their KV.
+  explicit RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped = {});
+
+  // Returns what the KV of the next `count` tokens of a sequence needs.
+  [[nodiscard]] RoomNeed need_of(SeqId id, std::int32_t count) const;
+  [[nodiscard]] bool fits(const RoomNeed& need) const;
+  [[nodiscard]] bool fits(SeqId id, std::int32_t count) const { return fits(need_of(id, count)); }
+  // Returns the most tokens, at most `wanted`, whose KV has room.
+  [[nodiscard]] std::int32_t rows_that_fit(SeqId id, std::int32_t wanted) const;
+  // Gives out what is needed. Precondition: fits(need).
+  void take(const RoomNeed& need);
+
+  // Returns the blocks of the pool's own format that are left.
+  [[nodiscard]] std::int64_t own() const { return own_; }
+  // Returns the open blocks that need no slab.
+  [[nodiscard]] std::int64_t open() const { return open_; }
+  // Takes cached blocks that a request attaches, which can no longer be evicted.
+  void attach(std::int64_t blocks) { own_ -= blocks; }
+
+ private:
+  [[nodiscard]] std::int64_t slabs_for(std::int64_t open) const;
+  [[nodiscard]] std::int64_t open_within_reach() const;
+
+  const kv::Ledger& ledger_;
+  std::int64_t own_ = 0;
+  std::int64_t open_ = 0;
+  bool drops_ = false;
+  mutable std::optional<std::int64_t> reach_;  // open blocks of all slabs that can be lent
+};
+
+}  // namespace quire::sched
