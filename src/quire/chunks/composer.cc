@@ -78,7 +78,8 @@ Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
 Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
     std::span<const ComposedRun> runs, const Interrupt& interrupted,
     std::vector<kv::VariantName>* computed, CompositionAttempt& attempt) {
-  for (int count = 0; count < kAttempts; ++count) {
+  for (int count = 0; count < kAttempts; count += attempt.end ? 0 : 1) {
+    attempt.end.reset();
     const auto started = core_.engine.thread().ask_for_blocks<bool>([&] {  // blending takes some
       auto advanced = advance(runs, attempt);
       if (!advanced.ok()) {
@@ -154,7 +155,8 @@ Status Composer::await_missing(CompositionAttempt& attempt, const Interrupt& int
   for (const tiers::BackgroundLoads::LoadRef& load : std::exchange(attempt.loads, {})) {
     attempt.reads_behind = load->outcome().ok() && attempt.reads_behind;
   }
-  return prefills_.wait(attempt.pending, interrupted);
+  QUIRE_TRY_STATUS(prefills_.wait(attempt.pending, interrupted));
+  return attempt.end ? ChunkCore::await(*attempt.end, interrupted) : Status();
 }
 
 // Runs that read what was damaged have handed out nothing: they end, and begin anew without it.
@@ -273,13 +275,17 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
       }
     }
   }
-  const std::int64_t lacks = core_.lacking(needed);
-  if (variants.empty() && lacks > 0) {
-    return core_.registry.room().pool_has_no_room(lacks);  // error of a prompt: it evicts no chunk
-  }
   std::map<std::string, std::vector<kv::VariantName>> by_salt;
   for (const kv::VariantName& name : variants) {
     by_salt[core_.registry.find(name.first)->salt].push_back(name);
+  }
+  if (attempt.end = core_.end_to_await(needed); attempt.end) {
+    QUIRE_TRY_STATUS(check_variants(by_salt));
+    return false;
+  }
+  const std::int64_t lacks = core_.lacking(needed);
+  if (variants.empty() && lacks > 0) {
+    return core_.registry.room().pool_has_no_room(lacks);  // error of a prompt: it evicts no chunk
   }
   for (const auto& [salt, own] : by_salt) {
     QUIRE_TRY_STATUS(core_.registry.variants().begin(own, lacks));
@@ -289,6 +295,20 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
     QUIRE_TRY_STATUS(start_bos(salt, attempt));
   }
   return complete;
+}
+
+// Checks that chunks may hold so much more, before it is waited for blocks.
+Status Composer::check_variants(
+    const std::map<std::string, std::vector<kv::VariantName>>& by_salt) {
+  kv::ChunkRoom& room = core_.registry.room();
+  for (const auto& [salt, own] : by_salt) {
+    std::int64_t bytes = 0;
+    for (const kv::VariantName& name : own) {
+      bytes += room.bytes_for(*core_.registry.find(name.first));
+    }
+    QUIRE_TRY_STATUS(room.check_room({.salt = salt, .bytes = bytes}));
+  }
+  return {};
 }
 
 // Starts prefills for which room was set aside.

@@ -4,6 +4,7 @@
 // Thread rule: submit() may be called from any thread but the engine's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,6 +72,8 @@ class Composer {
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions,
                                            CompositionAttempt& attempt);
   [[nodiscard]] Status start_bos(const std::string& salt, CompositionAttempt& attempt);
+  [[nodiscard]] Status check_variants(
+      const std::map<std::string, std::vector<kv::VariantName>>& by_salt);
   [[nodiscard]] Status start_variants(std::span<const kv::VariantName> variants,
                                       CompositionAttempt& attempt);
   [[nodiscard]] Status start_runs(std::span<const ComposedRun> runs, CompositionAttempt& attempt);

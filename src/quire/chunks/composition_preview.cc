@@ -357,7 +357,8 @@ std::vector<ReusePart> parts_of(const CompositionInfo& info) {
                      .position = segment.position,
                      .tokens = segment.num_tokens,
                      .hit = segment.cached,
-                     .reason = segment.cached ? "hit" : segment.why_not});
+                     .reason = segment.cached ? "hit" : segment.why_not,
+                     .kv_dtype = segment.kv_dtype});
   }
   return parts;
 }
