@@ -158,6 +158,69 @@ TEST(ChunkFormats, APreviewSaysEachFormatAndTheBytes) {
       << "and a block for the query";
 }
 
+std::vector<std::string> formats_of(const CompositionInfo& info) {
+  std::vector<std::string> formats;
+  for (const CompositionInfo::Segment& segment : info.segments) {
+    formats.push_back(segment.kv_dtype);
+  }
+  return formats;
+}
+
+TEST(ChunkFormats, ASegmentKeepsTheFormatOfItsChunkInEveryMode) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  for (const ReuseMode mode :
+       {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
+    const CompositionSpec spec = register_all(llm, {"", "int8", ""}, mode);
+    EXPECT_THAT(formats_of(llm.preview_composition(spec).value()),
+                ElementsAre("bfloat16", "int8", "bfloat16", "bfloat16"));
+    std::vector<std::string> explained;
+    for (const ReusePart& part : llm.explain(spec).value()) {
+      explained.push_back(part.kv_dtype);
+    }
+    EXPECT_THAT(explained, ElementsAre("bfloat16", "int8", "bfloat16", "bfloat16"));
+  }
+}
+
+// The oracle joins the ids: a chunk of the first three stands before the last one.
+TEST(ChunkFormats, ModeExactComputesCodedChunksBehindAllThatIsBeforeThem) {
+  ChunkedLLM llm =
+      ChunkedLLM::open(kModel, {.dtype = "float32", .kv_dtype = "float32", .threads = 2}, {})
+          .value();
+  const CompositionSpec exact = register_all(llm, {"int8", "int8", "int8"}, ReuseMode::kExact);
+  CompositionSpec anchored = exact;
+  anchored.mode = ReuseMode::kAnchored;
+  CompositionSpec oracle = anchored;
+  oracle.system_chunk_id = must_register(
+      llm, content_of(joined(some_ids(40, 1), some_ids(75, 2)), ChunkType::kSystemPrompt, "int8"));
+  oracle.context_chunk_ids = {
+      must_register(llm, content_of(some_ids(64, 3), ChunkType::kContext, "int8"))};
+  const std::vector<float> wanted = logits(llm, oracle);
+  const double bytes = stat(llm, "bytes_in_use");
+  const std::vector<float> computed = logits(llm, exact);
+  EXPECT_EQ(stat(llm, "bytes_in_use"), bytes) << "KV of one composition goes with it";
+  EXPECT_LT(distance(wanted, computed), 0.2 * distance(wanted, logits(llm, anchored)))
+      << "apart from codes of numbers that were rounded otherwise";
+  EXPECT_EQ(logits(llm, exact), computed) << "whatever was computed before";
+  EXPECT_EQ(llm.preview_composition(exact)->grade, ReuseGrade::kEqualMath);
+  EXPECT_GT(distance(logits(llm, register_all(llm, {}, ReuseMode::kExact)), computed), 0);
+}
+
+TEST(ChunkFormats, ModeExactComputesWhatItsPreviewSays) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const CompositionSpec spec = register_all(llm, {"", "int8", ""}, ReuseMode::kExact);
+  const CompositionInfo info = llm.preview_composition(spec).value();
+  const double before = stat(llm, "tokens_computed");
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 1, .ignore_eos = true};
+  const GenerationOutput output = llm.generate_from_chunks(spec, greedy).value();
+  EXPECT_EQ(stat(llm, "tokens_computed") - before, info.tokens_computed);
+  EXPECT_EQ(output.usage.cached_tokens, info.tokens_reused);
+  EXPECT_EQ(output.reuse.grade, info.grade);
+  Sequence sequence = llm.sequence(spec).value();
+  EXPECT_EQ(sequence.generate(greedy).value().token_ids, output.token_ids);
+  const CompositionSpec plain = register_all(llm, {}, ReuseMode::kExact);
+  EXPECT_EQ(llm.preview_composition(plain)->grade, ReuseGrade::kExact);
+}
+
 TEST(ChunkFormats, BlendRecomputesTokensOfChunksInAnyFormat) {
   ChunkedLLM llm = open_chunked("bfloat16");
   for (const Selector selector :

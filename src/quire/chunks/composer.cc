@@ -78,7 +78,13 @@ Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
 Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
     std::span<const ComposedRun> runs, const Interrupt& interrupted,
     std::vector<kv::VariantName>* computed, CompositionAttempt& attempt) {
-  for (int count = 0; count < kAttempts; count += attempt.end ? 0 : 1) {
+  int attempts = kAttempts;
+  for (const ComposedRun& run : runs) {  // parts of a chain are computed one after the other
+    attempts += run.spec->mode == ReuseMode::kExact
+                    ? static_cast<int>(run.spec->context_chunk_ids.size())
+                    : 0;
+  }
+  for (int count = 0; count < attempts; count += attempt.end ? 0 : 1) {
     attempt.end.reset();
     const auto started = core_.engine.thread().ask_for_blocks<bool>([&] {  // blending takes some
       auto advanced = advance(runs, attempt);
@@ -128,10 +134,22 @@ Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAtt
     return false;
   }
   QUIRE_TRY_STATUS(start_runs(runs, attempt));
+  drop_chains(attempt.compositions);
   if (attempt.loads.empty()) {
     count_uses(runs, attempt);
   }
   return true;
+}
+
+// Drops KV that was computed for these compositions alone. Their sequences have it.
+void Composer::drop_chains(const Compositions& compositions) {
+  for (const kv::ResolvedComposition& composition : compositions) {
+    for (const kv::Part& part : composition.parts) {
+      if (kv::is_chained(part.key)) {
+        core_.registry.variants().drop({part.chunk->id, part.key});
+      }
+    }
+  }
 }
 
 void Composer::explain(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
@@ -254,6 +272,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   bool complete = true;
   std::set<std::string> want_bos;  // salts
   std::vector<kv::VariantName> variants;
+  PrefillPlaces chains;
   kv::BlockCounts needed;  // blocks of those, and of the longest query
   for (const kv::ResolvedComposition& composition : compositions) {
     const std::int64_t own =
@@ -271,6 +290,9 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
         variants.push_back(name);
+        if (kv::is_chained(part.key)) {
+          chains[name] = {.before = composition.chain_before(part), .position = part.position};
+        }
         core_.add_blocks(*part.chunk, needed);
       }
     }
@@ -289,7 +311,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   }
   for (const auto& [salt, own] : by_salt) {
     QUIRE_TRY_STATUS(core_.registry.variants().begin(own, lacks));
-    QUIRE_TRY_STATUS(start_variants(own, attempt));
+    QUIRE_TRY_STATUS(start_variants(own, chains, attempt));
   }
   for (const std::string& salt : want_bos) {
     QUIRE_TRY_STATUS(start_bos(salt, attempt));
@@ -313,7 +335,7 @@ Status Composer::check_variants(
 
 // Starts prefills for which room was set aside.
 Status Composer::start_variants(std::span<const kv::VariantName> variants,
-                                CompositionAttempt& attempt) {
+                                const PrefillPlaces& chains, CompositionAttempt& attempt) {
   Status failure;
   for (const kv::VariantName& name : variants) {
     const kv::Chunk* const chunk = core_.registry.find(name.first);
@@ -323,7 +345,9 @@ Status Composer::start_variants(std::span<const kv::VariantName> variants,
           core_.registry.variants().end(name.first, name.second, std::nullopt);
       continue;
     }
-    const auto prefill = prefills_.start_prefill(*chunk, name.second, attempt.counted);
+    const auto place = chains.find(name);
+    const auto prefill = prefills_.start_prefill(*chunk, name.second, attempt.counted,
+                                                 place == chains.end() ? nullptr : &place->second);
     if (!prefill.ok()) {
       failure = prefill.error();
       continue;
@@ -365,7 +389,7 @@ Composer::ReuseByPart Composer::reuse_by_part(const kv::ResolvedComposition& com
     }
     parts.push_back(std::move(part));
   };
-  if (composition.mode == ReuseMode::kExact) {
+  if (composition.plain()) {
     return parts;  // its ids are a plain prompt
   }
   for (const kv::Part& part : composition.parts) {
@@ -425,7 +449,7 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
     request.params = *run.params;
   }
   request.params.max_tokens = planner_.max_new_tokens(run, composition);
-  const bool plain = composition.mode == ReuseMode::kExact;
+  const bool plain = composition.plain();
   request.observer =
       std::make_shared<ChunkUse>(core_.registry, *run.spec, run.observer,
                                  plain && !run.counted ? &core_.ledger().segments() : nullptr);
@@ -479,7 +503,7 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
   const tiers::BackgroundLoads& under_way = core_.tiers.background_loads();
   std::vector<tiers::BackgroundLoads::LoadRef> loads;
   for (const kv::ResolvedComposition& composition : compositions) {
-    if (composition.mode == ReuseMode::kExact || under_way.idle()) {
+    if (composition.plain() || under_way.idle()) {
       continue;  // its ids are a plain prompt
     }
     for (const kv::SegmentUse& use : composition.uses()) {
