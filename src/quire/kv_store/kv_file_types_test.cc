@@ -32,15 +32,16 @@ using tensor::DType;
 using tensor::KVFormat;
 using ::testing::HasSubstr;
 
-constexpr kv::FormatId kCoded{1}, kWide{2};
+constexpr kv::FormatId kCodedBlocks{1}, kFloatBlocks{2};
 constexpr KVType kCodes{DType::kBFloat16, KVFormat::kInt8};
 constexpr KVType kFloats{DType::kFloat32, KVFormat::kPlain};
 
 // Returns a pool of bfloat16 whose bytes are blocks of int8 and of float32, too.
 PagedPool pool_of_formats(std::int32_t num_blocks, std::uint64_t seed) {
   PagedPool pool = random_pool(small_geometry(), num_blocks, seed);
-  EXPECT_EQ(pool.add_format(small_geometry(DType::kBFloat16, 4, KVFormat::kInt8)).value(), kCoded);
-  EXPECT_EQ(pool.add_format(small_geometry(DType::kFloat32)).value(), kWide);
+  EXPECT_EQ(pool.add_format(small_geometry(DType::kBFloat16, 4, KVFormat::kInt8)).value(),
+            kCodedBlocks);
+  EXPECT_EQ(pool.add_format(small_geometry(DType::kFloat32)).value(), kFloatBlocks);
   return pool;
 }
 
@@ -83,26 +84,27 @@ TEST_F(KVFileTypes, EachRunComesBackInItsFormat) {
     ASSERT_TRUE(file.ok()) << file.error().message;
     EXPECT_EQ(file_bytes_of(path_)[8], 3) << "the version";
     EXPECT_TRUE(file->verify().ok());
-    EXPECT_EQ(file->payload_bytes(), 3 * from_.geometry(kCoded).block_bytes() +
+    EXPECT_EQ(file->payload_bytes(), 3 * from_.geometry(kCodedBlocks).block_bytes() +
                                          2 * from_.geometry().block_bytes() +
-                                         from_.geometry(kWide).block_bytes());
+                                         from_.geometry(kFloatBlocks).block_bytes());
     PagedPool to = pool_of_formats(12, 2);
     for (int layer = 0; layer < 2; ++layer) {
       ASSERT_TRUE(file->read_layer(0, layer, 0, ids({0, 6}), to).ok());
       ASSERT_TRUE(file->read_layer(1, layer, 0, ids({8, 7}), to).ok());
       ASSERT_TRUE(file->read_layer(2, layer, 0, ids({5}), to).ok());
     }
-    EXPECT_EQ(slots_of(to, {0}, 4, kCoded), slots_of(from_, {3}, 4, kCoded));
-    EXPECT_EQ(slots_of(to, {6}, 4, kCoded), slots_of(from_, {1}, 3, kCoded)) << "zeros behind";
+    EXPECT_EQ(slots_of(to, {0}, 4, kCodedBlocks), slots_of(from_, {3}, 4, kCodedBlocks));
+    EXPECT_EQ(slots_of(to, {6}, 4, kCodedBlocks), slots_of(from_, {1}, 3, kCodedBlocks))
+        << "zeros behind";
     EXPECT_EQ(slots_of(to, {8}, 4, {}), slots_of(from_, {4}, 4, {}));
     EXPECT_EQ(slots_of(to, {7}, 4, {}), slots_of(from_, {5}, 1, {}));
-    EXPECT_EQ(slots_of(to, {5}, 4, kWide), slots_of(from_, {5}, 4, kWide));
+    EXPECT_EQ(slots_of(to, {5}, 4, kFloatBlocks), slots_of(from_, {5}, 4, kFloatBlocks));
   }
 }
 
 TEST_F(KVFileTypes, AFileInOneFormatIsOfVersion1WhateverFormatOfThePoolThatIs) {
   KVFileContent content = content_of_types({run_of(7)});
-  content.geometry = from_.geometry(kCoded);
+  content.geometry = from_.geometry(kCodedBlocks);
   ASSERT_TRUE(write_kv_file(path_, content, from_, {{ids({2, 9})}}).ok());
   EXPECT_EQ(file_bytes_of(path_)[8], 1);
   PagedPool to = pool_of_formats(12, 2);
