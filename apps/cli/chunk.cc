@@ -239,6 +239,8 @@ void declare_add(const CommandParent& parent) {
                       "seconds after its last use, then it goes");
   command->add_option("--priority", chunk.options.priority, "lower ones are evicted first");
   command->add_flag("--pin", chunk.options.pinned, "never evict it");
+  command->add_option("--chunk-kv-dtype", chunk.options.kv_dtype,
+                      "format of the chunk's KV, as int8 (that of --kv-dtype)");
   command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return register_text(session, *options); };
   });

@@ -134,7 +134,8 @@ void visit_members(const Delta& delta, const Visit& visit) {
 
 // Visits the members of a ReusePart.
 // chunk_type and chunk_id are a MissingIfEmpty each: a plain prompt has neither.
-// The other values are two std::int64_t, a bool and a std::string.
+// The other values are two std::int64_t, a bool and a std::string. A chunk has a kv_dtype behind
+// them, which is a std::string.
 template <class Visit>
 void visit_members(const ReusePart& part, const Visit& visit) {
   visit("chunk_type", MissingIfEmpty{part.chunk_type});
@@ -143,6 +144,9 @@ void visit_members(const ReusePart& part, const Visit& visit) {
   visit("tokens", part.tokens);
   visit("hit", part.hit);
   visit("reason", part.reason);
+  if (!part.kv_dtype.empty()) {
+    visit("kv_dtype", part.kv_dtype);
+  }
 }
 
 // Each to_json() returns JSON without blanks, which the caller owns. O(size).

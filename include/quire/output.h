@@ -50,6 +50,8 @@ struct ReusePart {
   bool hit = false;
   // A hit or the cause of a miss, for people: "hit", "never seen", "evicted to make room 3 s ago".
   std::string reason;
+  // Format of a chunk's KV, as ChunkInfo::kv_dtype. Empty in a plain prompt and in a context.
+  std::string kv_dtype = {};
 };
 
 // Counts the tokens of one request.

@@ -16,8 +16,9 @@ struct EngineStats {
   // KV blocks of the pool. `blocks_total` is the sum of the next three: free, known to the prefix
   // cache and used by nobody, used. Registered chunks use their blocks.
   std::int64_t blocks_total = 0, blocks_free = 0, blocks_cached = 0, blocks_in_use = 0;
-  // Bytes of one block over all layers, and of the blocks in use.
-  std::int64_t block_bytes = 0, bytes_in_use = 0;
+  // Bytes of one block over all layers, of the blocks in use whatever their formats, and of the
+  // rest of the budget: free or cached.
+  std::int64_t block_bytes = 0, bytes_in_use = 0, bytes_free = 0;
   // Cached blocks freed to make room, and those among them of sessions that were closed, were over
   // their time, or were expected back later.
   std::int64_t evictions = 0, evictions_closed = 0, evictions_expired = 0, evictions_later = 0;

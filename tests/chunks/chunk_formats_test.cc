@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "formats_scene.h"
 #include "quire/api/test_support.h"
 #include "quire/base/temporary_folder.h"
 #include "quire/chunks.h"
@@ -24,52 +25,6 @@ namespace {
 using chunks::kFirstSecret;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// Codes move logits by less than this share of the largest one, and never by nothing.
-constexpr double kMostDistance = 0.05;
-
-ChunkedLLM open_chunked(const std::string& kv_dtype, const std::string& store = "",
-                        std::int64_t budget = std::int64_t{1} << 26) {
-  auto llm = ChunkedLLM::open(
-      kModel, {.kv_dtype = kv_dtype, .kv_budget_bytes = budget, .threads = 2}, {.store = store});
-  EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
-  return std::move(llm).value();
-}
-
-ChunkContent content_of(Ids ids, ChunkType type, const std::string& kv_dtype = "") {
-  ChunkContent content{.content = std::move(ids), .type = type};
-  content.options.kv_dtype = kv_dtype;
-  return content;
-}
-
-std::string must_register(ChunkedLLM& llm, const ChunkContent& content) {
-  const auto id = llm.register_chunk(content);
-  EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
-  return id.ok() ? *id : std::string();
-}
-
-// A system chunk, two contexts and a query. "" is the pool's own format.
-struct Formats {
-  std::string system, first, second;
-};
-
-CompositionSpec register_all(ChunkedLLM& llm, const Formats& formats,
-                             ReuseMode mode = ReuseMode::kAnchored) {
-  CompositionSpec spec{.mode = mode};
-  spec.system_chunk_id =
-      must_register(llm, content_of(some_ids(40, 1), ChunkType::kSystemPrompt, formats.system));
-  spec.context_chunk_ids = {
-      must_register(llm, content_of(some_ids(75, 2), ChunkType::kContext, formats.first)),
-      must_register(llm, content_of(some_ids(64, 3), ChunkType::kContext, formats.second))};
-  spec.query_chunk_id = must_register(llm, content_of(some_ids(9, 4), ChunkType::kQuery));
-  return spec;
-}
-
-std::vector<float> logits(ChunkedLLM& llm, const CompositionSpec& spec) {
-  auto output = llm.logits_from_chunks(spec);
-  EXPECT_TRUE(output.ok()) << (output.ok() ? "" : output.error().message);
-  return output.ok() ? std::move(output->logits) : std::vector<float>();
-}
 
 // Returns all bytes of a saved chunk's KV, layer by layer.
 std::vector<std::byte> saved_kv(const std::string& store, const std::string& id) {
@@ -203,6 +158,69 @@ TEST(ChunkFormats, APreviewSaysEachFormatAndTheBytes) {
       << "and a block for the query";
 }
 
+std::vector<std::string> formats_of(const CompositionInfo& info) {
+  std::vector<std::string> formats;
+  for (const CompositionInfo::Segment& segment : info.segments) {
+    formats.push_back(segment.kv_dtype);
+  }
+  return formats;
+}
+
+TEST(ChunkFormats, ASegmentKeepsTheFormatOfItsChunkInEveryMode) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  for (const ReuseMode mode :
+       {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
+    const CompositionSpec spec = register_all(llm, {"", "int8", ""}, mode);
+    EXPECT_THAT(formats_of(llm.preview_composition(spec).value()),
+                ElementsAre("bfloat16", "int8", "bfloat16", "bfloat16"));
+    std::vector<std::string> explained;
+    for (const ReusePart& part : llm.explain(spec).value()) {
+      explained.push_back(part.kv_dtype);
+    }
+    EXPECT_THAT(explained, ElementsAre("bfloat16", "int8", "bfloat16", "bfloat16"));
+  }
+}
+
+// The oracle joins the ids: a chunk of the first three stands before the last one.
+TEST(ChunkFormats, ModeExactComputesCodedChunksBehindAllThatIsBeforeThem) {
+  ChunkedLLM llm =
+      ChunkedLLM::open(kModel, {.dtype = "float32", .kv_dtype = "float32", .threads = 2}, {})
+          .value();
+  const CompositionSpec exact = register_all(llm, {"int8", "int8", "int8"}, ReuseMode::kExact);
+  CompositionSpec anchored = exact;
+  anchored.mode = ReuseMode::kAnchored;
+  CompositionSpec oracle = anchored;
+  oracle.system_chunk_id = must_register(
+      llm, content_of(joined(some_ids(40, 1), some_ids(75, 2)), ChunkType::kSystemPrompt, "int8"));
+  oracle.context_chunk_ids = {
+      must_register(llm, content_of(some_ids(64, 3), ChunkType::kContext, "int8"))};
+  const std::vector<float> wanted = logits(llm, oracle);
+  const double bytes = stat(llm, "bytes_in_use");
+  const std::vector<float> computed = logits(llm, exact);
+  EXPECT_EQ(stat(llm, "bytes_in_use"), bytes) << "KV of one composition goes with it";
+  EXPECT_LT(distance(wanted, computed), 0.2 * distance(wanted, logits(llm, anchored)))
+      << "apart from codes of numbers that were rounded otherwise";
+  EXPECT_EQ(logits(llm, exact), computed) << "whatever was computed before";
+  EXPECT_EQ(llm.preview_composition(exact)->grade, ReuseGrade::kEqualMath);
+  EXPECT_GT(distance(logits(llm, register_all(llm, {}, ReuseMode::kExact)), computed), 0);
+}
+
+TEST(ChunkFormats, ModeExactComputesWhatItsPreviewSays) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const CompositionSpec spec = register_all(llm, {"", "int8", ""}, ReuseMode::kExact);
+  const CompositionInfo info = llm.preview_composition(spec).value();
+  const double before = stat(llm, "tokens_computed");
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 1, .ignore_eos = true};
+  const GenerationOutput output = llm.generate_from_chunks(spec, greedy).value();
+  EXPECT_EQ(stat(llm, "tokens_computed") - before, info.tokens_computed);
+  EXPECT_EQ(output.usage.cached_tokens, info.tokens_reused);
+  EXPECT_EQ(output.reuse.grade, info.grade);
+  Sequence sequence = llm.sequence(spec).value();
+  EXPECT_EQ(sequence.generate(greedy).value().token_ids, output.token_ids);
+  const CompositionSpec plain = register_all(llm, {}, ReuseMode::kExact);
+  EXPECT_EQ(llm.preview_composition(plain)->grade, ReuseGrade::kExact);
+}
+
 TEST(ChunkFormats, BlendRecomputesTokensOfChunksInAnyFormat) {
   ChunkedLLM llm = open_chunked("bfloat16");
   for (const Selector selector :
@@ -274,7 +292,8 @@ TEST(ChunkFormats, FormatsThatThePoolHasNotAreRefusedAndNothingStays) {
   for (const std::string name : {"float32", "int3"}) {
     const auto refused = llm.register_chunk(content_of(some_ids(5, 1), ChunkType::kContext, name));
     ASSERT_FALSE(refused.ok()) << name;
-    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported) << name;
+    EXPECT_EQ(refused.error().code,
+              name == "int3" ? ErrorCode::kInvalidArgument : ErrorCode::kUnsupported);
     EXPECT_THAT(refused.error().message, HasSubstr('"' + name + '"'));
     EXPECT_THAT(refused.error().message, HasSubstr("\"bfloat16\""));
     EXPECT_THAT(refused.error().message, HasSubstr("\"int8\""));

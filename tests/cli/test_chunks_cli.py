@@ -68,6 +68,14 @@ class ScriptTest(unittest.TestCase):
         self.assertEqual(preview["tokens_reused"], output["usage"]["cached_tokens"])
         self.assertEqual(preview["total_tokens"], output["usage"]["prompt_tokens"])
 
+    def test_a_chunk_may_have_a_kv_format_of_its_own(self):
+        one, preview = self.results("chunk add --type context --name bo --chunk-kv-dtype int8 'Card 8. Bo trades in pears.'\n"
+                                    "chunk show bo\ncompose keeper bo ada trade\n")[-2:]
+        self.assertEqual(one["kv_dtype"], "int8")
+        self.assertGreater(one["kv_error"]["key"], 0)
+        formats = [segment["kv_dtype"] for segment in preview["segments"]]
+        self.assertEqual(formats, [formats[0], "int8", formats[0], formats[0]])
+
     def test_run_answers_in_text(self):
         for run in ("run --chunk keeper --chunk ada --chunk trade --temperature 0",
                     'run --chunk keeper --chunk ada "What does Ada trade in?" --temperature 0'):

@@ -67,6 +67,9 @@ json::array parts_json(const std::vector<ReusePart>& parts) {
     object["tokens"] = part.tokens;
     object["hit"] = part.hit;
     object["reason"] = part.reason;
+    if (!part.kv_dtype.empty()) {
+      object["kv_dtype"] = part.kv_dtype;
+    }
     return object;
   });
 }

@@ -59,6 +59,10 @@ std::span<const FieldRule> content_rules() {
        .help = "lower ones are evicted first",
        .min = -2147483648.0,
        .max = 2147483647},
+      {.name = "kv_dtype",
+       .kinds = kString,
+       .help = "format of its KV; default that of the server's pool",
+       .min_size = 1},
       {.name = "anchor",
        .kinds = kString,
        .help = "system chunk under which a context is computed; \"\": none; default: the one "
@@ -101,6 +105,10 @@ const FieldTable& chunk_update_table() {
        .above = true},
       {.name = "pinned", .kinds = kBool},
       {.name = "priority", .kinds = kInteger, .min = -2147483648.0, .max = 2147483647},
+      {.name = "kv_dtype",
+       .kinds = kString,
+       .help = "fewer bits for the KV that is there: the chunk gets another id",
+       .min_size = 1},
   };
   static const FieldTable table{"ChunkUpdate", "Changes to a chunk.", {rules}};
   return table;
@@ -142,6 +150,7 @@ Checked<ChunkContent> read_content(const Services& services, const json::object&
   content.options.ttl_seconds = members.number("ttl_seconds");
   content.options.pinned = members.flag("pinned");
   content.options.priority = static_cast<std::int32_t>(members.integer("priority").value_or(0));
+  content.options.kv_dtype = members.text("kv_dtype").value_or("");
   if (const auto anchor = members.text("anchor")) {
     content.options.anchor = std::string(*anchor);
   }
@@ -338,6 +347,9 @@ ChunkUpdate read_update(const Call& call) {
   update.pinned = members.boolean("pinned");
   if (const auto priority = members.integer("priority")) {
     update.priority = static_cast<std::int32_t>(*priority);
+  }
+  if (const auto kv_dtype = members.text("kv_dtype")) {
+    update.kv_dtype = std::string(*kv_dtype);
   }
   return update;
 }
@@ -579,7 +591,7 @@ std::span<const Endpoint> chunk_item_endpoints() {
        .handle = get_chunk},
       {.method = "PATCH",
        .pattern = "/v1/chunks/{chunk_id}",
-       .summary = "Changes metadata, TTL, pin or priority of a chunk.",
+       .summary = "Changes metadata, TTL, pin, priority or KV format of a chunk.",
        .uses = Uses::kEngine,
        .body = &chunk_update_table(),
        .handle = patch_chunk},

@@ -64,6 +64,24 @@ TEST_F(ChunkApi, FieldsThatAreWrongAreNamed) {
             "chunks[0].content");
 }
 
+TEST_F(ChunkApi, AChunkHasAFormatOfItsOwnAndIsNarrowed) {
+  const json::value coded =
+      made("/v1/chunks", {{"content", "Ada lives in Foxley."}, {"kv_dtype", "int8"}}, 201);
+  EXPECT_EQ(coded.at("kv_dtype"), "int8");
+  EXPECT_GT(coded.at("kv_error").at("key").to_number<double>(), 0);
+  const json::value wide = made("/v1/chunks", {{"content", "Ada lives in Foxley."}}, 201);
+  EXPECT_NE(wide.at("chunk_id"), coded.at("chunk_id"));
+  EXPECT_LT(coded.at("memory_bytes").to_number<int>(), wide.at("memory_bytes").to_number<int>());
+  const std::string target = "/v1/chunks/" + text(wide.at("chunk_id"));
+  const json::value narrowed = expect(client_.ask("PATCH", target, R"({"kv_dtype": "int8"})"), 200);
+  EXPECT_EQ(narrowed.at("kv_dtype"), "int8");
+  EXPECT_NE(narrowed.at("chunk_id"), wide.at("chunk_id"));
+  EXPECT_EQ(code_of(*client_.get(target)), "chunk_not_found");
+  const json::value refused =
+      expect(client_.post("/v1/chunks", {{"content", "a"}, {"kv_dtype", "int3"}}), 400);
+  EXPECT_THAT(text(refused.at("error").at("message")), HasSubstr("int3"));
+}
+
 TEST_F(ChunkApi, PagesFollowOneAnotherWithoutGapsOrRepeats) {
   std::set<std::string> all;
   for (int i = 0; i < 5; ++i) {

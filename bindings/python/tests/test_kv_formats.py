@@ -80,6 +80,63 @@ def test_a_chunk_that_is_there_is_narrowed():
             llm.update_chunk(narrowed.chunk_id, kv_dtype="bfloat16")
 
 
+def _mixed(llm):
+    system = llm.register_chunk("You are the keeper of a card file.", "system_prompt")
+    cards = [llm.register_chunk(some_ids(70, seed), "context", kv_dtype=kv_dtype) for seed, kv_dtype in ((1, "int8"), (2, None))]
+    return {"system_chunk_id": system, "context_chunk_ids": cards, "query_chunk_id": llm.register_chunk("Who trades?", "query")}
+
+
+@pytest.mark.parametrize("mode", ["exact", "anchored", "independent", "blend"])
+def test_a_segment_keeps_its_format_in_every_mode(mode):
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="bfloat16") as llm:
+        chunks = _mixed(llm)
+        wanted = ["bfloat16", "int8", "bfloat16", "bfloat16"]
+        composition = llm.compose(**chunks, mode=mode)
+        assert [segment.kv_dtype for segment in composition.segments] == wanted
+        assert [part.kv_dtype for part in llm.explain(composition)] == wanted
+        output = llm.generate_from_chunks(composition=composition, sampling_params=GREEDY)
+        assert output.token_ids == llm.generate_from_chunks(composition=composition, sampling_params=GREEDY).token_ids
+        assert output.reuse.grade == composition.grade != "exact"
+
+
+def test_bytes_in_use_and_free_are_the_budget():
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="bfloat16") as llm:
+        empty = llm.stats()
+        card = llm.register_chunk(some_ids(70), "context", kv_dtype="int8")
+        llm.generate(some_ids(64, 5), GREEDY)
+        stats = llm.stats()
+        assert stats["bytes_in_use"] == llm.get_chunk(card).memory_bytes
+        assert stats["bytes_in_use"] + stats["bytes_free"] == empty["bytes_free"] == stats["blocks_total"] * stats["block_bytes"]
+
+
+def test_a_sequence_behind_a_coded_chunk_is_saved_and_another_pool_refuses_it(tmp_path):
+    path = tmp_path / "sequence.qkv"
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="bfloat16") as llm, llm.sequence(llm.compose(**_mixed(llm))) as sequence:
+        sequence.save(path)
+        logits, ids = sequence.logits(), sequence.generate(GREEDY).token_ids
+    with quire.LLM(MODEL, threads=2, kv_dtype="bfloat16") as llm, llm.load_sequence(path) as sequence:
+        fork = sequence.fork()
+        assert np.array_equal(sequence.logits(), logits) and fork.generate(GREEDY).token_ids == ids
+    with quire.LLM(MODEL, threads=2, kv_dtype="int8") as llm, pytest.raises(quire.IncompatibleChunksError, match="bfloat16.*int8"):
+        llm.load_sequence(path)
+
+
+def test_wrong_formats_of_chunks_are_named_and_change_nothing():
+    with quire.ChunkedLLM(MODEL, threads=2, kv_dtype="bfloat16") as llm:
+        card = llm.register_chunk("Card 7. Ada trades in apples.", "context")
+        before = llm.get_chunk(card)
+        with pytest.raises(ValueError, match="int3"):
+            llm.register_chunk("Card 8.", "context", kv_dtype="int3")
+        with pytest.raises(ValueError, match="int3"):
+            llm.update_chunk(card, kv_dtype="int3")
+        for name in ("int4", "fp8"):
+            with pytest.raises(quire.UnsupportedError, match=name):
+                llm.register_chunk("Card 8.", "context", kv_dtype=name)
+        with pytest.raises(quire.UnsupportedError, match="int4"):
+            llm.update_chunk(card, kv_dtype="int4")
+        assert llm.get_chunk(card) == before and len(llm.list_chunks()) == 1
+
+
 def test_accuracy_is_measured(coded):
     accuracy = coded.kv_accuracy(some_ids(200), kv_dtype="int8")
     assert 8 < accuracy["bits_per_value"] <= 8.5

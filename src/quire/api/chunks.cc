@@ -185,7 +185,8 @@ std::vector<ReusePart> explain_lost(const Service& service, const CompositionSpe
                      .chunk_id = id,
                      .tokens = std::ssize(chunk->token_ids),
                      .hit = hit,
-                     .reason = hit ? "hit" : why_not});
+                     .reason = hit ? "hit" : why_not,
+                     .kv_dtype = chunk->kv_dtype});
   }
   return parts;
 }

@@ -29,6 +29,8 @@ constexpr Metric kMetrics[] = {
      &EngineStats::blocks_in_use},
     {"block_bytes", kGauge, "Bytes of one KV block over all layers", &EngineStats::block_bytes},
     {"bytes_in_use", kGauge, "Bytes of the KV blocks in use", &EngineStats::bytes_in_use},
+    {"bytes_free", kGauge, "Bytes of the KV budget not in use, cached ones included",
+     &EngineStats::bytes_free},
     {"evictions", kCounter, "Cached blocks freed to make room", &EngineStats::evictions},
     {"evictions_closed", kCounter, "Evicted blocks of a session that was closed",
      &EngineStats::evictions_closed},

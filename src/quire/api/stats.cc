@@ -39,6 +39,7 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .blocks_in_use = ledger.blocks_in_use,
           .block_bytes = stats.block_bytes,
           .bytes_in_use = ledger.bytes_in_use,
+          .bytes_free = ledger.bytes_total - ledger.bytes_in_use,
           .evictions = ledger.evictions,
           .evictions_closed = ledger.evictions_closed,
           .evictions_expired = ledger.evictions_expired,

@@ -188,12 +188,15 @@ TEST(ToJson, DeltaHasAReasonWhenItIsTheLast) {
 TEST(ToJson, PartsOfAPromptAreAList) {
   const std::vector<ReusePart> parts = {
       {.position = 0, .tokens = 32, .hit = true, .reason = "hit"},
-      {.chunk_type = "context", .chunk_id = "a1", .position = 32, .tokens = 8, .reason = "never"}};
+      {.chunk_type = "context", .chunk_id = "a1", .position = 32, .tokens = 8, .reason = "never"},
+      {.chunk_type = "query", .chunk_id = "b2", .reason = "hit", .kv_dtype = "int8"}};
   EXPECT_EQ(
       to_json(parts).value(),
       R"([{"chunk_type":"","chunk_id":"","position":0,"tokens":32,"hit":true,"reason":"hit"},)"
       R"({"chunk_type":"context","chunk_id":"a1","position":32,"tokens":8,"hit":false,)"
-      R"("reason":"never"}])");
+      R"("reason":"never"},)"
+      R"({"chunk_type":"query","chunk_id":"b2","position":0,"tokens":0,"hit":false,)"
+      R"("reason":"hit","kv_dtype":"int8"}])");
 }
 
 }  // namespace

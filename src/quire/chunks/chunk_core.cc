@@ -1,9 +1,12 @@
 #include "quire/chunks/chunk_core.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,6 +19,7 @@
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
+#include "quire/interrupt.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -67,18 +71,33 @@ std::optional<TokenId> ChunkCore::bos_token() const {
                                   : engine.text()->tokenizer.bos_token_id();
 }
 
-std::int64_t ChunkCore::lacking(kv::BlockCounts blocks) const {
-  if (!engine.requests().empty()) {
-    blocks[kv::kOwnFormat] = 0;
+std::int64_t ChunkCore::lacking(const kv::BlockCounts& blocks) const {
+  return engine.requests().empty() ? ledger().bytes_lacking(blocks) : 0;
+}
+
+std::optional<ChunkCore::RequestEnd> ChunkCore::end_to_await(kv::BlockCounts blocks) const {
+  blocks[kv::kOwnFormat] = 0;
+  return engine.requests().empty() || ledger().bytes_lacking(blocks) == 0
+             ? std::nullopt
+             : std::optional(engine.requests().next_end());
+}
+
+Status ChunkCore::await(const RequestEnd& end, const Interrupt& interrupted) {
+  if (!interrupted) {
+    end.wait();
+    return {};
   }
-  return ledger().bytes_lacking(blocks);
+  while (end.wait_for(std::chrono::milliseconds(kInterruptPollMs)) != std::future_status::ready) {
+    if (interrupted()) {
+      return {ErrorCode::kCancelled, "the call was interrupted"};
+    }
+  }
+  return {};
 }
 
 void ChunkCore::add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const {
   const kv::BlockCounts own = ledger().config().blocks_for(std::ssize(*chunk.tokens), chunk.format);
-  for (std::size_t format = 0; format < kv::kMaxFormats; ++format) {
-    blocks.of[format] += own.of[format];
-  }
+  kv::add(own, blocks);
 }
 
 Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
@@ -87,6 +106,13 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
   if (format) {
     QUIRE_TRY_STATUS(check_store_takes(*format));
     return *format;
+  }
+  constexpr std::string_view kKnown[] = {"float32", "bfloat16", "float16", "fp8", "int8", "int4"};
+  if (std::ranges::find(kKnown, kv_dtype) == std::end(kKnown)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv_dtype must be one of \"float32\", \"bfloat16\", \"float16\", "
+                          "\"fp8\", \"int8\", \"int4\", not ",
+                          base::quoted(kv_dtype), "; the pool has ", base::quoted(core.kv_name()))};
   }
   std::string others;
   for (std::uint8_t i = 1; i < core.num_formats(); ++i) {

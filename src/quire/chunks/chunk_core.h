@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
+#include "quire/interrupt.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
@@ -46,14 +48,22 @@ struct ChunkCore {
   // Returns the ledger. Engine thread, as for the next function.
   [[nodiscard]] kv::Ledger& ledger() const;
   // Returns the bytes that the pool lacks for so many blocks of each format. While a request runs
-  // that may free some, blocks of the pool's own format lack nothing. Those of other formats do:
-  // they are taken at once, and not step by step.
-  [[nodiscard]] std::int64_t lacking(kv::BlockCounts blocks) const;
+  // that may free some, they lack nothing: whoever needs them waits.
+  [[nodiscard]] std::int64_t lacking(const kv::BlockCounts& blocks) const;
+  using RequestEnd = std::shared_future<void>;
+  // Returns the end of a request that is to be waited for before so many blocks are asked for
+  // again. Blocks of the pool's own format need none: the scheduler waits for them. Those of other
+  // formats are taken at once, and may be lacking while a request runs. Engine thread, as above.
+  [[nodiscard]] std::optional<RequestEnd> end_to_await(kv::BlockCounts blocks) const;
+  // Blocks until the request has ended. kCancelled where the call is interrupted. Any thread but
+  // the engine's.
+  [[nodiscard]] static Status await(const RequestEnd& end, const Interrupt& interrupted);
   // Adds the blocks of one variant of a chunk, in the chunk's format.
   void add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const;
 
-  // Returns the format of a chunk for which `kv_dtype` is asked; "": the pool's own. kUnsupported
-  // where the pool has no such format. Any thread, as for the next function.
+  // Returns the format of a chunk for which `kv_dtype` is asked; "": the pool's own.
+  // kInvalidArgument for a name that is none, kUnsupported where the pool has no such format. Any
+  // thread, as for the next function.
   [[nodiscard]] Result<kv::FormatId> format_for(std::string_view kv_dtype) const;
   // Returns kUnsupported for a format whose KV is not kept in files, where there is a store.
   [[nodiscard]] Status check_store_takes(kv::FormatId format) const;

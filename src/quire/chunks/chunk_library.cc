@@ -328,8 +328,8 @@ void ChunkLibrary::save_variants(const StartedPrefills& computed) {
     std::string object, salt;
     [[maybe_unused]] const Status closed = core_.engine.thread().call([&] {
       const kv::Chunk* const chunk = core_.registry.find(id);
-      if (not_read_.erase(name) > 0 || chunk == nullptr) {
-        return;  // saved already, or gone
+      if (not_read_.erase(name) > 0 || chunk == nullptr || kv::is_chained(key)) {
+        return;  // saved already, gone, or for one composition alone
       }
       const auto kv = hold_kv(*chunk, key);
       held = kv.ok() ? *kv : nullptr;

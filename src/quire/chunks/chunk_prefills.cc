@@ -116,7 +116,8 @@ std::optional<KVError> kv_error_of(const kernels::KVErrorSums& sums,
 // Starts the prefill of a variant. Room was set aside for it; it is given back when the prefill
 // cannot start.
 Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
-                                                    const kv::VariantKey& key, bool counted) {
+                                                    const kv::VariantKey& key, bool counted,
+                                                    const PrefillPlace* place) {
   const auto store = [this, id = chunk.id, salt = chunk.salt, key, counted, format = chunk.format](
                          std::optional<kv::SegmentId> segment, const kernels::KVErrorSums& sums) {
     if (counted && segment) {
@@ -133,7 +134,9 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     request.prompt = *chunk.tokens;
     return start(std::move(request), {chunk.id, key}, store);
   }
-  const Result<SeqId> sequence = compose_behind(chunk, key);
+  auto own_place = place == nullptr ? place_of(chunk, key) : Result<PrefillPlace>(*place);
+  const Result<SeqId> sequence =
+      own_place.ok() ? compose_at(chunk, *own_place) : Result<SeqId>(std::move(own_place).error());
   if (!sequence.ok()) {
     [[maybe_unused]] const Status ended = store(std::nullopt, {});
     return sequence.error();
@@ -158,18 +161,23 @@ Result<kv::SegmentUse> ChunkPrefills::anchor_of(const kv::Chunk& chunk, const kv
   return kv::SegmentUse{.segment = variant->second, .rank = {anchor->rank}};
 }
 
-Result<SeqId> ChunkPrefills::compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key) {
-  std::vector<kv::SegmentUse> before;
+Result<PrefillPlace> ChunkPrefills::place_of(const kv::Chunk& chunk,
+                                             const kv::VariantKey& key) const {
+  PrefillPlace place;
   std::int64_t position = key.gap;
   if (!key.before.empty()) {
     QUIRE_TRY(const kv::SegmentUse anchor, anchor_of(chunk, key, position));
-    before.push_back(anchor);
+    place.before.push_back(anchor);
   }
-  const kv::ComposeTail tail = {.tokens = *chunk.tokens,
-                                .position = static_cast<std::int32_t>(position)};
+  place.position = static_cast<std::int32_t>(position);
+  return place;
+}
+
+Result<SeqId> ChunkPrefills::compose_at(const kv::Chunk& chunk, const PrefillPlace& place) {
+  const kv::ComposeTail tail = {.tokens = *chunk.tokens, .position = place.position};
   kv::Segments& segments = core_.ledger().segments();
-  return chunk.format == kv::kOwnFormat ? segments.compose(before, tail)
-                                        : segments.compose_in(chunk.format, before, tail);
+  return chunk.format == kv::kOwnFormat ? segments.compose(place.before, tail)
+                                        : segments.compose_in(chunk.format, place.before, tail);
 }
 
 std::optional<PendingPrefill> ChunkPrefills::join(const kv::VariantName& name) {

@@ -41,6 +41,12 @@ using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;
 [[nodiscard]] std::optional<KVError> kv_error_of(const kernels::KVErrorSums& sums,
                                                  const tensor::KVGeometry& geometry);
 
+// What a prefill stands behind, and the position of its first token.
+struct PrefillPlace {
+  std::vector<kv::SegmentUse> before;
+  std::int32_t position = 0;
+};
+
 class ChunkPrefills {
  public:
   // Borrows `core`.
@@ -50,9 +56,11 @@ class ChunkPrefills {
   [[nodiscard]] static kv::VariantName bos_name(const std::string& salt);
 
   // Starts the prefill of a chunk for which room was set aside. Gives the room back where it cannot
-  // start. With `counted` it counts as a miss once it is done.
+  // start. With `counted` it counts as a miss once it is done. The key says what it stands behind,
+  // or `place` where it names a chain.
   [[nodiscard]] Result<PendingPrefill> start_prefill(const kv::Chunk& chunk,
-                                                     const kv::VariantKey& key, bool counted);
+                                                     const kv::VariantKey& key, bool counted,
+                                                     const PrefillPlace* place = nullptr);
   // Starts computing the KV of a tenant's BOS token.
   [[nodiscard]] Result<PendingPrefill> start_bos(const std::string& salt, TokenId bos);
 
@@ -85,9 +93,11 @@ class ChunkPrefills {
 
   [[nodiscard]] Result<PendingPrefill> start(engine::NewRequest request, kv::VariantName name,
                                              KeepKv store);
-  // Returns a sequence of the chunk's tokens behind what its variant stands behind, if anything.
-  // Its run has the chunk's format.
-  [[nodiscard]] Result<SeqId> compose_behind(const kv::Chunk& chunk, const kv::VariantKey& key);
+  // Returns what a variant stands behind, if anything.
+  [[nodiscard]] Result<PrefillPlace> place_of(const kv::Chunk& chunk,
+                                              const kv::VariantKey& key) const;
+  // Returns a sequence of the chunk's tokens there. Its run has the chunk's format.
+  [[nodiscard]] Result<SeqId> compose_at(const kv::Chunk& chunk, const PrefillPlace& place);
 
   ChunkCore& core_;
   StartedPrefills pending_;

@@ -24,6 +24,7 @@
 #include "quire/chunks/narrowing.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
+#include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/format.h"
@@ -183,9 +184,17 @@ Result<ChunkInfo> ChunkService::update_known(const std::string& id, const std::s
 Result<ChunkInfo> ChunkService::narrow_known(const std::string& id, const kv::NewChunk& changed,
                                              kv::FormatId to) {
   QUIRE_TRY_STATUS(library_.check_writable());
+  const std::string narrowed = kv::narrowed_id(id, core_.kv_name(to));
+  const bool is_new = core_.registry.find(narrowed, changed.salt) == nullptr;
   QUIRE_TRY(const kv::Chunk* chunk, narrow(core_, id, changed, to));
   ChunkInfo info = info_of(*chunk);
-  QUIRE_TRY([[maybe_unused]] const bool saved, library_.remove(id, changed.salt));
+  const auto removed = library_.remove(id, changed.salt);
+  if (!removed.ok()) {
+    if (is_new) {
+      core_.registry.remove(narrowed, kv::Removal::kDeleted);
+    }
+    return removed.error();
+  }
   core_.registry.remove(id, kv::Removal::kDeleted);
   return info;
 }

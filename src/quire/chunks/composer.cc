@@ -78,7 +78,14 @@ Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
 Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
     std::span<const ComposedRun> runs, const Interrupt& interrupted,
     std::vector<kv::VariantName>* computed, CompositionAttempt& attempt) {
-  for (int count = 0; count < kAttempts; ++count) {
+  int attempts = kAttempts;
+  for (const ComposedRun& run : runs) {  // parts of a chain are computed one after the other
+    attempts += run.spec->mode == ReuseMode::kExact
+                    ? static_cast<int>(run.spec->context_chunk_ids.size())
+                    : 0;
+  }
+  for (int count = 0; count < attempts; count += attempt.end ? 0 : 1) {
+    attempt.end.reset();
     const auto started = core_.engine.thread().ask_for_blocks<bool>([&] {  // blending takes some
       auto advanced = advance(runs, attempt);
       if (!advanced.ok()) {
@@ -127,10 +134,22 @@ Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAtt
     return false;
   }
   QUIRE_TRY_STATUS(start_runs(runs, attempt));
+  drop_chains(attempt.compositions);
   if (attempt.loads.empty()) {
     count_uses(runs, attempt);
   }
   return true;
+}
+
+// Drops KV that was computed for these compositions alone. Their sequences have it.
+void Composer::drop_chains(const Compositions& compositions) {
+  for (const kv::ResolvedComposition& composition : compositions) {
+    for (const kv::Part& part : composition.parts) {
+      if (kv::is_chained(part.key)) {
+        core_.registry.variants().drop({part.chunk->id, part.key});
+      }
+    }
+  }
 }
 
 void Composer::explain(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
@@ -154,7 +173,8 @@ Status Composer::await_missing(CompositionAttempt& attempt, const Interrupt& int
   for (const tiers::BackgroundLoads::LoadRef& load : std::exchange(attempt.loads, {})) {
     attempt.reads_behind = load->outcome().ok() && attempt.reads_behind;
   }
-  return prefills_.wait(attempt.pending, interrupted);
+  QUIRE_TRY_STATUS(prefills_.wait(attempt.pending, interrupted));
+  return attempt.end ? ChunkCore::await(*attempt.end, interrupted) : Status();
 }
 
 // Runs that read what was damaged have handed out nothing: they end, and begin anew without it.
@@ -252,6 +272,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   bool complete = true;
   std::set<std::string> want_bos;  // salts
   std::vector<kv::VariantName> variants;
+  PrefillPlaces chains;
   kv::BlockCounts needed;  // blocks of those, and of the longest query
   for (const kv::ResolvedComposition& composition : compositions) {
     const std::int64_t own =
@@ -269,21 +290,28 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
         variants.push_back(name);
+        if (kv::is_chained(part.key)) {
+          chains[name] = {.before = composition.chain_before(part), .position = part.position};
+        }
         core_.add_blocks(*part.chunk, needed);
       }
     }
-  }
-  const std::int64_t lacks = core_.lacking(needed);
-  if (variants.empty() && lacks > 0) {
-    return core_.registry.room().pool_has_no_room(lacks);  // error of a prompt: it evicts no chunk
   }
   std::map<std::string, std::vector<kv::VariantName>> by_salt;
   for (const kv::VariantName& name : variants) {
     by_salt[core_.registry.find(name.first)->salt].push_back(name);
   }
+  if (attempt.end = core_.end_to_await(needed); attempt.end) {
+    QUIRE_TRY_STATUS(check_variants(by_salt));
+    return false;
+  }
+  const std::int64_t lacks = core_.lacking(needed);
+  if (variants.empty() && lacks > 0) {
+    return core_.registry.room().pool_has_no_room(lacks);  // error of a prompt: it evicts no chunk
+  }
   for (const auto& [salt, own] : by_salt) {
     QUIRE_TRY_STATUS(core_.registry.variants().begin(own, lacks));
-    QUIRE_TRY_STATUS(start_variants(own, attempt));
+    QUIRE_TRY_STATUS(start_variants(own, chains, attempt));
   }
   for (const std::string& salt : want_bos) {
     QUIRE_TRY_STATUS(start_bos(salt, attempt));
@@ -291,9 +319,23 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   return complete;
 }
 
+// Checks that chunks may hold so much more, before it is waited for blocks.
+Status Composer::check_variants(
+    const std::map<std::string, std::vector<kv::VariantName>>& by_salt) {
+  kv::ChunkRoom& room = core_.registry.room();
+  for (const auto& [salt, own] : by_salt) {
+    std::int64_t bytes = 0;
+    for (const kv::VariantName& name : own) {
+      bytes += room.bytes_for(*core_.registry.find(name.first));
+    }
+    QUIRE_TRY_STATUS(room.check_room({.salt = salt, .bytes = bytes}));
+  }
+  return {};
+}
+
 // Starts prefills for which room was set aside.
 Status Composer::start_variants(std::span<const kv::VariantName> variants,
-                                CompositionAttempt& attempt) {
+                                const PrefillPlaces& chains, CompositionAttempt& attempt) {
   Status failure;
   for (const kv::VariantName& name : variants) {
     const kv::Chunk* const chunk = core_.registry.find(name.first);
@@ -303,7 +345,9 @@ Status Composer::start_variants(std::span<const kv::VariantName> variants,
           core_.registry.variants().end(name.first, name.second, std::nullopt);
       continue;
     }
-    const auto prefill = prefills_.start_prefill(*chunk, name.second, attempt.counted);
+    const auto place = chains.find(name);
+    const auto prefill = prefills_.start_prefill(*chunk, name.second, attempt.counted,
+                                                 place == chains.end() ? nullptr : &place->second);
     if (!prefill.ok()) {
       failure = prefill.error();
       continue;
@@ -345,7 +389,7 @@ Composer::ReuseByPart Composer::reuse_by_part(const kv::ResolvedComposition& com
     }
     parts.push_back(std::move(part));
   };
-  if (composition.mode == ReuseMode::kExact) {
+  if (composition.plain()) {
     return parts;  // its ids are a plain prompt
   }
   for (const kv::Part& part : composition.parts) {
@@ -405,7 +449,7 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
     request.params = *run.params;
   }
   request.params.max_tokens = planner_.max_new_tokens(run, composition);
-  const bool plain = composition.mode == ReuseMode::kExact;
+  const bool plain = composition.plain();
   request.observer =
       std::make_shared<ChunkUse>(core_.registry, *run.spec, run.observer,
                                  plain && !run.counted ? &core_.ledger().segments() : nullptr);
@@ -459,7 +503,7 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
   const tiers::BackgroundLoads& under_way = core_.tiers.background_loads();
   std::vector<tiers::BackgroundLoads::LoadRef> loads;
   for (const kv::ResolvedComposition& composition : compositions) {
-    if (composition.mode == ReuseMode::kExact || under_way.idle()) {
+    if (composition.plain() || under_way.idle()) {
       continue;  // its ids are a plain prompt
     }
     for (const kv::SegmentUse& use : composition.uses()) {

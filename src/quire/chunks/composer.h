@@ -4,6 +4,7 @@
 // Thread rule: submit() may be called from any thread but the engine's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,8 +72,13 @@ class Composer {
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions,
                                            CompositionAttempt& attempt);
   [[nodiscard]] Status start_bos(const std::string& salt, CompositionAttempt& attempt);
+  [[nodiscard]] Status check_variants(
+      const std::map<std::string, std::vector<kv::VariantName>>& by_salt);
+  // What prefills stand behind that are a part of a chain.
+  using PrefillPlaces = std::map<kv::VariantName, PrefillPlace>;
   [[nodiscard]] Status start_variants(std::span<const kv::VariantName> variants,
-                                      CompositionAttempt& attempt);
+                                      const PrefillPlaces& chains, CompositionAttempt& attempt);
+  void drop_chains(const Compositions& compositions);
   [[nodiscard]] Status start_runs(std::span<const ComposedRun> runs, CompositionAttempt& attempt);
   // Returns the loads of KV that the compositions stand on.
   [[nodiscard]] std::vector<tiers::BackgroundLoads::LoadRef> loads_of(

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quire/chunk_types.h"
+#include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_planner.h"
@@ -80,11 +81,12 @@ using ChunkUses = std::vector<std::shared_ptr<ChunkUse>>;
 
 struct CompositionAttempt {
   using ReuseByPart = std::vector<PartReuse>;
-  bool counted = true;                  // true: all its runs are counted
-  StartedPrefills started;              // prefills of this call
-  ChunkUses in_use;                     // holds, so that nothing is evicted between two visits
-  std::vector<PendingPrefill> pending;  // prefills that it has waited for
-  bool reads_behind = true;             // true until something damaged was read
+  bool counted = true;                       // true: all its runs are counted
+  StartedPrefills started;                   // prefills of this call
+  ChunkUses in_use;                          // holds, so that nothing is evicted between two visits
+  std::vector<PendingPrefill> pending;       // prefills that it has waited for
+  std::optional<ChunkCore::RequestEnd> end;  // end of a request, before which nothing is begun
+  bool reads_behind = true;                  // true until something damaged was read
   std::vector<tiers::BackgroundLoads::LoadRef> loads;  // loads of KV that is still being read
   Compositions compositions;       // compositions of this visit; their chunks are in use
   std::vector<ReuseByPart> parts;  // reuse of the parts of the runs

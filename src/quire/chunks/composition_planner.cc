@@ -68,7 +68,7 @@ std::int32_t CompositionPlanner::max_new_tokens(const ComposedRun& run,
 Status CompositionPlanner::check_fits(const ComposedRun& run,
                                       const kv::ResolvedComposition& composition) const {
   const kv::Ledger& ledger = core_.ledger();
-  const bool plain = composition.mode == ReuseMode::kExact;
+  const bool plain = composition.plain();
   const std::int64_t own =
       plain ? composition.num_tokens() : std::ssize(*composition.query.chunk->tokens);
   const std::int64_t more = std::max(max_new_tokens(run, composition), 1) - 1;

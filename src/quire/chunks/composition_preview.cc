@@ -157,6 +157,9 @@ class CompositionPreview::Foresight {
     }
     const bool has_other = !part.chunk->variants.empty() ||
                            read_.contains({part.chunk->id, kv::registered_key(*part.chunk)});
+    if (kv::is_chained(part.key)) {
+      return "computed anew in mode exact";
+    }
     return has_other ? "computed under another anchor, not yet under this one" : kNotComputedYet;
   }
 
@@ -333,7 +336,7 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   info.segments.push_back(segment_of(composition.query, core_));
   info.segments.back().why_not = kQueryIsComputed;
   info.segments.back().kv_dtype = core_.kv_name(kv::kOwnFormat);
-  if (composition.mode == ReuseMode::kExact) {
+  if (composition.plain()) {
     for (CompositionInfo::Segment& segment : info.segments) {
       segment.kv_dtype = core_.kv_name(kv::kOwnFormat);  // a plain prompt
     }
@@ -357,7 +360,8 @@ std::vector<ReusePart> parts_of(const CompositionInfo& info) {
                      .position = segment.position,
                      .tokens = segment.num_tokens,
                      .hit = segment.cached,
-                     .reason = segment.cached ? "hit" : segment.why_not});
+                     .reason = segment.cached ? "hit" : segment.why_not,
+                     .kv_dtype = segment.kv_dtype});
   }
   return parts;
 }

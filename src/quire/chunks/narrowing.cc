@@ -21,6 +21,7 @@
 #include "quire/kernels/kv_seal.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_room.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -171,7 +172,15 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
       variants, [&](const auto& variant) { return variant.first == kv::registered_key(chunk); });
   const auto first =
       variants.empty() ? std::nullopt : std::optional<kv::VariantKey>(variants.front().first);
-  QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core.registry.begin(chunk, first));
+  if (first) {
+    kv::BlockCounts blocks;
+    core.add_blocks(chunk, blocks);
+    QUIRE_TRY_STATUS(
+        core.registry.room().make_room({.salt = chunk.salt,
+                                        .bytes = core.registry.room().bytes_for(chunk),
+                                        .lacking = core.ledger().bytes_lacking(blocks)}));
+  }
+  QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core.registry.begin(chunk, first, true));
   kernels::KVErrorSums sums;
   for (const auto& [key, segment] : variants) {
     const kv::VariantName name{chunk.id, key};

@@ -18,6 +18,7 @@
 #include "quire/engine/engine.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/text/chunk_format.h"
 #include "quire/text/tokenizer.h"
@@ -171,15 +172,22 @@ Status Registration::compute_once() {
   return begun.ok() ? computed : begun;
 }
 
-// Calls begin_all(), and again while it began none because chunks that are being written hold the
-// blocks.
+// Calls begin_all(), and again while it began none because requests, or chunks that are being
+// written, hold the blocks.
 Status Registration::begin_all_with_room(std::vector<PendingPrefill>& pending) {
-  Status begun;
-  do {
+  while (true) {
+    Status begun;
+    end_.reset();
     QUIRE_TRY_STATUS(core_.engine.thread().call([&] { begun = begin_all(pending); }));
-  } while (!begun.ok() && begun.error().code == ErrorCode::kOutOfBlocks && pending.empty() &&
-           library_.writes().wait_one());
-  return begun;
+    if (begun.ok() || begun.error().code != ErrorCode::kOutOfBlocks || !pending.empty()) {
+      return begun;
+    }
+    if (end_) {
+      QUIRE_TRY_STATUS(ChunkCore::await(*end_, interrupted_));
+    } else if (!library_.writes().wait_one()) {
+      return begun;
+    }
+  }
 }
 
 Status Registration::begin_all(std::vector<PendingPrefill>& pending) {
@@ -198,13 +206,29 @@ Status Registration::begin_all(std::vector<PendingPrefill>& pending) {
   return {};
 }
 
-// Evicts what must go before the first of the drafts is begun.
+// Evicts what must go before the first of the drafts is begun. Where it is to be waited for the end
+// of a request, evicts nothing and returns kOutOfBlocks.
 Status Registration::make_room() {
   const ChunkDrafts::Rooms rooms =
       parts_.drafts.rooms_for(drafts_, [this](const ChunkDraft& draft) {
         return is_use(draft) || core_.registry.find(draft.chunk.id) != nullptr;
       });
   const std::vector<std::string_view> spared = ChunkDrafts::ids_and_anchors(drafts_);
+  kv::BlockCounts blocks;
+  for (const auto& [salt, room] : rooms) {
+    kv::add(room.blocks, blocks);
+  }
+  const auto end = core_.end_to_await(blocks);
+  for (const auto& [salt, room] : rooms) {
+    if (end) {
+      QUIRE_TRY_STATUS(core_.registry.room().check_room(
+          {.salt = salt, .chunks = room.chunks, .bytes = room.bytes, .spared = spared}));
+    }
+  }
+  if (end) {
+    end_ = end;
+    return core_.registry.room().pool_has_no_room(core_.ledger().bytes_lacking(blocks));
+  }
   for (const auto& [salt, room] : rooms) {
     QUIRE_TRY_STATUS(core_.registry.room().make_room({.salt = salt,
                                                       .chunks = room.chunks,

@@ -92,6 +92,7 @@ class Registration {
   std::span<ChunkDraft> drafts_;
   Anchors& anchors_;
   const Interrupt& interrupted_;
+  std::optional<ChunkCore::RequestEnd> end_;  // what make_room() waits for
 };
 
 }  // namespace quire::chunks

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
 #include "quire/engine/session_service.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -132,8 +134,11 @@ Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& run
       .kernels = rest.kernels,
       .follows_from_tokens = rest.ranks.empty() && rest.grade == ReuseGrade::kExact};
   for (std::size_t i = 0; i < described->runs.size(); ++i) {
-    live.runs.push_back(
-        {.run = std::move(described->runs[i]), .blocks = std::move(described->blocks[i])});
+    kv_store::SavedRun& run = described->runs[i];
+    run.type.reset();  // an object has one run, whose type is the object's
+    live.runs.push_back({.run = std::move(run),
+                         .blocks = std::move(described->blocks[i]),
+                         .format = described->formats[i]});
   }
   return live;
 }
@@ -197,21 +202,31 @@ Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
   QUIRE_TRY(sequences::SavedState rest,
             sequences::parse_saved_state(saved.metadata_json, saved.runs.size(), what));
   QUIRE_TRY(const kv_store::LiveSequence live, manager_->tokens_of(saved));
+  const kv_store::PagedPool& pool = runtime.tiers().paged_pool();
+  const tensor::KVGeometry& geometry = pool.geometry();
+  const kv_store::KVType own = kv_store::kv_type_of(geometry);
+  std::vector<kv_store::SavedRun> runs;
+  for (const kv_store::LiveRun& run : live.runs) {
+    tensor::KVGeometry shape = run.geometry;
+    shape.dtype = own.dtype;
+    shape.format = own.format;
+    if (const std::string differs = kv_store::geometry_difference(shape, geometry);
+        !differs.empty()) {
+      return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};
+    }
+    const kv_store::KVType type = kv_store::kv_type_of(run.geometry);
+    runs.push_back(run.run);
+    runs.back().type = type == own ? std::nullopt : std::optional(type);
+  }
+  QUIRE_TRY_STATUS(runtime.saved_sequences().check_formats(runs, rest));
   if (!live.runs.empty() && !(live.fingerprint == runtime.tiers().model_fingerprint())) {
     return {ErrorCode::kIncompatible, base::str_cat(what, " is of another model")};
   }
-  const tensor::KVGeometry& geometry = runtime.tiers().paged_pool().geometry();
-  if (const std::string differs = kv_store::geometry_difference(live.geometry, geometry);
-      !live.runs.empty() && !differs.empty()) {
-    return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};
-  }
-  std::vector<kv_store::SavedRun> runs;
-  std::ranges::transform(live.runs, std::back_inserter(runs), &kv_store::LiveRun::run);
   const auto open = [&](const kv_store::BlockRange& wanted,
                         sequences::SavedSequences::Purpose purpose)
       -> Result<std::vector<kv_store::KVFileRange>> {
     QUIRE_TRY(auto ranges, manager_->open_blocks(saved, wanted, geometry.block_tokens));
-    QUIRE_TRY_STATUS(check_fit(ranges, live.fingerprint, geometry));
+    QUIRE_TRY_STATUS(check_fit(ranges, live.fingerprint, pool.geometry(wanted.format)));
     if (purpose == sequences::SavedSequences::Purpose::kVerify) {
       std::erase_if(ranges, [&](const kv_store::KVFileRange& range) {
         return whole.contains(range.file->content().object_hash);

@@ -1,6 +1,7 @@
 #include "quire/engine/request_table.h"
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -124,6 +125,7 @@ bool RequestTable::abort(RequestId id) {
   refresh_stats();
   it->second.end(FinishReason::kCancelled);
   active_.erase(it);
+  note_end();
   return true;
 }
 
@@ -135,6 +137,7 @@ void RequestTable::fail(RequestId id, Error error) {
   refresh_stats();
   it->second.fail(std::move(error));
   active_.erase(it);
+  note_end();
 }
 
 void RequestTable::fail_all(const Error& error) {
@@ -146,6 +149,7 @@ void RequestTable::fail_all(const Error& error) {
 void RequestTable::finish(ActiveRequest& active) {
   active.end(FinishReason::kLength);  // no effect on one that deliver() has ended
   active_.erase(active.id().value);
+  note_end();
 }
 
 void RequestTable::fail_since(std::uint64_t first) {
@@ -155,6 +159,22 @@ void RequestTable::fail_since(std::uint64_t first) {
       begun->second.fail(base::no_memory("the call"));
       active_.erase(begun);
     }
+  }
+  note_end();
+}
+
+std::shared_future<void> RequestTable::next_end() {
+  if (!end_) {
+    end_.emplace();
+    next_end_ = end_->get_future().share();
+  }
+  return next_end_;
+}
+
+void RequestTable::note_end() {
+  if (end_) {
+    end_->set_value();
+    end_.reset();
   }
 }
 

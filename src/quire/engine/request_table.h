@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,10 @@ class RequestTable {
   // Ends a request whose output is complete.
   void finish(ActiveRequest& active);
 
+  // Returns what becomes ready when the next request ends, however it ends. By then its blocks are
+  // free.
+  [[nodiscard]] std::shared_future<void> next_end();
+
   // Returns the time at which the oldest of the waiting requests was submitted; nullopt when none
   // waits.
   [[nodiscard]] std::optional<Clock::time_point> waiting_since() const;
@@ -65,6 +70,7 @@ class RequestTable {
  private:
   void refresh_stats() { stats_.refresh(core_, waiting_since()); }
   [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
+  void note_end();
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
 
   EngineCore& core_;
@@ -73,6 +79,8 @@ class RequestTable {
   const EngineOptions& options_;
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
+  std::optional<std::promise<void>> end_;  // absent: nobody waits for an end
+  std::shared_future<void> next_end_;      // end that end_ makes ready
   std::uint64_t next_request_ = 1;
   // Number of the next draw, of a seed for a request that brings none.
   std::uint64_t next_draw_ = 1;

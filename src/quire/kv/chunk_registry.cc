@@ -135,12 +135,13 @@ std::string ChunkRegistry::last_system(std::string_view salt) {
              : known->second.systems.back()->id;
 }
 
-Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key) {
+Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<VariantKey>& key,
+                                          bool replaces) {
   QUIRE_CHECK(state_->lookup(chunk.id) == nullptr, "a chunk was begun twice");
   const std::int64_t bytes = key ? state_->bytes_for(chunk) : 0;
   const std::string_view before = key ? std::string_view(key->before) : "";
-  QUIRE_TRY_STATUS(
-      room_.make_room({.salt = chunk.salt, .chunks = 1, .bytes = bytes, .spared = {&before, 1}}));
+  QUIRE_TRY_STATUS(room_.make_room(
+      {.salt = chunk.salt, .chunks = replaces ? 0 : 1, .bytes = bytes, .spared = {&before, 1}}));
   RegistryState::Tenant& tenant = state_->tenant(chunk.salt);
   tenant.systems.reserve(static_cast<std::size_t>(tenant.chunks) + 1);  // finish() needs none
   Chunk entry{std::move(chunk)};

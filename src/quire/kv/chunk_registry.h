@@ -64,8 +64,11 @@ class ChunkRegistry {
 
   // Begins a chunk: evicts others for it, and sets room aside for `key` (nullopt: it needs no KV).
   // Never evicts the chunk that `key` stands behind. Fails as ChunkRoom::make_room does. find()
-  // does not find the chunk before finish(). Precondition (QUIRE_CHECK): no chunk has this id.
-  [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key);
+  // does not find the chunk before finish(). With `replaces` it needs no place of its own: the
+  // caller removes another chunk of the tenant before it lets others in. Precondition
+  // (QUIRE_CHECK): no chunk has this id.
+  [[nodiscard]] Result<const Chunk*> begin(NewChunk chunk, const std::optional<VariantKey>& key,
+                                           bool replaces = false);
   // Lists a chunk, whose registration has ended well, unless it is listed. Keeps the error of the
   // KV that was computed for it, unless one is known.
   void finish(std::string_view id, const std::optional<KVError>& error = {});

@@ -36,11 +36,13 @@ struct RegistryConfig {
 // Names the KV of a chunk by the chunk or token before it when it was computed. `gap` counts the
 // positions between the end of that and the chunk's first token.
 struct VariantKey {
-  std::string before;  // "" nothing, "bos" a BOS token, else the id of a system chunk
+  std::string before;  // "" nothing, "bos" a BOS token, a chain, else the id of a system chunk
   std::int32_t gap = 0;
   friend auto operator<=>(const VariantKey&, const VariantKey&) = default;
 };
 inline constexpr std::string_view kBosVariant = "bos";
+// Begins the name of all chunks of a composition before this one, in mode kExact (composition.h).
+inline constexpr std::string_view kChainVariant = "chain ";
 using VariantName = std::pair<std::string, VariantKey>;  // with the id of its chunk
 
 // A chunk to register.

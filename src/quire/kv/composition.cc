@@ -14,8 +14,10 @@
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -203,8 +205,8 @@ bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& comp
 // Returns the grade of the result. Every token sees all before it when at most one context follows
 // the system chunk, at the distances of a plain prompt.
 ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition) {
-  if (spec.mode == ReuseMode::kExact) {
-    return ReuseGrade::kExact;
+  if (spec.mode == ReuseMode::kExact) {  // a plain prompt has one format, and one run
+    return composition.chained ? ReuseGrade::kEqualMath : ReuseGrade::kExact;
   }
   const std::size_t contexts = spec.context_chunk_ids.size();
   const bool sees_all =
@@ -215,14 +217,46 @@ ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& comp
   return same ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
 }
 
+std::vector<SegmentUse> uses_of(std::span<const Part> parts) {
+  std::vector<SegmentUse> uses;
+  uses.reserve(parts.size());
+  for (const Part& part : parts) {
+    QUIRE_CHECK(part.segment.has_value(), "a part of the composition has no KV");
+    uses.push_back({.segment = *part.segment,
+                    .position = part.position,
+                    .rank = {part.chunk->rank, static_cast<std::uint32_t>(part.key.gap)}});
+  }
+  return uses;
+}
+
+// Names the KV of parts that have seen all parts before them. The first two are those of mode
+// anchored where a system chunk is there, and are shared with it.
+void chain(std::size_t num_systems, ResolvedComposition& composition) {
+  composition.chained = true;
+  std::string before;  // name of the parts before
+  for (std::size_t i = 0; i < composition.parts.size(); ++i) {
+    Part& part = composition.parts[i];
+    const bool anchored = i == 1 && num_systems == 1;
+    part.key.before = i == 0     ? ""
+                      : anchored ? composition.parts.front().chunk->id
+                                 : base::str_cat(kChainVariant, before);
+    before = i == 0 ? part.chunk->id : variant_id(part.chunk->id, before, 0);
+  }
+}
+
 }  // namespace
+
+bool is_chained(const VariantKey& key) { return key.before.starts_with(kChainVariant); }
 
 std::vector<Part> ResolvedComposition::missing() const {
   std::vector<Part> missing;
-  if (mode == ReuseMode::kExact) {
+  if (plain()) {
     return missing;
   }
   for (const Part& part : parts) {
+    if (chained && !missing.empty()) {
+      break;  // the others stand behind it
+    }
     const auto same = [&](const Part& other) {
       return other.chunk == part.chunk && other.key == part.key;
     };
@@ -233,16 +267,12 @@ std::vector<Part> ResolvedComposition::missing() const {
   return missing;
 }
 
-std::vector<SegmentUse> ResolvedComposition::uses() const {
-  std::vector<SegmentUse> uses;
-  uses.reserve(parts.size());
-  for (const Part& part : parts) {
-    QUIRE_CHECK(part.segment.has_value(), "a part of the composition has no KV");
-    uses.push_back({.segment = *part.segment,
-                    .position = part.position,
-                    .rank = {part.chunk->rank, static_cast<std::uint32_t>(part.key.gap)}});
-  }
-  return uses;
+std::vector<SegmentUse> ResolvedComposition::uses() const { return uses_of(parts); }
+
+std::vector<SegmentUse> ResolvedComposition::chain_before(const Part& part) const {
+  const auto itself = std::ranges::find_if(
+      parts, [&](const Part& other) { return other.chunk == part.chunk && other.key == part.key; });
+  return uses_of({parts.begin(), itself});
 }
 
 std::int64_t ResolvedComposition::num_tokens() const {
@@ -300,9 +330,14 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
   if (spec.computed_in_place && num_systems == 1) {
     QUIRE_TRY_STATUS(set_gaps(composition));
   }
+  const bool coded = std::ranges::any_of(
+      composition.parts, [](const Part& part) { return part.format != kOwnFormat; });
+  if (spec.mode == ReuseMode::kExact && coded) {
+    chain(num_systems, composition);
+  }
   for (Part& part : composition.parts) {
     const auto variant = part.chunk->variants.find(part.key);
-    if (spec.mode != ReuseMode::kExact && variant != part.chunk->variants.end()) {
+    if (!composition.plain() && variant != part.chunk->variants.end()) {
       part.segment = variant->second;
     }
   }

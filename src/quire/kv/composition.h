@@ -33,19 +33,30 @@ struct ResolvedComposition {
   Part query;               // always computed; no segment
   ReuseMode mode = ReuseMode::kAnchored;
   ReuseGrade grade = ReuseGrade::kApproximate;
-  // Returns parts whose KV is wanted and not there, each (chunk, key) once.
+  // Mode kExact with a chunk in another format than the pool's own. Each part has KV of its own,
+  // computed behind all parts before it.
+  bool chained = false;
+  // Returns whether the ids are a plain prompt, whose parts have no KV of their own.
+  [[nodiscard]] bool plain() const { return mode == ReuseMode::kExact && !chained; }
+  // Returns parts whose KV is wanted and can be computed now, each (chunk, key) once: those that
+  // are not there. Of a chain that is the first of them.
   [[nodiscard]] std::vector<Part> missing() const;
+  // Returns the parts before `part`, which are there, where its key names a chain.
+  [[nodiscard]] std::vector<SegmentUse> chain_before(const Part& part) const;
   [[nodiscard]] std::vector<SegmentUse> uses() const;  // precondition: nothing is missing
   [[nodiscard]] std::vector<TokenId> joined() const;   // ids of all parts and the query
   [[nodiscard]] std::int64_t num_tokens() const;
 };
+
+// Returns whether the KV was computed behind several chunks, for one composition alone.
+[[nodiscard]] bool is_chained(const VariantKey& key);
 
 // A function that finds a chunk by its id, or says why there is none.
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 // Resolves a composition among the chunks that `find` finds. kInvalidComposition for wrong kinds,
 // numbers or positions, kNotFound for unknown chunks, kIncompatible when the mode has no meaning.
 // `windowed` says that the model has a sliding window; then only kExact has a meaning. Mode kExact
-// gives parts without segments: the ids are a plain prompt.
+// gives parts without segments, where all chunks have the pool's own format.
 [[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
                                                   const CompositionSpec& spec, bool windowed);
 // Resolves among the chunks that the tenant `salt` has in a registry, valid until it changes.

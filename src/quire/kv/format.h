@@ -35,4 +35,11 @@ struct BlockCounts {
   friend bool operator==(const BlockCounts&, const BlockCounts&) = default;
 };
 
+// Adds numbers of blocks to others.
+inline void add(const BlockCounts& more, BlockCounts& to) {
+  for (std::size_t format = 0; format < kMaxFormats; ++format) {
+    to.of[format] += more.of[format];
+  }
+}
+
 }  // namespace quire::kv

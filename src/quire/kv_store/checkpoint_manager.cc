@@ -17,6 +17,7 @@
 #include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -192,6 +193,40 @@ bool add_range(const KVFileContent& content, const ObjectRange& range, std::int6
   return true;
 }
 
+// Returns whether both are KV of one model in blocks of one size, whatever its formats.
+bool is_alike(const tensor::KVGeometry& a, tensor::KVGeometry b) {
+  b.dtype = a.dtype;
+  b.format = a.format;
+  return geometry_difference(a, b).empty();
+}
+
+// Makes a pool for the blocks of a saved sequence, and names them. Each run has its format there,
+// and the last one the pool's own, as where it was saved.
+Result<PagedPool> scratch_pool(LiveSequence& sequence) {
+  const tensor::KVGeometry& own = sequence.runs.back().geometry;
+  std::int64_t bytes = 0;  // of one head
+  for (LiveRun& live : sequence.runs) {
+    const std::int64_t block = live.geometry.head_block_bytes();
+    bytes = (bytes + block - 1) / block * block;
+    for (std::int32_t left = live.run.num_blocks_with_kv(own.block_tokens); left > 0; --left) {
+      live.blocks.push_back({static_cast<std::int32_t>(bytes / block)});
+      bytes += block;
+    }
+  }
+  const std::int64_t blocks = (bytes + own.head_block_bytes() - 1) / own.head_block_bytes();
+  QUIRE_TRY(PagedPool pool,
+            PagedPool::create(own, static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1))));
+  for (LiveRun& live : sequence.runs) {
+    const auto known = pool.find_format(live.geometry);
+    if (known) {
+      live.format = *known;
+    } else {
+      QUIRE_TRY(live.format, pool.add_format(live.geometry));
+    }
+  }
+  return pool;
+}
+
 Error not_a_range(const ObjectRange& range, const SavedSequence& saved) {
   return {.code = ErrorCode::kCorrupt,
           .message = base::str_cat("object ", range.object, " is no range of sequence ",
@@ -253,7 +288,8 @@ Status CheckpointManager::put_ranges(const LiveSequence& sequence,
   for (const SavedRange& range : ranges) {
     const LiveRun& live = sequence.runs[range.run];
     const SavedRun& run = live.run;
-    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = pool.geometry()};
+    KVFileContent content{.fingerprint = sequence.fingerprint,
+                          .geometry = pool.geometry(live.format)};
     content.runs = {
         {.tokens = {run.tokens.begin() + range.begin, run.tokens.begin() + range.end},
          .start_position = run.start_position + static_cast<std::int32_t>(range.begin)}};
@@ -355,16 +391,18 @@ Result<LiveSequence> CheckpointManager::tokens_of(const SavedSequence& saved) co
     SavedRun& whole = sequence.runs[run].run;
     const bool alike = sequence.fingerprint.empty() ||
                        (sequence.fingerprint == content.fingerprint &&
-                        geometry_difference(sequence.geometry, content.geometry).empty());
-    if (!alike || !add_range(content, range, saved.runs[run].tokens, whole)) {
+                        is_alike(sequence.runs.front().geometry, content.geometry));
+    const bool goes_on = whole.tokens.empty() ||
+                         geometry_difference(sequence.runs[run].geometry, content.geometry).empty();
+    if (!alike || !goes_on || !add_range(content, range, saved.runs[run].tokens, whole)) {
       return not_a_range(range, saved);
     }
     sequence.fingerprint = content.fingerprint;
-    sequence.geometry = content.geometry;
+    sequence.runs[run].geometry = content.geometry;
     run += std::ssize(whole.tokens) == saved.runs[run].tokens ? 1 : 0;
   }
   for (const LiveRun& live : sequence.runs) {
-    QUIRE_TRY_STATUS(check_goes_on(sequence.geometry, live.run));
+    QUIRE_TRY_STATUS(check_goes_on(live.geometry, live.run));
   }
   return sequence;
 }
@@ -393,7 +431,8 @@ Result<std::vector<KVFileRange>> CheckpointManager::open_blocks(const SavedSeque
                                                    static_cast<std::size_t>(until - from));
       opened.push_back({.file = std::make_shared<const KVFile>(std::move(file)),
                         .blocks = {.first_block = static_cast<std::int32_t>(from - begin),
-                                   .to = {to.begin(), to.end()}}});
+                                   .to = {to.begin(), to.end()},
+                                   .format = wanted.format}});
     }
   }
   return opened;
@@ -417,21 +456,14 @@ Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
 Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSequence sequence,
                                            RangeCutter& cutter, std::span<const std::int64_t> cuts,
                                            Checkpoint& checkpoint) {
-  const tensor::KVGeometry geometry = sequence.geometry;
-  std::int32_t blocks = 0;
-  for (LiveRun& live : sequence.runs) {
-    for (std::int32_t left = live.run.num_blocks_with_kv(geometry.block_tokens); left > 0; --left) {
-      live.blocks.push_back({blocks++});
-    }
-  }
   if (saved.parts.empty()) {
     checkpoint.sequences.push_back(saved);
     return {};
   }
-  QUIRE_TRY(PagedPool pool, PagedPool::create(geometry, std::max(blocks, 1)));
+  QUIRE_TRY(PagedPool pool, scratch_pool(sequence));
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
-    const auto& [whole, held] = sequence.runs[run];
-    QUIRE_TRY_STATUS(read(saved, run, whole.lost_blocks, held, pool));
+    const LiveRun& live = sequence.runs[run];
+    QUIRE_TRY_STATUS(read(saved, run, live.run.lost_blocks, live.blocks, pool));
   }
   return put_ranges(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint);
 }

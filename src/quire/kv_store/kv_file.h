@@ -46,10 +46,11 @@ struct WriteOptions {
 };
 
 // Writes `content` and the KV of its runs. blocks[r] has the blocks of runs[r] in the pool,
-// without the lost ones. Slots behind the last token of a run are written as zeros, since they may
-// hold another user's KV. Fails with kInvalidArgument for content that contradicts itself or the
-// pool. Fails with kIo, path and reason when the system refuses; an old file stays whole then.
-// Reads the pool and changes nothing there. Cost: one pass over the payload.
+// without the lost ones. They have the pool's format with the geometry of the run. Slots behind the
+// last token of a run are written as zeros, since they may hold another user's KV. Fails with
+// kInvalidArgument for content that contradicts itself or the pool. Fails with kIo, path and reason
+// when the system refuses; an old file stays whole then. Reads the pool and changes nothing there.
+// Cost: one pass over the payload.
 [[nodiscard]] Status write_kv_file(const std::filesystem::path& path, const KVFileContent& content,
                                    const PagedPool& pool,
                                    std::span<const std::vector<BlockId>> blocks,
@@ -84,14 +85,15 @@ class KVFile {
   [[nodiscard]] std::int64_t stored_bytes() const;
 
   // Returns kIncompatible that names the difference, unless fingerprint and geometry are equal.
+  // Leaves out runs with a type of their own.
   [[nodiscard]] Status check_fits(const base::KVFingerprint& fingerprint,
                                   const tensor::KVGeometry& geometry) const;
 
   // Reads one layer of blocks [first_block, first_block + to.size()) of a run into the pool and
   // compares its checksums. Fails with kCorrupt that names file, run, layer, head and block;
   // nothing that was read may be used then. Fails with kInvalidArgument for lost or missing blocks,
-  // and with kIncompatible for a pool of another geometry. Cost: about a memcpy when the file is
-  // cached.
+  // and with kIncompatible for a pool that has no format of this geometry. Precondition: the blocks
+  // have that format. Cost: about a memcpy when the file is cached.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
                                   std::span<const BlockId> to, PagedPool& pool) const;
 
@@ -118,6 +120,7 @@ class KVFile {
   KVFile(Descriptor file, const FileRange& range, std::filesystem::path path, KVFileHeader header);
   [[nodiscard]] std::int32_t lost_blocks(int run) const;
   [[nodiscard]] std::int32_t num_blocks_with_kv(int run) const;
+  [[nodiscard]] std::size_t block_bytes_of(int run) const;
   [[nodiscard]] std::size_t head_block_index(const HeadBlockRef& first) const;
   // Returns where head block `index` of a run begins in the range, also for the index behind the
   // last.
@@ -131,7 +134,9 @@ class KVFile {
   [[nodiscard]] Status read_head(HeadBlockRef from, std::size_t count, const Target& target,
                                  Buffers& buffers) const;
   [[nodiscard]] Status check_request(const HeadBlockRef& from, std::size_t blocks) const;
-  [[nodiscard]] Status check_pool(std::span<const BlockId> to, const PagedPool& pool) const;
+  // Returns the pool's format with the geometry of a run.
+  [[nodiscard]] Result<kv::FormatId> format_in(int run, std::span<const BlockId> to,
+                                               const PagedPool& pool) const;
   [[nodiscard]] Error refused(const std::string& why) const;
 
   Descriptor file_;

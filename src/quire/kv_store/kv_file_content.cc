@@ -43,6 +43,30 @@ Status check_run(const SavedRun& run) {
 
 }  // namespace
 
+KVType kv_type_of(const tensor::KVGeometry& geometry) {
+  return {.dtype = geometry.dtype, .format = geometry.format};
+}
+
+tensor::KVGeometry KVFileContent::geometry_of(std::size_t run) const {
+  tensor::KVGeometry own = geometry;
+  const KVType type = runs[run].type.value_or(kv_type_of(geometry));
+  own.dtype = type.dtype;
+  own.format = type.format;
+  return own;
+}
+
+std::int64_t KVFileContent::head_block_bytes(std::size_t run) const {
+  const KVType type = runs[run].type.value_or(kv_type_of(geometry));
+  const tensor::KVGeometry head{.layers = geometry.layers,
+                                .kv_heads = geometry.kv_heads,
+                                .head_dim = geometry.head_dim,
+                                .dtype = type.dtype,
+                                .block_tokens = geometry.block_tokens,
+                                .window_tokens = {},
+                                .format = type.format};
+  return head.head_block_bytes();
+}
+
 Status check_metadata(const std::string& metadata) {
   if (metadata.size() > kMaxMetadataBytes) {
     return {ErrorCode::kInvalidArgument,
@@ -122,6 +146,10 @@ Status check_content(const KVFileContent& content) {
     }
     if (const Status lost = check_lost(geometry, content.runs[i]); !lost.ok()) {
       return {lost.error().code, base::str_cat("run ", i, " ", lost.error().message)};
+    }
+    if (content.runs[i].type == kv_type_of(geometry)) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("run ", i, " repeats the type of the file's KV")};
     }
     if (!head_blocks_of(geometry, content.runs[i])) {
       return {ErrorCode::kInvalidArgument, base::str_cat("run ", i, " is too large")};

@@ -10,6 +10,8 @@
 
 #include "quire/base/kv_fingerprint.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -17,12 +19,21 @@ namespace quire::kv_store {
 
 inline constexpr std::size_t kMaxMetadataBytes = std::size_t{1} << 20;
 
+// The type that KV is computed in, and the format in which it is stored.
+struct KVType {
+  tensor::DType dtype = tensor::DType::kFloat32;
+  tensor::KVFormat format = tensor::KVFormat::kPlain;
+  friend bool operator==(const KVType&, const KVType&) = default;
+};
+[[nodiscard]] KVType kv_type_of(const tensor::KVGeometry& geometry);
+
 // A run of consecutive tokens with KV. Token i is in block i / block_tokens. The first blocks may
 // be lost: the model's window has freed their KV, and only the ids of their tokens are known.
 struct SavedRun {
   std::vector<TokenId> tokens;      // at least one
   std::int32_t start_position = 0;  // use position of token 0
   std::int32_t lost_blocks = 0;     // lost leading blocks, all of them full
+  std::optional<KVType> type = {};  // absent: that of the file, which is never repeated here
 
   [[nodiscard]] std::int32_t num_blocks(int block_tokens) const {
     return static_cast<std::int32_t>((tokens.size() + static_cast<std::size_t>(block_tokens) - 1) /
@@ -38,11 +49,15 @@ struct SavedRun {
 
 // Everything in a KV file but the KV itself.
 struct KVFileContent {
-  base::KVFingerprint fingerprint;   // never empty
-  tensor::KVGeometry geometry;       // geometry of the payload
-  std::vector<SavedRun> runs;        // may be empty: a file of metadata only
+  base::KVFingerprint fingerprint;  // never empty
+  tensor::KVGeometry geometry;      // geometry of the payload, but of runs with a type of their own
+  std::vector<SavedRun> runs;       // may be empty: a file of metadata only
   std::string metadata_json = "{}";  // an object; the caller's; at most kMaxMetadataBytes
   std::string object_hash;  // 64 hexadecimal digits that identify the KV in a Store; else ""
+  // Returns the geometry of one run. O(layers).
+  [[nodiscard]] tensor::KVGeometry geometry_of(std::size_t run) const;
+  // Returns the bytes of one of its head blocks. O(1).
+  [[nodiscard]] std::int64_t head_block_bytes(std::size_t run) const;
 };
 
 // Returns the number of a run's head blocks with KV over all layers and heads, or nullopt if it

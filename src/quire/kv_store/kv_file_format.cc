@@ -38,15 +38,10 @@ constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
 // Bytes of a run's lost blocks, from kKVFileVersionWithLost on.
 constexpr std::size_t kLostBytes = 4;
+// Bytes of a run's type, from kKVFileVersionWithTypes on.
+constexpr std::size_t kTypeBytes = 4;
 
-// The type that KV is computed in, and its format.
-struct KVType {
-  tensor::DType dtype;
-  tensor::KVFormat format;
-  friend bool operator==(const KVType&, const KVType&) = default;
-};
-
-// Codes of them: 1, 2, ...
+// Codes of types: 1, 2, ...
 constexpr std::array kKVTypes = {KVType{tensor::DType::kFloat32, tensor::KVFormat::kPlain},
                                  KVType{tensor::DType::kBFloat16, tensor::KVFormat::kPlain},
                                  KVType{tensor::DType::kFloat16, tensor::KVFormat::kPlain},
@@ -63,13 +58,24 @@ struct KindTraits {
 
 const KindTraits& traits_of(FileKind kind) {
   static constexpr KindTraits kTraits[] = {
-      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithLost, "kv file"},
+      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithTypes, "kv file"},
       {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
       {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
   return kTraits[static_cast<std::uint8_t>(kind)];
 }
 
 Error too_short() { return corrupt("the header ends before its last field"); }
+
+std::uint32_t code_of(const KVType& type) {
+  return static_cast<std::uint32_t>(std::ranges::find(kKVTypes, type) - kKVTypes.begin() + 1);
+}
+
+Result<KVType> type_of(std::uint32_t code) {
+  if (code < 1 || code > kKVTypes.size()) {
+    return {ErrorCode::kUnsupported, base::str_cat("dtype ", code, " is unknown here")};
+  }
+  return kKVTypes[code - 1];
+}
 
 Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   tensor::KVGeometry geometry;
@@ -81,17 +87,15 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   if (reader.failed()) {
     return too_short();
   }
-  if (code < 1 || code > kKVTypes.size()) {
-    return {ErrorCode::kUnsupported, base::str_cat("dtype ", code, " is unknown here")};
-  }
-  geometry.dtype = kKVTypes[code - 1].dtype;
-  geometry.format = kKVTypes[code - 1].format;
+  QUIRE_TRY(const KVType type, type_of(code));
+  geometry.dtype = type.dtype;
+  geometry.format = type.format;
   return geometry;
 }
 
-// Reads the lost blocks of a version that has them only where there are some: equal content gives
+// Reads the lost blocks of runs. A version that is there for them has some: equal content gives
 // equal bytes.
-Status parse_lost(ByteReader& reader, KVFileHeader& header) {
+Status parse_lost(ByteReader& reader, std::uint32_t version, KVFileHeader& header) {
   bool any = false;
   for (SavedRun& run : header.content.runs) {
     run.lost_blocks = reader.get<std::int32_t>();
@@ -100,10 +104,28 @@ Status parse_lost(ByteReader& reader, KVFileHeader& header) {
   if (reader.failed()) {
     return too_short();
   }
-  return any ? Status() : corrupt("no run has lost blocks, which would be version 1");
+  return any || version > kKVFileVersionWithLost
+             ? Status()
+             : corrupt("no run has lost blocks, which would be version 1");
 }
 
-Status parse_runs(ByteReader& reader, std::uint32_t num_runs, bool with_lost,
+// Reads the types of runs. 0 stands for that of the file.
+Status parse_types(ByteReader& reader, KVFileHeader& header) {
+  bool any = false;
+  for (SavedRun& run : header.content.runs) {
+    const auto code = reader.get<std::uint32_t>();
+    if (reader.failed()) {
+      return too_short();
+    }
+    if (code != 0) {
+      QUIRE_TRY(run.type, type_of(code));
+      any = true;
+    }
+  }
+  return any ? Status() : corrupt("no run has a type of its own, which would be version 1 or 2");
+}
+
+Status parse_runs(ByteReader& reader, std::uint32_t num_runs, std::uint32_t version,
                   KVFileHeader& header) {
   std::vector<std::uint32_t> num_tokens;
   if (!reader.holds(num_runs, kRunBytes)) {
@@ -114,8 +136,11 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, bool with_lost,
     header.content.runs.push_back({.start_position = reader.get<std::int32_t>()});
     header.head_blocks.push_back({.offset = reader.get<std::int64_t>()});
   }
-  if (with_lost) {
-    QUIRE_TRY_STATUS(parse_lost(reader, header));
+  if (version >= kKVFileVersionWithLost) {
+    QUIRE_TRY_STATUS(parse_lost(reader, version, header));
+  }
+  if (version >= kKVFileVersionWithTypes) {
+    QUIRE_TRY_STATUS(parse_types(reader, header));
   }
   for (std::uint32_t i = 0; i < num_runs; ++i) {
     if (!reader.get_all(num_tokens[i], header.content.runs[i].tokens)) {
@@ -127,7 +152,6 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, bool with_lost,
 
 Status parse_head_blocks(ByteReader& reader, KVFileHeader& header) {
   const tensor::KVGeometry& geometry = header.content.geometry;
-  const std::int64_t block_bytes = geometry.head_block_bytes();
   for (std::size_t i = 0; i < header.head_blocks.size(); ++i) {
     if (const Status lost = check_lost(geometry, header.content.runs[i]); !lost.ok()) {
       return corrupt(base::str_cat("run ", i, " ", lost.error().message));
@@ -141,7 +165,9 @@ Status parse_head_blocks(ByteReader& reader, KVFileHeader& header) {
   if (header.codec == Codec::kRaw) {
     return {};
   }
-  for (RunHeadBlocks& head_blocks : header.head_blocks) {
+  for (std::size_t i = 0; i < header.head_blocks.size(); ++i) {
+    RunHeadBlocks& head_blocks = header.head_blocks[i];
+    const std::int64_t block_bytes = header.content.head_block_bytes(i);
     if (!reader.get_all(head_blocks.checksums.size(), head_blocks.stored_bytes)) {
       return too_short();
     }
@@ -198,8 +224,9 @@ KVFileHeader make_header(const KVFileContent& content, Codec codec) {
 PayloadPlaces place_payload(const KVFileHeader& header) {
   PayloadPlaces places;
   auto end = static_cast<std::int64_t>(kPreambleBytes + header_size(header));
-  const std::int64_t block_bytes = header.content.geometry.head_block_bytes();
-  for (const RunHeadBlocks& head_blocks : header.head_blocks) {
+  for (std::size_t i = 0; i < header.head_blocks.size(); ++i) {
+    const RunHeadBlocks& head_blocks = header.head_blocks[i];
+    const std::int64_t block_bytes = header.content.head_block_bytes(i);
     end = head_blocks.checksums.empty() ? end : round_up_to_page(end);
     places.offsets.push_back(end);
     if (header.codec == Codec::kRaw) {
@@ -214,7 +241,11 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
 }
 
 std::uint32_t version_of(const KVFileContent& content) {
-  return std::ranges::all_of(content.runs, [](const SavedRun& run) { return run.lost_blocks == 0; })
+  const auto& runs = content.runs;
+  if (std::ranges::any_of(runs, [](const SavedRun& run) { return run.type.has_value(); })) {
+    return kKVFileVersionWithTypes;
+  }
+  return std::ranges::all_of(runs, [](const SavedRun& run) { return run.lost_blocks == 0; })
              ? kKVFileVersion
              : kKVFileVersionWithLost;
 }
@@ -222,9 +253,11 @@ std::uint32_t version_of(const KVFileContent& content) {
 std::size_t header_size(const KVFileHeader& header) {
   std::size_t bytes = kFixedHeaderBytes + 4 * header.content.geometry.window_tokens.size() +
                       header.content.metadata_json.size();
-  const bool with_lost = version_of(header.content) == kKVFileVersionWithLost;
+  const std::uint32_t version = version_of(header.content);
+  const std::size_t more = (version >= kKVFileVersionWithLost ? kLostBytes : 0) +
+                           (version >= kKVFileVersionWithTypes ? kTypeBytes : 0);
   for (const SavedRun& run : header.content.runs) {
-    bytes += kRunBytes + (with_lost ? kLostBytes : 0) + 4 * run.tokens.size();
+    bytes += kRunBytes + more + 4 * run.tokens.size();
   }
   for (const RunHeadBlocks& head_blocks : header.head_blocks) {
     bytes += 8 * head_blocks.checksums.size() + 4 * head_blocks.stored_bytes.size();
@@ -242,8 +275,7 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   out.put(geometry.kv_heads);
   out.put(geometry.head_dim);
   out.put(geometry.block_tokens);
-  const KVType type = {geometry.dtype, geometry.format};
-  out.put(static_cast<std::uint32_t>(std::ranges::find(kKVTypes, type) - kKVTypes.begin() + 1));
+  out.put(code_of(kv_type_of(geometry)));
   out.put(static_cast<std::uint32_t>(header.codec));
   out.put(static_cast<std::uint32_t>(content.runs.size()));
   out.put(static_cast<std::uint32_t>(content.metadata_json.size()));
@@ -254,9 +286,14 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
     out.put(content.runs[i].start_position);
     out.put(header.head_blocks[i].offset);
   }
-  if (version_of(content) == kKVFileVersionWithLost) {
+  if (version_of(content) >= kKVFileVersionWithLost) {
     std::for_each(content.runs.begin(), content.runs.end(),
                   [&](const SavedRun& run) { out.put(run.lost_blocks); });
+  }
+  if (version_of(content) >= kKVFileVersionWithTypes) {
+    std::for_each(content.runs.begin(), content.runs.end(), [&](const SavedRun& run) {
+      out.put(run.type ? code_of(*run.type) : std::uint32_t{0});
+    });
   }
   for (const SavedRun& run : content.runs) {
     std::for_each(run.tokens.begin(), run.tokens.end(), [&](TokenId id) { out.put(id); });
@@ -357,7 +394,7 @@ Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::by
                       content.geometry.window_tokens)) {
     return too_short();
   }
-  QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version == kKVFileVersionWithLost, header));
+  QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version, header));
   QUIRE_TRY_STATUS(parse_head_blocks(reader, header));
   content.metadata_json = reader.get_text(metadata_bytes);
   if (reader.failed() || reader.left() != 0) {

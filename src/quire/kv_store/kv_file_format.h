@@ -17,7 +17,8 @@ namespace quire::kv_store {
 // A file has the first version that can express its content, so that older builds read all they
 // can.
 inline constexpr std::uint32_t kKVFileVersion = 1;
-inline constexpr std::uint32_t kKVFileVersionWithLost = 2;  // runs may have lost blocks
+inline constexpr std::uint32_t kKVFileVersionWithLost = 2;   // runs may have lost blocks
+inline constexpr std::uint32_t kKVFileVersionWithTypes = 3;  // runs may have types of their own
 inline constexpr std::size_t kPreambleBytes = 64;
 inline constexpr std::int64_t kPayloadAlignment = 4096;
 inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
@@ -73,7 +74,7 @@ struct PayloadPlaces {
 // Returns the places of all payloads. Compressed, all but the offset of run 0 need
 // stored_bytes.
 [[nodiscard]] PayloadPlaces place_payload(const KVFileHeader& header);
-// Returns kKVFileVersionWithLost if a run has lost blocks, else kKVFileVersion.
+// Returns the first version that can express the content.
 [[nodiscard]] std::uint32_t version_of(const KVFileContent& content);
 // Returns the number of bytes that encode_header() gives, which does not depend on checksums.
 [[nodiscard]] std::size_t header_size(const KVFileHeader& header);

@@ -6,16 +6,19 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::kv_store {
 namespace {
@@ -118,6 +121,33 @@ TEST(KVFileGolden, AFileOfVersion2HasLostBlocksAndIsWhatIsWritten) {
   const auto path = folder.path() / "a";
   ASSERT_TRUE(write_kv_file(path, content, pool, {{{}, ids({1})}}).ok());
   EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v2_lost.qkv"));
+}
+
+// Run 0 has the numbers of version 1 in float32: their upper halves are those of bf16.
+TEST(KVFileGolden, AFileOfVersion3HasTypesOfRunsAndIsWhatIsWritten) {
+  KVFileContent content = golden_content();
+  content.runs[0].type = {.dtype = tensor::DType::kFloat32};
+  const auto file = KVFile::open(golden_folder / "v3_types.qkv");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(file->verify().ok());
+  EXPECT_EQ(file->content().runs[0].type, content.runs[0].type);
+  EXPECT_EQ(file->content().runs[1].type, std::nullopt);
+  PagedPool pool = random_pool(small_geometry(), 7, 65);
+  ASSERT_TRUE(pool.add_format(small_geometry(tensor::DType::kFloat32)).ok());
+  const std::vector<std::vector<BlockId>> blocks = {ids({1, 0}), ids({6})};
+  for (int run = 0; run < 2; ++run) {
+    ASSERT_TRUE(read_run(*file, run, blocks[static_cast<std::size_t>(run)], pool).ok());
+  }
+  const PagedPool bf16 = golden_pool();
+  const auto wide = pool.head_blocks(1, 0, {1}, 1, kv::FormatId{1});
+  const auto narrow = bf16.head_blocks(1, 0, {0});
+  EXPECT_EQ(wide[2], narrow[0]) << "K of slot 0";
+  EXPECT_EQ(wide[3], narrow[1]);
+  EXPECT_EQ(pool_bytes(pool, blocks[1]), kv_bytes(bf16, golden_blocks[1], 3));
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a";
+  ASSERT_TRUE(write_kv_file(path, content, pool, blocks).ok());
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v3_types.qkv"));
 }
 
 TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {

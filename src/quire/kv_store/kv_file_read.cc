@@ -14,6 +14,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_codec.h"
@@ -33,9 +34,8 @@ namespace {
 constexpr std::size_t kMaxBatch = 128;
 constexpr std::size_t kBatchBytes = std::size_t{256} << 10;
 
-std::size_t batch_of(const tensor::KVGeometry& geometry) {
-  return std::clamp(kBatchBytes / static_cast<std::size_t>(geometry.head_block_bytes()),
-                    std::size_t{1}, kMaxBatch);
+std::size_t batch_of(std::size_t block_bytes) {
+  return std::clamp(kBatchBytes / block_bytes, std::size_t{1}, kMaxBatch);
 }
 
 }  // namespace
@@ -43,10 +43,10 @@ std::size_t batch_of(const tensor::KVGeometry& geometry) {
 // Buffers that reading needs besides the destination.
 class KVFile::Buffers {
  public:
-  [[nodiscard]] static Result<Buffers> create(const KVFileHeader& header) {
+  [[nodiscard]] static Result<Buffers> create(const KVFileHeader& header, int run) {
     Buffers buffers;
     if (header.codec != Codec::kRaw) {
-      const tensor::KVGeometry& geometry = header.content.geometry;
+      const tensor::KVGeometry geometry = header.content.geometry_of(static_cast<std::size_t>(run));
       QUIRE_TRY(PlaneCodec codec,
                 PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
                                    static_cast<std::size_t>(
@@ -113,11 +113,12 @@ Result<KVFile> KVFile::open(Descriptor file, const FileRange& range,
 }
 
 std::int64_t KVFile::payload_bytes() const {
-  std::int64_t blocks = 0;
-  for (const RunHeadBlocks& head_blocks : header_.head_blocks) {
-    blocks += static_cast<std::int64_t>(head_blocks.checksums.size());
+  std::int64_t bytes = 0;
+  for (std::size_t run = 0; run < header_.head_blocks.size(); ++run) {
+    bytes += static_cast<std::int64_t>(header_.head_blocks[run].checksums.size()) *
+             content().head_block_bytes(run);
   }
-  return blocks * content().geometry.head_block_bytes();
+  return bytes;
 }
 
 std::int64_t KVFile::stored_bytes() const {
@@ -156,6 +157,10 @@ std::int32_t KVFile::num_blocks_with_kv(int run) const {
       content().geometry.block_tokens);
 }
 
+std::size_t KVFile::block_bytes_of(int run) const {
+  return static_cast<std::size_t>(content().head_block_bytes(static_cast<std::size_t>(run)));
+}
+
 std::size_t KVFile::head_block_index(const HeadBlockRef& first) const {
   const std::int64_t row = std::int64_t{first.layer} * content().geometry.kv_heads + first.head;
   return static_cast<std::size_t>(row * num_blocks_with_kv(first.run) + first.first_block -
@@ -168,7 +173,7 @@ std::int64_t KVFile::head_block_offset(int run, std::size_t index) const {
     return offsets_[at][index];
   }
   return header_.head_blocks[at].offset +
-         static_cast<std::int64_t>(index) * content().geometry.head_block_bytes();
+         static_cast<std::int64_t>(index) * content().head_block_bytes(at);
 }
 
 Status KVFile::read_head_blocks(const HeadBlockRef& from, std::span<const std::span<std::byte>> to,
@@ -228,26 +233,29 @@ Status KVFile::check_request(const HeadBlockRef& from, std::size_t blocks) const
   return {};
 }
 
-Status KVFile::check_pool(std::span<const BlockId> to, const PagedPool& pool) const {
-  const std::string differs = geometry_difference(content().geometry, pool.geometry());
-  if (!differs.empty()) {
+Result<kv::FormatId> KVFile::format_in(int run, std::span<const BlockId> to,
+                                       const PagedPool& pool) const {
+  const tensor::KVGeometry geometry = content().geometry_of(static_cast<std::size_t>(run));
+  const auto format = pool.find_format(geometry);
+  if (!format) {
     return {ErrorCode::kIncompatible,
-            base::str_cat(path_.string(), " does not fit the paged pool: ", differs)};
+            base::str_cat(path_.string(), " does not fit the paged pool: ",
+                          geometry_difference(geometry, pool.geometry()))};
   }
   for (const BlockId id : to) {
-    if (id.value < 0 || id.value >= pool.num_blocks()) {
-      return refused(
-          base::str_cat("block ", id.value, " of ", pool.num_blocks(), " in the paged pool"));
+    if (id.value < 0 || id.value >= pool.num_blocks(*format)) {
+      return refused(base::str_cat("block ", id.value, " of ", pool.num_blocks(*format),
+                                   " in the paged pool"));
     }
   }
-  return {};
+  return *format;
 }
 
 template <class Target>
 Status KVFile::read_head(HeadBlockRef from, std::size_t count, const Target& target,
                          Buffers& buffers) const {
   std::array<std::span<std::byte>, kMaxBatch> batch;
-  const std::size_t most = batch_of(content().geometry);
+  const std::size_t most = batch_of(block_bytes_of(from.run));
   for (std::size_t done = 0; done < count;) {
     const std::size_t now = std::min(most, count - done);
     for (std::size_t i = 0; i < now; ++i) {
@@ -263,11 +271,13 @@ Status KVFile::read_head(HeadBlockRef from, std::size_t count, const Target& tar
 Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::span<const BlockId> to,
                           PagedPool& pool) const {
   HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
-  QUIRE_TRY_STATUS(check_pool(to, pool));
   QUIRE_TRY_STATUS(check_request(from, to.size()));
-  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  QUIRE_TRY(const kv::FormatId format, format_in(run, to, pool));
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
   for (from.head = 0; from.head < content().geometry.kv_heads; ++from.head) {
-    const auto target = [&](std::size_t i) { return pool.head_blocks(layer, from.head, to[i]); };
+    const auto target = [&](std::size_t i) {
+      return pool.head_blocks(layer, from.head, to[i], 1, format);
+    };
     QUIRE_TRY_STATUS(read_head(from, to.size(), target, buffers));
   }
   return {};
@@ -276,14 +286,15 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::spa
 Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
                           std::span<std::byte> to) const {
   const tensor::KVGeometry& geometry = content().geometry;
-  const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
+  HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
+  QUIRE_TRY_STATUS(check_request(from, 0));
+  const std::size_t block_bytes = block_bytes_of(run);
   const auto blocks = to.size() / block_bytes / static_cast<std::size_t>(geometry.kv_heads);
   if (blocks * block_bytes * static_cast<std::size_t>(geometry.kv_heads) != to.size()) {
     return refused(base::str_cat(to.size(), " bytes are no number of whole blocks"));
   }
-  HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
   QUIRE_TRY_STATUS(check_request(from, blocks));
-  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
   for (from.head = 0; from.head < geometry.kv_heads; ++from.head) {
     const auto target = [&](std::size_t i) { return to.subspan(i * block_bytes, block_bytes); };
     QUIRE_TRY_STATUS(read_head(from, blocks, target, buffers));
@@ -294,19 +305,18 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
 
 Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
                             std::int32_t blocks) const {
-  const tensor::KVGeometry& geometry = content().geometry;
-  const auto block_bytes = static_cast<std::size_t>(geometry.head_block_bytes());
   const auto count = static_cast<std::size_t>(blocks);
   HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
   QUIRE_TRY_STATUS(check_request(from, count));
   if (count == 0) {
     return {};  // a hostile file may have any number of runs without KV
   }
-  QUIRE_TRY(Buffers buffers, Buffers::create(header_));
+  QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
+  const std::size_t block_bytes = block_bytes_of(run);
   // No more than the run needs: a hostile file names no more blocks than it pays for.
-  const std::size_t at_a_time = std::min(batch_of(geometry), count);
+  const std::size_t at_a_time = std::min(batch_of(block_bytes), count);
   std::vector<std::byte> scratch(block_bytes * at_a_time);
-  for (from.head = 0; from.head < geometry.kv_heads; ++from.head) {
+  for (from.head = 0; from.head < content().geometry.kv_heads; ++from.head) {
     const auto target = [&](std::size_t i) {
       return std::span(scratch).subspan(i % at_a_time * block_bytes, block_bytes);
     };

@@ -11,6 +11,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_codec.h"
@@ -53,10 +54,16 @@ Status check_blocks(const KVFileContent& content, const PagedPool& pool,
                                        " tokens needs ", wanted, " blocks, given are ",
                                        blocks[i].size()));
     }
+    const tensor::KVGeometry geometry = content.geometry_of(i);
+    const auto format = pool.find_format(geometry);
+    if (!format) {
+      return refuse_file(base::str_cat("the paged pool differs from the geometry of run ", i, ": ",
+                                       geometry_difference(geometry, pool.geometry())));
+    }
     for (const BlockId id : blocks[i]) {
-      if (id.value < 0 || id.value >= pool.num_blocks()) {
+      if (id.value < 0 || id.value >= pool.num_blocks(*format)) {
         return refuse_file(base::str_cat("run ", i, " names block ", id.value,
-                                         ", the paged pool has ", pool.num_blocks()));
+                                         ", the paged pool has ", pool.num_blocks(*format)));
       }
     }
   }
@@ -67,22 +74,22 @@ Status check_blocks(const KVFileContent& content, const PagedPool& pool,
 class PayloadWriter {
  public:
   PayloadWriter(const NewFile& file, const PagedPool& pool, KVFileHeader& header,
-                std::optional<PlaneCodec> codec, const WriteOptions& options)
+                const WriteOptions& options)
       : file_(file),
         pool_(pool),
         header_(header),
-        codec_(std::move(codec)),
         batch_bytes_(options.direct ? kDirectBytes : kBatch * pool.geometry().head_block_bytes()),
         writeback_bytes_(options.sync && !options.direct ? kWritebackBytes : kNever),
         batch_(kMostBuffers) {
-    file_.set_direct(options.direct && !codec_);
+    file_.set_direct(options.direct && header.codec == Codec::kRaw);
   }
 
   Status write_run(std::size_t index, const std::vector<BlockId>& blocks) {
     // Up to this run sizes are known, so its place is.
     at_ = header_.head_blocks[index].offset = place_payload(header_).offsets[index];
     head_block_ = 0;
-    const tensor::KVGeometry& geometry = pool_.geometry();
+    QUIRE_TRY_STATUS(begin_format(header_.content.geometry_of(index)));
+    const tensor::KVGeometry& geometry = pool_.geometry(format_);
     const int rows = geometry.layers * geometry.kv_heads;
     const auto tokens = static_cast<std::int64_t>(header_.content.runs[index].tokens.size());
     const auto tail = static_cast<int>(tokens % geometry.block_tokens);
@@ -102,16 +109,28 @@ class PayloadWriter {
     return static_cast<std::size_t>(bytes + kPayloadAlignment);
   }
 
+  // Prepares for blocks of a geometry that the pool has.
+  Status begin_format(const tensor::KVGeometry& geometry) {
+    const kv::FormatId format = pool_.find_format(geometry).value_or(kv::kOwnFormat);
+    if (header_.codec != Codec::kRaw && (!codec_ || format != format_)) {
+      const auto value_bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
+      QUIRE_TRY(codec_, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                                           static_cast<std::size_t>(value_bytes), header_.codec));
+    }
+    format_ = format;
+    return {};
+  }
+
   // Returns the filled slots of a row's last block, then zeros. Stays until the run is written.
   std::span<const std::byte> last_block(int row, BlockId block, int tail) {
-    const auto bytes = static_cast<std::size_t>(pool_.geometry().head_block_bytes());
+    const auto bytes = static_cast<std::size_t>(pool_.geometry(format_).head_block_bytes());
     const auto address = reinterpret_cast<std::uintptr_t>(last_blocks_.data());
     const auto aligned = round_up_to_page(static_cast<std::int64_t>(address));
     const auto skipped = static_cast<std::size_t>(aligned) - address;
     const auto to =
         std::span(last_blocks_).subspan(skipped + static_cast<std::size_t>(row) * bytes, bytes);
     const int kv_heads = pool_.geometry().kv_heads;
-    pool_.read_slots(row / kv_heads, row % kv_heads, block, tail, to);
+    pool_.read_slots(row / kv_heads, row % kv_heads, block, tail, to, format_);
     return to;
   }
 
@@ -120,9 +139,9 @@ class PayloadWriter {
     const int kv_heads = pool_.geometry().kv_heads;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const bool cut = tail != 0 && i + 1 == blocks.size();
-      QUIRE_TRY_STATUS(
-          add(head_blocks, cut ? last_block(row, blocks[i], tail)
-                               : pool_.head_blocks(row / kv_heads, row % kv_heads, blocks[i])));
+      QUIRE_TRY_STATUS(add(head_blocks, cut ? last_block(row, blocks[i], tail)
+                                            : pool_.head_blocks(row / kv_heads, row % kv_heads,
+                                                                blocks[i], 1, format_)));
     }
     return {};
   }
@@ -166,7 +185,8 @@ class PayloadWriter {
   const NewFile& file_;
   const PagedPool& pool_;
   KVFileHeader& header_;
-  std::optional<PlaneCodec> codec_;
+  kv::FormatId format_;              // format of the run
+  std::optional<PlaneCodec> codec_;  // codec of its blocks; absent: raw
   std::int64_t batch_bytes_;
   std::int64_t writeback_bytes_;
   std::vector<std::byte> last_blocks_;  // last blocks of the run's rows, where they are not filled
@@ -199,10 +219,9 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
   if (const Status checked = check_content(content); !checked.ok()) {
     return refuse_file(checked.error().message);
   }
-  const tensor::KVGeometry& geometry = content.geometry;
-  if (const std::string differs = geometry_difference(geometry, pool.geometry());
-      !differs.empty()) {
-    return refuse_file(base::str_cat("the paged pool differs from its geometry: ", differs));
+  if (!pool.find_format(content.geometry)) {
+    return refuse_file(base::str_cat("the paged pool differs from its geometry: ",
+                                     geometry_difference(content.geometry, pool.geometry())));
   }
   QUIRE_TRY_STATUS(check_blocks(content, pool, blocks));
   KVFileHeader header = make_header(content, codec_of(options.compress));
@@ -210,15 +229,8 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
     return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
                                      kMaxHeaderBytes, "; save fewer tokens in a file"));
   }
-  std::optional<PlaneCodec> codec;
-  if (header.codec != Codec::kRaw) {
-    QUIRE_TRY(codec, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                        static_cast<std::size_t>(tensor::kv_value_bytes(
-                                            geometry.format, geometry.dtype)),
-                                        header.codec));
-  }
   QUIRE_TRY(NewFile file, NewFile::create(folder, name));
-  PayloadWriter writer(file, pool, header, std::move(codec), options);
+  PayloadWriter writer(file, pool, header, options);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     QUIRE_TRY_STATUS(writer.write_run(i, blocks[i]));
   }

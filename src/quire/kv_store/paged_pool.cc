@@ -19,6 +19,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_paged_pool.h"
+#include "quire/kv_store/kv_file_content.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
@@ -227,6 +228,15 @@ Result<kv::FormatId> PagedPool::add_format(const tensor::KVGeometry& geometry) {
 const tensor::KVGeometry& PagedPool::geometry(kv::FormatId format) const {
   QUIRE_CHECK(format.value <= more_.size(), "no such format");
   return format == kv::kOwnFormat ? geometry_ : more_[format.value - 1U];
+}
+
+std::optional<kv::FormatId> PagedPool::find_format(const tensor::KVGeometry& geometry) const {
+  for (std::uint8_t i = 0; i <= more_.size(); ++i) {
+    if (geometry_difference(geometry, this->geometry(kv::FormatId{i})).empty()) {
+      return kv::FormatId{i};
+    }
+  }
+  return std::nullopt;
 }
 
 std::int32_t PagedPool::num_blocks(kv::FormatId format) const {

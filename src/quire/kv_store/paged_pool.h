@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -109,6 +110,8 @@ class PagedPool {
   // Precondition (QUIRE_CHECK): the format exists.
   [[nodiscard]] const tensor::KVGeometry& geometry(kv::FormatId format) const;
   [[nodiscard]] std::int32_t num_blocks() const { return num_blocks_; }
+  // Returns the format that stores KV so; nullopt where the pool has none.
+  [[nodiscard]] std::optional<kv::FormatId> find_format(const tensor::KVGeometry& geometry) const;
   // Returns how many blocks of a format the bytes are.
   [[nodiscard]] std::int32_t num_blocks(kv::FormatId format) const;
   // Returns all formats as the ledger wants them (kv::LedgerConfig::formats).

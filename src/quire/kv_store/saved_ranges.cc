@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/base/sha256.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store_entry.h"
@@ -68,7 +69,7 @@ std::int64_t length_of(const LiveRun& run) {
 
 void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, std::int64_t end,
             const PagedPool& pool) {
-  const tensor::KVGeometry& geometry = pool.geometry();
+  const tensor::KVGeometry& geometry = pool.geometry(run.format);
   std::vector<std::byte> block(static_cast<std::size_t>(geometry.head_block_bytes()));
   for (int layer = 0; layer < geometry.layers; ++layer) {
     for (int head = 0; head < geometry.kv_heads; ++head) {
@@ -76,7 +77,8 @@ void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, s
         const auto tokens = std::min<std::int64_t>(geometry.block_tokens, end - at);
         const auto index =
             static_cast<std::size_t>(at / geometry.block_tokens - run.run.lost_blocks);
-        pool.read_slots(layer, head, run.blocks[index], static_cast<int>(tokens), block);
+        pool.read_slots(layer, head, run.blocks[index], static_cast<int>(tokens), block,
+                        run.format);
         hasher.add_bytes(block);
       }
     }
@@ -92,7 +94,12 @@ SavedRangeNames::SavedRangeNames(const LiveSequence& sequence, std::string_view 
   Digest digest = seed_of(sequence, tenant, pool.geometry());
   for (const LiveRun& run : sequence.runs) {
     base::FieldHasher begins;
-    digest = finished(begins.add(digest).add_int(run.run.start_position));
+    begins.add(digest).add_int(run.run.start_position);
+    if (run.format != kv::kOwnFormat) {
+      const tensor::KVGeometry& geometry = pool.geometry(run.format);
+      begins.add(tensor::kv_format_name(geometry.format, geometry.dtype));
+    }
+    digest = finished(begins);
     std::vector<Digest>& before = before_.emplace_back();
     before.push_back(digest);
     for (std::int64_t at = 0; at < length_of(run); at += block_tokens) {

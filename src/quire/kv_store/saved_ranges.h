@@ -20,6 +20,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store_entry.h"
@@ -28,8 +29,10 @@
 namespace quire::kv_store {
 
 struct LiveRun {
-  SavedRun run;
-  std::vector<BlockId> blocks;  // in the paged pool, but those that are lost
+  SavedRun run;                      // without a type: that is in the next two
+  std::vector<BlockId> blocks;       // in the paged pool, but those that are lost
+  kv::FormatId format = {};          // format of these blocks
+  tensor::KVGeometry geometry = {};  // geometry of a saved run; of one to save the pool says it
 };
 
 // A sequence as the program has it now.
@@ -37,8 +40,7 @@ struct LiveSequence {
   std::string name;                  // unique in a checkpoint
   std::string metadata_json = "{}";  // the caller's
   base::KVFingerprint fingerprint;
-  tensor::KVGeometry geometry;  // geometry of a saved sequence; of one to save the pool says it
-  std::string kernels;          // kernels that computed the KV
+  std::string kernels;  // kernels that computed the KV
   // Every bit of the KV follows from fingerprint, kernels and the tokens so far. Else the KV itself
   // is part of the names, which costs a pass over it.
   bool follows_from_tokens = true;

@@ -16,6 +16,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tasks.h"
 #include "quire/kv/format.h"
@@ -30,6 +31,8 @@
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -46,6 +49,24 @@ kv_store::BlockRange take_last_block(kv_store::BlockRange& range) {
   return last;
 }
 
+// Checks that a file can hold these runs. A run of a file has one format, and runs of a device have
+// one together.
+Status check_saveable(std::span<const kv::RunView> runs, const engine::EngineCore& core) {
+  for (const kv::RunView& run : runs) {
+    const bool other = run.format != kv::kOwnFormat;
+    const bool mixed =
+        run.num_tokens % core.ledger.config().block_tokens != 0 && run.last_format != run.format;
+    if (mixed || (other && core.paged_pool.on_device())) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("the sequence reads KV in ", base::quoted(core.kv_name(run.format)),
+                            " and in ", base::quoted(core.kv_name(run.last_format)),
+                            ", which one file does not hold here; register the chunk without a "
+                            "kv_dtype of its own")};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
@@ -57,17 +78,10 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
   }));
-  const auto other = std::ranges::find_if(
-      runs, [](const kv::RunView& run) { return run.format != kv::kOwnFormat; });
-  if (other != runs.end()) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("the sequence reads a chunk whose KV is ",
-                          base::quoted(engine_.core().kv_name(other->format)), " beside KV in ",
-                          base::quoted(engine_.core().kv_name()),
-                          ", and a saved sequence has one format; register the chunk without a "
-                          "kv_dtype of its own")};
+  for (const kv::RunView& run : runs) {
+    QUIRE_TRY_STATUS(tiers_.check_leaves_pool(run.format));
   }
-  QUIRE_TRY_STATUS(tiers_.check_leaves_pool(kv::kOwnFormat));
+  QUIRE_TRY_STATUS(check_saveable(runs, engine_.core()));
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   if (!state->tokens.empty()) {
@@ -85,6 +99,11 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
           static_cast<std::size_t>(
               described.runs.back().num_blocks_with_kv(pool().geometry().block_tokens)));
       described.blocks.emplace_back(blocks.begin(), blocks.end());
+      described.formats.push_back(run.format);
+      if (run.format != kv::kOwnFormat) {
+        described.runs.back().type = kv_store::kv_type_of(pool().geometry(run.format));
+        described.rest.kv_dtype = engine_.core().kv_name();
+      }
       token += run.num_tokens;
     }
   }
@@ -93,8 +112,8 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
     described.rest.stored_from.push_back(run.stored_from);
   }
   described.rest.own_position = runs.back().start_position;
-  for (const std::vector<BlockId>& run : described.blocks) {
-    QUIRE_TRY_STATUS(tiers_.await_arrival(run));
+  for (std::size_t run = 0; run < described.blocks.size(); ++run) {
+    QUIRE_TRY_STATUS(tiers_.await_arrival(described.blocks[run], described.formats[run]));
   }
   return described;
 }
@@ -126,6 +145,44 @@ Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t p
                         ", the model's context ends at ", engine_.model_config().context_text())};
 }
 
+Result<kv::FormatId> SavedSequences::format_of(const kv_store::SavedRun& run,
+                                               const SavedState& rest) const {
+  tensor::KVGeometry geometry = pool().geometry();
+  if (run.type) {
+    geometry.dtype = run.type->dtype;
+    geometry.format = run.type->format;
+  }
+  const auto format = pool().find_format(geometry);
+  // Runs in other formats belong to a sequence that says its own.
+  if (format && (*format == kv::kOwnFormat || !rest.kv_dtype.empty())) {
+    return *format;
+  }
+  return {ErrorCode::kIncompatible,
+          base::str_cat("the saved sequence does not fit the model: ",
+                        kv_store::geometry_difference(geometry, pool().geometry()))};
+}
+
+// What is appended to the sequence is stored as its own KV was.
+Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
+                                     const SavedState& rest) const {
+  const std::string own = engine_.core().kv_name();
+  if (!rest.kv_dtype.empty() && rest.kv_dtype != own) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat("the saved sequence does not fit the model: kv_dtype is ", rest.kv_dtype,
+                          ", here it is ", own)};
+  }
+  if (runs.size() > rest.ranks.size() && runs.back().type) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat("the saved sequence does not fit the model: kv_dtype of its own run is ",
+                          tensor::kv_format_name(runs.back().type->format, runs.back().type->dtype),
+                          ", here it is ", own)};
+  }
+  for (const kv_store::SavedRun& run : runs) {
+    QUIRE_TRY([[maybe_unused]] const kv::FormatId format, format_of(run, rest));
+  }
+  return {};
+}
+
 // Reserves room for the runs that the sequence was composed of.
 Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored) {
@@ -137,7 +194,8 @@ Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
               base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
                             " blocks: only the last run, the sequence's own, loses any")};
     }
-    QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(run.tokens, rest.stored_from[i]));
+    QUIRE_TRY(const kv::FormatId format, format_of(run, rest));
+    QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(run.tokens, rest.stored_from[i], format));
     restored.before.push_back(held);
     restored.uses.push_back(
         {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
@@ -147,6 +205,7 @@ Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
 
 Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_store::SavedRun> runs,
                                                          SavedState rest, const std::string& salt) {
+  QUIRE_TRY_STATUS(check_formats(runs, rest));
   seal_foreign(runs, rest, tiers_.kernels());
   Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
@@ -198,8 +257,9 @@ Status SavedSequences::make_room(Restored& restored) {
 // Plans the reads of a sequence; `there` tokens of its own run are there already. Engine thread.
 void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
   for (const tiers::HeldRef& held : restored.before) {
-    restored.ranges.push_back(
-        {.run = static_cast<int>(restored.ranges.size()), .to = held->blocks});
+    restored.ranges.push_back({.run = static_cast<int>(restored.ranges.size()),
+                               .to = held->blocks,
+                               .format = held->format});
   }
   const auto run = static_cast<int>(restored.ranges.size());
   const std::span<const BlockId> blocks =
@@ -246,10 +306,11 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
     const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
       return read_now({.run = range.run,
                        .first_block = range.first_block,
-                       .to = {blocks.begin(), blocks.end()}},
+                       .to = {blocks.begin(), blocks.end()},
+                       .format = range.format},
                       open, pool);
     };
-    QUIRE_TRY_STATUS(tiers_.fill(range.to, read));
+    QUIRE_TRY_STATUS(tiers_.fill(range.to, read, range.format));
   }
   return engine_.thread().ask<StateRef>([&] {
     ledger().sequences().advance(restored.sequence, restored.missing);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
@@ -47,22 +48,27 @@ class SavedSequences {
   struct Described {
     std::vector<kv_store::SavedRun> runs;
     std::vector<std::vector<BlockId>> blocks;  // [runs] but those that are lost
+    std::vector<kv::FormatId> formats;         // [runs]
     SavedState rest;
   };
-  // Blocks until the KV of the state is there.
+  // Blocks until the KV of the state is there. kUnsupported for KV that a file cannot hold.
   [[nodiscard]] Result<Described> describe(const StateRef& state);
   // Makes a state of saved runs. `open` returns the files that have a range of a run. To verify it,
   // `open` returns those of them that the caller does not know to be whole. Uses what the prefix
   // cache has of the runs. With options.wait all KV is read and verified when it returns. Without
   // it, missing KV is read in the background where the pool allows that. A damaged block is then
   // the error of the requests that read it. kOverflow outside of the model's context, kCorrupt for
-  // lost blocks that the window still sees, kOutOfBlocks.
+  // lost blocks that the window still sees, kIncompatible for another KV format, kOutOfBlocks.
   enum class Purpose : std::uint8_t { kRead, kVerify };
   using OpenBlocks = std::function<Result<std::vector<kv_store::KVFileRange>>(
       const kv_store::BlockRange& range, Purpose purpose)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const OpenBlocks& open,
                                          const LoadSequenceOptions& options);
+
+  // Returns kIncompatible that names both formats, unless the pool stores KV as the runs have it.
+  [[nodiscard]] Status check_formats(std::span<const kv_store::SavedRun> runs,
+                                     const SavedState& rest) const;
 
   // Saves one file with tokens, KV, and everything that continuing needs. The file is there whole
   // or not at all.
@@ -102,6 +108,9 @@ class SavedSequences {
   [[nodiscard]] Status verify_what_was_there(const Restored& restored,
                                              const OpenBlocks& open) const;
   [[nodiscard]] Result<StateRef> restore_in_background(Restored& restored, const OpenBlocks& open);
+  // Returns the pool's format for a saved run. kIncompatible names both formats.
+  [[nodiscard]] Result<kv::FormatId> format_of(const kv_store::SavedRun& run,
+                                               const SavedState& rest) const;
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] const kv_store::PagedPool& pool() const;

@@ -68,6 +68,7 @@ struct Fields {
   std::int64_t sampled = 0;
   std::string grade;
   std::string kernels;
+  std::string kv_dtype;
 };
 
 Result<Fields> parse_fields(std::string_view text, std::string_view what) {
@@ -81,6 +82,7 @@ Result<Fields> parse_fields(std::string_view text, std::string_view what) {
   QUIRE_TRY(fields.sampled, base::get_int(fields.object, "sampled", -1));
   QUIRE_TRY(fields.grade, base::get_string(fields.object, "grade", ""));
   QUIRE_TRY(fields.kernels, base::get_string(fields.object, "kernels", ""));
+  QUIRE_TRY(fields.kv_dtype, base::get_string(fields.object, "kv_dtype", ""));
   return fields;
 }
 
@@ -91,14 +93,18 @@ std::string to_json(const SavedState& state) {
   for (const kv::MergeRank& rank : state.ranks) {
     ranks.push(Json::array(rank.chunk, rank.variant));
   }
-  return base::write_json(Json::object({{"kind", kKind},
-                                        {"ranks", std::move(ranks)},
-                                        {"stored_from", Json::list(state.stored_from)},
-                                        {"own_position", state.own_position},
-                                        {"tail", Json::list(state.tail)},
-                                        {"sampled", state.sampled},
-                                        {"grade", reuse_grade_name(state.grade)},
-                                        {"kernels", state.kernels}}));
+  Json object = Json::object({{"kind", kKind},
+                              {"ranks", std::move(ranks)},
+                              {"stored_from", Json::list(state.stored_from)},
+                              {"own_position", state.own_position},
+                              {"tail", Json::list(state.tail)},
+                              {"sampled", state.sampled},
+                              {"grade", reuse_grade_name(state.grade)},
+                              {"kernels", state.kernels}});
+  if (!state.kv_dtype.empty()) {
+    object.set("kv_dtype", state.kv_dtype);
+  }
+  return base::write_json(object);
 }
 
 Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs,
@@ -107,8 +113,8 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   if (!parsed.ok()) {
     return no_sequence(what, parsed.error().message);
   }
-  const auto& [object, kind, position, sampled, grade, kernels] = *parsed;
-  SavedState state{.kernels = kernels};
+  const auto& [object, kind, position, sampled, grade, kernels, kv_dtype] = *parsed;
+  SavedState state{.kernels = kernels, .kv_dtype = kv_dtype};
   if (kind != kKind) {
     return no_sequence(what, base::str_cat("it is of kind ", base::quoted(kind)));
   }

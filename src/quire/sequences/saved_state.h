@@ -25,6 +25,8 @@ struct SavedState {
   std::int32_t sampled = 0;
   ReuseGrade grade = ReuseGrade::kExact;
   std::string kernels;  // kernels that computed the KV
+  // Format of the sequence's own KV where that of a run before it is another one; else empty.
+  std::string kv_dtype = {};
 };
 
 [[nodiscard]] std::string to_json(const SavedState& state);

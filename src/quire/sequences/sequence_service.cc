@@ -153,7 +153,10 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
   own.salt = run.options.salt;
   run.spec = &own;
   QUIRE_TRY(const CompositionInfo info, chunks_.preview(own));
-  if (info.mode == ReuseMode::kExact) {
+  const bool one_format = std::ranges::all_of(info.segments, [&](const auto& segment) {
+    return segment.kv_dtype == info.segments.back().kv_dtype;
+  });
+  if (info.mode == ReuseMode::kExact && one_format) {  // a plain prompt
     return open(info.token_ids(), interrupted, run.options);
   }
   const auto state = std::make_shared<StateRef>();

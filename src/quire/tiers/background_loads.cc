@@ -39,8 +39,7 @@
 namespace quire::tiers {
 namespace {
 
-// Reads by way of host memory: into a device's pool, or into blocks in another format than the
-// pool's own.
+// Reads by way of host memory, into a device's pool.
 Status read_beside(const kv_store::KVFileRange& from, int layer, kv_store::PagedPool& pool,
                    device::HostBuffer& staging) {
   const kv_store::BlockRange& range = from.blocks;
@@ -171,8 +170,8 @@ void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
     const kv_store::KVFileRange& range = ranges_[i];
     Status status;
     try {
-      const bool beside = pool.on_device() || range.blocks.format != kv::kOwnFormat;
-      status = beside ? read_beside(range, layer, pool, staging) : range.read_layer(layer, pool);
+      status = pool.on_device() ? read_beside(range, layer, pool, staging)
+                                : range.read_layer(layer, pool);
     } catch (const std::bad_alloc&) {
       status = base::no_memory("KV that is read");
     }

@@ -201,7 +201,7 @@ Result<TierService::Readable> TierService::readable(std::span<const std::vector<
                                                     kv::FormatId format) const {
   QUIRE_TRY_STATUS(check_leaves_pool(format));
   Readable readable{.runs = {runs.begin(), runs.end()}};
-  if (!paged_pool().on_device() && format == kv::kOwnFormat) {
+  if (!paged_pool().on_device()) {
     readable.whole = &paged_pool();
     return readable;
   }
@@ -219,8 +219,7 @@ Result<TierService::Readable> TierService::readable(std::span<const std::vector<
   return readable;
 }
 
-// Makes a pool in host memory for KV on its way to or from the device. It serves for blocks in
-// another format than the pool's own, too.
+// Makes a pool in host memory for KV on its way to or from the device.
 Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks, kv::FormatId format) const {
   return paged_pool().create_beside(static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)),
                                     format);
@@ -229,7 +228,7 @@ Result<kv_store::PagedPool> TierService::staging(std::int64_t blocks, kv::Format
 // Fills blocks. `read` fills blocks of the pool that it is given; what it has filled ends in `to`.
 Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read,
                          kv::FormatId format) const {
-  if (!paged_pool().on_device() && format == kv::kOwnFormat) {
+  if (!paged_pool().on_device()) {
     return read(to, writable_pool());
   }
   QUIRE_TRY(auto copy, staging(std::ssize(to), format));
@@ -274,7 +273,8 @@ Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<co
   return fill(
       to,
       [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
-        return read_range(file, {.run = run, .to = {blocks.begin(), blocks.end()}}, pool);
+        return read_range(
+            file, {.run = run, .to = {blocks.begin(), blocks.end()}, .format = format}, pool);
       },
       format);
 }
@@ -290,6 +290,10 @@ Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& 
   if (found.lost_blocks > 0) {
     return {ErrorCode::kCorrupt, base::str_cat("run ", run, " of the file has lost ",
                                                found.lost_blocks, " blocks: only a sequence may")};
+  }
+  if (found.type) {
+    return {ErrorCode::kCorrupt, base::str_cat("run ", run, " of the file has another KV format ",
+                                               "than the file: only a sequence may")};
   }
   return found.tokens;
 }

@@ -80,7 +80,8 @@ class TierService {
   // KV.
   [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
   [[nodiscard]] const kv_store::PagedPool& paged_pool() const;
-  // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host.
+  // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host. All
+  // runs of a device have one format.
   struct Readable {
     std::vector<std::vector<BlockId>> runs;  // blocks of pool()
     const kv_store::PagedPool* whole = nullptr;

@@ -26,6 +26,9 @@ RUNS = [([7, 10, 13, 16, 19, 22], 0), ([100, 50, 0], 32000)]  # token ids, posit
 # Version 2: every layer has a window; token ids, position of the first, lost blocks.
 LOST_WINDOWS = (5, 3)
 LOST_RUNS = [([9, 8, 7, 6], 0, 1), ([7, 10, 13, 16, 19, 22], 4, 1)]
+# Version 3: the first run is of float32, the second of the file's bf16.
+FLOAT32 = 1
+TYPES = (FLOAT32, 0)
 METADATA = '{"name":"golden","é":[1,2]}'.encode()
 FINGERPRINT = bytes(range(1, 33))
 OBJECT_HASH = b"0123456789abcdef" * 4
@@ -44,16 +47,25 @@ def checksum(data):
     return xxhash.XXH3_64bits(data, len(data))
 
 
-def head_block(run, num_tokens, layer, head, block):
-    """Returns K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero."""
+def head_block(run, num_tokens, layer, head, block, kind=0):
+    """Returns K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero.
+
+    Of FLOAT32 they are K [dim][slots] and V [slots][dim], the same numbers.
+    """
     tokens = min(BLOCK_TOKENS, num_tokens - block * BLOCK_TOKENS)
     values = [0] * (2 * STORED_DIM * BLOCK_TOKENS)
     for slot in range(tokens):
         for dim in range(STORED_DIM):
             at = ((run * LAYERS + layer) * KV_HEADS + head) * 8 + block
             value = 0x3F00 + (at * 131 + slot * 7 + dim * 3) % 256  # bf16 between 0.5 and 2: they share bits, so they compress
+            if kind == FLOAT32:
+                values[dim * BLOCK_TOKENS + slot] = value
+                values[STORED_DIM * BLOCK_TOKENS + slot * STORED_DIM + dim] = value ^ 0x8000
+                continue
             values[(dim // 2 * BLOCK_TOKENS + slot) * 2 + dim % 2] = value
             values[STORED_DIM * BLOCK_TOKENS + (slot // 2 * STORED_DIM + dim) * 2 + slot % 2] = value ^ 0x8000
+    if kind == FLOAT32:
+        return struct.pack(f"<{len(values)}I", *(value << 16 for value in values))
     return struct.pack(f"<{len(values)}H", *values)
 
 
@@ -97,20 +109,21 @@ def weights_file():
     return bytes(file), size
 
 
-def kv_file(codec, runs, lost=(), windows=WINDOWS):
-    """Returns preamble, header and payload. `lost`: blocks of each run, for version 2."""
-    firsts = lost or [0] * len(runs)
+def kv_file(codec, runs, lost=(), windows=WINDOWS, types=()):
+    """Returns preamble, header and payload. `lost`: blocks of each run, for version 2. `types`: codes, for version 3."""
+    lost = lost or [0] * len(types)
+    firsts, kinds = lost or [0] * len(runs), types or [0] * len(runs)
     blocks = [
         [
-            head_block(run, len(tokens), layer, head, block)
+            head_block(run, len(tokens), layer, head, block, kind)
             for layer in range(LAYERS)
             for head in range(KV_HEADS)
             for block in range(first, -(-len(tokens) // BLOCK_TOKENS))
         ]
-        for run, ((tokens, _), first) in enumerate(zip(runs, firsts))
+        for run, ((tokens, _), first, kind) in enumerate(zip(runs, firsts, kinds))
     ]
     stored = [[compressed(block) if codec else block for block in run] for run in blocks]
-    size = 32 + 64 + 8 * 4 + 4 * LAYERS + sum(16 + 4 * len(tokens) for tokens, _ in runs) + 4 * len(lost)
+    size = 32 + 64 + 8 * 4 + 4 * LAYERS + sum(16 + 4 * len(tokens) for tokens, _ in runs) + 4 * len(lost) + 4 * len(types)
     size += sum((12 if codec else 8) * len(run) for run in blocks) + len(METADATA)
     end, offsets = 64 + size, []
     for run in stored:
@@ -121,7 +134,7 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS):
     header += struct.pack("<2i", *windows)
     for (tokens, position), offset in zip(runs, offsets):
         header += struct.pack("<IiQ", len(tokens), position, offset)
-    header += struct.pack(f"<{len(lost)}i", *lost)
+    header += struct.pack(f"<{len(lost)}i", *lost) + struct.pack(f"<{len(types)}I", *types)
     for tokens, _ in runs:
         header += struct.pack(f"<{len(tokens)}i", *tokens)
     header += b"".join(struct.pack("<Q", checksum(block)) for run in blocks for block in run)
@@ -129,7 +142,7 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS):
         header += b"".join(struct.pack("<I", len(block)) for run in stored for block in run)
     header += METADATA
     assert len(header) == size
-    file = bytearray(preamble(b"KV", end, header, 2 if lost else 1) + header)
+    file = bytearray(preamble(b"KV", end, header, 3 if types else 2 if lost else 1) + header)
     for run, offset in zip(stored, offsets):
         file += bytes(offset - len(file)) + b"".join(run)
     return bytes(file), size
@@ -150,6 +163,7 @@ def main():
         write("kv_file", name, ".qkv", *kv_file(codec, runs))
     lost = [blocks for _, _, blocks in LOST_RUNS]
     write("kv_file", "lost", ".qkv", *kv_file(0, [run[:2] for run in LOST_RUNS], lost, LOST_WINDOWS))
+    write("kv_file", "types", ".qkv", *kv_file(0, RUNS, types=TYPES))
     write("weights_file", "weights", ".qw", *weights_file())
 
 
