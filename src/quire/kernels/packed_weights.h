@@ -15,6 +15,13 @@
 //          (low nibbles: quads 0..3, high nibbles: quads 4..7)
 //   q4m32  step = 32 fp16 scales, 32 fp16 minimums, tiles as in q4g32 with plain codes: weight =
 //          scale * code + minimum                                                 640 bytes
+//   t4g32  a panel begins with a table of 16 bytes (w + 128), padded to 64; step = 32 fp32 scales,
+//          tiles as in q4g32 with places in the table                             640 bytes
+//   t4g16  head as in t4g32; step = 32 fp32 scales, then 32 int8 multiples of them for the first 16
+//          inputs and 32 for the others, tiles as in t4g32                        704 bytes
+//   q2m16  step = 32 fp16 scales, 32 fp16 minimums, int8 multiples of the scales as in t4g16, the
+//          same of the minimums, 2 tiles x [2][16 outputs][4] of four codes (lowest bits: quads 0
+//          and 1, and so on): weight = scale * multiple * code + minimum * multiple 512 bytes
 //
 // Outputs and inputs are padded with zero weights to multiples of 32. A row of a tile is 64 bytes:
 // one AVX-512 register, two AVX2 registers, one row of an AMX tile.
@@ -36,24 +43,41 @@ namespace quire::kernels {
 // The version of the layouts above and of the rules of packing. A change of either raises it, so
 // that packed weights of another version are recognised. All instruction sets share layouts and
 // rules.
-inline constexpr std::uint32_t kPackingVersion = 1;
+inline constexpr std::uint32_t kPackingVersion = 2;
 
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kStepDepth = 32;
 
-enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32, kF16, kF8 };
-inline constexpr int kWeightFormats = 7;
-inline constexpr int kCpuWeightFormats = 5;  // the CPU has kernels for the first five
+enum class WeightFormat : std::uint8_t {
+  kF32,
+  kBf16,
+  kQ8g32,
+  kQ4g32,
+  kQ4m32,
+  kT4g32,
+  kT4g16,
+  kQ2m16,
+  kF16,
+  kF8
+};
+inline constexpr int kWeightFormats = 10;
+inline constexpr int kCpuWeightFormats = 8;  // the CPU has kernels for the first eight
+
+// Tells whether codes are places in a table at the panel's head.
+[[nodiscard]] constexpr bool has_table(WeightFormat format) {
+  return format == WeightFormat::kT4g32 || format == WeightFormat::kT4g16;
+}
 
 [[nodiscard]] constexpr int step_bytes(WeightFormat format) {
-  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 2048, 1024};
+  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 640, 704, 512, 2048, 1024};
   return kBytes[static_cast<std::uint8_t>(format)];
 }
 // Returns the bytes of a panel before its steps.
 [[nodiscard]] constexpr int panel_head_bytes(WeightFormat format) {
-  return format == WeightFormat::kF8 ? kPanelColumns * 4 : 0;
+  return format == WeightFormat::kF8 ? kPanelColumns * 4 : has_table(format) ? 64 : 0;
 }
-// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16" or "fp8".
+// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "t4g32", "t4g16", "q2m16", "float16" or
+// "fp8".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
 inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
@@ -87,19 +111,21 @@ class PackedWeights {
 
   // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats
   // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
-  // -8). So blocks of such files move over losslessly. fp8 has scale = amax / 448 of each row.
+  // -8). So blocks of such files move over losslessly. fp8 has scale = amax / 448 of each row. For
+  // t4g32, t4g16 and q2m16 small_codes.h has the rules.
   // Without memory `source` is not called and data() is null. With an arena they lie there, beside
   // others.
   [[nodiscard]] static PackedWeights pack(const KernelContext& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
                                           const RowSource& source, device::Arena* arena = nullptr);
 
-  // Moves rows that are codes already, unchanged; for q8g32, q4g32 and q4m32. Precondition: depth
-  // is a multiple of 32.
+  // Moves rows that are codes already, unchanged; for the quantised formats of the CPU. `table` has
+  // the weights of formats with a table, above -128. Precondition: depth is a multiple of 32.
   [[nodiscard]] static PackedWeights pack_codes(const KernelContext& context, WeightFormat format,
                                                 std::int64_t columns, std::int64_t depth,
                                                 const CodeSource& source,
-                                                device::Arena* arena = nullptr);
+                                                device::Arena* arena = nullptr,
+                                                const tensor::CodeTable& table = {});
 
   // Returns a view of weights that lie packed in `bytes`. Precondition: `bytes` has the size of
   // packed_bytes() and is aligned to 64 bytes.
