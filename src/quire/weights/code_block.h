@@ -8,18 +8,29 @@
 #include <cstdint>
 #include <cstring>
 
+#include "quire/tensor/code_rows.h"
 #include "quire/weights/encoding.h"
 
 namespace quire::weights {
+
+// Room for a block as tensor::CodeRows has it for rows. Encodings fill what their CodeKind names.
+struct BlockCodes {
+  std::uint8_t* codes;
+  std::uint16_t* scales;  // for every 32 codes, as the next two
+  std::uint16_t* minimums;
+  float* wide_scales;
+  std::int8_t* multiples;  // for every 16
+  std::int8_t* minimum_multiples;
+};
 
 // Reads the code blocks of one encoding.
 struct CodeBlockReader {
   // Gives a block's values.
   void (*decode)(const std::byte* block, float* out) = nullptr;
-  // Gives a block's codes, and a scale and a minimum (kFourMinimum) for every 32 of them; null for
-  // encodings of CodeKind::kNone.
-  void (*codes)(const std::byte* block, std::uint8_t* codes, std::uint16_t* scales,
-                std::uint16_t* minimums) = nullptr;
+  // Gives a block's codes and scales; null for encodings of CodeKind::kNone.
+  void (*codes)(const std::byte* block, const BlockCodes& out) = nullptr;
+  // What codes of 4 bits name; null for other codes.
+  const tensor::CodeTable* table = nullptr;
 };
 
 // Returns nullptr for floats.
