@@ -387,8 +387,7 @@ PackedWeights PackedWeights::pack(const KernelContext& context, WeightFormat for
 
 PackedWeights PackedWeights::pack_codes(const KernelContext& context, WeightFormat format,
                                         std::int64_t columns, std::int64_t depth,
-                                        const CodeSource& source, device::Arena* arena,
-                                        const tensor::CodeTable& table) {
+                                        const CodeSource& source, device::Arena* arena) {
   QUIRE_CHECK(
       format >= WeightFormat::kQ8g32 && format <= WeightFormat::kQ2m16 && depth % kStepDepth == 0,
       "no rows of codes");
@@ -402,13 +401,13 @@ PackedWeights PackedWeights::pack_codes(const KernelContext& context, WeightForm
     const std::int64_t first = std::int64_t{panel} * kPanelColumns;
     const std::int64_t rows = std::min<std::int64_t>(kPanelColumns, columns - first);
     const tensor::CodeRows from = buffers[static_cast<std::size_t>(thread)].room_for(rows, depth);
-    source(first, rows, from);
+    source.read(first, rows, from);
     std::byte* to = packed.owned_.get() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     if (rows < kPanelColumns) {
       std::memset(to, 0, packed.panel_bytes());  // scale 0 makes every code a zero
     }
     if (has_table(format)) {
-      put_code_table(table, to);
+      put_code_table(source.table, to);
     }
     place_panel(format, from, rows, depth, to);
   });

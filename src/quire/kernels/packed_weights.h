@@ -36,6 +36,7 @@
 
 #include "quire/device/arena.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/weight_format.h"  // IWYU pragma: export
 #include "quire/tensor/code_rows.h"
 
 namespace quire::kernels {
@@ -45,37 +46,6 @@ namespace quire::kernels {
 // rules.
 inline constexpr std::uint32_t kPackingVersion = 2;
 
-inline constexpr int kPanelColumns = 32;
-inline constexpr int kStepDepth = 32;
-
-enum class WeightFormat : std::uint8_t {
-  kF32,
-  kBf16,
-  kQ8g32,
-  kQ4g32,
-  kQ4m32,
-  kT4g32,
-  kT4g16,
-  kQ2m16,
-  kF16,
-  kF8
-};
-inline constexpr int kWeightFormats = 10;
-inline constexpr int kCpuWeightFormats = 8;  // the CPU has kernels for the first eight
-
-// Tells whether codes are places in a table at the panel's head.
-[[nodiscard]] constexpr bool has_table(WeightFormat format) {
-  return format == WeightFormat::kT4g32 || format == WeightFormat::kT4g16;
-}
-
-[[nodiscard]] constexpr int step_bytes(WeightFormat format) {
-  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 640, 704, 512, 2048, 1024};
-  return kBytes[static_cast<std::uint8_t>(format)];
-}
-// Returns the bytes of a panel before its steps.
-[[nodiscard]] constexpr int panel_head_bytes(WeightFormat format) {
-  return format == WeightFormat::kF8 ? kPanelColumns * 4 : has_table(format) ? 64 : 0;
-}
 // Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "t4g32", "t4g16", "q2m16", "float16" or
 // "fp8".
 [[nodiscard]] const char* format_name(WeightFormat format);
@@ -90,10 +60,14 @@ inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
 using RowSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
 
-// Fills `out` with quantised rows of W, in codes of the packed format. These are w + 128, w + 8, or
-// plain codes if the format has a minimum. Called from several threads at once.
-using CodeSource =
-    std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
+// Quantised rows of W. Called from several threads at once.
+struct CodeSource {
+  // Fills `out` with rows in codes of the packed format. These are w + 128, w + 8, places in the
+  // table, or plain codes if the format has a minimum.
+  std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>
+      read;
+  tensor::CodeTable table = {};  // weights that places name, above -128
+};
 
 // A packed matrix. Owns its bytes, or views bytes that outlive it. Move only. Columns and depth are
 // at least 1.
@@ -119,13 +93,12 @@ class PackedWeights {
                                           std::int64_t columns, std::int64_t depth,
                                           const RowSource& source, device::Arena* arena = nullptr);
 
-  // Moves rows that are codes already, unchanged; for the quantised formats of the CPU. `table` has
-  // the weights of formats with a table, above -128. Precondition: depth is a multiple of 32.
+  // Moves rows that are codes already, unchanged; for the quantised formats of the CPU.
+  // Precondition: depth is a multiple of 32.
   [[nodiscard]] static PackedWeights pack_codes(const KernelContext& context, WeightFormat format,
                                                 std::int64_t columns, std::int64_t depth,
                                                 const CodeSource& source,
-                                                device::Arena* arena = nullptr,
-                                                const tensor::CodeTable& table = {});
+                                                device::Arena* arena = nullptr);
 
   // Returns a view of weights that lie packed in `bytes`. Precondition: `bytes` has the size of
   // packed_bytes() and is aligned to 64 bytes.

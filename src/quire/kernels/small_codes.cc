@@ -9,7 +9,7 @@
 #include <cstring>
 #include <span>
 
-#include "quire/kernels/packed_weights.h"
+#include "quire/kernels/weight_format.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "quire/kernels/packed_weights.h"
+#include "quire/kernels/weight_format.h"
 #include "quire/tensor/code_rows.h"
 
 namespace quire::kernels {
@@ -21,9 +21,9 @@ void place_small_codes(WeightFormat format, const tensor::CodeRows& from, std::s
                        int column, std::byte* step);
 
 // Packs column `column` of a step from 32 plain weights. t4g32 and t4g16 find the nearest value of
-// kE2m1Table times scale = amax / 12; in t4g16 that is a multiple, up to 127, of the larger half's
-// scale / 127. q2m16 takes scale = range / 3 and the minimum of a half (at most 0), as multiples,
-// up to 15, of the group's largest / 15.
+// kE2m1Table times scale = amax / 12. In t4g16 a half's scale is a multiple, up to 127, of the
+// larger one / 127. q2m16 has scale = range / 3 and a minimum, at most 0, for each half. Both are
+// multiples, up to 15, of the larger one / 15.
 void pack_small_codes(WeightFormat format, const float* w, int column, std::byte* step);
 
 // Gives the 32 weights of a column of a step, whose panel begins with `head`.

@@ -15,8 +15,8 @@ using CodeTable = std::array<std::int8_t, 16>;
 // Room for `rows` rows of `depth` values, a multiple of kCodeGroup; borrowed. A weight is scale *
 // (code - offset of the format) or, with minimums, scale * code + minimum. Codes with a table name
 // weights there, and scales of theirs are fp32. Where halves of groups differ, scales and minimums
-// are multiplied by an integer for each half. What an encoding does not have is left alone, and may
-// be empty.
+// are multiplied by an integer for each half. Parts that an encoding does not have are left alone,
+// and may be empty.
 struct CodeRows {
   std::span<std::uint8_t> codes;      // [rows][depth]
   std::span<std::uint16_t> scales;    // [rows][depth / kCodeGroup], fp16

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "quire/tensor/code_rows.h"
-#include "quire/weights/code_block.h"
 #include "quire/weights/code_block_parts.h"
+#include "quire/weights/code_block_reader.h"
 #include "quire/weights/code_books.h"
 #include "quire/weights/encoding.h"
 
@@ -128,8 +128,8 @@ void codes_iq3_s(const std::byte* block, const BlockCodes& out) {
 
 constexpr std::uint32_t kAllSigns = 255;
 
-// Reads block_iq1_s: fp16 scale, 32 bytes of indices, then for each group a word: four times 3 more
-// bits of an index, a scale of 3 bits, a sign.
+// Reads block_iq1_s: fp16 scale, 32 bytes of indices, a word for each group. That has four times 3
+// more bits of an index, a scale of 3 bits, a sign.
 void codes_iq1_s(const std::byte* block, const BlockCodes& out) {
   const float eighth = half_at(block) * 0.125f;
   for (std::size_t group = 0; group < kSuperGroups; ++group) {
@@ -144,7 +144,7 @@ void codes_iq1_s(const std::byte* block, const BlockCodes& out) {
 }
 
 // Reads block_iq1_m: 32 bytes of indices, 32 nibbles of three more bits and a sign, 4 words with
-// four scales of 3 bits each, whose upper nibbles together are an fp16 scale.
+// four scales of 3 bits each. The upper nibbles of the words together are an fp16 scale.
 void codes_iq1_m(const std::byte* block, const BlockCodes& out) {
   std::uint32_t half = 0;
   for (std::size_t i = 0; i < 4; ++i) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "quire/tensor/code_rows.h"
-#include "quire/weights/code_block.h"
+#include "quire/weights/code_block_reader.h"
 #include "quire/weights/encoding.h"
 
 namespace quire::weights {

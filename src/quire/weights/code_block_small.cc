@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "quire/tensor/code_rows.h"
-#include "quire/weights/code_block.h"
 #include "quire/weights/code_block_parts.h"
+#include "quire/weights/code_block_reader.h"
 #include "quire/weights/encoding.h"
 
 namespace quire::weights {
@@ -30,8 +30,8 @@ Codes k_crumbs(const std::byte* bytes, std::size_t group) {
   return codes;
 }
 
-// Reads block_q2_K: 16 bytes with a scale (low nibble) and a minimum each for 16 values, 64 bytes
-// of bit pairs, two fp16 that those are multiplied by.
+// Reads block_q2_K: 16 bytes with a scale (low nibble) and a minimum each, 64 bytes of bit pairs,
+// two fp16. The scales and minimums are of 16 values, and are multiplied by the fp16.
 void codes_q2_k(const std::byte* block, const BlockCodes& out) {
   for (std::size_t half = 0; half < 2 * kSuperGroups; ++half) {
     const std::uint32_t both = byte_at(block, half);
@@ -45,8 +45,8 @@ void codes_q2_k(const std::byte* block, const BlockCodes& out) {
   }
 }
 
-// Reads block_q3_K: 32 bytes of third bits, one bit of each for a group, 64 bytes of bit pairs, 12
-// bytes of 6-bit scales, one fp16. A third bit that is 0 takes 4 off.
+// Reads block_q3_K: 32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of 6-bit scales, one
+// fp16. Each byte of third bits has one bit for a group. A third bit that is 0 takes 4 off.
 void codes_q3_k(const std::byte* block, const BlockCodes& out) {
   const std::byte* const packed = block + 96;
   for (std::size_t half = 0; half < 2 * kSuperGroups; ++half) {
@@ -123,8 +123,8 @@ void codes_tq2_0(const std::byte* block, const BlockCodes& out) {
   scale_ternary(block + 64, out);
 }
 
-// Gives the codes of values of `Bits` bits each, the first of a byte in its lowest bits, and one
-// scale, which lies before them: w is (value - 1) or, of one bit, 2 * value - 1.
+// Reads block_q1_0 and block_q2_0: fp16 scale, values of `Bits` bits, the first of a byte in its
+// lowest bits. A weight is value - 1 or, of one bit, 2 * value - 1.
 template <std::size_t Bits, std::size_t Values>
 void codes_in_order(const std::byte* block, const BlockCodes& out) {
   constexpr std::size_t kInByte = 8 / Bits;
@@ -145,8 +145,9 @@ void codes_mxfp4(const std::byte* block, const BlockCodes& out) {
   std::ranges::copy(split_nibbles(block + 1), out.codes);
 }
 
-// Decodes block_nvfp4: 4 scales, positive floats of 4 exponent and 3 mantissa bits, then 8 bytes of
-// nibbles for 16 values each, the first 8 of them low. Scale 0x7f, which would be NaN, is 0.
+// Decodes block_nvfp4: 4 scales, which are positive floats of 4 exponent and 3 mantissa bits, then
+// 8 bytes of nibbles for 16 values each. The first 8 values are the low nibbles. Scale 0x7f, which
+// would be NaN, is 0.
 void decode_nvfp4(const std::byte* block, float* out) {
   constexpr std::size_t kPairs = kHalf / 2;
   for (std::size_t part = 0; part < 4; ++part) {

@@ -102,8 +102,8 @@ class GgufModel {
  public:
   static constexpr std::uint32_t kHidden = 256, kInner = 512, kVocabulary = 300;
 
-  // Takes the types of the embedding and the head, then of attention's inputs (queries and keys,
-  // then values), its output, of gate and up, and of down.
+  // Takes seven types: of embedding, head, queries and keys, values, attention's output, gate and
+  // up, and down.
   explicit GgufModel(const std::vector<std::string>& types) {
     file_.key("general.architecture", 8, counted("llama"));
     const std::vector<std::pair<std::string_view, std::uint32_t>> sizes = {

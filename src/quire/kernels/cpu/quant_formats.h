@@ -82,7 +82,7 @@ constexpr int quant_offset(int column, int row) {
   return (column / 16 * Q::kTileRows + row) * 64 + column % 16 * 4;
 }
 
-// Returns the codes of one plane of packed bytes, a byte each: 1, 2 or 4 planes to a byte, the
+// Returns the codes of one plane of packed bytes, a byte each. A byte has 1, 2 or 4 planes, the
 // first in the lowest bits. Codes of a table become its entries.
 template <class V, class Q>
 [[gnu::always_inline]] inline typename V::I code_plane(typename V::I bits, typename V::I table,

@@ -1,8 +1,8 @@
-// Steps whose two halves of 16 inputs have scales of their own (t4g16, q2m16): products with one
-// half, and the unpacking of headers of every format.
+// Steps whose two halves of 16 inputs have scales of their own (t4g16, q2m16). Here are products
+// with one half, and the unpacking of headers of every format.
 //
-// A half's integer sum is exact, then acc = fma(float(sum), weight scale * row scale, acc), and
-// with a minimum acc = fma(minimum, sum of the half's inputs, acc). The first half goes first.
+// A half's integer sum is exact, then acc = fma(float(sum), weight scale * row scale, acc). With a
+// minimum, acc = fma(minimum, sum of the half's inputs, acc) follows. The first half goes first.
 #pragma once
 
 #include <cstddef>
