@@ -38,6 +38,8 @@ using ::testing::Pointwise;
 using ::testing::UnorderedElementsAre;
 using weights::testing::RandomBlocks;
 
+constexpr float kLargestHalf = 2e-4f;  // in blocks of Q4_K
+
 struct Stored {
   std::int64_t rows, columns;
   std::string type;
@@ -203,7 +205,7 @@ TEST_F(LoaderGgufTest, TensorsThatDifferAreQuantisedAgainToEightBits) {
 TEST_F(LoaderGgufTest, ADtypeOrQuantizeOfTheUserExpandsThem) {
   const auto model_files = write(llama());
   const auto weights =
-      pack_weights(context_, config(), model_files, {.format = WeightFormat::"F32"}, report_);
+      pack_weights(context_, config(), model_files, {.format = WeightFormat::kF32}, report_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   const kernels::PackedWeights& up = weights->layers[0].gate_up.weights;
   EXPECT_EQ(up.format(), WeightFormat::kF32);
