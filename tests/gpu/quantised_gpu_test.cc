@@ -142,6 +142,22 @@ TEST(QuantisedOnAGpu, GgufFilesOfEveryEncodingAreComputedFromTheirCodes) {
   }
 }
 
+// Codes of a table or of two bits have no kernels on a GPU.
+TEST(QuantisedOnAGpu, TypesOfSmallIntegersAreQuantisedAgain) {
+  const Ids ids = {3, 17, 39, 0, 5, 5, 21, 299, 120, 80, 4, 7, 9, 1, 2, 255, 256, 31, 33};
+  for (const char* type :
+       {"Q2_K", "Q3_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S",
+        "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0"}) {
+    const weights::testing::TempFolder folder;
+    folder.write("model.gguf", GgufModel(type).build());
+    const std::filesystem::path model = folder.path() / "model.gguf";
+    LLM gpu = must(LLM::open(model, {.device = "cuda", .threads = 2}));
+    LLM exact = must(LLM::open(model, {.dtype = "float32", .threads = 2}));
+    EXPECT_LE(distance(logits_of(exact, ids), logits_of(gpu, ids)), 0.08) << type;
+    EXPECT_LT(stat(gpu, "weight_bytes") * 3, stat(exact, "weight_bytes")) << type;
+  }
+}
+
 // The CPU has no fp8: eight bits in groups are nearer to the checkpoint, and fp8 is near those.
 TEST(QuantisedOnAGpu, Fp8IsNearTheCheckpointAndRowsKeepTheirBits) {
   LLM gpu = must(LLM::open(kModel, quantised("cuda", "fp8")));
@@ -168,8 +184,7 @@ TEST(QuantisedOnAGpu, Fp8IsNearTheCheckpointAndRowsKeepTheirBits) {
 
 TEST(QuantisedOnAGpu, WithADtypeAFileIsExpandedToIt) {
   const weights::testing::TempFolder folder;
-  folder.write("model.gguf",
-               GgufFile({"Q4_0", "Q4_0", "Q4_0", "Q4_0", "Q4_0", "Q4_0", "Q4_0"}).build());
+  folder.write("model.gguf", GgufModel("Q4_0").build());
   const std::filesystem::path model = folder.path() / "model.gguf";
   LLM codes = must(LLM::open(model, {.device = "cuda", .threads = 2}));
   LLM wide = must(LLM::open(model, {.device = "cuda", .dtype = "bfloat16", .threads = 2}));

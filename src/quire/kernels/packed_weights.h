@@ -44,7 +44,7 @@ namespace quire::kernels {
 // The version of the layouts above and of the rules of packing. A change of either raises it, so
 // that packed weights of another version are recognised. All instruction sets share layouts and
 // rules.
-inline constexpr std::uint32_t kPackingVersion = 2;
+inline constexpr std::uint32_t kPackingVersion = 1;
 
 // Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "t4g32", "t4g16", "q2m16", "float16" or
 // "fp8".
