@@ -50,8 +50,9 @@ struct Shape {
 };
 constexpr Shape kLayers[] = {
     {"qkv", 2560, 2048}, {"o", 2048, 2048}, {"gate_up", 11264, 2048}, {"down", 2048, 5632}};
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
-                                     WeightFormat::kQ4g32, WeightFormat::kQ4m32};
+constexpr WeightFormat kFormats[] = {
+    WeightFormat::kF32,   WeightFormat::kBf16,  WeightFormat::kQ8g32, WeightFormat::kQ4g32,
+    WeightFormat::kQ4m32, WeightFormat::kT4g32, WeightFormat::kT4g16, WeightFormat::kQ2m16};
 constexpr std::int64_t kMostStreamedRows = 8;  // up to here weights bound the time, above it FLOPs
 
 // One instruction set with its ceilings.

@@ -21,6 +21,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const TensorInfo& tensor : file.value().tensors()) {
     std::vector<float> values(static_cast<std::size_t>(tensor.num_values()));
     read_rows(tensor, 0, tensor.rows(), values);
+    if (code_kind(tensor.encoding) != CodeKind::kNone) {
+      std::vector<std::uint8_t> codes(values.size());
+      std::vector<std::uint16_t> scales(codes.size() / 32), minimums(scales);
+      std::vector<float> wide_scales(scales.size());
+      std::vector<std::int8_t> multiples(codes.size() / 16), minimum_multiples(multiples);
+      read_codes(tensor, 0, tensor.rows(),
+                 {codes, scales, minimums, wide_scales, multiples, minimum_multiples});
+    }
   }
   return 0;
 }

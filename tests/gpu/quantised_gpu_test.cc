@@ -7,26 +7,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <map>
-#include <random>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "quire/api/test_support.h"
 #include "quire/llm.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
 #include "quire/types.h"
 #include "quire/weights/test_files.h"
+#include "quire/weights/test_models.h"
 
 namespace quire {
 namespace {
 
 using ::testing::HasSubstr;
-using weights::testing::counted;
-using weights::testing::raw;
+using weights::testing::GgufModel;
 
 LLMOptions quantised(const std::string& device, const std::string& format) {
   return {.device = device, .quantize = format, .threads = 2};
@@ -35,94 +30,6 @@ LLMOptions quantised(const std::string& device, const std::string& format) {
 std::vector<float> logits_of(LLM& llm, const Ids& ids) {
   return must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
 }
-
-// ggml's numbers of types, and where the fp16 numbers lie in their blocks.
-struct Encoding {
-  std::uint32_t number;
-  std::size_t values, bytes;
-  std::vector<std::size_t> halves;
-};
-const std::map<std::string, Encoding> kEncodings = {
-    {"F32", {0, 1, 4, {}}},           {"F16", {1, 1, 2, {}}},
-    {"Q4_0", {2, 32, 18, {0}}},       {"Q4_1", {3, 32, 20, {0, 2}}},
-    {"Q5_0", {6, 32, 22, {0}}},       {"Q5_1", {7, 32, 24, {0, 2}}},
-    {"Q8_0", {8, 32, 34, {0}}},       {"Q4_K", {12, 256, 144, {0, 2}}},
-    {"Q5_K", {13, 256, 176, {0, 2}}}, {"Q6_K", {14, 256, 210, {208}}}};
-
-// A Llama of two layers without text, whose matrices have random codes.
-class GgufFile {
- public:
-  static constexpr std::uint32_t kHidden = 256, kInner = 512, kVocabulary = 300;
-
-  // Encodings of the embedding and the head, then of attention's inputs, its output, of gate and
-  // up, and of down.
-  explicit GgufFile(const std::vector<std::string>& encodings) {
-    file_.key("general.architecture", 8, counted("llama"));
-    const std::vector<std::pair<std::string_view, std::uint32_t>> sizes = {
-        {"context_length", 2048}, {"embedding_length", kHidden}, {"feed_forward_length", kInner},
-        {"block_count", 2},       {"attention.head_count", 4},   {"attention.head_count_kv", 2},
-    };
-    for (const auto& [name, size] : sizes) {
-      file_.key("llama." + std::string(name), 4, raw(size));
-    }
-    file_.key("llama.attention.layer_norm_rms_epsilon", 6, raw(1e-5f));
-    add("token_embd", kVocabulary, kHidden, encodings[0]);
-    add("output", kVocabulary, kHidden, encodings[1]);
-    add("output_norm", 1, kHidden, "F32");
-    for (const char* layer : {"blk.0.", "blk.1."}) {
-      const std::string name = layer;
-      add(name + "attn_norm", 1, kHidden, "F32");
-      add(name + "attn_q", kHidden, kHidden, encodings[2]);
-      add(name + "attn_k", kHidden / 2, kHidden, encodings[2]);
-      add(name + "attn_v", kHidden / 2, kHidden, encodings[3]);
-      add(name + "attn_output", kHidden, kHidden, encodings[4]);
-      add(name + "ffn_norm", 1, kHidden, "F32");
-      add(name + "ffn_gate", kInner, kHidden, encodings[5]);
-      add(name + "ffn_up", kInner, kHidden, encodings[5]);
-      add(name + "ffn_down", kHidden, kInner, encodings[6]);
-    }
-  }
-
-  [[nodiscard]] std::string build() const { return file_.build(); }
-
- private:
-  void add(const std::string& name, std::uint64_t rows, std::uint64_t columns,
-           const std::string& encoding) {
-    const Encoding& how = kEncodings.at(encoding);
-    std::vector<std::uint64_t> sizes = {columns};
-    if (rows > 1) {
-      sizes.push_back(rows);
-    }
-    file_.tensor(name + ".weight", sizes, how.number, file_.data.size());
-    for (std::uint64_t block = 0; block < rows * columns / how.values; ++block) {
-      file_.data += block_of(encoding, how, rows == 1);
-    }
-    file_.data.resize((file_.data.size() + 31) / 32 * 32);
-  }
-
-  std::string block_of(const std::string& encoding, const Encoding& how, bool norm) {
-    const auto number = [&](float least, float most) {
-      return std::uniform_real_distribution<float>(least, most)(random_);
-    };
-    if (encoding == "F32") {
-      return raw(norm ? number(0.5f, 1.5f) : number(-0.1f, 0.1f));
-    }
-    if (encoding == "F16") {
-      return raw(tensor::float_to_fp16(number(-0.1f, 0.1f)));
-    }
-    std::string block(how.bytes, '\0');
-    std::ranges::generate(block, [&] { return static_cast<char>(random_()); });
-    // A K block multiplies its numbers by six or seven bits more.
-    const float largest = how.values == 256 ? 2e-4f : how.number == 8 ? 1e-3f : 1e-2f;
-    for (const std::size_t at : how.halves) {
-      block.replace(at, 2, raw(tensor::float_to_fp16(number(largest / 4, largest))));
-    }
-    return block;
-  }
-
-  weights::testing::GgufBuilder file_;
-  std::mt19937 random_{5};
-};
 
 TEST(QuantisedOnAGpu, LogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
   for (const char* format : {"q8g32", "q4g32"}) {
@@ -219,7 +126,7 @@ TEST(QuantisedOnAGpu, GgufFilesOfEveryEncodingAreComputedFromTheirCodes) {
   const Ids ids = {3, 17, 39, 0, 5, 5, 21, 299, 120, 80, 4, 7, 9, 1, 2, 255, 256, 31, 33};
   for (const auto& encodings : files) {
     const weights::testing::TempFolder folder;
-    folder.write("model.gguf", GgufFile(encodings).build());
+    folder.write("model.gguf", GgufModel(encodings).build());
     const std::filesystem::path model = folder.path() / "model.gguf";
     LLM gpu = must(LLM::open(model, {.device = "cuda", .threads = 2}));
     LLM cpu = must(LLM::open(model, {.threads = 2}));
@@ -232,6 +139,22 @@ TEST(QuantisedOnAGpu, GgufFilesOfEveryEncodingAreComputedFromTheirCodes) {
                 2 * distance(want, logits_of(cpu, some)) + 1e-3)
           << encodings[0] << ", " << count << " tokens";
     }
+  }
+}
+
+// Codes of a table or of two bits have no kernels on a GPU.
+TEST(QuantisedOnAGpu, TypesOfSmallIntegersAreQuantisedAgain) {
+  const Ids ids = {3, 17, 39, 0, 5, 5, 21, 299, 120, 80, 4, 7, 9, 1, 2, 255, 256, 31, 33};
+  for (const char* type :
+       {"Q2_K", "Q3_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S",
+        "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4", "Q1_0", "Q2_0"}) {
+    const weights::testing::TempFolder folder;
+    folder.write("model.gguf", GgufModel(type).build());
+    const std::filesystem::path model = folder.path() / "model.gguf";
+    LLM gpu = must(LLM::open(model, {.device = "cuda", .threads = 2}));
+    LLM exact = must(LLM::open(model, {.dtype = "float32", .threads = 2}));
+    EXPECT_LE(distance(logits_of(exact, ids), logits_of(gpu, ids)), 0.08) << type;
+    EXPECT_LT(stat(gpu, "weight_bytes") * 3, stat(exact, "weight_bytes")) << type;
   }
 }
 
@@ -261,8 +184,7 @@ TEST(QuantisedOnAGpu, Fp8IsNearTheCheckpointAndRowsKeepTheirBits) {
 
 TEST(QuantisedOnAGpu, WithADtypeAFileIsExpandedToIt) {
   const weights::testing::TempFolder folder;
-  folder.write("model.gguf",
-               GgufFile({"Q4_0", "Q4_0", "Q4_0", "Q4_0", "Q4_0", "Q4_0", "Q4_0"}).build());
+  folder.write("model.gguf", GgufModel("Q4_0").build());
   const std::filesystem::path model = folder.path() / "model.gguf";
   LLM codes = must(LLM::open(model, {.device = "cuda", .threads = 2}));
   LLM wide = must(LLM::open(model, {.device = "cuda", .dtype = "bfloat16", .threads = 2}));

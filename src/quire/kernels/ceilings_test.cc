@@ -89,6 +89,10 @@ TEST_P(CeilingsTest, ProductsAreThoseOfTheInstructionSet) {
       EXPECT_EQ(product_of(context, format, rows),
                 many ? Product::kByteTiles : Product::kSmallBytes);
     }
+    EXPECT_EQ(product_of(context, WeightFormat::kT4g32, rows),
+              many ? Product::kByteTiles : Product::kBytes);
+    EXPECT_EQ(product_of(context, WeightFormat::kT4g16, rows), Product::kBytes);
+    EXPECT_EQ(product_of(context, WeightFormat::kQ2m16, rows), Product::kSmallBytes);
   }
 }
 

@@ -100,6 +100,7 @@ void multiply(const Call& call, const OutputTile& tile, float* sums, std::ptrdif
        .values = call.packed.values(tile.first_row),
        .scales = call.packed.scales(tile.first_row),
        .offsets = call.packed.offsets(tile.first_row),
+       .first_offsets = call.packed.first_offsets(tile.first_row),
        .rows = static_cast<int>(tile.rows),
        .out = sums,
        .out_stride = stride,
@@ -179,6 +180,7 @@ void pack_steps(const KernelTable& table, const PackSource& from, const PackPlac
        .values = packed.values(to.row) + group * kStepDepth * value_bytes(packed.format()),
        .scales = int8 ? packed.scales(to.row) + group : nullptr,
        .offsets = int8 ? packed.offsets(to.row) + group : nullptr,
+       .first_offsets = int8 ? packed.first_offsets(to.row) + group : nullptr,
        .norm_factors = from.norm_factors,
        .norm_weight = from.norm_weight});
 }

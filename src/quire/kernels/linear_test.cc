@@ -317,8 +317,7 @@ TEST_P(LinearTest, ExtremeCodesDoNotOverflow) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = i % 5 == 0 ? -127.0f : 127.0f;  // the codes themselves: their scale is 1
   }
-  for (const WeightFormat format :
-       {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+  for (const WeightFormat format : test::kQuantisedFormats) {
     const PackedWeights packed = test::pack_plain(context(), format, w, columns, depth);
     const std::vector<double> expected =
         reference::linear(x, reference::unpack_weights(packed), depth, {});
@@ -370,8 +369,7 @@ TEST_P(LinearTest, QuantisedBitsAreTheSameOnAllFusedSets) {
     GTEST_SKIP() << "the portable set has no fused multiply-add";
   }
   ThreadPool one(1);
-  for (const WeightFormat format :
-       {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+  for (const WeightFormat format : test::kQuantisedFormats) {
     const PackedWeights w =
         test::pack_plain(context(), format, random_floats(96, 1024, 7), 96, 1024);
     const std::vector<float> x = random_floats(37, 1024, 8);
@@ -401,8 +399,7 @@ TEST_P(LinearTest, UnusualScalesGiveTheSameBitsOnAllFusedSets) {
         w[static_cast<std::size_t>(5 * kDepth + 64 + k)] *= weight;
         x[static_cast<std::size_t>(9 * kDepth + 64 + k)] *= input;
       }
-      for (const WeightFormat format :
-           {WeightFormat::kQ8g32, WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+      for (const WeightFormat format : test::kQuantisedFormats) {
         const PackedWeights packed = test::pack_plain(context(), format, w, kColumns, kDepth);
         std::vector<float> here = multiply(context(), packed, x, kRows);
         std::vector<float> there = multiply({&kernels_for(Isa::kAvx2), &one}, packed, x, kRows);

@@ -18,6 +18,7 @@ void PackedRows::reshape(RowFormat format, std::int64_t rows, std::int64_t depth
   if (format == RowFormat::kInt8) {
     scales_.require(groups);
     offsets_.require(groups);
+    first_offsets_.require(groups);
   }
 }
 

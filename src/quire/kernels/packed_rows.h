@@ -10,7 +10,7 @@
 //   int8   values in -127..127, plus per (step, row): an fp32 scale of two bits behind its leading
 //          one (what products gain by that: cpu/quant_vec.h), and -8 times the sum of the 32
 //          values, which turns products with w + 8 (or, times 16, with w + 128) into products with
-//          w
+//          w; beside it the same of the first 16 values
 #pragma once
 
 #include <cstddef>
@@ -65,6 +65,13 @@ class PackedRows {
   [[nodiscard]] const std::int32_t* offsets(std::int64_t row) const {
     return int8_group(offsets_.data(), row);
   }
+  // Returns the offsets of the first 16 values of each group.
+  [[nodiscard]] std::int32_t* first_offsets(std::int64_t row) {
+    return int8_group(first_offsets_.data(), row);
+  }
+  [[nodiscard]] const std::int32_t* first_offsets(std::int64_t row) const {
+    return int8_group(first_offsets_.data(), row);
+  }
   // Returns room for one number per row, for the caller that packs them.
   [[nodiscard]] std::span<float> row_factors();
 
@@ -80,6 +87,7 @@ class PackedRows {
   device::AlignedBuffer<std::byte> values_;
   device::AlignedBuffer<float> scales_;
   device::AlignedBuffer<std::int32_t> offsets_;
+  device::AlignedBuffer<std::int32_t> first_offsets_;
   device::AlignedBuffer<float> row_factors_;
 };
 

@@ -17,6 +17,7 @@
 #include "quire/device/arena.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/small_codes.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/float8.h"
@@ -28,8 +29,7 @@ constexpr int kTileColumns = 16;
 constexpr int kScaleBytes = 64;  // 32 fp16
 constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
 
-static_assert(std::size(KernelTable{}.matmul) == kCpuWeightFormats &&
-              std::size(KernelTable{}.row_formats) == kCpuWeightFormats);
+static_assert(kMatmuls == kCpuWeightFormats);
 
 // Returns where input k of a column lives, counted in elements from the column's first one.
 // Layouts: see the header.
@@ -134,8 +134,10 @@ void pack_column(const KernelTable& table, WeightFormat format, const float* w, 
     pack_q8(w, column, step);
   } else if (format == WeightFormat::kQ4g32) {
     pack_q4(w, column, step);
-  } else {
+  } else if (format == WeightFormat::kQ4m32) {
     pack_q4m(w, column, step);
+  } else {
+    pack_small_codes(format, w, column, step);
   }
 }
 
@@ -158,10 +160,15 @@ void place_codes(WeightFormat format, const std::uint8_t* codes, int column, std
 void place_panel(WeightFormat format, const tensor::CodeRows& from, std::int64_t rows,
                  std::int64_t depth, std::byte* to) {
   const std::int64_t steps = depth / kStepDepth;
+  to += panel_head_bytes(format);
   for (std::int64_t s = 0; s < steps; ++s, to += step_bytes(format)) {
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto group = static_cast<std::size_t>(row * steps + s);
       const int column = static_cast<int>(row);
+      if (format > WeightFormat::kQ4m32) {
+        place_small_codes(format, from, group, column, to);
+        continue;
+      }
       place_codes(format, from.codes.data() + group * kStepDepth, column, to);
       put(to + std::ptrdiff_t{2} * column, from.scales[group]);
       if (format == WeightFormat::kQ4m32) {
@@ -170,6 +177,28 @@ void place_panel(WeightFormat format, const tensor::CodeRows& from, std::int64_t
     }
   }
 }
+
+// Memory for the codes of a panel's rows, reused.
+class CodeBuffer {
+ public:
+  tensor::CodeRows room_for(std::int64_t rows, std::int64_t depth) {
+    const auto values = static_cast<std::size_t>(rows * depth);
+    const std::size_t groups = values / kStepDepth;
+    codes_.resize(values);
+    scales_.resize(groups);
+    minimums_.resize(groups);
+    wide_scales_.resize(groups);
+    multiples_.resize(groups * 2);
+    minimum_multiples_.resize(groups * 2);
+    return {codes_, scales_, minimums_, wide_scales_, multiples_, minimum_multiples_};
+  }
+
+ private:
+  std::vector<std::uint8_t> codes_;
+  std::vector<std::uint16_t> scales_, minimums_;
+  std::vector<float> wide_scales_;
+  std::vector<std::int8_t> multiples_, minimum_multiples_;
+};
 
 // Rows [0, rows <= 32) of a panel, [rows, depth].
 struct PlainPanel {
@@ -221,6 +250,10 @@ void pack_panel(const KernelTable& table, WeightFormat format, const PlainPanel&
   if (format == WeightFormat::kF8) {
     return pack_f8_panel(from, to);
   }
+  if (has_table(format)) {
+    put_code_table(kE2m1Table, to);
+  }
+  to += panel_head_bytes(format);
   for (std::int64_t k = 0; k < from.depth; k += kStepDepth, to += step_bytes(format)) {
     const std::int64_t count = std::min<std::int64_t>(kStepDepth, from.depth - k);
     for (int column = 0; column < kPanelColumns; ++column) {
@@ -282,16 +315,23 @@ void unpack_q4m(const std::byte* step, int column, float* w) {
   }
 }
 
-// 32 inputs of one column of a step, by WeightFormat, but for fp8.
+// 32 inputs of one column of a step, by WeightFormat, but for those of small_codes.h and fp8.
 constexpr void (*kUnpackColumn[])(const std::byte* step, int column, float* w) = {
-    unpack_f32, unpack_half<tensor::bf16_to_float>, unpack_q8, unpack_q4,
-    unpack_q4m, unpack_half<tensor::fp16_to_float>};
+    unpack_f32,
+    unpack_half<tensor::bf16_to_float>,
+    unpack_q8,
+    unpack_q4,
+    unpack_q4m,
+    nullptr,
+    nullptr,
+    nullptr,
+    unpack_half<tensor::fp16_to_float>};
 
 }  // namespace
 
 const char* format_name(WeightFormat format) {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32",
-                                    "q4m32",   "float16",  "fp8"};
+  constexpr const char* kNames[] = {"float32", "bfloat16", "q8g32", "q4g32",   "q4m32",
+                                    "t4g32",   "t4g16",    "q2m16", "float16", "fp8"};
   return kNames[static_cast<std::uint8_t>(format)];
 }
 
@@ -349,34 +389,25 @@ PackedWeights PackedWeights::pack_codes(const KernelContext& context, WeightForm
                                         std::int64_t columns, std::int64_t depth,
                                         const CodeSource& source, device::Arena* arena) {
   QUIRE_CHECK(
-      format >= WeightFormat::kQ8g32 && format <= WeightFormat::kQ4m32 && depth % kStepDepth == 0,
+      format >= WeightFormat::kQ8g32 && format <= WeightFormat::kQ2m16 && depth % kStepDepth == 0,
       "no rows of codes");
   PackedWeights packed;
   packed.allocate(format, columns, depth, arena);
   if (packed.data() == nullptr) {
     return packed;
   }
-  struct Buffer {
-    std::vector<std::uint8_t> codes;
-    std::vector<std::uint16_t> scales, minimums;
-  };
-  const auto values = static_cast<std::size_t>(kPanelColumns * depth);
-  std::vector<Buffer> buffers(static_cast<std::size_t>(context.pool->threads()));
+  std::vector<CodeBuffer> buffers(static_cast<std::size_t>(context.pool->threads()));
   context.pool->run(static_cast<int>(packed.panels()), [&](int panel, int thread) {
     const std::int64_t first = std::int64_t{panel} * kPanelColumns;
     const std::int64_t rows = std::min<std::int64_t>(kPanelColumns, columns - first);
-    Buffer& buffer = buffers[static_cast<std::size_t>(thread)];
-    buffer.codes.resize(values);
-    buffer.scales.resize(values / kStepDepth);
-    buffer.minimums.resize(values / kStepDepth);
-    const auto used = static_cast<std::size_t>(rows * depth);
-    const tensor::CodeRows from = {.codes = std::span(buffer.codes).first(used),
-                                   .scales = std::span(buffer.scales).first(used / kStepDepth),
-                                   .minimums = std::span(buffer.minimums).first(used / kStepDepth)};
-    source(first, rows, from);
+    const tensor::CodeRows from = buffers[static_cast<std::size_t>(thread)].room_for(rows, depth);
+    source.read(first, rows, from);
     std::byte* to = packed.owned_.get() + packed.panel_bytes() * static_cast<std::size_t>(panel);
     if (rows < kPanelColumns) {
       std::memset(to, 0, packed.panel_bytes());  // scale 0 makes every code a zero
+    }
+    if (has_table(format)) {
+      put_code_table(source.table, to);
     }
     place_panel(format, from, rows, depth, to);
   });
@@ -415,14 +446,20 @@ void PackedWeights::unpack_row(std::int64_t column, std::span<float> out) const 
   if (format_ == WeightFormat::kF8) {
     return unpack_f8_row(step, place, out.first(static_cast<std::size_t>(depth_)));
   }
-  const auto unpack_column = kUnpackColumn[static_cast<std::uint8_t>(format_)];
+  const std::byte* const head = step;
+  step += panel_head_bytes(format_);
+  const auto unpack_column = [&](float* to) {
+    const auto unpack = kUnpackColumn[static_cast<std::uint8_t>(format_)];
+    unpack == nullptr ? unpack_small_codes(format_, head, step, place, to)
+                      : unpack(step, place, to);
+  };
   for (std::int64_t k = 0; k < depth_; k += kStepDepth, step += step_bytes(format_)) {
     if (depth_ - k >= kStepDepth) {
-      unpack_column(step, place, out.data() + k);
+      unpack_column(out.data() + k);
       continue;
     }
     float last[kStepDepth];
-    unpack_column(step, place, last);
+    unpack_column(last);
     std::copy_n(last, depth_ - k, out.data() + k);
   }
 }

@@ -15,6 +15,13 @@
 //          (low nibbles: quads 0..3, high nibbles: quads 4..7)
 //   q4m32  step = 32 fp16 scales, 32 fp16 minimums, tiles as in q4g32 with plain codes: weight =
 //          scale * code + minimum                                                 640 bytes
+//   t4g32  a panel begins with a table of 16 bytes (w + 128), padded to 64; step = 32 fp32 scales,
+//          tiles as in q4g32 with places in the table                             640 bytes
+//   t4g16  head as in t4g32; step = 32 fp32 scales, then 32 int8 multiples of them for the first 16
+//          inputs and 32 for the others, tiles as in t4g32                        704 bytes
+//   q2m16  step = 32 fp16 scales, 32 fp16 minimums, int8 multiples of the scales as in t4g16, the
+//          same of the minimums, 2 tiles x [2][16 outputs][4] of four codes (lowest bits: quads 0
+//          and 1, and so on): weight = scale * multiple * code + minimum * multiple 512 bytes
 //
 // Outputs and inputs are padded with zero weights to multiples of 32. A row of a tile is 64 bytes:
 // one AVX-512 register, two AVX2 registers, one row of an AMX tile.
@@ -29,6 +36,7 @@
 
 #include "quire/device/arena.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/weight_format.h"  // IWYU pragma: export
 #include "quire/tensor/code_rows.h"
 
 namespace quire::kernels {
@@ -38,22 +46,8 @@ namespace quire::kernels {
 // rules.
 inline constexpr std::uint32_t kPackingVersion = 1;
 
-inline constexpr int kPanelColumns = 32;
-inline constexpr int kStepDepth = 32;
-
-enum class WeightFormat : std::uint8_t { kF32, kBf16, kQ8g32, kQ4g32, kQ4m32, kF16, kF8 };
-inline constexpr int kWeightFormats = 7;
-inline constexpr int kCpuWeightFormats = 5;  // the CPU has kernels for the first five
-
-[[nodiscard]] constexpr int step_bytes(WeightFormat format) {
-  constexpr int kBytes[] = {4096, 2048, 1088, 576, 640, 2048, 1024};
-  return kBytes[static_cast<std::uint8_t>(format)];
-}
-// Returns the bytes of a panel before its steps.
-[[nodiscard]] constexpr int panel_head_bytes(WeightFormat format) {
-  return format == WeightFormat::kF8 ? kPanelColumns * 4 : 0;
-}
-// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "float16" or "fp8".
+// Returns "float32", "bfloat16", "q8g32", "q4g32", "q4m32", "t4g32", "t4g16", "q2m16", "float16" or
+// "fp8".
 [[nodiscard]] const char* format_name(WeightFormat format);
 
 inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
@@ -66,10 +60,14 @@ inline constexpr std::int64_t kMaxPackedSize = std::int64_t{1} << 30;
 using RowSource =
     std::function<void(std::int64_t first_row, std::int64_t num_rows, std::span<float> out)>;
 
-// Fills `out` with quantised rows of W, in codes of the packed format. These are w + 128, w + 8, or
-// plain codes if the format has a minimum. Called from several threads at once.
-using CodeSource =
-    std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>;
+// Quantised rows of W. Called from several threads at once.
+struct CodeSource {
+  // Fills `out` with rows in codes of the packed format. These are w + 128, w + 8, places in the
+  // table, or plain codes if the format has a minimum.
+  std::function<void(std::int64_t first_row, std::int64_t num_rows, const tensor::CodeRows& out)>
+      read;
+  tensor::CodeTable table = {};  // weights that places name, above -128
+};
 
 // A packed matrix. Owns its bytes, or views bytes that outlive it. Move only. Columns and depth are
 // at least 1.
@@ -87,15 +85,16 @@ class PackedWeights {
 
   // Packs rows as `source` gives them, panel by panel on all threads of the pool. Quantised formats
   // use the rules of GGUF Q8_0 (scale = amax / 127) and Q4_0 (scale = value of largest magnitude /
-  // -8). So blocks of such files move over losslessly. fp8 has scale = amax / 448 of each row.
+  // -8). So blocks of such files move over losslessly. fp8 has scale = amax / 448 of each row. For
+  // t4g32, t4g16 and q2m16 small_codes.h has the rules.
   // Without memory `source` is not called and data() is null. With an arena they lie there, beside
   // others.
   [[nodiscard]] static PackedWeights pack(const KernelContext& context, WeightFormat format,
                                           std::int64_t columns, std::int64_t depth,
                                           const RowSource& source, device::Arena* arena = nullptr);
 
-  // Moves rows that are codes already, unchanged; for q8g32, q4g32 and q4m32. Precondition: depth
-  // is a multiple of 32.
+  // Moves rows that are codes already, unchanged; for the quantised formats of the CPU.
+  // Precondition: depth is a multiple of 32.
   [[nodiscard]] static PackedWeights pack_codes(const KernelContext& context, WeightFormat format,
                                                 std::int64_t columns, std::int64_t depth,
                                                 const CodeSource& source,

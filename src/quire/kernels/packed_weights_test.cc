@@ -166,7 +166,7 @@ TEST_F(PackedWeightsTest, CodesMoveOverUnchanged) {
       copy(minimums, static_cast<std::size_t>(first) * kGroups, out.minimums);
     };
     const PackedWeights packed =
-        PackedWeights::pack_codes(context_, format, kColumns, kDepth, source);
+        PackedWeights::pack_codes(context_, format, kColumns, kDepth, {source});
     std::vector<float> expected;
     for (std::size_t i = 0; i < codes.size(); ++i) {
       const float scale = tensor::fp16_to_float(scales[i / 32]);

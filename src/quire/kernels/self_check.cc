@@ -271,8 +271,8 @@ Status self_test(const KernelTable& table) {
     QUIRE_TRY_STATUS(test_kv_append(context, dtype, tensor::KVFormat::kPlain));
   }
   QUIRE_TRY_STATUS(test_kv_append(context, tensor::DType::kBFloat16, tensor::KVFormat::kInt8));
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kQ8g32,
-                                    WeightFormat::kQ4g32, WeightFormat::kQ4m32}) {
+  for (int i = 0; i < kCpuWeightFormats; ++i) {
+    const auto format = static_cast<WeightFormat>(i);
     QUIRE_TRY_STATUS(test_linear(context, format));
     QUIRE_TRY_STATUS(test_linear_gated(context, format));
   }

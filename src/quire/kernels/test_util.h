@@ -21,9 +21,12 @@
 
 namespace quire::kernels::test {
 
-inline constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16,
-                                            WeightFormat::kQ8g32, WeightFormat::kQ4g32,
-                                            WeightFormat::kQ4m32};
+inline constexpr WeightFormat kFormats[] = {
+    WeightFormat::kF32,   WeightFormat::kBf16,  WeightFormat::kQ8g32, WeightFormat::kQ4g32,
+    WeightFormat::kQ4m32, WeightFormat::kT4g32, WeightFormat::kT4g16, WeightFormat::kQ2m16};
+inline constexpr WeightFormat kQuantisedFormats[] = {WeightFormat::kQ8g32, WeightFormat::kQ4g32,
+                                                     WeightFormat::kQ4m32, WeightFormat::kT4g32,
+                                                     WeightFormat::kT4g16, WeightFormat::kQ2m16};
 
 // A format of weights on the CPU, and that of its codes on a GPU.
 struct CodedKind {

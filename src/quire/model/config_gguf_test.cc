@@ -332,11 +332,11 @@ TEST_F(ConfigFromGguf, RefusesAnEosIdOutsideTheVocabulary) {
 TEST_F(ConfigFromGguf, NamesTheTypeOfAnEmbeddingThatIsNotImplemented) {
   weights::testing::GgufBuilder other;
   other.key("general.architecture", kString, counted("llama"));
-  constexpr std::uint32_t kQ2K = 10;
-  other.tensor("token_embd.weight", std::vector<std::uint64_t>{256, 1}, kQ2K, 0);
-  other.data.resize(96);
+  constexpr std::uint32_t kQ8K = 15;
+  other.tensor("token_embd.weight", std::vector<std::uint64_t>{256, 1}, kQ8K, 0);
+  other.data.resize(320);
   file_ = other;
-  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"token_embd.weight\" has type Q2_K"));
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"token_embd.weight\" has type Q8_K"));
 }
 
 TEST_F(ConfigFromGguf, RefusesOtherArchitecturesByName) {

@@ -153,10 +153,14 @@ void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
   for_rows(parts, first_row, num_rows,
            [&](const TensorInfo& tensor, std::int64_t first, std::int64_t rows, std::int64_t done) {
              const std::int64_t groups = tensor.columns() / tensor::kCodeGroup;
-             weights::read_codes(tensor, first, rows,
-                                 {.codes = rows_of(out.codes, done, rows, tensor.columns()),
-                                  .scales = rows_of(out.scales, done, rows, groups),
-                                  .minimums = rows_of(out.minimums, done, rows, groups)});
+             weights::read_codes(
+                 tensor, first, rows,
+                 {.codes = rows_of(out.codes, done, rows, tensor.columns()),
+                  .scales = rows_of(out.scales, done, rows, groups),
+                  .minimums = rows_of(out.minimums, done, rows, groups),
+                  .wide_scales = rows_of(out.wide_scales, done, rows, groups),
+                  .multiples = rows_of(out.multiples, done, rows, groups * 2),
+                  .minimum_multiples = rows_of(out.minimum_multiples, done, rows, groups * 2)});
            });
 }
 

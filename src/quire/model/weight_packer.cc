@@ -105,24 +105,51 @@ struct OwnFormat {
   bool quantised = false;  // nothing below counts otherwise
   bool has_codes = false;  // all of them move over as they lie
   WeightFormat format = WeightFormat::kQ8g32;
+  const tensor::CodeTable* table = nullptr;  // of formats with a table
 };
 
-// Returns the format in which a matrix is computed without being expanded. Tensors of one matrix
-// that differ, and encodings whose codes no format has (Q5_1, Q5_K, Q6_K), are quantised again, to
-// 8 bits. That adds at most half a step and the rounding of its scale to fp16, 1/254 + 1/2048 of a
-// group's largest weight.
-OwnFormat own_format(std::span<const TensorPart> parts) {
+// Returns the format that holds codes of a kind as they lie; nothing for those that none holds.
+std::optional<WeightFormat> format_of(weights::CodeKind kind) {
   using weights::CodeKind;
-  OwnFormat own = {.quantised = true, .has_codes = true};
-  const CodeKind kind = weights::code_kind(parts.front().tensor->encoding);
-  for (const TensorPart& part : parts) {
-    const weights::Encoding encoding = part.tensor->encoding;
-    own.quantised = own.quantised && encoding >= weights::Encoding::kQ8_0;
-    own.has_codes = own.has_codes && weights::code_kind(encoding) == kind;
+  switch (kind) {
+    case CodeKind::kNone:
+      return std::nullopt;
+    case CodeKind::kEight:
+      return WeightFormat::kQ8g32;
+    case CodeKind::kFour:
+      return WeightFormat::kQ4g32;
+    case CodeKind::kFourMinimum:
+      return WeightFormat::kQ4m32;
+    case CodeKind::kTable:
+      return WeightFormat::kT4g32;
+    case CodeKind::kTableHalves:
+      return WeightFormat::kT4g16;
+    case CodeKind::kTwoMinimum:
+      return WeightFormat::kQ2m16;
   }
-  own.has_codes = own.quantised && own.has_codes && kind != CodeKind::kNone;
-  if (own.has_codes && kind != CodeKind::kEight) {
-    own.format = kind == CodeKind::kFour ? WeightFormat::kQ4g32 : WeightFormat::kQ4m32;
+  return std::nullopt;
+}
+
+// Returns the format in which a matrix is computed without being expanded. Tensors of one matrix
+// that differ are quantised again, to 8 bits, and so are encodings whose codes no format has (Q5_1,
+// Q5_K, Q6_K, NVFP4). So are, for a GPU, those of a table or of two bits. That adds at most half a
+// step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight.
+OwnFormat own_format(std::span<const TensorPart> parts, bool for_gpu) {
+  const weights::Encoding first = parts.front().tensor->encoding;
+  const auto is_quantised = [](const TensorPart& part) {
+    return part.tensor->encoding >= weights::Encoding::kQ8_0;
+  };
+  const auto is_alike = [=](const TensorPart& part) {
+    return weights::code_kind(part.tensor->encoding) == weights::code_kind(first) &&
+           weights::code_table(part.tensor->encoding) == weights::code_table(first);
+  };
+  OwnFormat own = {.quantised = std::ranges::all_of(parts, is_quantised)};
+  const auto format = format_of(weights::code_kind(first));
+  own.has_codes = own.quantised && format && std::ranges::all_of(parts, is_alike) &&
+                  !(for_gpu && *format > WeightFormat::kQ4m32);
+  if (own.has_codes) {
+    own.format = *format;
+    own.table = weights::code_table(first);
   }
   return own;
 }
@@ -196,7 +223,7 @@ class Describer {
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
-    const OwnFormat own = own_format(parts);
+    const OwnFormat own = own_format(parts, false);
     for (const TensorPart& part : parts) {
       if (part.tensor->encoding >= weights::Encoding::kQ8_0) {
         computed_[part.tensor->name] = described(own, part.tensor->encoding);
@@ -224,7 +251,7 @@ struct Sizer {
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map.find(id, columns, depth));
-    const OwnFormat own = own_format(parts);
+    const OwnFormat own = own_format(parts, false);
     const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.role, format);
     total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
@@ -252,7 +279,7 @@ class Packer {
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
-    const OwnFormat own = options_.keep_codes ? own_format(parts) : OwnFormat{};
+    const OwnFormat own = options_.keep_codes ? own_format(parts, options_.for_gpu) : OwnFormat{};
     const WeightFormat format =
         own.quantised ? own.format : weight_format(config_, id.role, options_.format);
     std::atomic<bool> all_fit = true;
@@ -265,9 +292,9 @@ class Packer {
     if (own.has_codes) {
       weights = PackedWeights::pack_codes(
           context_, format, columns, depth,
-          [&](std::int64_t first, std::int64_t count, const tensor::CodeRows& out) {
-            read_part_codes(parts, first, count, out);
-          },
+          {.read = [&](std::int64_t first, std::int64_t count,
+                       const tensor::CodeRows& out) { read_part_codes(parts, first, count, out); },
+           .table = own.table == nullptr ? tensor::CodeTable{} : *own.table},
           &storage_);
     } else {
       weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);

@@ -32,8 +32,8 @@ namespace quire::model {
                                                   const weights::ModelFiles& model_files,
                                                   const PackOptions& options, PackReport& report);
 
-// Tells what PackOptions::keep_codes does with each quantised tensor, by name: the packed format of
-// its matrix, and how near the numbers come. Errors of TensorMap::find.
+// Tells what PackOptions::keep_codes does on the CPU with each quantised tensor, by name: the
+// packed format of its matrix, and how near the numbers come. Errors of TensorMap::find.
 [[nodiscard]] Result<std::map<std::string, std::string>> computed_as(
     const ModelConfig& config, const weights::ModelFiles& model_files);
 

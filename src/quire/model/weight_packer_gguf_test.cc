@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +22,10 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/weight_packer.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
 #include "quire/weights/model_files.h"
 #include "quire/weights/tensor_info.h"
 #include "quire/weights/test_files.h"
+#include "quire/weights/test_models.h"
 
 namespace quire::model {
 namespace {
@@ -37,26 +36,13 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::Pointwise;
 using ::testing::UnorderedElementsAre;
-using weights::testing::raw;
+using weights::testing::RandomBlocks;
 
-// ggml's numbers for types.
-// NOLINTBEGIN(readability-identifier-naming, performance-enum-size): its names, its width
-enum GgmlNumber : std::uint32_t {
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ5_0 = 6,
-  kQ8_0 = 8,
-  kQ4_K = 12,
-  kQ6_K = 14
-};
-// NOLINTEND(readability-identifier-naming, performance-enum-size)
-
-constexpr float kLargestHalf = 0.05f;  // in blocks
+constexpr float kLargestHalf = 2e-4f;  // in blocks of Q4_K
 
 struct Stored {
   std::int64_t rows, columns;
-  GgmlNumber type;
+  std::string type;
 };
 
 class LoaderGgufTest : public ::testing::Test {
@@ -64,18 +50,18 @@ class LoaderGgufTest : public ::testing::Test {
   // A one-layer Llama: hidden 256, inner 512, 4 heads of 64, 2 KV heads, vocabulary of 40.
   static std::map<std::string, Stored> llama() {
     const std::string layer = "blk.0.";
-    return {{"token_embd.weight", {40, 256, kQ5_0}},
-            {"output_norm.weight", {1, 256, kF32}},
-            {"output.weight", {40, 256, kF16}},
-            {layer + "attn_norm.weight", {1, 256, kF32}},
-            {layer + "attn_q.weight", {256, 256, kQ4_K}},
-            {layer + "attn_k.weight", {128, 256, kQ4_K}},
-            {layer + "attn_v.weight", {128, 256, kQ6_K}},
-            {layer + "attn_output.weight", {256, 256, kQ4_0}},
-            {layer + "ffn_norm.weight", {1, 256, kF32}},
-            {layer + "ffn_gate.weight", {512, 256, kQ4_K}},
-            {layer + "ffn_up.weight", {512, 256, kQ4_K}},
-            {layer + "ffn_down.weight", {256, 512, kQ8_0}}};
+    return {{"token_embd.weight", {40, 256, "Q5_0"}},
+            {"output_norm.weight", {1, 256, "F32"}},
+            {"output.weight", {40, 256, "F16"}},
+            {layer + "attn_norm.weight", {1, 256, "F32"}},
+            {layer + "attn_q.weight", {256, 256, "Q4_K"}},
+            {layer + "attn_k.weight", {128, 256, "Q4_K"}},
+            {layer + "attn_v.weight", {128, 256, "Q6_K"}},
+            {layer + "attn_output.weight", {256, 256, "Q4_0"}},
+            {layer + "ffn_norm.weight", {1, 256, "F32"}},
+            {layer + "ffn_gate.weight", {512, 256, "Q4_K"}},
+            {layer + "ffn_up.weight", {512, 256, "Q4_K"}},
+            {layer + "ffn_down.weight", {256, 512, "Q8_0"}}};
   }
 
   static ModelConfig config() {
@@ -86,35 +72,11 @@ class LoaderGgufTest : public ::testing::Test {
         .value();
   }
 
-  // Random bytes are legal blocks where the fp16 numbers in them are ordinary ones.
   std::string data_of(const Stored& stored) {
-    struct Layout {
-      std::size_t values, bytes;
-      std::vector<std::size_t> halves;
-    };
-    const std::map<GgmlNumber, Layout> layouts = {{kQ4_0, {32, 18, {0}}},
-                                                  {kQ5_0, {32, 22, {0}}},
-                                                  {kQ8_0, {32, 34, {0}}},
-                                                  {kQ4_K, {256, 144, {0, 2}}},
-                                                  {kQ6_K, {256, 210, {208}}}};
-    const auto values = static_cast<std::size_t>(stored.rows * stored.columns);
+    const int values = RandomBlocks::type(stored.type).block_values;
     std::string data;
-    if (stored.type == kF32 || stored.type == kF16) {
-      for (std::size_t i = 0; i < values; ++i) {
-        const float value = 0.01f * static_cast<float>(random_() % 200);
-        data += stored.type == kF32 ? raw(value) : raw(tensor::float_to_fp16(value));
-      }
-      return data;
-    }
-    const Layout& layout = layouts.at(stored.type);
-    for (std::size_t i = 0; i < values / layout.values; ++i) {
-      std::string block(layout.bytes, '\0');
-      std::ranges::generate(block, [&] { return static_cast<char>(random_()); });
-      for (const std::size_t at : layout.halves) {
-        const float scale = kLargestHalf / 50 * static_cast<float>(1 + random_() % 50);
-        block.replace(at, 2, raw(tensor::float_to_fp16(scale)));
-      }
-      data += block;
+    for (std::int64_t i = 0; i < stored.rows * stored.columns / values; ++i) {
+      data += blocks_.block(stored.type, stored.rows == 1);
     }
     return data;
   }
@@ -128,7 +90,7 @@ class LoaderGgufTest : public ::testing::Test {
       if (stored.rows > 1) {
         sizes.push_back(static_cast<std::uint64_t>(stored.rows));
       }
-      file.tensor(name, sizes, stored.type, file.data.size());
+      file.tensor(name, sizes, RandomBlocks::type(stored.type).number, file.data.size());
       file.data += data_of(stored);
       file.data.resize((file.data.size() + 31) / 32 * 32);
     }
@@ -150,7 +112,7 @@ class LoaderGgufTest : public ::testing::Test {
   }
 
   weights::testing::TempFolder folder_;
-  std::mt19937 random_{3};
+  RandomBlocks blocks_{3};
   device::ThreadPool pool_{2};
   kernels::KernelContext context_{&kernels::kernels_for(device::best_isa()), &pool_};
   PackReport report_;
@@ -266,7 +228,7 @@ TEST_F(LoaderGgufTest, WhatIsDoneWithEachTensorIsSaid) {
 
 TEST_F(LoaderGgufTest, BytesThatAreForetoldAreThoseThatLoadingTakes) {
   auto beside_floats = llama();
-  beside_floats["blk.0.attn_v.weight"].type = kF16;
+  beside_floats["blk.0.attn_v.weight"].type = "F16";
   for (const auto& tensors : {llama(), beside_floats}) {
     const auto model_files = write(tensors);
     for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {
@@ -279,11 +241,70 @@ TEST_F(LoaderGgufTest, BytesThatAreForetoldAreThoseThatLoadingTakes) {
 
 TEST_F(LoaderGgufTest, ATensorBesideFloatsIsSaidToBeExpanded) {
   auto tensors = llama();
-  tensors["blk.0.attn_v.weight"].type = kF16;
+  tensors["blk.0.attn_v.weight"].type = "F16";
   const auto computed = computed_as(config(), write(tensors));
   ASSERT_TRUE(computed.ok()) << computed.error().message;
   EXPECT_THAT(computed->at("blk.0.attn_q.weight"), HasSubstr("expanded"));
   EXPECT_FALSE(computed->contains("blk.0.attn_v.weight"));
+}
+
+// Types whose codes lie in no file as they are packed: every value stays the file's.
+TEST_F(LoaderGgufTest, CodesOfSmallIntegersKeepEveryValue) {
+  const std::map<std::string, WeightFormat> formats = {
+      {"Q2_K", WeightFormat::kQ2m16},    {"Q3_K", WeightFormat::kT4g16},
+      {"IQ1_S", WeightFormat::kT4g32},   {"IQ1_M", WeightFormat::kT4g16},
+      {"IQ2_XXS", WeightFormat::kT4g32}, {"IQ2_XS", WeightFormat::kT4g16},
+      {"IQ2_S", WeightFormat::kT4g16},   {"IQ3_XXS", WeightFormat::kT4g32},
+      {"IQ3_S", WeightFormat::kT4g32},   {"IQ4_NL", WeightFormat::kT4g32},
+      {"IQ4_XS", WeightFormat::kT4g32},  {"TQ1_0", WeightFormat::kQ4g32},
+      {"TQ2_0", WeightFormat::kQ4g32},   {"MXFP4", WeightFormat::kT4g32},
+      {"Q1_0", WeightFormat::kQ4g32},    {"Q2_0", WeightFormat::kQ4g32}};
+  for (const auto& [type, format] : formats) {
+    auto tensors = llama();
+    for (auto& [name, stored] : tensors) {
+      stored.type = stored.rows > 1 ? type : stored.type;
+    }
+    const auto model_files = write(tensors);
+    const auto weights =
+        pack_weights(context_, config(), model_files, {.keep_codes = true}, report_);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    EXPECT_EQ(weights->layers[0].down.weights.format(), format) << type;
+    for (const std::int64_t row : {0, 31, 39}) {
+      EXPECT_EQ(packed_row(weights->embedding, row),
+                file_row(model_files, "token_embd.weight", row))
+          << type;
+      EXPECT_EQ(packed_row(weights->layers[0].gate_up.weights, 512 + row),
+                file_row(model_files, "blk.0.ffn_up.weight", row))
+          << type;
+      EXPECT_EQ(packed_row(weights->layers[0].qkv.weights, 256 + 128 + row),
+                file_row(model_files, "blk.0.attn_v.weight", row))
+          << type;
+    }
+    EXPECT_EQ(own_weight_bytes(config(), model_files, WeightFormat::kBf16).value(),
+              report_.packed_bytes);
+    for (const auto& [name, made] : computed_as(config(), model_files).value()) {
+      EXPECT_EQ(made, std::string(kernels::format_name(format)) + ", unchanged") << name;
+    }
+  }
+}
+
+// A GPU has no kernels for codes of a table or of two bits.
+TEST_F(LoaderGgufTest, ForAGpuSuchCodesAreQuantisedAgain) {
+  for (const char* type : {"Q2_K", "IQ2_S", "IQ4_XS"}) {
+    auto tensors = llama();
+    tensors["blk.0.ffn_down.weight"].type = type;
+    const auto model_files = write(tensors);
+    const auto weights = pack_weights(context_, config(), model_files,
+                                      {.keep_codes = true, .for_gpu = true}, report_);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    const kernels::PackedWeights& down = weights->layers[0].down.weights;
+    EXPECT_EQ(down.format(), WeightFormat::kQ8g32) << type;
+    const auto expected = file_row(model_files, "blk.0.ffn_down.weight", 7);
+    const float largest =
+        std::fabs(std::ranges::max(expected, {}, [](float value) { return std::fabs(value); }));
+    EXPECT_THAT(packed_row(down, 7), Pointwise(FloatNear(largest / 225), expected)) << type;
+    EXPECT_EQ(weights->layers[0].output.weights.format(), WeightFormat::kQ4g32);
+  }
 }
 
 }  // namespace

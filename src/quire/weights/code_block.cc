@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "quire/tensor/dtype.h"
+#include "quire/weights/code_block_parts.h"
 #include "quire/weights/encoding.h"
 
 namespace quire::weights {
@@ -13,24 +14,6 @@ namespace {
 
 // Decoders copy a block before they turn it. With constant trip counts and no possible aliasing,
 // compilers vectorise the loops for the baseline instruction set even at -O2.
-constexpr int kGroup = 32;
-constexpr int kSuperGroups = 8;  // groups of a K block
-
-using Nibbles = std::array<std::uint8_t, kGroup / 2>;
-using Codes = std::array<std::uint8_t, kGroup>;
-
-float half_at(const std::byte* bytes) { return half_to_float(load<std::uint16_t>(bytes)); }
-
-// Returns the codes of 32 values: low nibbles are values 0..15, high ones 16..31.
-Codes split_nibbles(const std::byte* bytes) {
-  const auto pairs = load<Nibbles>(bytes);
-  Codes codes;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    codes[i] = pairs[i] & 15U;
-    codes[i + pairs.size()] = pairs[i] >> 4U;
-  }
-  return codes;
-}
 
 // Splits codes with a fifth bit from a word of 32.
 Codes split_fives(const std::byte* high, const std::byte* bytes) {
@@ -55,12 +38,11 @@ void spread(float scale, float minimum, const Codes& codes, float* out) {
 }
 
 // Reads codes of block_q8_0: fp16 scale, 32 int8.
-void codes_q8_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
-                std::uint16_t* /*minimum*/) {
-  *scale = load<std::uint16_t>(block);
+void codes_q8_0(const std::byte* block, const BlockCodes& out) {
+  *out.scales = load<std::uint16_t>(block);
   const auto signed_codes = load<Codes>(block + 2);
   for (std::size_t i = 0; i < kGroup; ++i) {
-    codes[i] = signed_codes[i] ^ 0x80U;
+    out.codes[i] = signed_codes[i] ^ 0x80U;
   }
 }
 void decode_q8_0(const std::byte* block, float* out) {
@@ -72,33 +54,30 @@ void decode_q8_0(const std::byte* block, float* out) {
 }
 
 // Reads codes of block_q4_0: fp16 scale, nibbles of w + 8.
-void codes_q4_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
-                std::uint16_t* /*minimum*/) {
-  *scale = load<std::uint16_t>(block);
-  std::ranges::copy(split_nibbles(block + 2), codes);
+void codes_q4_0(const std::byte* block, const BlockCodes& out) {
+  *out.scales = load<std::uint16_t>(block);
+  std::ranges::copy(split_nibbles(block + 2), out.codes);
 }
 void decode_q4_0(const std::byte* block, float* out) {
   spread(half_at(block), split_nibbles(block + 2), 8, out);
 }
 
 // Reads codes of block_q4_1: fp16 scale, fp16 minimum, nibbles.
-void codes_q4_1(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
-                std::uint16_t* minimum) {
-  *scale = load<std::uint16_t>(block);
-  *minimum = load<std::uint16_t>(block + 2);
-  std::ranges::copy(split_nibbles(block + 4), codes);
+void codes_q4_1(const std::byte* block, const BlockCodes& out) {
+  *out.scales = load<std::uint16_t>(block);
+  *out.minimums = load<std::uint16_t>(block + 2);
+  std::ranges::copy(split_nibbles(block + 4), out.codes);
 }
 void decode_q4_1(const std::byte* block, float* out) {
   spread(half_at(block), half_at(block + 2), split_nibbles(block + 4), out);
 }
 
 // Reads codes of block_q5_0: fp16 scale, 32 fifth bits, nibbles; w + 16.
-void codes_q5_0(const std::byte* block, std::uint8_t* codes, std::uint16_t* scale,
-                std::uint16_t* /*minimum*/) {
-  *scale = load<std::uint16_t>(block);
+void codes_q5_0(const std::byte* block, const BlockCodes& out) {
+  *out.scales = load<std::uint16_t>(block);
   const Codes fives = split_fives(block + 2, block + 6);
   for (std::size_t i = 0; i < kGroup; ++i) {
-    codes[i] = static_cast<std::uint8_t>(fives[i] + (128 - 16));
+    out.codes[i] = static_cast<std::uint8_t>(fives[i] + (128 - 16));
   }
 }
 void decode_q5_0(const std::byte* block, float* out) {
@@ -145,13 +124,12 @@ Codes k_nibbles(const std::byte* bytes, std::size_t group) {
 }
 
 // Reads codes of block_q4_K: two fp16, 12 bytes of scales, 8 groups of nibbles.
-void codes_q4_k(const std::byte* block, std::uint8_t* codes, std::uint16_t* scales,
-                std::uint16_t* minimums) {
+void codes_q4_k(const std::byte* block, const BlockCodes& out) {
   const SuperScales super = super_scales(block);
   for (std::size_t group = 0; group < kSuperGroups; ++group) {
-    scales[group] = tensor::float_to_fp16(super.scale[group]);
-    minimums[group] = tensor::float_to_fp16(super.minimum[group]);
-    std::ranges::copy(k_nibbles(block + 16, group), codes + group * kGroup);
+    out.scales[group] = tensor::float_to_fp16(super.scale[group]);
+    out.minimums[group] = tensor::float_to_fp16(super.minimum[group]);
+    std::ranges::copy(k_nibbles(block + 16, group), out.codes + group * kGroup);
   }
 }
 void decode_q4_k(const std::byte* block, float* out) {
@@ -195,20 +173,24 @@ void decode_q6_k(const std::byte* block, float* out) {
   }
 }
 
+constexpr CodeBlockReader kReadQ80 = {decode_q8_0, codes_q8_0};
+constexpr CodeBlockReader kReadQ40 = {decode_q4_0, codes_q4_0};
+constexpr CodeBlockReader kReadQ41 = {decode_q4_1, codes_q4_1};
+constexpr CodeBlockReader kReadQ50 = {decode_q5_0, codes_q5_0};
+constexpr CodeBlockReader kReadQ51 = {decode_q5_1};
+constexpr CodeBlockReader kReadQ4K = {decode_q4_k, codes_q4_k};
+constexpr CodeBlockReader kReadQ5K = {decode_q5_k};
+constexpr CodeBlockReader kReadQ6K = {decode_q6_k};
+
 }  // namespace
 
 const CodeBlockReader* code_block_reader(Encoding encoding) {
-  static constexpr std::array<CodeBlockReader, 8> kReaders = {{{decode_q8_0, codes_q8_0},
-                                                               {decode_q4_0, codes_q4_0},
-                                                               {decode_q4_1, codes_q4_1},
-                                                               {decode_q5_0, codes_q5_0},
-                                                               {decode_q5_1, nullptr},
-                                                               {decode_q4_k, codes_q4_k},
-                                                               {decode_q5_k, nullptr},
-                                                               {decode_q6_k, nullptr}}};
-  return encoding < Encoding::kQ8_0 ? nullptr
-                                    : &kReaders[static_cast<std::size_t>(encoding) -
-                                                static_cast<std::size_t>(Encoding::kQ8_0)];
+  static const std::array<const CodeBlockReader*, kEncodings> kReaders = {
+      nullptr,     nullptr,      nullptr,     &kReadQ80,   &kReadQ40,    &kReadQ41,  &kReadQ50,
+      &kReadQ51,   &kReadQ4K,    &kReadQ5K,   &kReadQ6K,   &kReadQ2K,    &kReadQ3K,  &kReadIq1S,
+      &kReadIq1M,  &kReadIq2Xxs, &kReadIq2Xs, &kReadIq2S,  &kReadIq3Xxs, &kReadIq3S, &kReadIq4Nl,
+      &kReadIq4Xs, &kReadTq10,   &kReadTq20,  &kReadMxfp4, &kReadNvfp4,  &kReadQ10,  &kReadQ20};
+  return kReaders[static_cast<std::size_t>(encoding)];
 }
 
 }  // namespace quire::weights

@@ -1,53 +1,13 @@
-// Code blocks: the quantised blocks of ggml, and how one becomes fp32 values, or codes with scales.
-// Source of all layouts: ggml-common.h and ggml-quants.c of llama.cpp (commit 0c1e57098); test
-// oracle: gguf-py.
+// Code blocks: the quantised blocks of ggml. Source of all layouts: ggml-common.h and ggml-quants.c
+// of llama.cpp (commit 0c1e57098); test oracle: gguf-py.
 #pragma once
 
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
+#include "quire/weights/code_block_reader.h"  // IWYU pragma: export
 #include "quire/weights/encoding.h"
 
 namespace quire::weights {
 
-// Reads the code blocks of one encoding.
-struct CodeBlockReader {
-  // Gives a block's values.
-  void (*decode)(const std::byte* block, float* out) = nullptr;
-  // Gives a block's codes, and a scale and a minimum (kFourMinimum) for every 32 of them; null for
-  // encodings of CodeKind::kNone.
-  void (*codes)(const std::byte* block, std::uint8_t* codes, std::uint16_t* scales,
-                std::uint16_t* minimums) = nullptr;
-};
-
 // Returns nullptr for floats.
 [[nodiscard]] const CodeBlockReader* code_block_reader(Encoding encoding);
-
-// Loads a value that need not be aligned, as those of files are not.
-template <class T>
-T load(const std::byte* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  return value;
-}
-
-// Equals tensor::fp16_to_float, but is free of branches and calls, so that it vectorises. For
-// subnormals it builds 0.5 + fraction * 2^-24 from bits and takes 0.5 off, which is exact. Scaling
-// a subnormal float would be wrong in threads that flush those to zero.
-inline float half_to_float(std::uint16_t bits) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-  const std::uint32_t magnitude = bits & 0x7fffu;
-  const std::uint32_t subnormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(0x3f000000u | magnitude) - 0.5f);
-  const std::uint32_t normal = (magnitude << 13) + (112u << 23);
-  const std::uint32_t infinite_or_nan = (magnitude << 13) | 0x7f800000u;
-  const std::uint32_t small_mask = 0u - static_cast<std::uint32_t>(magnitude < 0x400u);
-  const std::uint32_t large_mask = 0u - static_cast<std::uint32_t>(magnitude >= 0x7c00u);
-  const std::uint32_t value = (subnormal & small_mask) | (infinite_or_nan & large_mask) |
-                              (normal & ~(small_mask | large_mask));
-  return std::bit_cast<float>(sign | value);
-}
 
 }  // namespace quire::weights

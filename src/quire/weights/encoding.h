@@ -19,10 +19,28 @@ enum class Encoding : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kQ2_K,
+  kQ3_K,
+  kIQ1_S,
+  kIQ1_M,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
+  kIQ4_NL,
+  kIQ4_XS,
+  kTQ1_0,
+  kTQ2_0,
+  kMXFP4,
+  kNVFP4,
+  kQ1_0,
+  kQ2_0,
 };
+inline constexpr int kEncodings = 28;
 // NOLINTEND(readability-identifier-naming)
 [[nodiscard]] const char* encoding_name(Encoding encoding);
-// Returns the values of one code block (1, 32 or 256).
+// Returns the values of one code block (1, 32, 64, 128 or 256).
 [[nodiscard]] int code_block_values(Encoding encoding);
 // Returns the bytes of one code block.
 [[nodiscard]] int code_block_bytes(Encoding encoding);
@@ -33,6 +51,9 @@ enum class CodeKind : std::uint8_t {
   kEight,        // weight = scale * (code - 128)
   kFour,         // weight = scale * (code - 8)
   kFourMinimum,  // weight = scale * code + minimum
+  kTable,        // weight = wide scale * table[code]
+  kTableHalves,  // weight = wide scale * multiple of the half * table[code]
+  kTwoMinimum,   // weight = scale * multiple * code + minimum * multiple; codes below 4
 };
 [[nodiscard]] CodeKind code_kind(Encoding encoding);
 

@@ -89,14 +89,14 @@ TEST(Gguf, Version2IsReadAsVersion3) {
 
 TEST(Gguf, TypesThatAreNotDecodedAreListedByName) {
   GgufBuilder file;
-  file.tensor("k", std::vector<std::uint64_t>{256}, 11, 0);
-  file.data.resize(110);
+  file.tensor("k", std::vector<std::uint64_t>{256}, 15, 0);
+  file.data.resize(292);
   const std::string bytes = file.build();
   const auto gguf = parse_gguf(bytes);
   ASSERT_TRUE(gguf.ok()) << gguf.error().message;
   EXPECT_TRUE(gguf->tensors().empty());
   ASSERT_EQ(gguf->unsupported().size(), 1u);
-  EXPECT_EQ(gguf->unsupported()[0].type, "Q3_K");
+  EXPECT_EQ(gguf->unsupported()[0].type, "Q8_K");
 }
 
 TEST(Gguf, DecodedTypesAgreeWithTheEncodingTable) {

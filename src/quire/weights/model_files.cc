@@ -123,6 +123,16 @@ Error nothing_found(const fs::path& folder) {
           .system_error = ENOENT};
 }
 
+// Lists the types that are decoded.
+std::string supported_types() {
+  std::string list;
+  for (int i = 0; i < kEncodings; ++i) {
+    list += i == 0 ? "" : i + 1 == kEncodings ? " and " : ", ";
+    list += encoding_name(static_cast<Encoding>(i));
+  }
+  return list;
+}
+
 }  // namespace
 
 bool is_gguf_file(const std::string& path) {
@@ -272,11 +282,9 @@ Result<const TensorInfo*> ModelFiles::require(std::string_view name) const {
   }
   const auto known = std::ranges::find(impl_->table.unsupported, name, &UnsupportedTensor::name);
   if (known != impl_->table.unsupported.end()) {
-    return {
-        ErrorCode::kUnsupported,
-        str_cat(
-            impl_->path, ": tensor ", base::quoted(name), " has type ", base::quoted(known->type),
-            "; supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K")};
+    return {ErrorCode::kUnsupported,
+            str_cat(impl_->path, ": tensor ", base::quoted(name), " has type ",
+                    base::quoted(known->type), "; supported are ", supported_types())};
   }
   return {ErrorCode::kCorrupt,
           str_cat(impl_->path, ": tensor ", base::quoted(name), " is missing")};

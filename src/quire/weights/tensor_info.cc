@@ -94,6 +94,17 @@ class EncodedBytes {
   std::span<const std::byte> bytes_;
 };
 
+// Tells whether `out` has room for all scales that codes of a kind have.
+bool has_scales(CodeKind kind, std::size_t groups, const tensor::CodeRows& out) {
+  const bool wide = kind == CodeKind::kTable || kind == CodeKind::kTableHalves;
+  const bool halves = kind == CodeKind::kTableHalves || kind == CodeKind::kTwoMinimum;
+  const bool minimum = kind == CodeKind::kFourMinimum || kind == CodeKind::kTwoMinimum;
+  return (wide ? out.wide_scales.size() : out.scales.size()) == groups &&
+         (!minimum || out.minimums.size() == groups) &&
+         (!halves || out.multiples.size() == groups * 2) &&
+         (kind != CodeKind::kTwoMinimum || out.minimum_multiples.size() == groups * 2);
+}
+
 }  // namespace
 
 std::int64_t TensorInfo::num_values() const { return rows() * columns(); }
@@ -169,9 +180,8 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
   const auto codes = static_cast<std::size_t>(num_rows * tensor.columns());
   const std::size_t groups = codes / tensor::kCodeGroup;
   QUIRE_CHECK(code_kind(tensor.encoding) != CodeKind::kNone, "an encoding without codes");
-  QUIRE_CHECK(
-      out.codes.size() == codes && out.scales.size() == groups && out.minimums.size() == groups,
-      "output size is not rows * columns");
+  QUIRE_CHECK(out.codes.size() == codes && has_scales(code_kind(tensor.encoding), groups, out),
+              "output size is not rows * columns");
   const EncodedBytes encoded(tensor, row_bytes(tensor, first_row, num_rows));
   const std::span<const std::byte> in = encoded.get();
   const CodeBlockReader& reader = *code_block_reader(tensor.encoding);
@@ -179,9 +189,19 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
   const auto bytes = static_cast<std::size_t>(code_block_bytes(tensor.encoding));
   for (std::size_t block = 0; block * bytes < in.size(); ++block) {
     const std::size_t group = block * values / tensor::kCodeGroup;
-    reader.codes(in.data() + block * bytes, out.codes.data() + block * values,
-                 out.scales.data() + group, out.minimums.data() + group);
+    reader.codes(in.data() + block * bytes,
+                 {.codes = out.codes.data() + block * values,
+                  .scales = out.scales.data() + group,
+                  .minimums = out.minimums.data() + group,
+                  .wide_scales = out.wide_scales.data() + group,
+                  .multiples = out.multiples.data() + group * 2,
+                  .minimum_multiples = out.minimum_multiples.data() + group * 2});
   }
+}
+
+const tensor::CodeTable* code_table(Encoding encoding) {
+  const CodeBlockReader* reader = code_block_reader(encoding);
+  return reader == nullptr ? nullptr : reader->table;
 }
 
 }  // namespace quire::weights

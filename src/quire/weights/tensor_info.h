@@ -50,10 +50,10 @@ struct TensorInfo {
 };
 
 // A tensor whose element type is known to the format but not decoded here, e.g. an I64 buffer or a
-// Q3_K matrix. The packer of weights decides whether it matters.
+// Q8_K matrix. The packer of weights decides whether it matters.
 struct UnsupportedTensor {
   std::string name;
-  std::string type;  // type as the format spells it: "I64", "Q3_K"
+  std::string type;  // type as the format spells it: "I64", "Q8_K"
 };
 
 // Tensors that a reader found in one file, both lists in order of their data.
@@ -74,8 +74,10 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
 // Copies the codes of rows [first_row, first_row + num_rows), unchanged. Scales and minimums are
 // the file's own, but for Q4_K. There products of two scales are rounded to fp16 (2^-11 of each, or
 // 2^-25 where that is more). Preconditions: code_kind is not kNone, the rows exist, `out` has their
-// size.
+// size in what the kind has.
 void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                 const tensor::CodeRows& out);
+// Returns what the codes of an encoding name; null where they are numbers themselves.
+[[nodiscard]] const tensor::CodeTable* code_table(Encoding encoding);
 
 }  // namespace quire::weights

@@ -120,8 +120,8 @@ def make_gguf():
         data = gguf.quants.quantize(values, kind)
         writer.add_tensor(name, data, raw_dtype=kind)
         expected[name] = entry(type_name, values, gguf.quants.dequantize(data, kind))
-    kind = gguf.GGMLQuantizationType.Q3_K
-    writer.add_tensor("q3_k", np.zeros((2, 110), np.uint8), raw_dtype=kind)
+    kind = gguf.GGMLQuantizationType.Q8_K
+    writer.add_tensor("q8_k", np.zeros((2, 292), np.uint8), raw_dtype=kind)
     for name, type_name in {"q5_0": "Q5_0", "q5_1": "Q5_1"}.items():
         kind = gguf.GGMLQuantizationType[type_name]
         values = random(2, 64)

@@ -201,28 +201,39 @@ struct SignedPanel {
 };
 
 template <class Q>
-constexpr int kHeaderFloats = Q::kHeaderBytes / 2;
+constexpr int kHeaderFloats = Unpacked<Q>::kHeaderBytes / 4;
+
+// Takes off codes what their format adds.
+template <class Q>
+__m512i signed_codes(__m512i codes, __m512i table) {
+  if constexpr (Q::kTable) {
+    return _mm512_xor_si512(VecAvx512::lookup(table, codes), _mm512_set1_epi8(-128));
+  } else if constexpr (Q::kNibbles) {
+    return _mm512_sub_epi8(codes, _mm512_set1_epi8(Q::kMinimum ? 0 : 8));
+  } else {
+    return _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+  }
+}
 
 template <class Q>
 SignedPanel unpack_panel(const std::byte* w, int steps, std::byte* scratch) {
   const SignedPanel panel = {
       reinterpret_cast<std::int8_t*>(scratch),
       reinterpret_cast<float*>(scratch + static_cast<std::size_t>(steps) * 1024)};
-  const __m512i bias = _mm512_set1_epi8(Q::kMinimum ? 0 : 8);
+  const __m512i table = Q::kTable ? VecAvx512::load_table(w) : _mm512_setzero_si512();
+  w += Q::kHeadBytes;
   for (int s = 0; s < steps; ++s, w += Q::kStepBytes) {
     std::int8_t* to = panel.codes + static_cast<std::ptrdiff_t>(s) * 1024;
     float* header = panel.scales + static_cast<std::ptrdiff_t>(s) * kHeaderFloats<Q>;
-    for (int i = 0; i < kHeaderFloats<Q>; i += 16) {
-      _mm512_storeu_ps(header + i, VecAvx512::load_fp16(w + i * 2));
-    }
+    unpack_header<VecAvx512, Q>(w, header);
     for (int i = 0; i < 2 * Q::kTileRows; ++i) {
       const __m512i bits = _mm512_loadu_si512(w + Q::kHeaderBytes + i * 64);
       if constexpr (Q::kNibbles) {  // byte row i of tile i / 4 holds quads i % 4 and i % 4 + 4
         std::int8_t* low = to + i / 4 * 512 + i % 4 * 64;
-        _mm512_storeu_si512(low, _mm512_sub_epi8(VecAvx512::low_nibbles(bits), bias));
-        _mm512_storeu_si512(low + 256, _mm512_sub_epi8(VecAvx512::high_nibbles(bits), bias));
+        _mm512_storeu_si512(low, signed_codes<Q>(VecAvx512::low_nibbles(bits), table));
+        _mm512_storeu_si512(low + 256, signed_codes<Q>(VecAvx512::high_nibbles(bits), table));
       } else {
-        _mm512_storeu_si512(to + i * 64, _mm512_xor_si512(bits, _mm512_set1_epi8(-128)));
+        _mm512_storeu_si512(to + i * 64, signed_codes<Q>(bits, table));
       }
     }
   }
@@ -347,6 +358,7 @@ inline MatmulTask behind_full_blocks(const MatmulTask& t, int full, int panel) {
   last.values += groups * 32;
   last.scales += groups;
   last.offsets += groups;
+  last.first_offsets += groups;
   last.rows -= full;
   last.out += full * t.out_stride + static_cast<std::ptrdiff_t>(panel) * 32;
   return last;

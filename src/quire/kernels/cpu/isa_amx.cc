@@ -24,6 +24,7 @@ constexpr KernelTable make_table() {
   set_tile_matmul(table, 2, amx_matmul_quant<Q8g32>);
   set_tile_matmul(table, 3, amx_matmul_quant<Q4g32>);
   set_tile_matmul(table, 4, amx_matmul_quant<Q4m32>);
+  set_tile_matmul(table, 5, amx_matmul_quant<T4g32>);
   table.peaks[static_cast<int>(Product::kBf16Pairs)] = {};
   table.peaks[static_cast<int>(Product::kInt16Pairs)] = {};
   set_peak(table, Product::kBf16Tiles, amx_peak_bf16, kTilePeakProducts * 2 * 16 * 16 * 32);

@@ -12,7 +12,7 @@ constexpr KernelTable intel_table() {
   KernelTable table = bf16_dot_kernels<VecAvx512Bf16>(device::Isa::kAvx512);
   table.matmul[2] = matmul_quant<VecAvx512Bf16Intel, Q8g32>;
   table.matmul[3] = matmul_quant<VecAvx512Bf16Intel, Q4g32>;
-  table.matmul[4] = matmul_quant<VecAvx512Bf16Intel, Q4m32>;
+  table.matmul[4] = matmul_quant<VecAvx512Bf16Intel, Q4m32>;  // the others add no exponents
   return table;
 }
 

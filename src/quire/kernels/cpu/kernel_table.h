@@ -25,6 +25,7 @@ struct MatmulTask {
   const std::byte* values = nullptr;  // values of the first row, which begins a block of 16
   const float* scales = nullptr;      // int8 rows only
   const std::int32_t* offsets = nullptr;
+  const std::int32_t* first_offsets = nullptr;  // of the first 16 values of each group
   int rows = 0;                   // 1..kMaxTaskRows; 16 per block, the last block may hold fewer
   float* out = nullptr;           // element (first row, first column) of the output
   std::ptrdiff_t out_stride = 0;  // floats between rows
@@ -32,8 +33,9 @@ struct MatmulTask {
   std::byte* scratch = nullptr;
 };
 inline constexpr int kMaxTaskRows = 256;  // bf16 activations: 1 MiB per 2048 of depth, half an L2
-// A panel as bytes, with fp32 scales and minimums.
-inline constexpr int kScratchBytesPerStep = 1024 + 256;
+// A panel as bytes, with fp32 scales and minimums of groups of 16.
+inline constexpr int kScratchBytesPerStep = 1024 + 512;
+inline constexpr int kMatmuls = 8;  // formats of weights that the CPU multiplies
 
 // Packs the rows of one block from fp32, and normalises them if there is a weight for that. Value k
 // of row r is then x[r][k] * norm_factors[r] * norm_weight[k], rounded twice as by rms_norm.
@@ -46,6 +48,7 @@ struct PackTask {
   std::byte* values = nullptr;  // packed values of the block
   float* scales = nullptr;      // int8 rows only
   std::int32_t* offsets = nullptr;
+  std::int32_t* first_offsets = nullptr;
   const float* norm_factors = nullptr;  // [rows]
   const float* norm_weight = nullptr;   // [depth]
 };
@@ -132,9 +135,9 @@ struct MatmulProducts {
 // A row's bits depend on that row (and the weights) only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  void (*matmul[5])(const MatmulTask&) = {};  // by WeightFormat
-  RowFormat row_formats[5] = {};    // formats of the rows that matmul takes, by WeightFormat
-  MatmulProducts products[5] = {};  // products that matmul runs, by WeightFormat
+  void (*matmul[kMatmuls])(const MatmulTask&) = {};  // by WeightFormat
+  RowFormat row_formats[kMatmuls] = {};    // formats of the rows that matmul takes, by WeightFormat
+  MatmulProducts products[kMatmuls] = {};  // products that matmul runs, by WeightFormat
   void (*pack_rows[3])(const PackTask&) = {};  // by RowFormat; null where no product takes it
   void (*rms_norm)(const RmsNormTask&) = nullptr;
   // Returns the factor of rms_norm for a row of `width` values: 1 / sqrt(mean(x^2) + epsilon).

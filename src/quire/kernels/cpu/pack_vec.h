@@ -91,17 +91,21 @@ void pack_int8(const PackTask& t) {
     const float scale = scale_for(amax);
     const typename V::F inverse = V::set(amax > kNegligible ? 1.0f / scale : 0.0f);
     typename V::F codes = broken;  // their sum, which is exact in fp32
+    typename V::F first_codes = broken;
     for (int i = 0; i < 32; i += V::kLanes) {
       // NaN, which max() drops, must not reach the conversion: sets disagree about it.
       const typename V::F scaled = V::max(V::mul(V::load(x + i), inverse), V::set(-127.0f));
       const typename V::I code = V::to_int(scaled);
       V::store_int8(values + group * 32 + i, code);
       codes = V::add(codes, V::to_float(code));
+      first_codes = i < 16 ? codes : first_codes;
     }
     const float sum = V::reduce_add(codes);
     const bool finite = sum - sum == 0;
     t.scales[group] = finite ? scale : __builtin_nanf("");
     t.offsets[group] = finite ? -8 * static_cast<std::int32_t>(sum) : 0;
+    t.first_offsets[group] =
+        finite ? -8 * static_cast<std::int32_t>(V::reduce_add(first_codes)) : 0;
   });
 }
 

@@ -1,8 +1,10 @@
-// q8g32, q4g32 and q4m32 matrix kernels as templates over a vector trait (vec_*.h) and a format Q.
+// Matrix kernels of quantised weights as templates over a vector trait (vec_*.h) and a format Q
+// (quant_formats.h).
 //
 // Row invariance: the integer sum of a group of 32 is exact, then acc = fma(float(sum), weight
-// scale * row scale, acc) with the groups ascending. q4m32 adds acc = fma(minimum, sum of the row's
-// inputs, acc) after each. Sets with fused multiply-add agree bit for bit.
+// scale * row scale, acc) with the groups ascending. Formats with minimums add acc = fma(minimum,
+// sum of the row's inputs, acc) after each. Groups of 16 take their turns in the same way
+// (quant_halves.h). Sets with fused multiply-add agree bit for bit.
 //
 // Few rows read the panel as it lies, line by line: that is as fast as memory. Many rows pass some
 // steps at a time. These stay in the first-level cache, and so does what is made of them. Bytes and
@@ -16,45 +18,13 @@
 
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cpu/kernel_util.h"
+#include "quire/kernels/cpu/quant_formats.h"
+#include "quire/kernels/cpu/quant_halves.h"
 
 namespace quire::kernels {
 namespace {
 
 constexpr int kPanelSteps = 16;  // steps of a panel that all rows pass before the next steps
-
-struct Q8g32 {
-  static constexpr Product kProduct = Product::kBytes;
-  static constexpr bool kNibbles = false;     // two codes in a byte
-  static constexpr bool kSmallCodes = false;  // below 16
-  static constexpr bool kMinimum = false;
-  static constexpr int kScaleBytes = 2;
-  static constexpr int kHeaderBytes = 64;  // scales
-  static constexpr int kTileRows = 8;      // rows of 64 bytes
-  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
-};
-struct Q4g32 : Q8g32 {
-  static constexpr Product kProduct = Product::kSmallBytes;
-  static constexpr bool kNibbles = true;
-  static constexpr bool kSmallCodes = true;
-  static constexpr int kTileRows = 4;
-  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
-};
-struct Q4m32 : Q4g32 {
-  static constexpr bool kMinimum = true;
-  static constexpr int kHeaderBytes = 128;  // scales, minimums
-  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
-};
-
-// A format's codes a byte each, scales and minimums in fp32.
-template <class Q>
-struct Unpacked : Q {
-  static constexpr bool kNibbles = false;
-  static constexpr int kScaleBytes = 4;
-  static constexpr int kHeaderBytes = Q::kHeaderBytes * 2;
-  static constexpr int kTileRows = 8;
-  static constexpr int kStepBytes = kHeaderBytes + 2 * 64 * kTileRows;
-  static_assert(kStepBytes <= kScratchBytesPerStep);
-};
 
 // Multiple j of a weight scale is 1 + j / 4 of it. It lies there as its bits less those of
 // 1 + j / 4. Added to it are the bits of a row scale that is 1 + j / 4 times a power of two.
@@ -62,35 +32,6 @@ constexpr int kScaleMultiples = 4;
 constexpr int kMultipleBytes = 32 * 4;  // bytes of the multiples of 32 columns
 constexpr int kMultiplesBytes = kScaleMultiples * kMultipleBytes;
 static_assert(kMultiplesBytes <= kScratchBytesPerStep);
-
-// Returns the byte offset, inside a step's tiles, of the 64-byte row `row` that holds column
-// `column`.
-template <class Q>
-constexpr int quant_offset(int column, int row) {
-  return (column / 16 * Q::kTileRows + row) * 64 + column % 16 * 4;
-}
-
-// Returns the number that a row adds to the integer sum of a group. The sum is then a product with
-// w, or with the code itself where there is a minimum.
-template <class Q>
-std::int32_t group_offset(std::int32_t offset) {
-  return Q::kMinimum ? 0 : offset;
-}
-
-template <class V, class Q>
-typename V::I group_start(std::int32_t offset) {
-  return Q::kSmallCodes ? V::start_q4(group_offset<Q>(offset)) : V::start_q8(offset);
-}
-
-template <class V, class Q>
-typename V::I group_end(typename V::I acc, std::int32_t offset) {
-  return Q::kSmallCodes ? V::end_q4(acc, group_offset<Q>(offset)) : acc;
-}
-
-template <class V, class Q>
-typename V::I group_dot(typename V::I acc, typename V::I w, typename V::I x) {
-  return Q::kSmallCodes ? V::dot_q4(acc, w, x) : V::dot_q8(acc, w, x);
-}
 
 // Scales (or minimums, which follow them) of kLanes columns.
 template <class V, class Q>
@@ -110,7 +51,9 @@ struct QuantTile {
   const std::int8_t* x = nullptr;  // values of the first row and step: [steps][block_rows][32]
   const float* scales = nullptr;   // [steps][block_rows]
   const std::int32_t* offsets = nullptr;
+  const std::int32_t* first_offsets = nullptr;  // offsets of the first 16 values of groups
   int block_rows = 0;
+  const std::byte* table = nullptr;  // head of a panel of codes with a table
   // Multiples of the first step's scales; null: scales are multiplied.
   const std::byte* multiples = nullptr;
   bool resume = false;  // start from the sums in `out`
@@ -122,8 +65,8 @@ struct QuantTile {
 // Computes the integer sums of one group, for R rows x N registers. x: [block_rows][32]. A stream's
 // weights are all loaded before the first is multiplied (add_rows in dense_vec.h says why).
 template <class V, int R, int N, bool Stream, class Q>
-[[gnu::always_inline]] inline void group_sums(const std::byte* tiles, const std::int8_t* x,
-                                              const std::int32_t* offsets,
+[[gnu::always_inline]] inline void group_sums(const std::byte* tiles, typename V::I table,
+                                              const std::int8_t* x, const std::int32_t* offsets,
                                               typename V::I (&sums)[R][N]) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -152,6 +95,10 @@ template <class V, int R, int N, bool Stream, class Q>
       if constexpr (Q::kNibbles) {
         second[n] = V::high_nibbles(first[n]);
         first[n] = V::low_nibbles(first[n]);
+      }
+      if constexpr (Q::kTable) {
+        first[n] = V::lookup(table, first[n]);
+        second[n] = V::lookup(table, second[n]);
       }
     }
 #pragma GCC unroll 8
@@ -324,7 +271,9 @@ void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
   const std::int8_t* x = t.x;
   const float* scales = t.scales;
   const std::int32_t* offsets = t.offsets;
+  const std::int32_t* first_offsets = t.first_offsets;
   const std::byte* multiples = t.multiples;
+  const typename V::I table = Q::kTable ? V::load_table(t.table) : V::set_bits(0);
   for (int s = 0; s < t.steps; ++s) {
     if (t.ahead != nullptr) {
       t.ahead->ask();
@@ -342,16 +291,22 @@ void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
 #pragma GCC unroll 2
     for (int turn = 0; turn < Turns; ++turn) {
       const int column = t.column + turn * 16;
-      typename V::I sums[R][N];
-      group_sums<V, R, N, (Turns > 1), Q>(w + Q::kHeaderBytes + quant_offset<Q>(column, 0), x,
-                                          offsets, sums);
-      if constexpr (Shift) {
-        add_shifted<V, R, N>(multiples, column, scales, sums, acc[turn]);
+      if constexpr (Q::kHalves == 2) {
+        const HalfRows rows = {x, scales, offsets, first_offsets};
+        add_half<V, R, N, 0, Q>(w, column, table, rows, acc[turn]);
+        add_half<V, R, N, 1, Q>(w, column, table, rows, acc[turn]);
       } else {
-        add_scaled<V, R, N, Q>(w, column, scales, sums, acc[turn]);
-      }
-      if constexpr (Q::kMinimum) {
-        add_minimums<V, R, N, Q>(w, column, scales, offsets, acc[turn]);
+        typename V::I sums[R][N];
+        group_sums<V, R, N, (Turns > 1), Q>(w + Q::kHeaderBytes + quant_offset<Q>(column, 0), table,
+                                            x, offsets, sums);
+        if constexpr (Shift) {
+          add_shifted<V, R, N>(multiples, column, scales, sums, acc[turn]);
+        } else {
+          add_scaled<V, R, N, Q>(w, column, scales, sums, acc[turn]);
+        }
+        if constexpr (Q::kMinimum) {
+          add_minimums<V, R, N, Q>(w, column, scales, offsets, acc[turn]);
+        }
       }
     }
     w += Q::kStepBytes;
@@ -359,6 +314,7 @@ void quant_tile(const QuantTile& t, MultiplesMaker<V, Q>* maker = nullptr) {
     x += t.block_rows * 32;
     scales += t.block_rows;
     offsets += t.block_rows;
+    first_offsets += t.block_rows;
   }
   store_sums<V>(t, acc);
 }
@@ -372,6 +328,7 @@ inline QuantTile block_operands(const MatmulTask& t, int row, int first, int cou
           .x = reinterpret_cast<const std::int8_t*>(t.values) + group * 32,
           .scales = t.scales + group,
           .offsets = t.offsets + group,
+          .first_offsets = t.first_offsets + group,
           .block_rows = block_rows,
           .resume = first > 0,
           .out_stride = t.out_stride};
@@ -381,15 +338,17 @@ inline QuantTile from_row(QuantTile tile, int row) {
   tile.x += row * 32;
   tile.scales += row;
   tile.offsets += row;
+  tile.first_offsets += row;
   tile.out += row * tile.out_stride;
   return tile;
 }
 
 // Multiplies one panel by the rows of a task that has at most kQuantStreamRows.
 template <class V, class Q>
-void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
+void quant_stream(const MatmulTask& t, const std::byte* panel, float* out) {
   QuantTile tile = block_operands(t, 0, 0, t.steps);
-  tile.w = w;
+  tile.table = panel;
+  tile.w = panel + Q::kHeadBytes;
   tile.out = out;
   with_row_count<V::kQuantStreamRows>(
       t.rows, [&](auto rows) { quant_tile<V, rows.kValue, 16 / V::kLanes, 2, Q>(tile); });
@@ -397,25 +356,20 @@ void quant_stream(const MatmulTask& t, const std::byte* w, float* out) {
 
 // Unpacks `count` steps of a panel to the layout of Unpacked<Q>.
 template <class V, class Q>
-void unpack_steps(const std::byte* w, int count, std::byte* to) {
+void unpack_steps(const std::byte* w, const std::byte* head, int count, std::byte* to) {
   using U = Unpacked<Q>;
+  const typename V::I table = Q::kTable ? V::load_table(head) : V::set_bits(0);
   for (int s = 0; s < count; ++s, w += Q::kStepBytes, to += U::kStepBytes) {
-    auto* header = reinterpret_cast<float*>(to);
-    for (int i = 0; i < Q::kHeaderBytes / 2; i += V::kLanes) {
-      V::store(header + i, V::load_fp16(w + i * 2));
-    }
+    unpack_header<V, Q>(w, reinterpret_cast<float*>(to));
     const std::byte* from = w + Q::kHeaderBytes;
     std::byte* codes = to + U::kHeaderBytes;
     for (int i = 0; i < 2 * Q::kTileRows; ++i) {
       const int row = i / Q::kTileRows * U::kTileRows + i % Q::kTileRows;
       for (int lane = 0; lane < 64; lane += V::kLanes * 4) {
         const typename V::I bits = V::load_bits(from + i * 64 + lane);
-        std::byte* at = codes + row * 64 + lane;
-        if constexpr (Q::kNibbles) {
-          V::store_bits(at, V::low_nibbles(bits));
-          V::store_bits(at + Q::kTileRows * 64, V::high_nibbles(bits));
-        } else {
-          V::store_bits(at, bits);
+        for (int plane = 0; plane < Q::kPlanes; ++plane) {
+          V::store_bits(codes + (row + plane * Q::kTileRows) * 64 + lane,
+                        code_plane<V, Q>(bits, table, plane));
         }
       }
     }
@@ -454,6 +408,7 @@ void quant_block(QuantTile block, float* out, MultiplesMaker<V, Q>* maker) {
 
 // Steps of a panel that are multiplied at a time, and where those after them lie.
 struct PanelSteps {
+  const std::byte* head = nullptr;  // head of their panel
   const std::byte* w = nullptr;
   const std::byte* next = nullptr;  // null after the last of a task
   int first = 0, count = 0, next_count = 0;
@@ -465,14 +420,16 @@ template <class Q, class Fn>
 void for_each_steps(const MatmulTask& t, Fn fn) {
   const int most = min_int(kPanelSteps, t.steps);
   for (int panel = 0; panel < t.panels; ++panel) {
-    const std::byte* w = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
-    PanelSteps p = {.w = w, .out = t.out + static_cast<std::ptrdiff_t>(panel) * 32};
+    const std::byte* head = t.weights + static_cast<std::size_t>(panel) * t.panel_bytes;
+    PanelSteps p = {.head = head, .out = t.out + static_cast<std::ptrdiff_t>(panel) * 32};
     for (; p.first < t.steps; p.first += p.count) {
       p.count = min_int(kPanelSteps, t.steps - p.first);
-      p.w = w + static_cast<std::ptrdiff_t>(p.first) * Q::kStepBytes;
+      p.w = head + Q::kHeadBytes + static_cast<std::ptrdiff_t>(p.first) * Q::kStepBytes;
       const int left = t.steps - p.first - p.count;
       const bool ends = left == 0 && panel + 1 == t.panels;
-      p.next = ends ? nullptr : p.w + static_cast<std::ptrdiff_t>(p.count) * Q::kStepBytes;
+      p.next = ends ? nullptr
+                    : p.w + static_cast<std::ptrdiff_t>(p.count) * Q::kStepBytes +
+                          (left == 0 ? Q::kHeadBytes : 0);
       p.next_count = ends ? 0 : left == 0 ? most : min_int(kPanelSteps, left);
       fn(p);
     }
@@ -521,7 +478,7 @@ template <class V, class Q>
 void multiply_unpacked(const MatmulTask& t) {
   for_each_steps<Q>(t, [&](const PanelSteps& p) {
     Ahead ahead = ask_for_next<V, Q>(t, p);
-    unpack_steps<V, Q>(p.w, p.count, t.scratch);
+    unpack_steps<V, Q>(p.w, p.head, p.count, t.scratch);
     for (int row = 0; row < t.rows; row += kMaxBlockRows) {
       QuantTile block = block_operands(t, row, p.first, p.count);
       block.ahead = &ahead;
@@ -544,7 +501,7 @@ template <class V, class Q>
 void matmul_quant(const MatmulTask& t) {
   if (t.rows <= V::kQuantStreamRows) {
     multiply_streams<V, Q>(t);
-  } else if constexpr (V::kAddsExponents) {
+  } else if constexpr (V::kAddsExponents && !Q::kTable && Q::kHalves == 1) {
     multiply_by_multiples<V, Q>(t);
   } else {
     multiply_unpacked<V, Q>(t);

@@ -135,6 +135,18 @@ struct VecAvx2 {
   static I dot_q4(I acc, I w, I x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)); }
   static I end_q4(I acc, std::int32_t offset) { return add_quads(_mm256_set1_epi32(offset), acc); }
   static I dot_bytes(I acc, I w, I x) { return add_quads(acc, _mm256_maddubs_epi16(w, x)); }
+  // Widens signed bytes.
+  static I load_int8(const void* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  }
+  // Returns 16 bytes, in which `lookup` finds those whose places are bytes below 16.
+  static I load_table(const void* p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static I lookup(I table, I places) { return _mm256_shuffle_epi8(table, places); }
+  // Returns the lower or upper two bits of bytes below 16.
+  static I low_crumbs(I w) { return _mm256_and_si256(w, _mm256_set1_epi8(3)); }
+  static I high_crumbs(I w) { return low_crumbs(_mm256_srli_epi16(w, 2)); }
   static I low_nibbles(I w) { return _mm256_and_si256(w, _mm256_set1_epi8(15)); }
   static I high_nibbles(I w) {
     return _mm256_and_si256(_mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));

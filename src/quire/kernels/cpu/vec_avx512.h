@@ -107,6 +107,18 @@ struct VecAvx512 {
   static I start_q4(std::int32_t offset) { return _mm512_set1_epi32(offset); }
   static I dot_q4(I acc, I w, I x) { return dot_bytes(acc, w, x); }
   static I end_q4(I acc, std::int32_t) { return acc; }
+  // Widens signed bytes.
+  static I load_int8(const void* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  // Returns 16 bytes, in which `lookup` finds those whose places are bytes below 16.
+  static I load_table(const void* p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static I lookup(I table, I places) { return _mm512_shuffle_epi8(table, places); }
+  // Returns the lower or upper two bits of bytes below 16.
+  static I low_crumbs(I w) { return _mm512_and_si512(w, _mm512_set1_epi8(3)); }
+  static I high_crumbs(I w) { return low_crumbs(_mm512_srli_epi16(w, 2)); }
   static I low_nibbles(I w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
   static I high_nibbles(I w) {
     return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));

@@ -137,6 +137,26 @@ struct VecPortable {
   static I start_q4(std::int32_t offset) { return set_bits(offset); }
   static I dot_q4(I acc, I w, I x) { return dot_bytes(acc, w, x); }
   static I end_q4(I acc, std::int32_t) { return acc; }
+  // Widens signed bytes.
+  static I load_int8(const void* p) {
+    std::int8_t x[4];
+    __builtin_memcpy(x, p, sizeof x);
+    return I{x[0], x[1], x[2], x[3]};
+  }
+  // Returns 16 bytes, in which `lookup` finds those whose places are bytes below 16.
+  static I load_table(const void* p) { return load_bits(p); }
+  static I lookup(I table, I places) {
+    unsigned char entries[16], bytes[16];
+    __builtin_memcpy(entries, &table, sizeof entries);
+    __builtin_memcpy(bytes, &places, sizeof bytes);
+    for (unsigned char& byte : bytes) {
+      byte = entries[byte];
+    }
+    return load_bits(bytes);
+  }
+  // Returns the lower or upper two bits of bytes below 16.
+  static I low_crumbs(I w) { return w & 0x03030303; }
+  static I high_crumbs(I w) { return (w >> 2) & 0x03030303; }
   static I low_nibbles(I w) { return w & 0x0f0f0f0f; }
   static I high_nibbles(I w) { return (w >> 4) & 0x0f0f0f0f; }
 };

@@ -26,22 +26,26 @@ constexpr void set_peak(KernelTable& table, Product product, void (*run)(const P
 template <class V>
 constexpr KernelTable vector_kernels(device::Isa isa) {
   constexpr int kFlops = 2 * kPeakSums * V::kLanes;
-  KernelTable table = {.isa = isa,
-                       .row_formats = {RowFormat::kF32, RowFormat::kF32, RowFormat::kInt8,
-                                       RowFormat::kInt8, RowFormat::kInt8},
-                       .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
-                       .rms_norm = rms_norm_rows<V>,
-                       .rms_factor = rms_factor<V>,
-                       .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>},
-                       .soft_cap = soft_cap<V>,
-                       .rotate = rotate<V>,
-                       .round_bf16 = round_bf16<V>,
-                       .read = read_bytes<V>};
+  KernelTable table = {
+      .isa = isa,
+      .row_formats = {RowFormat::kF32, RowFormat::kF32, RowFormat::kInt8, RowFormat::kInt8,
+                      RowFormat::kInt8, RowFormat::kInt8, RowFormat::kInt8, RowFormat::kInt8},
+      .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
+      .rms_norm = rms_norm_rows<V>,
+      .rms_factor = rms_factor<V>,
+      .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>},
+      .soft_cap = soft_cap<V>,
+      .rotate = rotate<V>,
+      .round_bf16 = round_bf16<V>,
+      .read = read_bytes<V>};
   set_matmul(table, 0, matmul_dense<V, F32Format<V>>, F32Format<V>::kProduct);
   set_matmul(table, 1, matmul_dense<V, WideBf16Format<V>>, WideBf16Format<V>::kProduct);
   set_matmul(table, 2, matmul_quant<V, Q8g32>, Q8g32::kProduct);
   set_matmul(table, 3, matmul_quant<V, Q4g32>, Q4g32::kProduct);
   set_matmul(table, 4, matmul_quant<V, Q4m32>, Q4m32::kProduct);
+  set_matmul(table, 5, matmul_quant<V, T4g32>, T4g32::kProduct);
+  set_matmul(table, 6, matmul_quant<V, T4g16>, T4g16::kProduct);
+  set_matmul(table, 7, matmul_quant<V, Q2m16>, Q2m16::kProduct);
   set_peak(table, Product::kFloats, peak_f32<V>, kFlops);
   set_peak(table, Product::kBytes, peak_quant<V, Q8g32>, 4 * kFlops);
   set_peak(table, Product::kInt16Pairs, peak_int16<V>, 2 * kFlops);
