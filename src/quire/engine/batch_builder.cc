@@ -22,20 +22,6 @@ namespace {
 
 constexpr std::size_t kPlaced = ~std::size_t{0};  // instead of a run: it stands in a group
 
-// Tells whether two views are of one run, with one rank. Rows of one entry stand in one order, so a
-// run at two ranks is read for each.
-bool same_run(const kv::RunView& a, const kv::RunView& b) {
-  return a.num_tokens == b.num_tokens && a.rank == b.rank && a.format == b.format &&
-         std::ranges::equal(a.blocks, b.blocks);
-}
-
-// Returns the key by which a row's sealed runs are merged. No two of one row have the same rank,
-// tokens and occurrence, so where blocks lie decides only which rows of several requests stand
-// together.
-auto merge_key(const kv::RunView& view, std::int32_t occurrence) {
-  return std::tuple(view.rank, view.num_tokens, occurrence, view.blocks.front());
-}
-
 }  // namespace
 
 void BatchBuilder::clear() {
@@ -48,59 +34,6 @@ void BatchBuilder::clear() {
   open_.clear();
   logit_rows_.clear();
   logit_ranges_.clear();
-}
-
-// Adds a sealed run of a sequence whose runs begin at `first`.
-void BatchBuilder::add_sealed(const kv::RunView& view, RowRange rows, std::size_t first) {
-  const auto alike = [&](const SealedUse& use) {
-    return use.view.rank == view.rank && use.view.num_tokens == view.num_tokens;
-  };
-  const auto occurrence =
-      std::count_if(sealed_.begin() + static_cast<std::ptrdiff_t>(first), sealed_.end(), alike);
-  sealed_.push_back(
-      {.view = view, .occurrence = static_cast<std::int32_t>(occurrence), .rows = rows});
-}
-
-// Adds the sealed runs of a sequence. A run whose last block has another format is two runs, since
-// an entry has one.
-void BatchBuilder::add_sealed_runs(std::span<const kv::RunView> views, RowRange rows,
-                                   std::int32_t block_tokens) {
-  const std::size_t first = sealed_.size();
-  for (const kv::RunView& view : views) {
-    if (view.format == view.last_format) {
-      add_sealed(view, rows, first);
-      continue;
-    }
-    const std::size_t full = view.blocks.size() - 1;
-    const std::int32_t full_tokens = static_cast<std::int32_t>(full) * block_tokens;
-    kv::RunView part = view;
-    part.blocks = view.blocks.first(full);
-    part.num_tokens = full_tokens;
-    part.last_format = view.format;
-    add_sealed(part, rows, first);
-    part.blocks = view.blocks.subspan(full);
-    part.num_tokens = view.num_tokens - full_tokens;
-    part.start_position = view.start_position + full_tokens;
-    part.stored_from = view.stored_from + full_tokens;
-    part.format = part.last_format = view.last_format;
-    add_sealed(part, rows, first);
-  }
-}
-
-// Makes one entry for each run in use, whoever uses it.
-void BatchBuilder::share_sealed() {
-  std::ranges::sort(sealed_, {}, [](const SealedUse& use) {
-    return std::pair(merge_key(use.view, use.occurrence), use.rows.first);
-  });
-  const SealedUse* previous = nullptr;
-  for (const SealedUse& use : sealed_) {
-    if (!share_ || previous == nullptr || previous->occurrence != use.occurrence ||
-        !same_run(previous->view, use.view)) {
-      entries_.add(use.view, use.view.num_tokens);
-    }
-    entries_.add_rows(use.view, use.rows, false);
-    previous = &use;
-  }
 }
 
 void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger) {
@@ -122,7 +55,7 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
     use_positions_.push_back(open.start_position + local);
   }
   slots_.add(open, rows);
-  add_sealed_runs(std::span(views_).first(views_.size() - 1), rows, block_tokens);
+  sealed_.add(std::span(views_).first(views_.size() - 1), rows, block_tokens);
   open_.push_back(open);
   open_rows_.push_back(rows);
 }
@@ -252,7 +185,7 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
     }
     logit_ranges_.push_back({.first = first_logit, .count = logit_rows[i]});
   }
-  share_sealed();
+  sealed_.list(share_, entries_);
   open_order_.clear();
   for (std::size_t run = 0; run < open_.size(); ++run) {
     open_order_.push_back({.run = run});

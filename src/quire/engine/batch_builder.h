@@ -10,6 +10,7 @@
 #include "quire/base/ids.h"
 #include "quire/engine/entry_list.h"
 #include "quire/engine/row_slots.h"
+#include "quire/engine/sealed_uses.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/model/forward_batch.h"
@@ -29,8 +30,8 @@ struct LogitRange {
 // Entries stand in an order that only depends on the runs, so a row's result does not depend on who
 // else is in the batch.
 //
-// Where the pool's own format is written block by block, a row sees the blocks before its own as
-// they are stored, and its own block as it was computed (row_slots.h).
+// Where the pool's own format is written block by block, a row sees earlier blocks as they are
+// stored. It sees its own block as it was computed (row_slots.h).
 //
 // Keeps its arrays between steps, so that a steady batch allocates nothing.
 class BatchBuilder {
@@ -52,18 +53,8 @@ class BatchBuilder {
   [[nodiscard]] std::span<const LogitRange> logit_ranges() const { return logit_ranges_; }
 
  private:
-  // A sealed run that these rows see whole.
-  struct SealedUse {
-    kv::RunView view;
-    std::int32_t occurrence = 0;  // times that the sequence has used these blocks before
-    RowRange rows;
-  };
   void clear();
   void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
-  void add_sealed(const kv::RunView& view, RowRange rows, std::size_t first);
-  void add_sealed_runs(std::span<const kv::RunView> views, RowRange rows,
-                       std::int32_t block_tokens);
-  void share_sealed();
   [[nodiscard]] bool share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                  std::int32_t block_tokens) const;
   // Open runs [begin, end) of open_order_.
@@ -86,7 +77,7 @@ class BatchBuilder {
   std::vector<std::int32_t> use_positions_;
   RowSlots slots_;
   EntryList entries_;
-  std::vector<SealedUse> sealed_;
+  SealedUses sealed_;
   std::vector<RowRange> open_rows_;  // [runs]
   std::vector<kv::RunView> open_;    // [runs]
   std::vector<kv::RunView> views_;   // views of the run that is being added

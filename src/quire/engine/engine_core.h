@@ -94,8 +94,8 @@ struct EngineStats {
 
 // Engine thread only, but for the text and the configuration in `bundle`, which do not change.
 struct EngineCore {
-  // `staged` has the blocks that a step begins and fills, where the pool's own format is written
-  // block by block: one layer of them, since each layer stores them before the next begins.
+  // Takes over all parts. `staged` is there where a format is written block by block
+  // (open_format.h).
   EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
              std::optional<kv_store::PagedPool> staged, const kv::LedgerConfig& ledger_config,
              const sched::SchedulerConfig& scheduler_config);

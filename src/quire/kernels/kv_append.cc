@@ -21,7 +21,6 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kElementsPerTask
 
 // One head of one token in fp32; values beyond the model's head size stay zero.

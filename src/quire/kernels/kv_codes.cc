@@ -24,7 +24,6 @@ constexpr std::uint16_t kFp16Sign = 0x8000;
 constexpr float kRoundingBias = 0x1.8p23f;  // x + this - this is x as an integer, ties to even
 constexpr float kLargestInt4 = 15.0F;
 constexpr std::size_t kMaxCodes = 256;
-constexpr int kWordBytes = 4;
 constexpr int kInt8PerWord = 4;
 
 // max |x|, as bits: an infinity or a NaN is larger than every number.

@@ -10,6 +10,9 @@
 
 namespace quire::kernels {
 
+inline constexpr int kMaxHeadDim = 256;  // of KV
+inline constexpr int kWordBytes = 4;     // of codes that lie together
+
 // Encodes one head. The scale is the smallest fp16 number that is not below max |x| / 127 (a
 // division of fp32). A code is x / scale (another), rounded to the nearest integer, ties to even,
 // so that |x - code * scale| <= scale / 2 and |code| <= 127. All are 0 where the scale is. Returns

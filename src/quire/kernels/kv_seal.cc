@@ -21,10 +21,8 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr std::int64_t kSealCost = 16;  // one number, in units of kElementsPerTask
 constexpr float kLargestFp16 = 65504.0F;
-constexpr std::ptrdiff_t kWordBytes = 4;
 
 // The sizes of a head block, in numbers.
 struct HeadShape {

@@ -17,6 +17,7 @@
 #include "quire/device/arena.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/panel_bytes.h"
 #include "quire/kernels/small_codes.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
@@ -25,7 +26,6 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kTileColumns = 16;
 constexpr int kScaleBytes = 64;  // 32 fp16
 constexpr int kMinimumHeaderBytes = 2 * kScaleBytes;
 
@@ -46,17 +46,6 @@ constexpr int q8_offset(int column, int k) {
 constexpr int q4_offset(int column, int k) {
   const int tile = column / kTileColumns;
   return ((tile * 4 + k % (kStepDepth / 2) / 4) * kTileColumns + column % kTileColumns) * 4 + k % 4;
-}
-
-template <class T>
-void put(std::byte* to, T value) {
-  std::memcpy(to, &value, sizeof value);
-}
-template <class T>
-T get(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
 }
 
 // Rounds to the nearest integer, ties to even; |x| < 2^22.

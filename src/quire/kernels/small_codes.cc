@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
+#include "quire/kernels/panel_bytes.h"
 #include "quire/kernels/weight_format.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/tensor/dtype.h"
@@ -16,7 +16,6 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kTileColumns = 16;
 constexpr int kHalfDepth = kStepDepth / 2;
 constexpr float kMultiples = 15;  // of q2m16, as in 4 bits
 // Places in the header of a step.
@@ -41,17 +40,6 @@ constexpr Place place_of(WeightFormat format, int column, int k) {
   const int row = column / kTileColumns * rows + k % plane_depth / 4;
   return {.byte = std::ptrdiff_t{row} * 64 + column % kTileColumns * 4 + k % 4,
           .shift = k / plane_depth * (8 / in_byte)};
-}
-
-template <class T>
-void put(std::byte* to, T value) {
-  std::memcpy(to, &value, sizeof value);
-}
-template <class T>
-T get(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
 }
 
 // The numbers of one column of a step.

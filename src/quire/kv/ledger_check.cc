@@ -46,13 +46,58 @@ struct Slots {
   bool writes = false;
 };
 
-class Checker {
+// The claims of all holders, block by block.
+class BlockUses {
  public:
-  explicit Checker(const SharedBlocks& shared) : shared_(shared) {
+  explicit BlockUses(const SharedBlocks& shared) : shared_(shared) {
     for (std::uint8_t i = 0; i < shared.config().formats.size(); ++i) {
       uses_.emplace_back(static_cast<std::size_t>(shared.pool(FormatId{i}).num_blocks()));
     }
   }
+
+  [[nodiscard]] std::span<const BlockUse> of(FormatId format) const { return uses_[format.value]; }
+
+  // Adds the claim of a run, open or sealed.
+  Status add(BlockRef block, Slots slots, bool open) {
+    if (!shared_.pool(block.format()).is_current(block)) {
+      return broken("L3", "a run holds a stale handle of block ", block.id.value);
+    }
+    BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
+    ++use.users;
+    use.open_runs += open ? 1 : 0;
+    use.readable = std::max(use.readable, slots.filled);
+    if (slots.writes) {
+      ++use.writers;
+      use.first_room = slots.filled;
+    }
+    return {};
+  }
+
+  // Counts the blocks in use, of which each has one writer at most.
+  [[nodiscard]] Result<BlockCounts> count() const {
+    BlockCounts in_use;
+    for (std::uint8_t f = 0; f < uses_.size(); ++f) {
+      for (std::size_t i = 0; i < uses_[f].size(); ++i) {
+        const BlockUse& use = uses_[f][i];
+        in_use.of[f] += use.users > 0 ? 1 : 0;
+        if (use.writers > 1 || (use.writers == 1 && use.readable > use.first_room)) {
+          return broken("L5", "block ", i, " has ", use.writers, " writers from slot ",
+                        use.first_room, ", others read ", use.readable, " slots")
+              .error();
+        }
+      }
+    }
+    return in_use;
+  }
+
+ private:
+  const SharedBlocks& shared_;
+  std::vector<std::vector<BlockUse>> uses_;  // [formats][blocks]
+};
+
+class Checker {
+ public:
+  explicit Checker(const SharedBlocks& shared) : shared_(shared), uses_(shared) {}
 
   // Counts a segment once, by whichever name or sequence it is met.
   Status add_segment(const Segment& segment) {
@@ -100,18 +145,7 @@ class Checker {
 
   [[nodiscard]] Status check_blocks() {
     QUIRE_TRY_STATUS(shared_.pool().check());
-    BlockCounts in_use;
-    for (std::uint8_t f = 0; f < uses_.size(); ++f) {
-      const std::vector<BlockUse>& uses = uses_[f];
-      for (std::size_t i = 0; i < uses.size(); ++i) {
-        const BlockUse& use = uses[i];
-        in_use.of[f] += use.users > 0 ? 1 : 0;
-        if (use.writers > 1 || (use.writers == 1 && use.readable > use.first_room)) {
-          return broken("L5", "block ", i, " has ", use.writers, " writers from slot ",
-                        use.first_room, ", others read ", use.readable, " slots");
-        }
-      }
-    }
+    QUIRE_TRY(const BlockCounts in_use, uses_.count());
     QUIRE_TRY_STATUS(check_index());
     const BlockPool& own = shared_.pool();
     const std::int32_t cached = shared_.index().num_unused();
@@ -148,22 +182,7 @@ class Checker {
       }
       const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens);
       QUIRE_TRY_STATUS(
-          add_block(block, {.filled = filled, .writes = filled < block_tokens && room > 0}, open));
-    }
-    return {};
-  }
-
-  Status add_block(BlockRef block, Slots slots, bool open) {
-    if (!shared_.pool(block.format()).is_current(block)) {
-      return broken("L3", "a run holds a stale handle of block ", block.id.value);
-    }
-    BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
-    ++use.users;
-    use.open_runs += open ? 1 : 0;
-    use.readable = std::max(use.readable, slots.filled);
-    if (slots.writes) {
-      ++use.writers;
-      use.first_room = slots.filled;
+          uses_.add(block, {.filled = filled, .writes = filled < block_tokens && room > 0}, open));
     }
     return {};
   }
@@ -183,7 +202,7 @@ class Checker {
                     blocks.size(), " stored blocks");
     }
     for (std::int32_t i = blocks.num_given_up(); i < blocks.size(); ++i) {
-      QUIRE_TRY_STATUS(add_block(
+      QUIRE_TRY_STATUS(uses_.add(
           blocks.ref(i), {.filled = i < full ? block_tokens : 0, .writes = i >= full}, true));
     }
     const auto lacks = [&](std::int32_t tokens) {
@@ -201,7 +220,7 @@ class Checker {
       }
       const std::int32_t filled =
           std::clamp(run.num_tokens - open.index * block_tokens, 0, block_tokens);
-      QUIRE_TRY_STATUS(add_block(open.block, {.filled = filled, .writes = room > 0}, true));
+      QUIRE_TRY_STATUS(uses_.add(open.block, {.filled = filled, .writes = room > 0}, true));
     }
     return {};
   }
@@ -242,7 +261,7 @@ class Checker {
   [[nodiscard]] Status check_index() const {
     const PrefixIndex& index = shared_.index();
     QUIRE_TRY_STATUS(index.check());
-    const std::vector<BlockUse>& uses = uses_.front();
+    const std::span<const BlockUse> uses = uses_.of(kOwnFormat);
     std::vector<std::int32_t> holders(uses.size());
     std::ranges::transform(uses, holders.begin(), &BlockUse::users);
     for (const BlockRef block : index.blocks()) {
@@ -278,19 +297,19 @@ class Checker {
     if (!slabs.ok()) {
       return broken("L10", slabs.error().message);
     }
-    if (uses_.size() == 1) {
+    if (shared_.config().formats.size() == 1) {
       return {};
     }
     std::map<std::int64_t, std::int64_t> ends;  // of the bytes of blocks with a reference, by begin
-    for (std::uint8_t f = 0; f < uses_.size(); ++f) {
+    for (std::uint8_t f = 0; f < shared_.config().formats.size(); ++f) {
       const BlockPool& pool = shared_.pool(FormatId{f});
       const std::int64_t bytes = shared_.config().block_bytes(FormatId{f});
       for (std::int32_t i = 0; i < pool.num_blocks(); ++i) {
         const std::int32_t references = pool.references(BlockId{i});
-        if (f > 0 && references != uses_[f][static_cast<std::size_t>(i)].users) {
+        if (f > 0 && references != uses_.of(FormatId{f})[static_cast<std::size_t>(i)].users) {
           return broken("L2", "block ", i, " of format ", +f, " has ", references,
-                        " references and ", uses_[f][static_cast<std::size_t>(i)].users,
-                        " holders");
+                        " references and ",
+                        uses_.of(FormatId{f})[static_cast<std::size_t>(i)].users, " holders");
         }
         if (references > 0 && !ends.emplace(i * bytes, (i + 1) * bytes).second) {
           return broken("L10", "two blocks begin at byte ", i * bytes);
@@ -308,7 +327,7 @@ class Checker {
   }
 
   const SharedBlocks& shared_;
-  std::vector<std::vector<BlockUse>> uses_;  // [formats][blocks]
+  BlockUses uses_;
   std::int64_t bytes_in_use_ = 0;
   std::unordered_set<const Segment*> segments_;
 };

@@ -391,11 +391,9 @@ class LedgerStress {
     if (status.ok()) {
       model.tokens.resize(static_cast<std::size_t>(length));
       const auto kept = static_cast<std::size_t>(ledger_.sequences().num_computed(id));
-      if (kept < std::min(model.values.size(), model.tokens.size())) {
-        ASSERT_EQ(kept, model.tokens.size() / block_size() * block_size()) << "of a stored block";
-        ++num_cut_;
-      }
-      ASSERT_LE(kept, std::min(model.values.size(), model.tokens.size()));
+      const std::size_t most = std::min(model.values.size(), model.tokens.size());
+      num_cut_ += kept < most ? 1 : 0;
+      ASSERT_EQ(kept, kept < most ? most / block_size() * block_size() : most);
       model.values.resize(kept);
       model.room = 0;
       return;
@@ -595,7 +593,6 @@ class LedgerStress {
   void clear_cache() {
     const LedgerCounts before = ledger_.counts();
     ASSERT_EQ(ledger_.cache().clear(), before.blocks_cached);
-    ASSERT_EQ(ledger_.counts().blocks_cached, 0);
     ASSERT_EQ(ledger_.counts().bytes_in_use, before.bytes_in_use);
   }
 
@@ -770,8 +767,6 @@ TEST(LedgerStress, PoolsThatAreWrittenBlockByBlockEqualACopyEverythingModel) {
   const int steps = base::test_length(1'000'000, 60'000);
   std::int64_t cut = 0;
   std::int64_t reused = 0;
-  std::int64_t refusals = 0;
-  std::int64_t copies = 0;
   for (int variant = 0; variant < kConfigs; ++variant) {
     const std::int32_t block_tokens = 1 + variant * 7 % 33;
     const LedgerConfig config = {
@@ -794,14 +789,10 @@ TEST(LedgerStress, PoolsThatAreWrittenBlockByBlockEqualACopyEverythingModel) {
     }
     cut += stress.cut();
     reused += stress.reused();
-    refusals += stress.refusals();
-    copies += stress.copies();
     stress.close_all();
   }
   EXPECT_GT(cut, steps / 1000);
   EXPECT_GT(reused, steps / 20);
-  EXPECT_GT(refusals, steps / 100);
-  EXPECT_GT(copies, steps / 100);
 }
 
 }  // namespace

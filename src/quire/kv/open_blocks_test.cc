@@ -1,5 +1,5 @@
-// Open runs of a pool whose format is written block by block: which blocks they hold when, and what
-// forks, rollbacks and preemption leave of them.
+// Open runs of a pool whose format is written block by block: which blocks they hold, and what
+// forks, rollbacks and preemption leave.
 #include "quire/kv/open_blocks.h"
 
 #include <gmock/gmock.h>

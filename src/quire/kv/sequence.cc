@@ -158,13 +158,10 @@ Sequence::Need Sequence::need_of(std::int32_t count) const {
   return {.stored = run_blocks(slots) - open_.blocks.size() + (copies ? 1 : 0)};
 }
 
-std::int32_t Sequence::blocks_needed(std::int32_t count) const {
+Sequence::Needs Sequence::needs(std::int32_t count) const {
   const Need need = need_of(count);
-  return need.stored + (opens_as() == kOwnFormat ? need.open : 0);
-}
-
-std::int32_t Sequence::open_blocks_needed(std::int32_t count) const {
-  return opens_as() == kOwnFormat ? 0 : need_of(count).open;
+  return opens_as() == kOwnFormat ? Needs{.own = need.stored + need.open}
+                                  : Needs{.own = need.stored, .open = need.open};
 }
 
 // Makes room where rows lie in open blocks. A block that the new room begins and fills needs none.
@@ -215,7 +212,7 @@ void Sequence::extend(std::int32_t count, std::span<const BlockRef>& open) {
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
   const bool copy = must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
-  const std::int32_t needed = blocks_needed(count);
+  const std::int32_t needed = need_of(count).stored;
   open_.blocks.reserve_more(needed);
   if (copy) {
     shared_->reserve_copies(1);

@@ -84,11 +84,15 @@ class Sequence {
 
   // Does what Sequences::shares_open_block says.
   [[nodiscard]] bool must_copy_open_block() const;
-  // Do what the methods of Sequences of these names say.
-  [[nodiscard]] std::int32_t blocks_needed(std::int32_t count) const;
-  [[nodiscard]] std::int32_t open_blocks_needed(std::int32_t count) const;
-  // Makes room; may order copies. Takes open blocks from the front of `open`. Precondition:
-  // blocks_needed(count) are available, and `open` has open_blocks_needed(count).
+  // New blocks: of the pool's own format, and open ones of another.
+  struct Needs {
+    std::int32_t own = 0;
+    std::int32_t open = 0;
+  };
+  // Returns the new blocks that the KV of the next `count` tokens needs, copies on write included.
+  [[nodiscard]] Needs needs(std::int32_t count) const;
+  // Makes room; may order copies. Takes open blocks from the front of `open`. Precondition: the
+  // own blocks of needs(count) are available, and `open` has the open ones.
   void extend(std::int32_t count, std::span<const BlockRef>& open);
   // Notes that `count` more tokens have KV. Precondition: count <= room(), and the tokens are
   // there.

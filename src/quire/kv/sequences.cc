@@ -71,11 +71,11 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
 void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }
 
 std::int32_t Sequences::blocks_needed(SeqId id, std::int32_t count) const {
-  return state_->sequence(id).blocks_needed(count);
+  return state_->sequence(id).needs(count).own;
 }
 
 std::int32_t Sequences::open_blocks_needed(SeqId id, std::int32_t count) const {
-  return state_->sequence(id).open_blocks_needed(count);
+  return state_->sequence(id).needs(count).open;
 }
 
 Status Sequences::extend(SeqId id, std::int32_t count) {
@@ -89,9 +89,9 @@ Status Sequences::extend(std::span<const Growth> growths) {
   std::int32_t open_needed = 0;
   std::int64_t tokens = 0;
   for (const Growth& growth : growths) {
-    const Sequence& sequence = state_->sequence(growth.sequence);
-    needed[kOwnFormat] += sequence.blocks_needed(growth.count);
-    open_needed += sequence.open_blocks_needed(growth.count);
+    const Sequence::Needs needs = state_->sequence(growth.sequence).needs(growth.count);
+    needed[kOwnFormat] += needs.own;
+    open_needed += needs.open;
     tokens += growth.count;
   }
   std::vector<BlockRef> open;

@@ -30,8 +30,8 @@ struct LedgerConfig {
   std::vector<BlockFormat> formats = std::vector<BlockFormat>(1);
   std::int32_t slab_blocks = 32;  // blocks of the pool's own format in a slab, which is what
                                   // formats lend each other (ADR 0032)
-  // Open blocks that are never lacking for want of a slab, where the pool's own format is written
-  // block by block: slabs for so many stay with the format of open blocks.
+  // Number of open blocks that are never lacking for want of a slab. Slabs for so many stay with
+  // their format. Above 0 only where the pool's own format is written block by block.
   std::int32_t standing_open_blocks = 0;
   // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;

@@ -27,24 +27,19 @@
 namespace quire::weights {
 namespace {
 
+using testing::decoded;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kGolden =
+const std::filesystem::path kTypesGolden =
     std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / "weights";
-
-std::vector<float> decoded(const TensorInfo& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_values()));
-  read_rows(tensor, 0, tensor.rows(), values);
-  return values;
-}
 
 class SmallIntegersTest : public ::testing::Test {
  protected:
-  ModelFiles files_ = ModelFiles::open(kGolden / "types.gguf").value();
+  ModelFiles files_ = ModelFiles::open(kTypesGolden / "types.gguf").value();
 };
 
 TEST_F(SmallIntegersTest, EveryValueEqualsGgufPy) {
-  const auto text = base::read_file(kGolden / "types_expected.json").value();
+  const auto text = base::read_file(kTypesGolden / "types_expected.json").value();
   const boost::json::object expected = boost::json::parse(text).as_object();
   EXPECT_EQ(files_.tensors().size(), expected.size());
   EXPECT_TRUE(files_.unsupported().empty());

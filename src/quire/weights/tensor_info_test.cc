@@ -21,12 +21,7 @@
 namespace quire::weights {
 namespace {
 
-std::vector<float> decoded(const TensorInfo& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_values()));
-  read_rows(tensor, 0, tensor.rows(), values);
-  return values;
-}
-
+using testing::decoded;
 TensorInfo tensor_over(std::span<const std::byte> bytes, Encoding encoding,
                        std::vector<std::int64_t> shape) {
   return {.name = "t", .encoding = encoding, .shape = std::move(shape), .bytes = bytes};

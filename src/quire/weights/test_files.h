@@ -8,10 +8,19 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/temporary_folder.h"
+#include "quire/weights/tensor_info.h"
 
 namespace quire::weights::testing {
+
+// Returns all values of a tensor.
+inline std::vector<float> decoded(const TensorInfo& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.num_values()));
+  read_rows(tensor, 0, tensor.rows(), values);
+  return values;
+}
 
 // Returns the value's little-endian bytes.
 template <class T>
