@@ -759,13 +759,16 @@ class ToolsTest(CommandLineTest):
             part.write_text(text.read_text()[:1500])
             measure = ["bench", MODEL, "--kv-accuracy", part]
             both = self.assert_json(quire(*measure, "--kv-dtype", "int8,bfloat16", "--format", "json"))
-            (alone,) = self.assert_json(quire(*measure, "--format", "json"))
+            codes = self.assert_json(quire(*measure, "--format", "json"))
             self.assertIn("key error", quire(*measure).stdout.splitlines()[0])
             self.assert_refused(quire(*measure, "--kv-dtype", "int8,int3"), 2, '"int3" is unknown')
-            self.assert_refused(quire(*measure, "--kv-dtype", "int4"), 1, '"int4" is not there')
+            self.assert_refused(quire(*measure, "--kv-dtype", "float16"), 1, '"float16" is not there')
             self.assert_refused(quire("bench", MODEL, "--kv-accuracy", part.with_name("none.txt")), 1, "none.txt")
         self.assertEqual([record["kv"] for record in both], ["int8", "bfloat16"])
+        self.assertEqual([record["kv"] for record in codes], ["int8", "fp8", "int4"])
+        alone = codes[0]
         self.assertEqual(both[0], alone)
+        self.assertTrue(alone["logit_kl_mean"] < codes[1]["logit_kl_mean"] < 2e-2 and codes[2]["logit_kl_mean"] < 2e-2, codes)
         self.assertEqual((both[1]["logit_kl_mean"], both[1]["perplexity_delta"], both[1]["ratio_vs_bf16"]), (0, 0, 1))
         self.assertTrue(0 < alone["logit_kl_mean"] <= 1e-3 and 0 < alone["key_error"]["mean"] < 0.02, alone)
 

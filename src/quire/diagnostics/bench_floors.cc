@@ -25,17 +25,23 @@ using kernels::WeightFormat;
 
 // Returns the product that takes as long as those of KV. Scores and values are products of queries
 // and probabilities with KV, as those of rows with weights of the same type. Vectors multiply int8
-// codes with integers of 16 bits.
+// codes with integers of 16 bits. Formats of blocks are widened first.
 kernels::Product product_of(const kernels::KernelContext& context, const tensor::KVGeometry& kv) {
-  if (kv.format == tensor::KVFormat::kInt8 &&
-      !attention::kernels_for(context.table->isa).bf16_code_queries) {
+  const bool codes_as_bf16 = attention::kernels_for(context.table->isa).bf16_code_queries;
+  if (kv.format == tensor::KVFormat::kInt8 && !codes_as_bf16) {
     return kernels::Product::kInt16Pairs;
   }
-  const bool fp32 = kv.format == tensor::KVFormat::kPlain && kv.dtype == tensor::DType::kFloat32;
+  const bool fp32 =
+      tensor::is_written_by_block(kv.format)
+          ? !codes_as_bf16
+          : kv.format == tensor::KVFormat::kPlain && kv.dtype == tensor::DType::kFloat32;
   return kernels::product_of(context, fp32 ? WeightFormat::kF32 : WeightFormat::kBf16, 1);
 }
 
 double bytes_of_layer(const tensor::KVGeometry& kv) {
+  if (tensor::is_written_by_block(kv.format)) {
+    return 2.0 * kv.kv_heads * kv.head_dim * kv.bits_per_value() / 8;
+  }
   const double number_bytes = tensor::kv_value_bytes(kv.format, kv.dtype);
   return 2.0 * kv.kv_heads * (kv.head_dim * number_bytes + kv.scale_bytes());
 }

@@ -25,12 +25,14 @@
 #include "quire/engine/engine_core.h"
 #include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"
+#include "quire/kv/format.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/runtime/runtime.h"
 #include "quire/tensor/kv_format.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire::diagnostics {
@@ -269,7 +271,7 @@ Status Bench::state(std::int32_t depth) {
     return {};
   }
   const bool windowed = has_window(engine_.model_config());
-  if (!windowed) {
+  if (!windowed && runtime_.tiers().check_leaves_pool(kv::kOwnFormat).ok()) {
     const auto tokens = static_cast<double>(prefix.size());
     QUIRE_TRY(const RestoreTimes restore, time_restore(runtime_, prefix, peaks_));
     add_plain({.metric = "restore",
