@@ -1,6 +1,7 @@
 // Attention over paged KV for the shape of a 1.1 B Llama (22 layers, 32 heads over 4 KV heads of
 // 64). Ratios: decode to the read bandwidth, prefill to the register peak of the same run.
-//   attention_bench [ISA [THREADS]]   (every supported set, 2 threads)
+//   attention_bench [ISA [THREADS [CASE]]]   (every supported set, 2 threads, every case)
+// CASE is a part of the names of cases.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -72,6 +73,29 @@ struct Batch {
   }
 };
 
+// Sets all scales and minimums so that numbers are within 0.25 or so.
+void set_scales(kv_store::PagedPool& pool, const tensor::KVGeometry& geometry, int num_blocks) {
+  constexpr std::uint16_t kScale = 0x1800;      // 2^-9, of int8
+  constexpr std::uint16_t kInt4Scale = 0x2800;  // 2^-5, minimums too
+  constexpr float kFp8Scale = 0x1p-10F;
+  for (std::int64_t block = 0;
+       block < std::int64_t{num_blocks} * geometry.layers * geometry.kv_heads; ++block) {
+    std::byte* scales =
+        pool.view(0).data + block * geometry.head_block_bytes() + geometry.scale_offset();
+    std::byte* const end = scales + geometry.head_block_bytes() - geometry.scale_offset();
+    const auto fill = [&](auto scale) {
+      for (; scales != end; scales += sizeof(scale)) {
+        std::memcpy(scales, &scale, sizeof(scale));
+      }
+    };
+    if (geometry.format == tensor::KVFormat::kFp8) {
+      fill(kFp8Scale);
+    } else {
+      fill(geometry.format == tensor::KVFormat::kInt8 ? kScale : kInt4Scale);
+    }
+  }
+}
+
 kv_store::PagedPool filled_pool(const tensor::KVGeometry& geometry, int num_blocks) {
   auto pool = kv_store::PagedPool::create(geometry, num_blocks);
   QUIRE_CHECK(pool.ok(), pool.error().message.c_str());
@@ -81,17 +105,8 @@ kv_store::PagedPool filled_pool(const tensor::KVGeometry& geometry, int num_bloc
     const auto bits = static_cast<std::uint32_t>(i) * 2654435761u;
     values[i] = static_cast<std::uint16_t>(0x3e80u | (bits >> 16 & 0x807fu));
   }
-  if (geometry.format == tensor::KVFormat::kInt8) {
-    constexpr std::uint16_t kScale = 0x1800;  // 2^-9: numbers within 0.25
-    for (std::int64_t block = 0;
-         block < std::int64_t{num_blocks} * geometry.layers * geometry.kv_heads; ++block) {
-      std::byte* scales =
-          pool->view(0).data + block * geometry.head_block_bytes() + geometry.scale_offset();
-      std::byte* const end = scales + geometry.head_block_bytes() - geometry.scale_offset();
-      for (; scales != end; scales += sizeof(kScale)) {
-        std::memcpy(scales, &kScale, sizeof(kScale));
-      }
-    }
+  if (geometry.format != tensor::KVFormat::kPlain) {
+    set_scales(*pool, geometry, num_blocks);
   }
   return std::move(pool).value();
 }
@@ -134,23 +149,27 @@ double seconds_per_step(const kernels::KernelContext& context, const Case& c, te
   return times[times.size() / 2];
 }
 
-void bench(device::Isa isa, int threads, tensor::DType dtype,
+void bench(device::Isa isa, int threads, const char* only, tensor::DType dtype,
            tensor::KVFormat format = tensor::KVFormat::kPlain) {
   device::ThreadPool pool(threads);
   const kernels::KernelContext context = {&kernels::kernels_for(isa), &pool};
   const double read = kernels::measure_read_bandwidth(context, std::size_t{1} << 30);
-  const bool fp32 = dtype == tensor::DType::kFloat32;
+  const bool expanded = tensor::is_written_by_block(format) && isa != device::Isa::kAmx;
+  const bool fp32 = dtype == tensor::DType::kFloat32 || expanded;
   const auto plain = fp32 ? kernels::WeightFormat::kF32 : kernels::WeightFormat::kBf16;
   const bool integers = format == tensor::KVFormat::kInt8 && isa != device::Isa::kAmx;
   const double peak = kernels::measure_peak(
       context, integers ? kernels::Product::kInt16Pairs : kernels::product_of(context, plain, 1));
   for (const Case& c : kCases) {
+    if (std::strstr(c.name, only) == nullptr) {
+      continue;
+    }
     const double seconds = seconds_per_step(context, c, dtype, format);
     const double pairs = static_cast<double>(c.requests) * c.new_rows *
                          (c.context - (c.new_rows - 1) / 2.0) * kLayers;  // (row, token)
     const bool decode = c.new_rows == 1;
-    const double token_bytes = 2.0 * kShape.head_dim * tensor::kv_value_bytes(format, dtype) +
-                               (format == tensor::KVFormat::kInt8 ? 4 : 0);
+    const tensor::KVGeometry geometry = {1, 1, kShape.head_dim, dtype, kBlockTokens, {}, format};
+    const double token_bytes = static_cast<double>(geometry.block_bytes()) / kBlockTokens;
     const double work =
         decode ? pairs * kShape.kv_heads * token_bytes : pairs * 4 * kShape.heads * kShape.head_dim;
     const double ceiling = decode ? read : peak;
@@ -167,15 +186,19 @@ void bench(device::Isa isa, int threads, tensor::DType dtype,
 int main(int argc, char** argv) {
   const auto isa = argc > 1 ? device::parse_isa(argv[1]) : device::best_isa();
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+  const char* only = argc > 3 ? argv[3] : "";
   if (!isa.has_value() || !device::isa_supported(*isa) || threads < 1) {
     std::fprintf(stderr, "error: no such instruction set here, or threads below 1\n");
     return 2;
   }
   for (const device::Isa each : device::supported_isas()) {
     if (argc == 1 || each == *isa) {
-      bench(each, threads, tensor::DType::kBFloat16);
-      bench(each, threads, tensor::DType::kFloat32);
-      bench(each, threads, tensor::DType::kBFloat16, tensor::KVFormat::kInt8);
+      bench(each, threads, only, tensor::DType::kBFloat16);
+      bench(each, threads, only, tensor::DType::kFloat32);
+      for (const tensor::KVFormat format :
+           {tensor::KVFormat::kInt8, tensor::KVFormat::kFp8, tensor::KVFormat::kInt4}) {
+        bench(each, threads, only, tensor::DType::kBFloat16, format);
+      }
     }
   }
   return 0;

@@ -58,10 +58,11 @@ void TileQueries::look_ahead(const WorkItem& item) const {
 }
 
 std::size_t ItemKernel::piece_bytes(const tensor::PagedKVView& view) {
-  const int stored = tensor::kv_value_bytes(view.format, view.dtype);
-  return scratch_bytes(view.head_dim, view.format == tensor::KVFormat::kInt8
-                                          ? stored + tensor::dtype_bytes(tensor::DType::kBFloat16)
-                                          : stored);
+  if (view.format == tensor::KVFormat::kPlain) {
+    return scratch_bytes(view.head_dim, tensor::dtype_bytes(view.dtype));
+  }
+  constexpr int kCodeBytes = 1;  // at most; codes are gathered, and made numbers of up to 4 bytes
+  return scratch_bytes(view.head_dim, kCodeBytes + tensor::dtype_bytes(tensor::DType::kFloat32));
 }
 
 void ItemKernel::attend(const WorkItem& item, const SoftmaxState& state, const WorkItem* next,

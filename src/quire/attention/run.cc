@@ -190,8 +190,11 @@ void check_view(const AttentionShape& shape, const tensor::PagedKVView& view) {
                   view.head_dim == (shape.head_dim + 31) / 32 * 32 &&
                   shape.kv_heads == view.kv_heads,
               "view and shape disagree");
-  QUIRE_CHECK(view.format == tensor::KVFormat::kInt8 || view.dtype != tensor::DType::kFloat16,
-              "KV must be bfloat16, float32 or int8");
+  QUIRE_CHECK(view.format != tensor::KVFormat::kPlain || view.dtype != tensor::DType::kFloat16,
+              "KV must be bfloat16, float32 or codes");
+  QUIRE_CHECK(
+      view.format != tensor::KVFormat::kInt4 || view.block_tokens % tensor::kInt4RunTokens == 0,
+      "int4 needs blocks of whole runs of 32 tokens");
 }
 
 // Checks the views that entries name, and that they have the blocks. The plan knows the largest
@@ -250,8 +253,16 @@ void reserve(AttentionScratch::Impl& scratch, std::size_t pairs, const Attention
 }
 
 FormatKernels kernels_of(const KernelTable& table, const tensor::PagedKVView& view) {
-  if (view.format == tensor::KVFormat::kInt8) {
-    return {table.load_queries_int8, table.attend_int8};
+  switch (view.format) {
+    case tensor::KVFormat::kPlain:
+      break;
+    case tensor::KVFormat::kInt8:
+      return {table.load_queries_int8, table.attend_int8};
+    case tensor::KVFormat::kFp8:
+      return {table.bf16_code_queries ? table.load_queries_bf16 : table.load_queries_fp32,
+              table.attend_fp8};
+    case tensor::KVFormat::kInt4:
+      return {table.load_queries_fp32, table.attend_int4};
   }
   if (view.dtype == tensor::DType::kFloat32) {
     return {table.load_queries_fp32, table.attend_fp32};

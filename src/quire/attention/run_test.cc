@@ -89,7 +89,8 @@ TEST_P(Attention, UsesTheGivenSoftmaxScale) {
     const Problem problem{.uses = {causal(kv, 0, 3)}, .q = random_queries(shape, 3, 8), .half = 32};
     const Output output = attend({isa(), 1}, pool, problem);
     // Errors of a score grow with its size: up to 3 * 64 * 2 here.
-    EXPECT_LE(worst_error(pool, problem, output, 1e-2), 10 * tolerance(kind(), isa())) << scale;
+    const double most_lse = std::max(1e-2, 20 * lse_tolerance(kind(), isa()));
+    EXPECT_LE(worst_error(pool, problem, output, most_lse), 10 * tolerance(kind(), isa())) << scale;
   }
 }
 
@@ -146,6 +147,9 @@ TEST_P(Attention, MatchesDoublePrecisionInsideAWindow) {
 TEST_P(Attention, NeverReadsBlocksFreedBehindTheWindow) {
   for (const int block_tokens : {1, 5, 16, 32, 64}) {
     for (const int window : {1, 40, 300}) {
+      if (!takes_blocks_of(kind(), block_tokens)) {
+        continue;
+      }
       Pool pool(shape_of(4, 2, 32), kind(), block_tokens, 620);
       const StoredRun kv = pool.fill(600, 11);
       Problem problem{.uses = {causal(kv, 0, 9)},
@@ -166,6 +170,9 @@ TEST_P(Attention, NeverReadsBlocksFreedBehindTheWindow) {
 // Rows of one tile far apart under a short window: what lies between them is seen by nobody.
 TEST_P(Attention, NeverReadsBlocksBetweenTheWindowsOfATile) {
   for (const int block_tokens : {3, 32, 64}) {
+    if (!takes_blocks_of(kind(), block_tokens)) {
+      continue;
+    }
     Pool pool(shape_of(2, 1, 32), kind(), block_tokens, 400);
     const StoredRun kv = pool.fill(1000, 13);
     Use use{.run = &kv, .rows = {{0, 20, 21}, {1, 150, 151}, {2, 990, 991}}, .blocks = kv.blocks};
@@ -214,6 +221,9 @@ TEST_P(Attention, NoEntriesGiveZeros) {
 
 // A NaN or infinity in a stored token reaches the rows that see the token, and no bit of others.
 TEST_P(Attention, HiddenTokensNeverReachARow) {
+  if (kind().by_block()) {
+    GTEST_SKIP() << "blocks that are stored whole hold finite numbers only";
+  }
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const int window : {0, 25}) {
@@ -249,6 +259,9 @@ TEST_P(Attention, HiddenTokensNeverReachARow) {
 
 // The other half of the above: values of hidden tokens that are finite but huge change nothing.
 TEST_P(Attention, HugeHiddenValuesChangeNoBit) {
+  if (kind().by_block()) {
+    GTEST_SKIP() << "a token's numbers are not stored alone";
+  }
   Pool pool(shape_of(2, 2, 32), kind(), 32, 12);
   const StoredRun kv = pool.fill(300, 20);
   const Problem problem{
@@ -261,6 +274,7 @@ TEST_P(Attention, HugeHiddenValuesChangeNoBit) {
 
 TEST_P(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   Pool pool(shape_of(1, 1, 32), kind(), 32, 20);
+  pool.hidden_range = 0;  // or groups of int4 hold no zeros
   std::vector<float> k(600 * 32, 0.0f), v = random_floats(600 * 32, 22);
   for (int token = 0; token < 600; ++token) {
     k[token * 32] = token % 2 == 0 ? 4096.0f : -4096.0f;
@@ -270,7 +284,8 @@ TEST_P(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   const Output output = attend({isa(), 1}, pool, problem);
   const Expected want = expected(pool, problem, output.bf16_queries, 0, 0);
   EXPECT_LE(relative_l2(output.out, want.out), tolerance(kind(), isa()));
-  EXPECT_NEAR(output.lse[0], want.lse, std::abs(want.lse) * 1e-6);
+  const double share = rounds_scaled_queries(kind(), isa()) ? 4e-3 : 1e-6;
+  EXPECT_NEAR(output.lse[0], want.lse, std::abs(want.lse) * share);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Attention, every_case(), param_name);

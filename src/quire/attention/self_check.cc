@@ -23,9 +23,11 @@
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/kv_read.h"
+#include "quire/kernels/kv_seal.h"
 #include "quire/kernels/reference.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -73,11 +75,13 @@ struct CheckedTile {
 
 // Returns the bytes of a number of the queries that attend takes over KV of this kind.
 int query_bytes(const KernelTable& table, KVKind kind) {
-  return kind.codes() || (kind == DType::kBFloat16 && table.bf16_queries) ? 2 : 4;
+  const bool bf16 = (kind == DType::kBFloat16 && table.bf16_queries) ||
+                    (kind == kFp8KV && table.bf16_code_queries);
+  return bf16 || kind == kInt8KV ? 2 : 4;
 }
 
 bool integer_queries(const KernelTable& table, KVKind kind) {
-  return kind.codes() && !table.bf16_code_queries;
+  return kind == kInt8KV && !table.bf16_code_queries;
 }
 
 // Returns element d of a row of the tile. The tile has chunks of 64 bytes of all rows, one after
@@ -107,8 +111,18 @@ struct KindKernels {
 };
 
 KindKernels kernels_of(const KernelTable& table, KVKind kind) {
-  if (kind.codes()) {
-    return {"load_queries_int8", table.load_queries_int8, "attend_int8", table.attend_int8};
+  switch (kind.format) {
+    case tensor::KVFormat::kPlain:
+      break;
+    case tensor::KVFormat::kInt8:
+      return {"load_queries_int8", table.load_queries_int8, "attend_int8", table.attend_int8};
+    case tensor::KVFormat::kFp8:
+      if (table.bf16_code_queries) {
+        return {"load_queries_bf16", table.load_queries_bf16, "attend_fp8", table.attend_fp8};
+      }
+      return {"load_queries_fp32", table.load_queries_fp32, "attend_fp8", table.attend_fp8};
+    case tensor::KVFormat::kInt4:
+      return {"load_queries_fp32", table.load_queries_fp32, "attend_int4", table.attend_int4};
   }
   if (kind == DType::kFloat32) {
     return {"load_queries_fp32", table.load_queries_fp32, "attend_fp32", table.attend_fp32};
@@ -195,16 +209,11 @@ class StoredRun {
     for (int i = 0; i < kBlocks; ++i) {
       blocks_[static_cast<std::size_t>(i)] = i * 3 % kBlocks;
     }
-    std::vector<tensor::KVSlot> slots;
-    slots.reserve(kTokens);
-    for (int token = 0; token < kTokens; ++token) {
-      slots.push_back(slot(token));
+    if (kind.by_block()) {
+      seal(table);
+    } else {
+      append(table, kTokens);
     }
-    const std::vector<float> k = numbers(std::size_t{kTokens} * kHeadDim, 2);
-    const std::vector<float> v = numbers(std::size_t{kTokens} * kHeadDim, 3);
-    device::ThreadPool alone(1);
-    kernels::kv_append({&table, &alone}, {k, v, kHeadDim, kHeadDim, kHeadDim, nullptr, slots},
-                       view_);
   }
 
   [[nodiscard]] const tensor::PagedKVView& view() const { return view_; }
@@ -214,6 +223,32 @@ class StoredRun {
   }
 
  private:
+  void append(const kernels::KernelTable& table, int tokens) {
+    std::vector<tensor::KVSlot> slots;
+    slots.reserve(static_cast<std::size_t>(tokens));
+    for (int token = 0; token < tokens; ++token) {
+      slots.push_back(slot(token));
+    }
+    const std::vector<float> k = numbers(slots.size() * kHeadDim, 2);
+    const std::vector<float> v = numbers(slots.size() * kHeadDim, 3);
+    device::ThreadPool alone(1);
+    kernels::kv_append({&table, &alone}, {k, v, kHeadDim, kHeadDim, kHeadDim, nullptr, slots},
+                       view_);
+  }
+
+  // Fills all blocks of a run of fp32, and seals them here.
+  void seal(const kernels::KernelTable& table) {
+    StoredRun plain(table, DType::kFloat32);
+    plain.append(table, kBlocks * kBlockTokens);
+    std::vector<kernels::BlockPair> pairs;
+    for (const std::int32_t block : blocks_) {
+      pairs.push_back({block, block});
+    }
+    device::ThreadPool alone(1);
+    (void)kernels::seal_blocks({&table, &alone}, {.blocks = pairs, .head_dim = kHeadDim},
+                               plain.view_, view_);
+  }
+
   static tensor::KVGeometry geometry_of(KVKind kind) {
     return {.layers = 1,
             .kv_heads = 1,
@@ -361,7 +396,9 @@ Status self_test(const KernelTable& table) {
   QUIRE_TRY_STATUS(test_merge(table));
   QUIRE_TRY_STATUS(test_attend(table, DType::kFloat32));
   QUIRE_TRY_STATUS(test_attend(table, DType::kBFloat16));
-  return test_attend(table, kInt8KV);
+  QUIRE_TRY_STATUS(test_attend(table, kInt8KV));
+  QUIRE_TRY_STATUS(test_attend(table, kFp8KV));
+  return test_attend(table, kInt4KV);
 }
 
 Status self_test(device::Isa isa) { return self_test(kernels_for(isa)); }

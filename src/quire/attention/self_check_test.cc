@@ -69,6 +69,8 @@ TEST(AttentionSelfTest, NamesTheOneKernelThatIsBroken) {
   table("attend_bf16").attend_bf16 = attend_short<&KernelTable::attend_bf16>;
   table("load_queries_int8").load_queries_int8 = load_unrotated<&KernelTable::load_queries_int8>;
   table("attend_int8").attend_int8 = attend_short<&KernelTable::attend_int8>;
+  table("attend_fp8").attend_fp8 = attend_short<&KernelTable::attend_fp8>;
+  table("attend_int4").attend_int4 = attend_short<&KernelTable::attend_int4>;
   table("merge").merge = add_up;
   for (const auto& [name, kernels] : broken) {
     const Status status = self_test(kernels);

@@ -31,6 +31,7 @@
 #include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/float8.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -114,6 +115,8 @@ class Pool {
   }
 
   // Stores `keys` (already rotated) and `values`, [tokens][kv_heads][head_dim], in free blocks.
+  // Slots that are left in the last block stay unwritten, or get numbers four times as large where
+  // blocks are stored whole.
   StoredRun store(std::span<const float> keys, std::span<const float> values) {
     const std::size_t token_size = static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim);
     StoredRun run{.tokens = static_cast<int>(keys.size() / token_size)};
@@ -121,6 +124,13 @@ class Pool {
       if (token % geometry_.block_tokens == 0) {
         run.blocks.push_back(free_.back());
         free_.pop_back();
+        if (kind().by_block()) {
+          write_block(run, token, keys.subspan(static_cast<std::size_t>(token) * token_size),
+                      values.subspan(static_cast<std::size_t>(token) * token_size));
+        }
+      }
+      if (kind().by_block()) {
+        continue;
       }
       const std::size_t at = static_cast<std::size_t>(token) * token_size;
       write(run, token, keys.subspan(at, token_size), values.subspan(at, token_size));
@@ -145,6 +155,8 @@ class Pool {
 
   [[nodiscard]] KVKind kind() const { return {geometry_.dtype, geometry_.format}; }
   [[nodiscard]] const AttentionShape& shape() const { return shape_; }
+
+  float hidden_range = 4;  // of numbers in slots that no token has
 
  private:
   // Appends to run.k and run.v what the slot now holds.
@@ -207,6 +219,118 @@ class Pool {
       block[(at.value ? to.head_dim * slots : 0) + index] = std::byte(codes[d]);
     }
     std::memcpy(block + 2 * to.head_dim * slots + (at.value ? 2 * slots : 0) + 2 * slot, &scale, 2);
+  }
+
+  // Stores a block that begins at token `first` of the run, of which the first numbers of k and v
+  // are. Appends what it stands for.
+  void write_block(StoredRun& run, int first, std::span<const float> k, std::span<const float> v) {
+    const auto size = static_cast<std::size_t>(shape_.kv_heads * shape_.head_dim);
+    const auto slots = static_cast<std::size_t>(geometry_.block_tokens);
+    const std::size_t given = std::min(k.size() / size, slots);
+    const auto whole = [&](std::span<const float> x, int seed) {
+      std::vector<float> block(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(given * size));
+      for (auto slot = static_cast<int>(given); slot < geometry_.block_tokens; ++slot) {
+        const std::vector<float> hidden = random_floats(
+            size, static_cast<std::uint32_t>(seed + 2 * (first + slot)), hidden_range);
+        block.insert(block.end(), hidden.begin(), hidden.end());
+      }
+      return block;
+    };
+    const auto append = [&](std::vector<float>& to, const std::vector<float>& stored) {
+      to.insert(to.end(), stored.begin(),
+                stored.begin() + static_cast<std::ptrdiff_t>(given * size));
+    };
+    for (int head = 0; head < shape_.kv_heads; ++head) {  // padding is zeros
+      std::memset(head_block({run.blocks.back(), head, 0, 0, false}), 0,
+                  static_cast<std::size_t>(geometry_.head_block_bytes()));
+    }
+    append(run.k, set_block(run.blocks.back(), whole(k, 0), false));
+    append(run.v, set_block(run.blocks.back(), whole(v, 1), true));
+  }
+
+  // Encodes K or V of all heads of a block, [slots][kv_heads][head_dim], group by group. Returns
+  // the numbers that are stored.
+  std::vector<float> set_block(std::int32_t block, const std::vector<float>& x, bool value) {
+    std::vector<float> stored(x.size());
+    const int slots = geometry_.block_tokens, dim = shape_.head_dim;
+    const bool fp8 = kind() == kFp8KV;
+    const int tokens = fp8 ? slots : value ? 1 : 32, channels = fp8 ? dim : value ? 32 : 1;
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      for (int slot = 0; slot < slots; slot += tokens) {
+        for (int d = 0; d < dim; d += channels) {
+          set_group({block, head, slot, d, value}, {tokens, std::min(channels, dim - d)}, x,
+                    stored);
+        }
+      }
+    }
+    return stored;
+  }
+
+  // A code's place, and the numbers of tokens and channels of a group.
+  struct CodeAt {
+    std::int32_t block;
+    int head, slot, d;
+    bool value;
+  };
+  struct Group {
+    int tokens, channels;
+  };
+
+  void set_group(const CodeAt& first, Group group, const std::vector<float>& x,
+                 std::vector<float>& stored) {
+    std::vector<std::size_t> places;
+    std::vector<float> numbers;
+    for (int i = 0; i < group.tokens * group.channels; ++i) {
+      const int slot = first.slot + i / group.channels, d = first.d + i % group.channels;
+      places.push_back(
+          static_cast<std::size_t>((slot * shape_.kv_heads + first.head) * shape_.head_dim + d));
+      numbers.push_back(x[places.back()]);
+    }
+    std::vector<std::uint8_t> codes(numbers.size());
+    float scale = 0;
+    kernels::Int4Scale scales;
+    const bool fp8 = kind() == kFp8KV;
+    EXPECT_TRUE(fp8 ? kernels::encode_fp8(numbers, codes, scale)
+                    : kernels::encode_int4(numbers, codes, scales));
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      CodeAt at = first;
+      at.slot += static_cast<int>(i) / group.channels;
+      at.d += static_cast<int>(i) % group.channels;
+      set_code(at, codes[i]);
+      stored[places[i]] = fp8 ? tensor::e4m3_to_float(codes[i]) * scale
+                              : static_cast<float>(codes[i]) * tensor::fp16_to_float(scales.scale) +
+                                    tensor::fp16_to_float(scales.minimum);
+    }
+    fp8 ? set_scale(first, scale) : set_scale(first, scales);
+  }
+
+  std::byte* head_block(const CodeAt& at) {
+    const tensor::PagedKVView to = view();
+    return to.data + at.head * to.head_stride + at.block * to.block_stride;
+  }
+  // The layout of tensor/paged_kv_view.h, code by code.
+  void set_code(const CodeAt& at, std::uint8_t code) {
+    const int bits = kind() == kFp8KV ? 8 : 4, pack = 32 / bits;
+    const int slots = view().stored_block_tokens(), dim = view().head_dim;
+    constexpr int kFour[] = {0, 2, 1, 3}, kEight[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    const int index = at.value ? at.slot : at.d;
+    const int word =
+        at.value ? slots * dim / pack + at.slot / pack * dim + at.d : at.d / pack * slots + at.slot;
+    const int shift = bits * (bits == 8 ? kFour : kEight)[index % pack];
+    std::uint32_t old = 0;
+    std::memcpy(&old, head_block(at) + 4 * word, 4);
+    old = (old & ~(((1u << bits) - 1) << shift)) | std::uint32_t{code} << shift;
+    std::memcpy(head_block(at) + 4 * word, &old, 4);
+  }
+  void set_scale(const CodeAt& at, float scale) {
+    std::memcpy(head_block(at) + view().scale_offset + (at.value ? 4 : 0), &scale, 4);
+  }
+  void set_scale(const CodeAt& at, kernels::Int4Scale scales) {
+    const int dim = view().head_dim, run = view().scale_offset + at.slot / 32 * 8 * dim;
+    const int first =
+        at.value ? run + 4 * dim + at.d / 32 * 128 + 2 * (at.slot % 32) : run + 2 * at.d;
+    std::memcpy(head_block(at) + first, &scales.scale, 2);
+    std::memcpy(head_block(at) + first + (at.value ? 64 : 2 * dim), &scales.minimum, 2);
   }
 
   struct Where {
@@ -302,7 +426,15 @@ struct Machine {
 };
 
 inline bool rounds_queries(const KernelTable& table, KVKind kind) {
+  if (kind == kInt4KV) {
+    return false;
+  }
   return kind.codes() ? table.bf16_code_queries : table.bf16_queries;
+}
+
+// Tells whether KV of this kind may lie in blocks of so many tokens.
+inline bool takes_blocks_of(KVKind kind, int tokens) {
+  return kind != kInt4KV || tokens % tensor::kInt4RunTokens == 0;
 }
 
 inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
@@ -435,8 +567,8 @@ inline auto every_case() {
   using device::Isa;
   return ::testing::Combine(
       ::testing::Values(Isa::kPortable, Isa::kAvx2, Isa::kAvx512Vnni, Isa::kAvx512, Isa::kAmx),
-      ::testing::Values(KVKind(tensor::DType::kBFloat16), KVKind(tensor::DType::kFloat32),
-                        kInt8KV));
+      ::testing::Values(KVKind(tensor::DType::kBFloat16), KVKind(tensor::DType::kFloat32), kInt8KV,
+                        kFp8KV, kInt4KV));
 }
 inline std::string param_name(const ::testing::TestParamInfo<Param>& info) {
   return std::string(device::isa_name(std::get<0>(info.param))) + "_" +

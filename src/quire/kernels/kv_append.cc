@@ -12,6 +12,7 @@
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kernels/parallel.h"
+#include "quire/kernels/plain_slot.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
@@ -26,41 +27,10 @@ constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kE
 // One head of one token in fp32; values beyond the model's head size stay zero.
 using Head = std::array<float, kMaxHeadDim>;
 
-// Says where the token's element 0 lies and how far its elements are apart, in elements of the
-// view. Element d of K is at `d / g * k_step + d % g` (g = 2 for bf16, 1 for fp32), of V at `d *
-// v_step`.
-template <class T>
-struct SlotAddress {
-  T* k = nullptr;
-  T* v = nullptr;
-  std::ptrdiff_t k_step = 0;
-  std::ptrdiff_t v_step = 0;
-};
-
-template <class T>
-SlotAddress<T> address_of(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
-  constexpr bool kPairs = sizeof(T) == 2;
-  const int stored_tokens = (view.block_tokens + 1) / 2 * 2;
-  std::byte* block = view.data + kv_head * view.head_stride + slot.block * view.block_stride;
-  T* k = reinterpret_cast<T*>(block);
-  T* v = reinterpret_cast<T*>(block + view.v_offset);
-  if constexpr (kPairs) {
-    return {.k = k + std::ptrdiff_t{2} * slot.offset,
-            .v = v + slot.offset / 2 * (std::ptrdiff_t{2} * view.head_dim) + slot.offset % 2,
-            .k_step = std::ptrdiff_t{2} * stored_tokens,
-            .v_step = 2};
-  } else {
-    return {.k = k + slot.offset,
-            .v = v + std::ptrdiff_t{slot.offset} * view.head_dim,
-            .k_step = stored_tokens,
-            .v_step = 1};
-  }
-}
-
 // Asks for the lines that a head's element type T will be written to. K is one word in each of
 // them, and a store that misses would hold up those behind it.
 template <class T>
-void ask_for(const SlotAddress<T>& address, int head_dim) {
+void ask_for(const PlainSlot<T>& address, int head_dim) {
   constexpr int kPerWord = 4 / sizeof(T);
   for (int d = 0; d < head_dim; d += kPerWord) {
     __builtin_prefetch(address.k + d / kPerWord * address.k_step, 1);
@@ -71,23 +41,23 @@ void ask_for(const SlotAddress<T>& address, int head_dim) {
   }
 }
 
-void store_f32(const SlotAddress<float>& address, const Head& k, const Head& v, int head_dim) {
+void store_f32(const PlainSlot<float>& address, const Head& k, const Head& v, int head_dim) {
   for (int d = 0; d < head_dim; ++d) {
-    address.k[d * address.k_step] = k[static_cast<std::size_t>(d)];
-    address.v[d * address.v_step] = v[static_cast<std::size_t>(d)];
+    address.key(d) = k[static_cast<std::size_t>(d)];
+    address.value(d) = v[static_cast<std::size_t>(d)];
   }
 }
 
-void store_bf16(const KernelTable& table, const SlotAddress<std::uint16_t>& address, const Head& k,
+void store_bf16(const KernelTable& table, const PlainSlot<std::uint16_t>& address, const Head& k,
                 const Head& v, int head_dim) {
   std::array<std::uint16_t, kMaxHeadDim> rounded;  // NOLINT: filled by the next line
   table.round_bf16(k.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; d += 2) {  // a pair is a word of K
-    std::memcpy(address.k + d / 2 * address.k_step, rounded.data() + d, 2 * sizeof(std::uint16_t));
+    std::memcpy(&address.key(d), rounded.data() + d, 2 * sizeof(std::uint16_t));
   }
   table.round_bf16(v.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; ++d) {
-    address.v[d * address.v_step] = rounded[static_cast<std::size_t>(d)];
+    address.value(d) = rounded[static_cast<std::size_t>(d)];
   }
 }
 
@@ -134,15 +104,15 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
   for (int head = 0; head < view.kv_heads; ++head) {
     const int next = std::min(head + 1, view.kv_heads - 1);
     if (fp32) {
-      ask_for(address_of<float>(view, next, slot), view.head_dim);
+      ask_for(plain_slot<float>(view, next, slot), view.head_dim);
     } else {
-      ask_for(address_of<std::uint16_t>(view, next, slot), view.head_dim);
+      ask_for(plain_slot<std::uint16_t>(view, next, slot), view.head_dim);
     }
     load_head(context, params, token, head, k, v);
     if (fp32) {
-      store_f32(address_of<float>(view, head, slot), k, v, view.head_dim);
+      store_f32(plain_slot<float>(view, head, slot), k, v, view.head_dim);
     } else {
-      store_bf16(*context.table, address_of<std::uint16_t>(view, head, slot), k, v, view.head_dim);
+      store_bf16(*context.table, plain_slot<std::uint16_t>(view, head, slot), k, v, view.head_dim);
     }
   }
 }
@@ -154,6 +124,8 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
               "a flag for every token, or none");
   QUIRE_CHECK(params.errors.empty() || params.errors.size() == params.slots.size(),
               "errors of every token, or of none");
+  QUIRE_CHECK(!tensor::is_written_by_block(view.format),
+              "blocks of fp8 and int4 are written whole, by seal_blocks");
   QUIRE_CHECK(view.format == tensor::KVFormat::kInt8 || view.dtype != tensor::DType::kFloat16,
               "the paged cache holds float32, bfloat16 or int8");
   QUIRE_CHECK(params.head_dim <= view.head_dim && view.head_dim <= kMaxHeadDim,

@@ -35,8 +35,9 @@ struct KVAppendParams {
   }
 };
 
-// Writes K and V of each token to its slot. Precondition: every slot lies inside the view (checked:
-// QUIRE_CHECK). Bytes written: T * kv_heads * 2 * head_dim * dtype; of int8, scales too.
+// Writes K and V of each token to its slot. Preconditions (QUIRE_CHECK): every slot lies inside the
+// view, whose format is not written by block (kv_seal.h). Bytes written: T * kv_heads * 2 *
+// head_dim * dtype; of int8, scales too.
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
 

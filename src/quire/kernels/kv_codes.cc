@@ -6,9 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 
+#include "quire/base/check.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/float8.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -17,9 +20,12 @@ namespace {
 
 constexpr std::uint32_t kInfinityBits = 0x7f800000;  // as bits, above them NaN
 constexpr std::uint16_t kFp16Infinity = 0x7c00;
+constexpr std::uint16_t kFp16Sign = 0x8000;
 constexpr float kRoundingBias = 0x1.8p23f;  // x + this - this is x as an integer, ties to even
+constexpr float kLargestInt4 = 15.0F;
 constexpr std::size_t kMaxCodes = 256;
-constexpr int kCodesPerWord = 4;
+constexpr int kWordBytes = 4;
+constexpr int kInt8PerWord = 4;
 
 // max |x|, as bits: an infinity or a NaN is larger than every number.
 std::uint32_t largest_bits(std::span<const float> x) {
@@ -30,43 +36,131 @@ std::uint32_t largest_bits(std::span<const float> x) {
   return largest;
 }
 
-// The places of one token in a head block: its words of K, its codes of V, its scales. The step
-// goes from one word of K to the next, in bytes.
-struct CodePlace {
-  std::byte *k, *v;
-  std::ptrdiff_t k_step;
-  std::byte *k_scale, *v_scale;
-};
-
-CodePlace code_place(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
-  const std::ptrdiff_t slots = view.stored_block_tokens();
-  std::byte* block = view.data + kv_head * view.head_stride + slot.block * view.block_stride;
-  std::byte* scales = block + view.scale_offset + std::ptrdiff_t{2} * slot.offset;
-  return {.k = block + std::ptrdiff_t{kCodesPerWord} * slot.offset,
-          .v = block + view.v_offset +
-               std::ptrdiff_t{slot.offset / kCodesPerWord} * view.head_dim * kCodesPerWord +
-               tensor::int8_place(slot.offset % kCodesPerWord),
-          .k_step = slots * kCodesPerWord,
-          .k_scale = scales,
-          .v_scale = scales + 2 * slots};
+// Returns the smallest fp16 number that is not below x >= 0; an infinity if there is none.
+std::uint16_t fp16_above(float x) {
+  std::uint16_t bits = tensor::float_to_fp16(x);
+  bits += tensor::fp16_to_float(bits) < x ? 1 : 0;
+  return bits;
 }
 
-float scale_at(const std::byte* at) {
+// Returns the largest fp16 number that is not above x; minus infinity if there is none.
+std::uint16_t fp16_below(float x) {
+  std::uint16_t bits = tensor::float_to_fp16(x);
+  if (tensor::fp16_to_float(bits) > x) {
+    bits += (bits & kFp16Sign) != 0 ? 1 : -1;
+  }
+  return bits == kFp16Sign ? 0 : bits;
+}
+
+bool is_finite_fp16(std::uint16_t bits) { return (bits & std::uint16_t{0x7fff}) < kFp16Infinity; }
+
+// Returns x rounded to the nearest integer, ties to even. Precondition: |x| < 2^22.
+std::int32_t nearest_integer(float x) {
+  return static_cast<std::int32_t>((x + kRoundingBias) - kRoundingBias);
+}
+
+// The codes of K or V of one token in a head block. Code d lies in the word `step` bytes times
+// d / per_word behind the first.
+struct TokenCodes {
+  std::byte* first;
+  std::ptrdiff_t step;
+  int per_word;  // codes of this token that share a word
+  int pack;      // codes of a word
+  int index;     // of the token's code in a word that it shares with other tokens
+
+  [[nodiscard]] std::byte* word(int d) const { return first + d / per_word * step; }
+  // Returns the first bit of a code in its word.
+  [[nodiscard]] int bit(int d) const {
+    return tensor::code_place(pack, per_word == 1 ? index : d % per_word) * (32 / pack);
+  }
+  [[nodiscard]] std::uint32_t at(int d) const {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, word(d), sizeof(bits));
+    return bits >> bit(d) & ((1U << (32 / pack)) - 1);
+  }
+};
+
+std::byte* block_of(const tensor::PagedKVView& view, int kv_head, int block) {
+  return view.data + kv_head * view.head_stride + block * view.block_stride;
+}
+
+TokenCodes key_codes(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
+  const int pack = tensor::kv_pack(view.format, view.dtype);
+  return {.first = block_of(view, kv_head, slot.block) + std::ptrdiff_t{kWordBytes} * slot.offset,
+          .step = std::ptrdiff_t{kWordBytes} * view.stored_block_tokens(),
+          .per_word = pack,
+          .pack = pack,
+          .index = 0};
+}
+
+TokenCodes value_codes(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot) {
+  const int pack = tensor::kv_pack(view.format, view.dtype);
+  return {.first = block_of(view, kv_head, slot.block) + view.v_offset +
+                   std::ptrdiff_t{slot.offset / pack} * view.head_dim * kWordBytes,
+          .step = kWordBytes,
+          .per_word = 1,
+          .pack = pack,
+          .index = slot.offset % pack};
+}
+
+std::byte* scales_of(const tensor::PagedKVView& view, int kv_head, int block) {
+  return block_of(view, kv_head, block) + view.scale_offset;
+}
+
+// Returns where the int8 scale of a token's K lies, or that of its V.
+std::byte* int8_scale(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                      bool is_value) {
+  const std::ptrdiff_t index = slot.offset + (is_value ? view.stored_block_tokens() : 0);
+  return scales_of(view, kv_head, slot.block) + 2 * index;
+}
+
+float fp16_at(const std::byte* at) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof(bits));
   return tensor::fp16_to_float(bits);
+}
+
+float fp32_at(const std::byte* at) {
+  float value = 0;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+// Sets out[d] to number(code d, d).
+template <class Number>
+void read_codes(const TokenCodes& codes, std::span<float> out, Number number) {
+  for (int d = 0; d < std::ssize(out); ++d) {
+    out[static_cast<std::size_t>(d)] = number(codes.at(d), d);
+  }
+}
+
+void read_int8(const TokenCodes& codes, float scale, std::span<float> out) {
+  read_codes(codes, out, [&](std::uint32_t code, int) {
+    return static_cast<float>(static_cast<std::int8_t>(code)) * scale;
+  });
+}
+
+void read_fp8(const TokenCodes& codes, float scale, std::span<float> out) {
+  read_codes(codes, out, [&](std::uint32_t code, int) {
+    return tensor::e4m3_to_float(static_cast<std::uint8_t>(code)) * scale;
+  });
+}
+
+// Reads codes whose scale stands at scale(d), with the minimum `to_minimum` bytes behind it.
+template <class ScaleAt>
+void read_int4(const TokenCodes& codes, ScaleAt scale, std::ptrdiff_t to_minimum,
+               std::span<float> out) {
+  read_codes(codes, out, [&](std::uint32_t code, int d) {
+    const std::byte* at = scale(d);
+    return static_cast<float>(code) * fp16_at(at) + fp16_at(at + to_minimum);
+  });
 }
 
 }  // namespace
 
 bool encode_int8(std::span<const float> x, std::span<std::int8_t> codes, std::uint16_t& scale) {
   const std::uint32_t largest = largest_bits(x);
-  scale = 0;
-  if (largest < kInfinityBits) {
-    const float least = std::bit_cast<float>(largest) / 127.0F;
-    scale = tensor::float_to_fp16(least);
-    scale += tensor::fp16_to_float(scale) < least ? 1 : 0;
-  }
+  scale = largest < kInfinityBits ? fp16_above(std::bit_cast<float>(largest) / 127.0F) : 0;
   if (scale == 0 || scale >= kFp16Infinity) {
     const bool held = scale == 0 && largest < kInfinityBits;
     scale = 0;
@@ -75,28 +169,74 @@ bool encode_int8(std::span<const float> x, std::span<std::int8_t> codes, std::ui
   }
   const float divisor = tensor::fp16_to_float(scale);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const float rounded = (x[i] / divisor + kRoundingBias) - kRoundingBias;
-    codes[i] = static_cast<std::int8_t>(static_cast<std::int32_t>(rounded));
+    codes[i] = static_cast<std::int8_t>(nearest_integer(x[i] / divisor));
+  }
+  return true;
+}
+
+bool encode_fp8(std::span<const float> x, std::span<std::uint8_t> codes, float& scale) {
+  const std::uint32_t largest = largest_bits(x);
+  scale = 0;
+  std::ranges::fill(codes, std::uint8_t{0});
+  if (largest >= kInfinityBits) {
+    return false;
+  }
+  const float least = std::bit_cast<float>(largest) / tensor::kLargestE4m3;
+  if (least < std::numeric_limits<float>::min()) {
+    return true;
+  }
+  if (std::bit_cast<std::uint32_t>(least * tensor::kLargestE4m3) >= kInfinityBits) {
+    return false;
+  }
+  scale = least;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    codes[i] = tensor::float_to_e4m3(x[i] / scale);
+  }
+  return true;
+}
+
+bool encode_int4(std::span<const float> x, std::span<std::uint8_t> codes, Int4Scale& scale) {
+  scale = {};
+  std::ranges::fill(codes, std::uint8_t{0});
+  if (largest_bits(x) >= kInfinityBits) {
+    return false;
+  }
+  const auto [least, largest] = std::ranges::minmax(x);
+  const std::uint16_t minimum = fp16_below(least);
+  if (!is_finite_fp16(minimum)) {
+    return false;
+  }
+  const float from = tensor::fp16_to_float(minimum);
+  const std::uint16_t step = fp16_above((largest - from) / kLargestInt4);
+  if (!is_finite_fp16(step)) {
+    return false;
+  }
+  scale = {step, minimum};
+  const float divisor = tensor::fp16_to_float(step);
+  for (std::size_t i = 0; step != 0 && i < x.size(); ++i) {
+    codes[i] = static_cast<std::uint8_t>(nearest_integer((x[i] - from) / divisor));
   }
   return true;
 }
 
 bool store_int8(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                 std::span<const float> k, std::span<const float> v) {
-  const CodePlace place = code_place(view, kv_head, slot);
   std::array<std::int8_t, kMaxCodes> codes;  // NOLINT: filled by the next line
   std::uint16_t scale = 0;
   const bool key = encode_int8(k, codes, scale);
-  std::memcpy(place.k_scale, &scale, sizeof(scale));
-  for (int d = 0; d < view.head_dim; d += kCodesPerWord) {
+  std::memcpy(int8_scale(view, kv_head, slot, false), &scale, sizeof(scale));
+  const TokenCodes keys = key_codes(view, kv_head, slot);
+  for (int d = 0; d < view.head_dim; d += kInt8PerWord) {
     const auto* of = codes.data() + d;
-    const std::array<std::int8_t, kCodesPerWord> word = {of[0], of[2], of[1], of[3]};
-    std::memcpy(place.k + d / kCodesPerWord * place.k_step, word.data(), kCodesPerWord);
+    const std::array<std::int8_t, kInt8PerWord> word = {of[0], of[2], of[1], of[3]};
+    std::memcpy(keys.word(d), word.data(), kInt8PerWord);
   }
   const bool value = encode_int8(v, codes, scale);
-  std::memcpy(place.v_scale, &scale, sizeof(scale));
+  std::memcpy(int8_scale(view, kv_head, slot, true), &scale, sizeof(scale));
+  const TokenCodes values = value_codes(view, kv_head, slot);
+  std::byte* const first = values.first + tensor::int8_place(values.index);
   for (int d = 0; d < view.head_dim; ++d) {
-    place.v[std::ptrdiff_t{kCodesPerWord} * d] = std::byte(codes[static_cast<std::size_t>(d)]);
+    first[std::ptrdiff_t{kWordBytes} * d] = std::byte(codes[static_cast<std::size_t>(d)]);
   }
   return key && value;
 }
@@ -111,32 +251,54 @@ void add_errors(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slo
       whole += double{x[i]} * double{x[i]};
     }
   };
-  read_int8_key(view, kv_head, slot, std::span(stored).first(k.size()));
+  read_coded_key(view, kv_head, slot, std::span(stored).first(k.size()));
   add(k, sums.key_error, sums.key_whole);
-  read_int8_value(view, kv_head, slot, std::span(stored).first(v.size()));
+  read_coded_value(view, kv_head, slot, std::span(stored).first(v.size()));
   add(v, sums.value_error, sums.value_whole);
 }
 
-void read_int8_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
-                   std::span<float> out) {
-  const CodePlace place = code_place(view, kv_head, slot);
-  const float scale = scale_at(place.k_scale);
-  for (std::ptrdiff_t d = 0; d < std::ssize(out); ++d) {
-    const auto code =
-        static_cast<std::int8_t>(place.k[d / kCodesPerWord * place.k_step +
-                                         tensor::int8_place(static_cast<int>(d % kCodesPerWord))]);
-    out[static_cast<std::size_t>(d)] = static_cast<float>(code) * scale;
+void read_coded_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                    std::span<float> out) {
+  const TokenCodes codes = key_codes(view, kv_head, slot);
+  const std::byte* scales = scales_of(view, kv_head, slot.block);
+  switch (view.format) {
+    case tensor::KVFormat::kPlain:
+      break;
+    case tensor::KVFormat::kInt8:
+      return read_int8(codes, fp16_at(int8_scale(view, kv_head, slot, false)), out);
+    case tensor::KVFormat::kFp8:
+      return read_fp8(codes, fp32_at(scales), out);
+    case tensor::KVFormat::kInt4:
+      scales += std::ptrdiff_t{8} * view.head_dim * (slot.offset / tensor::kInt4RunTokens);
+      return read_int4(
+          codes, [&](int d) { return scales + std::ptrdiff_t{2} * d; },
+          std::ptrdiff_t{2} * view.head_dim, out);
   }
+  QUIRE_CHECK(false, "plain KV has no codes");
 }
 
-void read_int8_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
-                     std::span<float> out) {
-  const CodePlace place = code_place(view, kv_head, slot);
-  const float scale = scale_at(place.v_scale);
-  for (std::ptrdiff_t d = 0; d < std::ssize(out); ++d) {
-    out[static_cast<std::size_t>(d)] =
-        static_cast<float>(static_cast<std::int8_t>(place.v[d * kCodesPerWord])) * scale;
+void read_coded_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                      std::span<float> out) {
+  const TokenCodes codes = value_codes(view, kv_head, slot);
+  const std::byte* scales = scales_of(view, kv_head, slot.block);
+  switch (view.format) {
+    case tensor::KVFormat::kPlain:
+      break;
+    case tensor::KVFormat::kInt8:
+      return read_int8(codes, fp16_at(int8_scale(view, kv_head, slot, true)), out);
+    case tensor::KVFormat::kFp8:
+      return read_fp8(codes, fp32_at(scales + sizeof(float)), out);
+    case tensor::KVFormat::kInt4: {
+      constexpr std::ptrdiff_t kRunBytes = std::ptrdiff_t{2} * tensor::kInt4RunTokens;
+      scales += std::ptrdiff_t{8} * view.head_dim * (slot.offset / tensor::kInt4RunTokens) +
+                std::ptrdiff_t{4} * view.head_dim +
+                std::ptrdiff_t{2} * (slot.offset % tensor::kInt4RunTokens);
+      return read_int4(
+          codes, [&](int d) { return scales + d / tensor::kInt4GroupChannels * 2 * kRunBytes; },
+          kRunBytes, out);
+    }
   }
+  QUIRE_CHECK(false, "plain KV has no codes");
 }
 
 }  // namespace quire::kernels

@@ -1,4 +1,6 @@
-// int8 KV: the one definition of its codes and scales, with the bits of every instruction set.
+// KV as codes: the one definition of codes, scales and minimums, with the bits of every instruction
+// set, and their places in a view. Arithmetic is fp32, one operation at a time, rounded to the
+// nearest, ties to even.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,26 @@ namespace quire::kernels {
 [[nodiscard]] bool encode_int8(std::span<const float> x, std::span<std::int8_t> codes,
                                std::uint16_t& scale);
 
+// Encodes K or V of one head of a block as e4m3. The scale is max |x| / 448, or 0 where that is
+// below 2^-126. A code is x / scale, rounded to the nearest e4m3, ties to even; 448 is the largest.
+// All are 0 where the scale is. Returns false where x has a NaN or an infinity, or 448 * scale
+// overflows. All is 0 then.
+[[nodiscard]] bool encode_fp8(std::span<const float> x, std::span<std::uint8_t> codes,
+                              float& scale);
+
+// Says what the codes of a group stand for: code * scale + minimum. The product is exact in fp32.
+struct Int4Scale {
+  std::uint16_t scale = 0, minimum = 0;  // fp16
+};
+
+// Encodes one group. The minimum is the largest fp16 number that is not above min x. The scale is
+// the smallest that is not below (max x - minimum) / 15. A code is (x - minimum) / scale, rounded
+// to the nearest integer, ties to even, so that |x - number| <= scale / 2, up to fp32's rounding.
+// Codes are 0 where the scale is. Returns false where x has a NaN or an infinity or fp16 no such
+// minimum or scale. All is 0 then.
+[[nodiscard]] bool encode_int4(std::span<const float> x, std::span<std::uint8_t> codes,
+                               Int4Scale& scale);
+
 // Sums of squares: of numbers, and of what storing them as codes has changed.
 struct KVErrorSums {
   double key_error = 0, key_whole = 0;
@@ -28,7 +50,7 @@ struct KVErrorSums {
   }
 };
 
-// Adds the errors of one token and KV head, whose k and v were stored.
+// Adds the errors of one token and KV head, whose k and v were stored in a view of codes.
 void add_errors(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                 std::span<const float> k, std::span<const float> v, KVErrorSums& sums);
 
@@ -37,10 +59,12 @@ void add_errors(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slo
 [[nodiscard]] bool store_int8(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                               std::span<const float> k, std::span<const float> v);
 
-// Reads K or V of one token and KV head, out.size() numbers of it: code * scale.
-void read_int8_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
-                   std::span<float> out);
-void read_int8_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
-                     std::span<float> out);
+// Reads K or V of one token and KV head, out.size() numbers of it, from a view of any codes. int8
+// and fp8: code * scale. int4: code * scale + minimum; behind the model's head size V is anything
+// finite.
+void read_coded_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                    std::span<float> out);
+void read_coded_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
+                      std::span<float> out);
 
 }  // namespace quire::kernels

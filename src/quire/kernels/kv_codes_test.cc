@@ -21,6 +21,7 @@
 #include "quire/kernels/kv_read.h"
 #include "quire/kernels/test_util.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/float8.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -165,6 +166,109 @@ TEST(KVCodes, AppendedTokensReadBackAsTheirCodesAndFlagOnlyTheirOwn) {
         }
       }
     }
+  }
+}
+
+Int4Scale int4_of(const std::vector<float>& x, std::vector<std::uint8_t>& codes, bool held = true) {
+  Int4Scale scale = {1, 1};
+  codes.assign(x.size(), 99);
+  EXPECT_EQ(encode_int4(x, codes, scale), held);
+  return scale;
+}
+
+double int4_number(int code, Int4Scale scale) {
+  return code * double{tensor::fp16_to_float(scale.scale)} +
+         double{tensor::fp16_to_float(scale.minimum)};
+}
+
+TEST(KVCodes, Int4NumbersAreOffByHalfAScaleAtMost) {
+  std::vector<std::uint8_t> codes;
+  for (const float range : {1e-6f, 3e-4f, 0.02f, 1.0f, 40.0f, 3e4f}) {
+    for (const float offset : {0.0f, 1.0f, -50.0f, 7.5f}) {
+      for (std::uint32_t seed = 0; seed < 20; ++seed) {
+        std::vector<float> x = test::random_floats(32, seed);
+        for (float& value : x) {
+          value = value * range + offset * range;
+        }
+        const Int4Scale scale = int4_of(x, codes);
+        const double step = tensor::fp16_to_float(scale.scale);
+        ASSERT_LE(double{tensor::fp16_to_float(scale.minimum)}, *std::ranges::min_element(x));
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          ASSERT_LE(codes[i], 15);
+          ASSERT_LE(std::abs(int4_number(codes[i], scale) - double{x[i]}), step / 2 * (1 + 1e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST(KVCodes, Int4GroupsOfOneNumberOfBf16HaveNoError) {
+  std::vector<std::uint8_t> codes;
+  for (const float number : {0.0f, -0.0f, 1.0f, -3.140625f, 0.00390625f, 60000.0f, -512.0f}) {
+    const float x = tensor::bf16_to_float(tensor::float_to_bf16(number));
+    const Int4Scale scale = int4_of(std::vector<float>(32, x), codes);
+    EXPECT_EQ(scale.scale, 0) << x;
+    EXPECT_EQ(codes, std::vector<std::uint8_t>(32, 0));
+    EXPECT_EQ(tensor::fp16_to_float(scale.minimum), x);
+  }
+}
+
+TEST(KVCodes, Int4RefusesWhatFp16CannotHold) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::uint8_t> codes;
+  for (const float bad :
+       {kInfinity, -kInfinity, kNan, -kNan, -65505.0f, 3e38f, 65504.0f * 15 + 99}) {
+    std::vector<float> x(32, 1.0f);
+    x[17] = bad;
+    const Int4Scale scale = int4_of(x, codes, false);
+    EXPECT_EQ(scale.scale, 0) << bad;
+    EXPECT_EQ(scale.minimum, 0);
+    EXPECT_EQ(codes, std::vector<std::uint8_t>(32, 0));
+  }
+  std::vector<float> x(32, 0.0f);
+  x[3] = 65504.0f * 15;  // the largest
+  EXPECT_EQ(tensor::fp16_to_float(int4_of(x, codes).scale), 65504.0f);
+  EXPECT_EQ(codes[3], 15);
+  x[4] = -65504.0f;
+  (void)int4_of(x, codes, false);
+}
+
+TEST(KVCodes, Fp8IsTheNearestE4m3OfTheLargestAs448) {
+  for (const float range : {1e-30f, 3e-4f, 1.0f, 3e4f, 1e37f}) {
+    std::vector<float> x = test::random_floats(512, 3);
+    for (float& value : x) {
+      value = std::clamp(value, -1.0f, 1.0f) * range;
+    }
+    x[5] = range;
+    std::vector<std::uint8_t> codes(x.size());
+    float scale = 0;
+    ASSERT_TRUE(encode_fp8(x, codes, scale));
+    EXPECT_EQ(scale, range / 448.0f);
+    EXPECT_EQ(codes[5], 0x7e);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(codes[i], tensor::float_to_e4m3(x[i] / scale));
+      ASSERT_LE(std::abs(tensor::e4m3_to_float(codes[i]) * scale - x[i]),
+                std::max(std::abs(x[i]) / 15, scale * 0x1p-9f));
+    }
+  }
+}
+
+TEST(KVCodes, Fp8OfZerosAndOfWhatItCannotHoldIsZeros) {
+  std::vector<std::uint8_t> codes(32, 9);
+  float scale = 1;
+  for (const float tiny : {0.0f, -0.0f, 1e-37f}) {
+    EXPECT_TRUE(encode_fp8(std::vector<float>(32, tiny), codes, scale));
+    EXPECT_EQ(scale, 0);
+    EXPECT_EQ(codes, std::vector<std::uint8_t>(32, 0));
+  }
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x(32, 1.0f);
+    x[31] = bad;
+    EXPECT_FALSE(encode_fp8(x, codes, scale)) << bad;
+    EXPECT_EQ(scale, 0);
+    EXPECT_EQ(codes, std::vector<std::uint8_t>(32, 0));
   }
 }
 

@@ -2,37 +2,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "quire/base/check.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/kernels/plain_slot.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels {
 namespace {
-
-// Element d of a token lies at `first + d * step` words of two bytes (bf16, fp16) or four (fp32).
-// 16-bit keys are in pairs: `d / 2 * step + d % 2`.
-struct Layout {
-  std::ptrdiff_t first = 0;
-  std::ptrdiff_t step = 1;
-  bool pairs = false;
-};
-
-float load(const std::byte* data, tensor::DType dtype, std::ptrdiff_t index) {
-  if (dtype == tensor::DType::kFloat32) {
-    float value = 0;
-    std::memcpy(&value, data + index * std::ptrdiff_t{sizeof(value)}, sizeof(value));
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, data + index * std::ptrdiff_t{sizeof(bits)}, sizeof(bits));
-  return dtype == tensor::DType::kFloat16 ? tensor::fp16_to_float(bits)
-                                          : tensor::bf16_to_float(bits);
-}
 
 void check_slot(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                 std::span<const float> out) {
@@ -42,13 +22,14 @@ void check_slot(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slo
               "a KV slot outside of the view");
 }
 
-void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std::ptrdiff_t offset,
-          const Layout& layout, std::span<float> out) {
-  const std::byte* block =
-      view.data + kv_head * view.head_stride + slot.block * view.block_stride + offset;
-  for (std::ptrdiff_t d = 0; d < std::ssize(out); ++d) {
-    const std::ptrdiff_t index = layout.pairs ? d / 2 * layout.step + d % 2 : d * layout.step;
-    out[static_cast<std::size_t>(d)] = load(block, view.dtype, layout.first + index);
+// Calls fn(place of the slot, conversion of an element to float).
+template <class Fn>
+void with_plain_slot(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, Fn fn) {
+  if (view.dtype == tensor::DType::kFloat32) {
+    fn(plain_slot<float>(view, kv_head, slot), [](float x) { return x; });
+  } else {
+    fn(plain_slot<std::uint16_t>(view, kv_head, slot),
+       view.dtype == tensor::DType::kFloat16 ? tensor::fp16_to_float : tensor::bf16_to_float);
   }
 }
 
@@ -57,31 +38,29 @@ void read(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot, std
 void read_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
               std::span<float> out) {
   check_slot(view, kv_head, slot, out);
-  if (view.format == tensor::KVFormat::kInt8) {
-    read_int8_key(view, kv_head, slot, out);
+  if (view.format != tensor::KVFormat::kPlain) {
+    read_coded_key(view, kv_head, slot, out);
     return;
   }
-  const std::ptrdiff_t slots = (std::ptrdiff_t{view.block_tokens} + 1) / 2 * 2;
-  const bool wide = view.dtype == tensor::DType::kFloat32;
-  read(view, kv_head, slot, 0,
-       wide ? Layout{.first = slot.offset, .step = slots}
-            : Layout{.first = std::ptrdiff_t{slot.offset} * 2, .step = slots * 2, .pairs = true},
-       out);
+  with_plain_slot(view, kv_head, slot, [&](const auto& place, auto number) {
+    for (std::size_t d = 0; d < out.size(); ++d) {
+      out[d] = number(place.key(static_cast<std::ptrdiff_t>(d)));
+    }
+  });
 }
 
 void read_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                 std::span<float> out) {
   check_slot(view, kv_head, slot, out);
-  if (view.format == tensor::KVFormat::kInt8) {
-    read_int8_value(view, kv_head, slot, out);
+  if (view.format != tensor::KVFormat::kPlain) {
+    read_coded_value(view, kv_head, slot, out);
     return;
   }
-  const bool wide = view.dtype == tensor::DType::kFloat32;
-  read(view, kv_head, slot, view.v_offset,
-       wide ? Layout{.first = std::ptrdiff_t{slot.offset} * view.head_dim}
-            : Layout{.first = std::ptrdiff_t{slot.offset / 2} * view.head_dim * 2 + slot.offset % 2,
-                     .step = 2},
-       out);
+  with_plain_slot(view, kv_head, slot, [&](const auto& place, auto number) {
+    for (std::size_t d = 0; d < out.size(); ++d) {
+      out[d] = number(place.value(static_cast<std::ptrdiff_t>(d)));
+    }
+  });
 }
 
 }  // namespace quire::kernels

@@ -26,24 +26,28 @@ struct KVGeometry {
   // Returns the head size as stored: rounded up to 32, padded with zeros, so that kernels read
   // whole vectors.
   [[nodiscard]] int stored_head_dim() const { return (head_dim + 31) / 32 * 32; }
-  // Returns the token slots of a stored block: rounded up to 2, since values lie in pairs of
-  // tokens; int8 codes to 4.
+  // Returns the token slots of a stored block. Values lie in pairs of tokens, so they are rounded up
+  // to 2; codes to the number that a word holds.
   [[nodiscard]] int stored_block_tokens() const {
-    const int unit = format == KVFormat::kInt8 ? 4 : 2;
+    const int pack = kv_pack(format, dtype), unit = pack < 2 ? 2 : pack;
     return (block_tokens + unit - 1) / unit * unit;
+  }
+  // Returns whether blocks of the format may have so many tokens: int4 takes whole runs of 32.
+  [[nodiscard]] bool fits_format() const {
+    return format != KVFormat::kInt4 || block_tokens % kInt4RunTokens == 0;
   }
   // Returns the bytes from a head block's K to its V.
   [[nodiscard]] std::int64_t v_offset() const {
-    return std::int64_t{stored_head_dim()} * stored_block_tokens() * kv_value_bytes(format, dtype);
+    return std::int64_t{stored_head_dim()} * stored_block_tokens() * kv_value_bits(format, dtype) /
+           8;
   }
-  // Returns the bytes of the scale of a token and head, of K or V; 0 where there is none.
+  // Returns the bytes of the scale of a token and head, of K or V; 0 where no token has its own.
   [[nodiscard]] int scale_bytes() const { return format == KVFormat::kInt8 ? 2 : 0; }
-  // Returns the bytes from a head block's K to its scales, of K and then of V. Plain formats have
-  // none.
+  // Returns the bytes from a head block's K to its scales (PagedKVView). Plain formats have none.
   [[nodiscard]] std::int64_t scale_offset() const { return 2 * v_offset(); }
   // Returns the bytes of K, V and scales of one block, for one KV head of one layer.
   [[nodiscard]] std::int64_t head_block_bytes() const {
-    return scale_offset() + std::int64_t{2} * stored_block_tokens() * scale_bytes();
+    return scale_offset() + kv_scales_bytes(format, stored_head_dim(), stored_block_tokens());
   }
   // Returns the bits that a value takes, scales included.
   [[nodiscard]] double bits_per_value() const {

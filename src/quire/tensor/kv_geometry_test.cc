@@ -50,6 +50,45 @@ TEST(KVGeometry, Int8HasScalesBehindItsCodes) {
   EXPECT_STREQ(kv_format_name(KVFormat::kPlain, geometry.dtype), "bfloat16");
 }
 
+TEST(KVGeometry, Fp8HasTwoScalesInALineOfTheirOwn) {
+  KVGeometry geometry = {.layers = 2,
+                         .kv_heads = 3,
+                         .head_dim = 64,
+                         .dtype = DType::kBFloat16,
+                         .block_tokens = 32,
+                         .window_tokens = {},
+                         .format = KVFormat::kFp8};
+  EXPECT_EQ(geometry.v_offset(), 64 * 32);
+  EXPECT_EQ(geometry.head_block_bytes(), 2 * 64 * 32 + 64);
+  EXPECT_EQ(geometry.bits_per_value(), 8.125);
+  geometry.block_tokens = 5;
+  EXPECT_EQ(geometry.stored_block_tokens(), 8);
+  EXPECT_TRUE(geometry.fits_format());
+  EXPECT_STREQ(kv_format_name(geometry.format, geometry.dtype), "fp8");
+}
+
+TEST(KVGeometry, Int4TakesFiveBitsInBlocksOfWholeRuns) {
+  KVGeometry geometry = {.layers = 1,
+                         .kv_heads = 1,
+                         .head_dim = 64,
+                         .dtype = DType::kBFloat16,
+                         .block_tokens = 32,
+                         .window_tokens = {},
+                         .format = KVFormat::kInt4};
+  for (const int block_tokens : {32, 64, 256}) {
+    geometry.block_tokens = block_tokens;
+    for (const int head_dim : {64, 128, 96, 256}) {
+      geometry.head_dim = head_dim;
+      EXPECT_EQ(geometry.v_offset(), head_dim * block_tokens / 2);
+      EXPECT_EQ(geometry.bits_per_value(), 5.0);
+      EXPECT_TRUE(geometry.fits_format());
+    }
+  }
+  geometry.block_tokens = 48;
+  EXPECT_FALSE(geometry.fits_format());
+  EXPECT_STREQ(kv_format_name(geometry.format, geometry.dtype), "int4");
+}
+
 TEST(KVGeometry, LargeModelsDoNotOverflow) {
   const KVGeometry geometry = {.layers = 1000,
                                .kv_heads = 128,

@@ -16,7 +16,11 @@ namespace quire::tensor {
 //   bf16, fp16   K [D / 2][B][2], then V [B / 2][D][2]   (full AMX tiles for B = 32)
 //   fp32         K [D][B],        then V [B][D]
 //   int8         K [D / 4][B][4], then V [B / 4][D][4], then scales of K [B] and of V [B]: B is
-//                rounded up to 4, four codes lie in the order of int8_place, scales are fp16
+//                rounded up to 4, four codes lie in the order of code_place, scales are fp16
+//   fp8          K and V as int8, then the scales of K and of V, fp32, and zeros up to 64 bytes
+//   int4         K [D / 8][B] words, then V [B / 8][D] words, of eight codes in the order of
+//                code_place. Then for each 32 tokens: scales of K [D], minimums of K [D], and for
+//                each group of 32 channels: scales of V [32], minimums of V [32], all fp16
 // Consecutive blocks of a head are consecutive in memory. A slot that was never written may hold
 // any bytes.
 //
@@ -39,7 +43,7 @@ struct PagedKVView {
 
   // Returns the token slots of a block as stored.
   [[nodiscard]] int stored_block_tokens() const {
-    const int unit = format == KVFormat::kInt8 ? 4 : 2;
+    const int pack = kv_pack(format, dtype), unit = pack < 2 ? 2 : pack;
     return (block_tokens + unit - 1) / unit * unit;
   }
 };

@@ -1,39 +1,75 @@
-// int8 codes on AMX tiles. A code is a whole number that bf16 holds exactly. Units are widened once
-// for all strips of a work item, and multiplied as bf16 then. Scales meet scores and probabilities
-// (softmax.h), so that queries and weights are rounded as they are over KV of bf16.
+// Codes on AMX tiles. bf16 holds the number of a code exactly: a whole one of int8, e4m3, an odd
+// number of halves for int4. Units are widened once for all strips of a work item, and multiplied
+// as bf16 then. Scales of int8 and fp8 meet scores and probabilities (softmax.h), so that queries
+// and weights are rounded as they are over KV of bf16. amx_int4.h has the scales of int4.
 #pragma once
 
 #include <cstdint>
 
 #include "quire/attention/cpu/amx_products.h"
 #include "quire/attention/cpu/codes.h"
+#include "quire/attention/cpu/expand.h"
 
 namespace quire::attention {
 namespace {
 
-// Holds the low and the high bytes of whole numbers in bf16.
+constexpr float e4m3_magnitude(int bits) {
+  float value = bits < 8 ? static_cast<float>(bits) : static_cast<float>(8 + bits % 8);
+  for (int exponent = bits / 8; exponent > 1; --exponent) {
+    value *= 2;
+  }
+  return value / 512;
+}
+
+// Holds the low and the high bytes of the magnitudes of codes in bf16.
 struct Bf16Bytes {
   static constexpr int kNumbers = 128;
   alignas(64) std::uint8_t low[kNumbers] = {};
   alignas(64) std::uint8_t high[kNumbers] = {};
 
-  constexpr Bf16Bytes() {
+  template <class Number>
+  constexpr explicit Bf16Bytes(Number number) {
     for (int i = 0; i < kNumbers; ++i) {
-      const auto bits = __builtin_bit_cast(std::uint32_t, static_cast<float>(i));
+      const auto bits = __builtin_bit_cast(std::uint32_t, number(i));
       low[i] = static_cast<std::uint8_t>(bits >> 16);
       high[i] = static_cast<std::uint8_t>(bits >> 24);
     }
   }
 };
-constexpr Bf16Bytes kBf16Bytes;
+constexpr Bf16Bytes kWholeBytes([](int i) { return static_cast<float>(i); });
+constexpr Bf16Bytes kE4m3Bytes([](int i) { return e4m3_magnitude(i); });
 
-// Units that are copied to `scratch` as bf16 before they are multiplied.
+// Makes pairs of bf16 of words of four codes, by two look-ups of the magnitude.
+template <const Bf16Bytes& kBytes, bool kTwosComplement>
+struct Bf16OfBytes {
+  using V = kernels::VecAvx512;
+  static constexpr int kRows = 2;  // of pairs, from one row of words
+
+  V::I low[2] = {_mm512_load_si512(kBytes.low), _mm512_load_si512(kBytes.low + 64)};
+  V::I high[2] = {_mm512_load_si512(kBytes.high), _mm512_load_si512(kBytes.high + 64)};
+  V::I sign = _mm512_set1_epi8(static_cast<char>(0x80));
+
+  // Stores the pairs of 16 words, rows `stride` words apart. Even bytes of a word are its first two
+  // values (tensor::code_place). The look-ups ignore the highest bit of each byte.
+  void store(V::I codes, Word* to, std::ptrdiff_t stride) const {
+    constexpr __mmask64 kOdd = 0xaaaaaaaaaaaaaaaaull;
+    constexpr int kOrAnd = 0xf8;  // a | (b & c)
+    const V::I magnitudes = kTwosComplement ? _mm512_abs_epi8(codes) : codes;
+    const V::I lows = _mm512_permutex2var_epi8(low[0], magnitudes, low[1]);
+    const V::I highs = _mm512_ternarylogic_epi32(
+        _mm512_permutex2var_epi8(high[0], magnitudes, high[1]), codes, sign, kOrAnd);
+    V::store_bits(to, _mm512_mask_blend_epi8(kOdd, lows, _mm512_slli_epi16(highs, 8)));
+    V::store_bits(to + stride, _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lows, 8), highs));
+  }
+};
+
+// Copies units to `scratch` as bf16 before they are multiplied. `C`: the codes as stored, `Widen`:
+// what makes bf16 of them.
+template <class C, class Widen, class F>
 struct CodeUnits {
   using V = kernels::VecAvx512;
-  using Stored = Int8<V>;
-  struct Format : Bf16<kernels::VecAvx512Bf16> {
-    static constexpr bool kScaled = true;
-  };
+  using Stored = C;
+  using Format = F;
   struct View : PieceView {
     const Word* coded_k[kPieceUnits];  // null: widened already
     const Word* coded_v[kPieceUnits];
@@ -42,13 +78,12 @@ struct CodeUnits {
   static constexpr int kStoredWords = kUnitTokens / Stored::kPack;  // of a column of V
   static constexpr int kLineWords = 16;                             // of a cache line
 
-  // Returns the view of a piece whose units go to places of their own behind a gathered piece's.
-  static View view_of(const AttentionTask& t, int piece, const PieceRows& rows) {
-    View view = {view_piece<Stored>(t, piece, rows, kPieceTokens), {}, {}, 0};
+  // Sets the view of a piece whose units go to places of their own behind a gathered piece's.
+  static void set_view(const AttentionTask& t, int piece, const PieceRows& rows, View& view) {
+    static_cast<PieceView&>(view) = view_piece<Stored>(t, piece, rows, kPieceTokens);
     look_ahead(t, piece, view);
-    const bool in_place = t.block_tokens % kUnitTokens == 0;
-    const unsigned kept = in_place ? kept_units(t, piece, rows.units) : 0;
-    const std::ptrdiff_t unit_words = std::ptrdiff_t{kUnitTokens} / Format::kPack * t.padded_dim;
+    const unsigned kept = kept_units(t, piece, rows.units);
+    const std::ptrdiff_t unit_words = std::ptrdiff_t{kUnitTokens} / 2 * t.padded_dim;
     Word* const first = reinterpret_cast<Word*>(t.scratch) +
                         std::ptrdiff_t{2} * kPieceUnits * kStoredWords * t.padded_dim;
     for (int i = 0; i < view.units; ++i) {
@@ -60,18 +95,6 @@ struct CodeUnits {
     }
     view.coded_stride = view.k_stride;
     view.k_stride = kUnitTokens;
-    return view;
-  }
-
-  // Returns those of `units` that an earlier strip has widened. The others count as widened from
-  // here on.
-  static unsigned kept_units(const AttentionTask& t, int piece, unsigned units) {
-    if (t.widened == nullptr) {
-      return 0;
-    }
-    const unsigned kept = t.widened->piece == piece ? t.widened->units : 0;
-    *t.widened = {piece, kept | units};
-    return kept;
   }
 
   static void keys(const AttentionTask& t, const View& view, int i) {
@@ -88,7 +111,7 @@ struct CodeUnits {
     }
   }
 
-  // Rows of words of four codes.
+  // Rows of words of codes.
   struct Rows {
     const Word* words;
     std::ptrdiff_t stride;  // words
@@ -96,78 +119,86 @@ struct CodeUnits {
     int columns;
   };
 
-  // Makes two rows of pairs of each row, one behind the other. Asks for as much of `ahead`, so that
+  // Makes rows of pairs of each row, one behind the other. Asks for as much of `ahead`, so that
   // memory is busy all the time.
   static void widen(const Rows& from, Word* to, const Word* ahead) {
-    const Bf16OfCodes bf16;
+    const Widen bf16;
     const Word* words = from.words;
     for (int row = 0; row < from.count; ++row) {
       for (int column = 0; column < from.columns; column += V::kLanes) {
         __builtin_prefetch(ahead, 0, 2);
         ahead += kLineWords;
-        const Pairs pairs = bf16.of(V::load_bits(words + column));
-        V::store_bits(to + column, pairs.first);
-        V::store_bits(to + from.columns + column, pairs.second);
+        bf16.store(V::load_bits(words + column), to + column, from.columns);
       }
       words += from.stride;
-      to += std::ptrdiff_t{2} * from.columns;
+      to += std::ptrdiff_t{Widen::kRows} * from.columns;
     }
     kernels::fence_amx_tile_loads();
   }
-
-  struct Pairs {
-    V::I first, second;
-  };
-
-  // The two bytes of bf16, by the magnitude.
-  struct Bf16OfCodes {
-    V::I low[2] = {_mm512_load_si512(kBf16Bytes.low), _mm512_load_si512(kBf16Bytes.low + 64)};
-    V::I high[2] = {_mm512_load_si512(kBf16Bytes.high), _mm512_load_si512(kBf16Bytes.high + 64)};
-    V::I sign = _mm512_set1_epi8(static_cast<char>(0x80));
-
-    // Even bytes of a word are its first two values (tensor::int8_place).
-    [[nodiscard]] Pairs of(V::I codes) const {
-      constexpr __mmask64 kOdd = 0xaaaaaaaaaaaaaaaaull;
-      constexpr int kOrAnd = 0xf8;  // a | (b & c)
-      const V::I magnitudes = _mm512_abs_epi8(codes);
-      const V::I lows = _mm512_permutex2var_epi8(low[0], magnitudes, low[1]);
-      const V::I highs = _mm512_ternarylogic_epi32(
-          _mm512_permutex2var_epi8(high[0], magnitudes, high[1]), codes, sign, kOrAnd);
-      return {_mm512_mask_blend_epi8(kOdd, lows, _mm512_slli_epi16(highs, 8)),
-              _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lows, 8), highs)};
-    }
-  };
 };
 
-// Computes maxima, sums and values of a piece. Codes are finite: those that a row does not see are
-// multiplied with zeros.
-inline void amx_reduce_codes(const AttentionTask& t, int piece, const PieceRows& rows,
-                             PieceBuffers<CodeUnits::Format>& b) {
-  using Products = AmxProductsOf<CodeUnits>;
-  using V = Products::V;
-  const CodeUnits::View view = CodeUnits::view_of(t, piece, rows);
-  load_scales<V>(t, piece, rows, view, b);
-  ask_for_scales(t, piece);
-  if (sees_all(rows, view)) {
-    Products::interleaved(t, view, b);
-    return;
-  }
-  Products::scores(t, view, b);
-  softmax_strip<V>(t, rows, view, b);
-  Products::values(t, view, b, b.values);
-}
+// Codes of 8 bits, with a scale for each column of scores and probabilities.
+struct ScaledBf16 : Bf16<kernels::VecAvx512Bf16> {
+  static constexpr bool kScaled = true;
+};
+template <class C, class Widen>
+struct ScaledUnits : CodeUnits<C, Widen, ScaledBf16>, QueriesAsLoaded {
+  using Base = CodeUnits<C, Widen, ScaledBf16>;
+  using View = typename Base::View;
+  struct Room {};
 
-void amx_attend_int8(const AttentionTask& t) {
-  using V = CodeUnits::V;
-  const kernels::AmxTileShapes shapes = AmxProductsOf<CodeUnits>::shapes(t.rows);
+  static void set_view(const AttentionTask& t, int piece, const PieceRows& rows, Room&,
+                       PieceBuffers<ScaledBf16>& b, View& view) {
+    Base::set_view(t, piece, rows, view);
+    C::load_column_scales(t, piece, rows, view, b);
+  }
+};
+struct Int8Columns : Int8<kernels::VecAvx512> {
+  static void load_column_scales(const AttentionTask& t, int piece, const PieceRows& rows,
+                                 const PieceView& view, PieceBuffers<ScaledBf16>& b) {
+    load_scales<kernels::VecAvx512>(t, piece, rows, view, b);
+  }
+};
+struct Fp8Columns : Fp8<kernels::VecAvx512> {
+  static void load_column_scales(const AttentionTask& t, int piece, const PieceRows& rows,
+                                 const PieceView& view, PieceBuffers<ScaledBf16>& b) {
+    const TokenRange seen = seen_by_some(t, rows);
+    for (int i = 0; i < view.units; ++i) {
+      const int in_piece = view.unit[i] * kUnitTokens;
+      load_block_scales(t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, seen, in_piece),
+                        b.key_scales + i * kUnitTokens, b.value_scales + i * kUnitTokens);
+    }
+  }
+};
+using Int8Units = ScaledUnits<Int8Columns, Bf16OfBytes<kWholeBytes, true>>;
+using Fp8Units = ScaledUnits<Fp8Columns, Bf16OfBytes<kE4m3Bytes, false>>;
+
+// Attends to codes that Units widens. Codes are finite: those that a row does not see are
+// multiplied with zeros.
+template <class Units>
+void amx_attend_codes(const AttentionTask& t) {
+  using Products = AmxProductsOf<Units>;
+  using V = typename Products::V;
+  const kernels::AmxTileShapes shapes = Products::shapes(t.rows);
   const kernels::AmxTileGuard guard(shapes);
-  PieceBuffers<CodeUnits::Format> b;
+  PieceBuffers<typename Units::Format> b;
+  typename Units::Room room;
   for (int piece = t.first_piece; piece < t.last_piece; ++piece) {
     const PieceRows rows = rows_of_piece(t, piece);
-    if (rows.units != 0) {
-      amx_reduce_codes(t, piece, rows, b);
-      merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});
+    if (rows.units == 0) {
+      continue;
     }
+    typename Units::View view;
+    Units::set_view(t, piece, rows, room, b, view);
+    ask_for_scales(t, piece, Units::Stored::scales_bytes(t));
+    if (sees_all(rows, view)) {
+      Products::interleaved(t, view, b);
+    } else {
+      Products::scores(t, view, b);
+      softmax_strip<V>(t, rows, view, b);
+      Products::values(t, view, b, b.values);
+    }
+    merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});
   }
 }
 

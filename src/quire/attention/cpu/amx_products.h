@@ -10,15 +10,47 @@
 namespace quire::attention {
 namespace {
 
+// Adds the products of one step to the sums. `left` has 64 bytes per row. Tiles: see
+// AmxProductsOf::shapes.
+template <bool kTwo>
+void amx_multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
+  constexpr int kTileColumns = 16;
+  const std::ptrdiff_t stride = right_stride_words * kWordBytes;
+  _tile_loadd(4, left, 64);
+  _tile_loadd(6, right, stride);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, right + kTileColumns, stride);
+  _tile_dpbf16ps(1, 4, 7);
+  if constexpr (kTwo) {
+    _tile_loadd(5, static_cast<const std::byte*>(left) + 16 * 64, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+// Left operands that do not depend on the unit: queries and probabilities, as the format has them.
+struct QueriesAsLoaded {
+  static const void* queries(const AttentionTask& t, const auto&, int chunk) {
+    return t.q + std::ptrdiff_t{chunk} * t.rows * kChunkWords * kWordBytes;
+  }
+  template <bool kTwo>
+  static void add_offsets(const auto&) {}
+  static void weigh(const AttentionTask&, const auto&, const auto&, int) {}
+  static const void* weights(const auto&, const auto& b, int i, int) { return b.probs[i][0]; }
+  static void finish_values(const AttentionTask&, const auto&, float*) {}
+};
+
 // Units of bf16, multiplied where they lie.
-struct PlainUnits {
+struct PlainUnits : QueriesAsLoaded {
   using Format = Bf16<kernels::VecAvx512Bf16>;
   using View = PieceView;
   static void keys(const AttentionTask&, const View&, int) {}
   static void values(const AttentionTask&, const View&, int) {}
 };
 
-// Calls Units::keys and Units::values before K or V of a unit are multiplied.
+// Calls Units::keys before K of a unit is multiplied with Units::queries, and Units::values and
+// weigh before V is with Units::weights. add_offsets and finish_values add what else belongs to
+// scores and values.
 template <class Units>
 struct AmxProductsOf {
   using V = kernels::VecAvx512;  // around the tiles
@@ -56,12 +88,14 @@ struct AmxProductsOf {
   static void values(const AttentionTask& t, const View& view, const Buffers& b, float* out) {
     for (int i = 0; i < view.units; ++i) {
       Units::values(t, view, i);
+      Units::weigh(t, view, b, i);
     }
     kernels::fence_amx_tile_loads();
     for (int dim = 0; dim < t.padded_dim; dim += 2 * kTileColumns) {
       t.rows > 16 ? value_columns<true>(t, view, b, dim, out)
                   : value_columns<false>(t, view, b, dim, out);
     }
+    Units::finish_values(t, view, out);
   }
 
   // Computes scores, softmax and values of a piece that all rows see whole, with the bits of the
@@ -95,16 +129,18 @@ struct AmxProductsOf {
       if (i < view.units) {
         Units::values(t, view, i);
         add_probabilities<V, Format>(t, b, i, rows);
+        Units::weigh(t, view, b, i);
         kernels::fence_amx_tile_loads();
       }
       if (i > 0) {
-        multiply<kTwo>(b.probs[i - 1][0], view.v[i - 1], t.padded_dim);
+        amx_multiply<kTwo>(Units::weights(view, b, i - 1, 0), view.v[i - 1], t.padded_dim);
       }
     }
     store<kTwo>(b.values, t.padded_dim);
     for (int dim = 2 * kTileColumns; dim < t.padded_dim; dim += 2 * kTileColumns) {
       value_columns<kTwo>(t, view, b, dim, b.values);
     }
+    Units::finish_values(t, view, b.values);
     for (int r = 0; r < t.rows; ++r) {
       b.sum[r] = V::reduce_add(V::load(rows.lanes[r]));
     }
@@ -130,22 +166,6 @@ struct AmxProductsOf {
     }
   }
 
-  // Adds the products of one step to the sums. `left` has 64 bytes per row.
-  template <bool kTwo>
-  static void multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
-    const std::ptrdiff_t stride = right_stride_words * kWordBytes;
-    _tile_loadd(4, left, 64);
-    _tile_loadd(6, right, stride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, right + kTileColumns, stride);
-    _tile_dpbf16ps(1, 4, 7);
-    if constexpr (kTwo) {
-      _tile_loadd(5, static_cast<const std::byte*>(left) + 16 * 64, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-
   template <bool kTwo>
   static void store(float* out, int stride) {
     const std::ptrdiff_t bytes = stride * std::ptrdiff_t{sizeof(float)};
@@ -160,14 +180,14 @@ struct AmxProductsOf {
   template <bool kTwo>
   static void score_unit(const AttentionTask& t, const View& view, int i, float* out) {
     const std::ptrdiff_t k_step = kChunkWords * view.k_stride;
-    const std::ptrdiff_t q_step = std::ptrdiff_t{t.rows} * kChunkWords * kWordBytes;
     if (i == 0) {
       Units::keys(t, view, 0);
     }
     clear<kTwo>();
     for (int chunk = 0; chunk < t.padded_dim / 32; ++chunk) {
-      multiply<kTwo>(t.q + chunk * q_step, view.k[i] + chunk * k_step, view.k_stride);
+      amx_multiply<kTwo>(Units::queries(t, view, chunk), view.k[i] + chunk * k_step, view.k_stride);
     }
+    Units::template add_offsets<kTwo>(view);
     if (i + 1 < view.units) {  // now, so that its tiles do not wait for what was just stored
       Units::keys(t, view, i + 1);
     }
@@ -179,7 +199,7 @@ struct AmxProductsOf {
                             float* out) {
     clear<kTwo>();
     for (int i = 0; i < view.units; ++i) {
-      multiply<kTwo>(b.probs[i][0], view.v[i] + dim, t.padded_dim);
+      amx_multiply<kTwo>(Units::weights(view, b, i, dim), view.v[i] + dim, t.padded_dim);
     }
     store<kTwo>(out + dim, t.padded_dim);
   }

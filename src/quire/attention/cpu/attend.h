@@ -7,6 +7,7 @@
 #pragma once
 
 #include "quire/attention/cpu/codes.h"
+#include "quire/attention/cpu/expand.h"
 #include "quire/attention/cpu/products.h"
 #include "quire/attention/cpu/queries.h"
 
@@ -86,6 +87,25 @@ void attend(const AttentionTask& t) {
   }
 }
 
+// Attends to codes C that are expanded to fp32. All of a block's numbers are finite, so hidden ones
+// are multiplied with zeros.
+template <class V, class C>
+void attend_expanded(const AttentionTask& t) {
+  using P = VectorProducts<V, Fp32<V>>;
+  PieceBuffers<Fp32<V>> b;
+  for (int piece = t.first_piece; piece < t.last_piece; ++piece) {
+    const PieceRows rows = rows_of_piece(t, piece);
+    if (rows.units == 0) {
+      continue;
+    }
+    const PieceView view = ExpandedUnits<V, C>::view_of(t, piece, rows);
+    P::scores(t, view, b);
+    softmax_strip<V, Fp32<V>>(t, rows, view, b);
+    P::values(t, view, b, b.values);
+    merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});
+  }
+}
+
 template <class V>
 constexpr KernelTable vector_table(device::Isa isa) {
   return {.isa = isa,
@@ -95,6 +115,8 @@ constexpr KernelTable vector_table(device::Isa isa) {
           .attend_bf16 = attend<V, VectorProducts<V, WideBf16<V>>>,
           .attend_fp32 = attend<V, VectorProducts<V, Fp32<V>>>,
           .attend_int8 = attend<V, VectorProducts<V, Int8<V>>>,
+          .attend_fp8 = attend_expanded<V, Fp8<V>>,
+          .attend_int4 = attend_expanded<V, Int4<V>>,
           .merge = merge<V>};
 }
 

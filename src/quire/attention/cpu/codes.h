@@ -32,6 +32,8 @@ struct Int8 {
   static constexpr bool kScaled = false;  // here, not in softmax.h
   static constexpr bool kStoresTwo = false;
 
+  // Returns the bytes of the scales of a block.
+  static int scales_bytes(const AttentionTask& t) { return 4 * t.block_tokens; }
   static Sum no_sum() { return V::set_bits(0); }
   static typename V::F number(Sum sum) { return V::to_float(sum); }
   static Operand load(const Word* words, int part) {
@@ -113,10 +115,7 @@ inline void gather_scales(const AttentionTask& t, int slots, int first, TokenRan
 template <class V, class E>
 void load_scales(const AttentionTask& t, int piece, const PieceRows& rows, const PieceView& view,
                  PieceBuffers<E>& b) {
-  int begin = kPieceTokens;
-  for (int r = 0; r < t.rows; ++r) {
-    begin = rows.seen[r].begin < rows.seen[r].end ? min_int(begin, rows.seen[r].begin) : begin;
-  }
+  const TokenRange seen = seen_by_some(t, rows);
   const int slots = stored_slots<Int8<V>>(t);
   for (int i = 0; i < view.units; ++i) {
     const int in_piece = view.unit[i] * kUnitTokens, first = piece * kPieceTokens + in_piece;
@@ -129,10 +128,7 @@ void load_scales(const AttentionTask& t, int piece, const PieceRows& rows, const
       keys = scales;
       values = scales + std::ptrdiff_t{2} * slots;
     } else {
-      gather_scales(
-          t, slots, first,
-          {first + max_int(begin - in_piece, 0), first + min_int(rows.end - in_piece, kUnitTokens)},
-          gathered);
+      gather_scales(t, slots, first, tokens_of_unit(piece, seen, in_piece), gathered);
     }
     for (int lane = 0; lane < kUnitTokens; lane += V::kLanes) {
       const std::ptrdiff_t bytes = std::ptrdiff_t{2} * lane;
@@ -144,8 +140,9 @@ void load_scales(const AttentionTask& t, int piece, const PieceRows& rows, const
   }
 }
 
-// Asks for the scales of the piece that comes next.
-inline void ask_for_scales(const AttentionTask& t, int piece) {
+// Asks for the scales of the piece that comes next, so many bytes of each block.
+inline void ask_for_scales(const AttentionTask& t, int piece, int bytes) {
+  constexpr int kLineBytes = 64;
   const NextPiece next =
       piece + 1 < t.last_piece ? NextPiece{t.kv, t.blocks, t.num_blocks, piece + 1} : t.next;
   const int first = next.piece * kPieceTokens / t.block_tokens;
@@ -153,8 +150,9 @@ inline void ask_for_scales(const AttentionTask& t, int piece) {
   for (int block = first; block < end; ++block) {
     if (next.blocks[block] >= 0) {
       const std::byte* scales = next.kv + next.blocks[block] * t.block_stride + t.scale_offset;
-      __builtin_prefetch(scales, 0, 2);
-      __builtin_prefetch(scales + 2 * t.block_tokens, 0, 2);
+      for (int at = 0; at < bytes; at += kLineBytes) {
+        __builtin_prefetch(scales + at, 0, 2);
+      }
     }
   }
 }
@@ -226,7 +224,7 @@ void reduce_codes(const AttentionTask& t, int piece, const PieceRows& rows, Piec
                   PieceBuffers<typename P::Format>& b) {
   using E = typename P::Format;
   load_scales<V, E>(t, piece, rows, view, b);
-  ask_for_scales(t, piece);
+  ask_for_scales(t, piece, Int8<V>::scales_bytes(t));
   P::scores(t, view, b);
   scale_scores<V, E>(t, view, b);
   const int columns = view.units * kUnitTokens;

@@ -1,8 +1,9 @@
 // The seam between run.cc (compiled once, baseline) and the kernels (compiled per instruction set).
 // Only plain structs and function pointers cross it; see quire/kernels/cpu/kernel_table.h for why.
 //
-// Everything is counted in words of 4 bytes: a word holds two bf16, one fp32 or four int8 codes. So
-// all formats have one layout:  K of a block  [head_dim / kPack][block slots] words
+// Everything is counted in words of 4 bytes: a word holds two bf16, one fp32, four codes of 8 bits
+// or eight of 4. So all formats have one layout:
+//                   K of a block  [head_dim / kPack][block slots] words
 //                   V of a block  [block slots / kPack][head_dim] words
 #pragma once
 
@@ -31,7 +32,7 @@ struct NextPiece {
   int piece = 0;
 };
 
-// Units of a piece of int8 that lie in `scratch` as they are multiplied.
+// Units of a piece of codes that lie in `scratch` as they are multiplied.
 struct WidenedUnits {
   int piece = -1;
   unsigned units = 0;  // bits
@@ -55,7 +56,7 @@ struct AttentionTask {
   int first_piece = 0;
   int last_piece = 0;
   const float* q_scales = nullptr;  // int8: [rows], value of a unit of q
-  std::ptrdiff_t scale_offset = 0;  // int8: bytes from a block's K to its scales
+  std::ptrdiff_t scale_offset = 0;  // codes: bytes from a block's K to its scales
   float soft_cap = 0;               // scores s become cap * tanh(s / cap); 0: they stay
   std::byte* scratch = nullptr;     // scratch_bytes of the calling thread, 64-byte aligned
   WidenedUnits* widened = nullptr;  // units of the item's strips; null: nothing is kept
@@ -97,14 +98,17 @@ struct QueryTask {
 // A row's bits depend on that row and on what it sees only, in every function.
 struct KernelTable {
   device::Isa isa = device::Isa::kPortable;
-  bool bf16_queries = false;       // true: attend_bf16 takes bf16 queries; false: fp32
-  bool bf16_code_queries = false;  // true: attend_int8 takes bf16 queries; false: 16-bit integers
+  bool bf16_queries = false;  // true: attend_bf16 takes bf16 queries; false: fp32
+  // True: attend_int8 and attend_fp8 take bf16 queries. False: 16-bit integers, and fp32.
+  bool bf16_code_queries = false;
   void (*load_queries_bf16)(const QueryTask&) = nullptr;
   void (*load_queries_fp32)(const QueryTask&) = nullptr;
   void (*load_queries_int8)(const QueryTask&) = nullptr;
   void (*attend_bf16)(const AttentionTask&) = nullptr;
   void (*attend_fp32)(const AttentionTask&) = nullptr;
   void (*attend_int8)(const AttentionTask&) = nullptr;
+  void (*attend_fp8)(const AttentionTask&) = nullptr;
+  void (*attend_int4)(const AttentionTask&) = nullptr;  // takes fp32 queries
   void (*merge)(const MergeTask&) = nullptr;
 };
 

@@ -104,19 +104,24 @@ void gather_keys(const AttentionTask& t, int first, TokenRange tokens, Word* out
                        });
 }
 
+// Returns the place of code `index` in a word, as tensor::code_place.
+template <class E>
+constexpr int code_place(int index) {
+  return index % 2 * (E::kPack / 2) + index / 2;
+}
+
 // Returns the first bit of token `slot` in a word of V.
 template <class E>
 constexpr int bit_of(int slot) {
-  constexpr int kCodePlaces[] = {0, 2, 1, 3};
   const int place = slot % E::kPack;
-  return (E::kCodes ? kCodePlaces[place] : place) * (32 / E::kPack);
+  return (E::kCodes ? code_place<E>(place) : place) * (32 / E::kPack);
 }
 
 // Adds one token to words of V, which hold zeros there so far. Bits count from the first on.
 template <class E>
 void add_part(Word* __restrict to, int to_bit, const Word* __restrict from, int from_bit,
               std::ptrdiff_t count) {
-  constexpr Word kMask = E::kPack == 4 ? 0xffu : 0xffffu;
+  constexpr Word kMask = (1u << (32 / E::kPack)) - 1;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     to[i] |= (from[i] >> from_bit & kMask) << to_bit;
   }
@@ -156,6 +161,25 @@ void gather_values(const AttentionTask& t, int first, TokenRange tokens, Word* o
                        });
 }
 
+// Returns the tokens of the piece from the first to the last that some row sees.
+inline TokenRange seen_by_some(const AttentionTask& t, const PieceRows& rows) {
+  TokenRange seen = {kPieceTokens, rows.end};
+  for (int r = 0; r < t.rows; ++r) {
+    if (rows.seen[r].begin < rows.seen[r].end) {
+      seen.begin = min_int(seen.begin, rows.seen[r].begin);
+    }
+  }
+  return seen;
+}
+
+// Returns the tokens of the run that are in `seen` and in a unit, which begins at token `in_piece`
+// of the piece.
+inline TokenRange tokens_of_unit(int piece, TokenRange seen, int in_piece) {
+  const int first = piece * kPieceTokens + in_piece;
+  return {first + max_int(seen.begin - in_piece, 0),
+          first + min_int(seen.end - in_piece, kUnitTokens)};
+}
+
 // Points v at copies of the units that hold tokens `seen` of the piece and zeros elsewhere.
 template <class E>
 void gather_all_values(const AttentionTask& t, int piece, TokenRange seen, PieceView& view) {
@@ -163,30 +187,33 @@ void gather_all_values(const AttentionTask& t, int piece, TokenRange seen, Piece
   Word* out = reinterpret_cast<Word*>(t.scratch) + std::ptrdiff_t{kPieceUnits} * unit_words;
   for (int i = 0; i < view.units; ++i, out += unit_words) {
     const int in_piece = view.unit[i] * kUnitTokens, first = piece * kPieceTokens + in_piece;
-    const TokenRange wanted = {first + max_int(seen.begin - in_piece, 0),
-                               first + min_int(seen.end - in_piece, kUnitTokens)};
-    gather_values<E>(t, first, wanted, out);
+    gather_values<E>(t, first, tokens_of_unit(piece, seen, in_piece), out);
     view.v[i] = out;
   }
 }
 
 template <class E>
 void gather_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view) {
-  TokenRange seen = {kPieceTokens, 0};
-  for (int r = 0; r < t.rows; ++r) {
-    if (rows.seen[r].begin < rows.seen[r].end) {
-      seen = {min_int(seen.begin, rows.seen[r].begin), max_int(seen.end, rows.seen[r].end)};
-    }
-  }
+  const TokenRange seen = seen_by_some(t, rows);
   const int unit_words = kUnitTokens / E::kPack * t.padded_dim;
   Word* out = reinterpret_cast<Word*>(t.scratch);
   for (int i = 0; i < view.units; ++i, out += unit_words) {
     const int in_piece = view.unit[i] * kUnitTokens, first = piece * kPieceTokens + in_piece;
-    const int end = first + min_int(seen.end - in_piece, kUnitTokens);
-    gather_keys<E>(t, first, {first + max_int(seen.begin - in_piece, 0), end}, out);
+    gather_keys<E>(t, first, tokens_of_unit(piece, seen, in_piece), out);
     view.k[i] = out;
   }
   gather_all_values<E>(t, piece, seen, view);
+}
+
+// Returns those of `units` that an earlier strip has made in scratch. The others count as made from
+// here on.
+inline unsigned kept_units(const AttentionTask& t, int piece, unsigned units) {
+  if (t.widened == nullptr || t.block_tokens % kUnitTokens != 0) {
+    return 0;
+  }
+  const unsigned kept = t.widened->piece == piece ? t.widened->units : 0;
+  *t.widened = {piece, kept | units};
+  return kept;
 }
 
 // Sets what is asked for with each unit of V. Only units that are blocks of their own are

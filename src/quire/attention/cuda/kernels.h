@@ -56,6 +56,9 @@ template <class Launch>
         return launch.template operator()<T, tensor::KVFormat::kPlain, D>();
       case tensor::KVFormat::kInt8:
         return launch.template operator()<T, tensor::KVFormat::kInt8, D>();
+      case tensor::KVFormat::kFp8:
+      case tensor::KVFormat::kInt4:
+        break;  // no kernel yet
     }
     return cudaErrorInvalidValue;
   });

@@ -88,6 +88,13 @@ struct VecAvx2 {
   static I load_bits(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static void store_bits(void* p, I x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
   static I set_bits(std::int32_t x) { return _mm256_set1_epi32(x); }
+  static I as_bits(F x) { return _mm256_castps_si256(x); }
+  static F as_float(I x) { return _mm256_castsi256_ps(x); }
+  static I add_bits(I a, I b) { return _mm256_add_epi32(a, b); }
+  static I and_bits(I a, I b) { return _mm256_and_si256(a, b); }
+  static I xor_bits(I a, I b) { return _mm256_xor_si256(a, b); }
+  static I shift_left(I x, int count) { return _mm256_slli_epi32(x, count); }
+  static I shift_right(I x, int count) { return _mm256_srli_epi32(x, count); }
   static F to_float(I x) { return _mm256_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm256_cvtps_epi32(x); }
   static void store_int8(std::int8_t* p, I x) {

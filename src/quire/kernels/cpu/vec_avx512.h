@@ -73,6 +73,12 @@ struct VecAvx512 {
   static I as_bits(F x) { return _mm512_castps_si512(x); }
   static F as_float(I x) { return _mm512_castsi512_ps(x); }
   static I add_bits(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I and_bits(I a, I b) { return _mm512_and_si512(a, b); }
+  static I xor_bits(I a, I b) { return _mm512_xor_si512(a, b); }
+  static I shift_left(I x, int count) { return _mm512_slli_epi32(x, static_cast<unsigned>(count)); }
+  static I shift_right(I x, int count) {
+    return _mm512_srli_epi32(x, static_cast<unsigned>(count));
+  }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static I to_int(F x) { return _mm512_cvtps_epi32(x); }  // nearest even
   static void store_int8(std::int8_t* p, I x) {

@@ -90,6 +90,16 @@ struct VecPortable {
   }
   static void store_bits(void* p, I x) { __builtin_memcpy(p, &x, sizeof x); }
   static I set_bits(std::int32_t x) { return I{x, x, x, x}; }
+  static I as_bits(F x) { return reinterpret_cast<I>(x); }
+  static F as_float(I x) { return reinterpret_cast<F>(x); }
+  static I add_bits(I a, I b) { return a + b; }
+  static I and_bits(I a, I b) { return a & b; }
+  static I xor_bits(I a, I b) { return a ^ b; }
+  static I shift_left(I x, int count) { return x << count; }
+  static I shift_right(I x, int count) {  // zeros come in
+    typedef std::uint32_t U __attribute__((vector_size(16)));
+    return reinterpret_cast<I>(reinterpret_cast<U>(x) >> static_cast<std::uint32_t>(count));
+  }
   static F to_float(I x) { return __builtin_convertvector(x, F); }
   static I to_int(F x) { return __builtin_convertvector(round(x), I); }
   static void store_int8(std::int8_t* p, I x) {
