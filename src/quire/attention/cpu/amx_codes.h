@@ -172,8 +172,9 @@ struct Fp8Columns : Fp8<kernels::VecAvx512> {
     const TokenRange seen = seen_by_some(t, rows);
     for (int i = 0; i < view.units; ++i) {
       const int in_piece = view.unit[i] * kUnitTokens;
-      load_block_scales(t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, seen, in_piece),
-                        b.key_scales + i * kUnitTokens, b.value_scales + i * kUnitTokens);
+      load_block_scales<kernels::VecAvx512>(
+          t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, seen, in_piece),
+          b.key_scales + i * kUnitTokens, b.value_scales + i * kUnitTokens);
     }
   }
 };

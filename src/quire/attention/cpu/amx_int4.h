@@ -73,8 +73,8 @@ struct Int4Units : CodeUnits<Int4<kernels::VecAvx512>, Bf16OfNibbles, FoldedForm
     alignas(64) Word middle_parts[16][16];  // pairs of a chunk; one column for a unit and part
     alignas(64) float unit_sums[kStripRows][2 * kPieceUnits];
     alignas(64) float first_scores[kStripRows][V::kLanes];  // of one unit, the same in each column
-    alignas(64) std::uint16_t queries[kChunks][kStripRows][32];  // of one unit, times scales
-    alignas(64) std::uint16_t weights[kChunks][kPieceUnits][kStripRows][kUnitTokens];
+    alignas(64) std::uint16_t queries[kChunks][kStripRows][32];        // of one unit, times scales
+    alignas(64) std::uint16_t weights[2][2][kStripRows][kUnitTokens];  // of two units in turn
     alignas(64) float value_sums[kChunks][kStripRows][V::kLanes];
 
     explicit Room(const AttentionTask& t) {
@@ -221,17 +221,12 @@ struct Int4Units : CodeUnits<Int4<kernels::VecAvx512>, Bf16OfNibbles, FoldedForm
     return view.room->queries[chunk];
   }
 
-  // Multiplies probabilities by the scales of a unit, group by group, and sums their products with
-  // its middles.
+  // Multiplies probabilities by the scales of a unit, for one or two groups of channels, and sums
+  // their products with its middles.
   static void weigh(const AttentionTask& t, const View& view, const PieceBuffers<FoldedFormat>& b,
-                    int i) {
-    int d = 0;
-    for (; d + 2 * kGroup <= t.padded_dim; d += 2 * kGroup) {
-      weigh_groups<2>(t, view, b, i, d);
-    }
-    if (d < t.padded_dim) {
-      weigh_groups<1>(t, view, b, i, d);
-    }
+                    int i, int dim, int columns) {
+    columns == 2 * kGroup ? weigh_groups<2>(t, view, b, i, dim)
+                          : weigh_groups<1>(t, view, b, i, dim);
     kernels::fence_amx_tile_loads();
   }
 
@@ -251,9 +246,8 @@ struct Int4Units : CodeUnits<Int4<kernels::VecAvx512>, Bf16OfNibbles, FoldedForm
       const V::F x = V::load(b.probs[i][r]), y = V::load(b.probs[i][r] + V::kLanes);
 #pragma GCC unroll 2
       for (int g = 0; g < kGroups; ++g) {
-        const int group = dim / kGroup + g;
-        float* const sums = view.room->value_sums[group][r];
-        Pairs::store_bf16(view.room->weights[group][i][r], V::mul(x, scales[g][0]),
+        float* const sums = view.room->value_sums[dim / kGroup + g][r];
+        Pairs::store_bf16(view.room->weights[i % 2][g][r], V::mul(x, scales[g][0]),
                           V::mul(y, scales[g][1]));
         const V::F before = i == 0 ? V::zero() : V::load(sums);
         V::store(sums, V::fma(y, middles[g][1], V::fma(x, middles[g][0], before)));
@@ -261,8 +255,10 @@ struct Int4Units : CodeUnits<Int4<kernels::VecAvx512>, Bf16OfNibbles, FoldedForm
     }
   }
 
-  static const void* weights(const View& view, const PieceBuffers<FoldedFormat>&, int i, int dim) {
-    return view.room->weights[dim / kGroup][i];
+  // Returns the weights of group `group` of those that weigh() has taken.
+  static const void* weights(const View& view, const PieceBuffers<FoldedFormat>&, int i,
+                             int group) {
+    return view.room->weights[i % 2][group];
   }
 
   // Adds the sums over middles to the values of a piece.

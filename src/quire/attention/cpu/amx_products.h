@@ -98,7 +98,7 @@ struct QueriesAsLoaded {
   static void begin_scores(const auto&) {
     amx_clear<kTwo>();
   }
-  static void weigh(const AttentionTask&, const auto&, const auto&, int) {}
+  static void weigh(const AttentionTask&, const auto&, const auto&, int, int, int) {}
   static const void* weights(const auto&, const auto& b, int i, int) { return b.probs[i][0]; }
   static void finish_values(const AttentionTask&, const auto&, float*) {}
 };
@@ -150,9 +150,8 @@ struct AmxProductsOf {
   }
 
   static void values(const AttentionTask& t, const View& view, const Buffers& b, float* out) {
-    const auto weigh = [&](int i) { Units::weigh(t, view, b, i); };
-    t.rows > 16 ? all_values<true>(t, view, b, out, weigh)
-                : all_values<false>(t, view, b, out, weigh);
+    t.rows > 16 ? all_values<true>(t, view, b, out, [](int) {})
+                : all_values<false>(t, view, b, out, [](int) {});
   }
 
   // Computes scores, softmax and values of a piece that all rows see whole, with the bits of the
@@ -181,10 +180,8 @@ struct AmxProductsOf {
       set_maximum<V>(b, r, V::load(rows.lanes[r]));
       V::store(rows.lanes[r], V::zero());
     }
-    all_values<kTwo>(t, view, b, b.values, [&](int i) {
-      add_probabilities<V, Format>(t, b, i, rows);
-      Units::weigh(t, view, b, i);
-    });
+    all_values<kTwo>(t, view, b, b.values,
+                     [&](int i) { add_probabilities<V, Format>(t, b, i, rows); });
     for (int r = 0; r < t.rows; ++r) {
       b.sum[r] = V::reduce_add(V::load(rows.lanes[r]));
     }
@@ -243,6 +240,7 @@ struct AmxProductsOf {
           if (dim == 0) {
             before(i);
           }
+          Units::weigh(t, view, b, i, dim, columns);
           kernels::fence_amx_tile_loads();
         }
         if (i > 0) {
@@ -258,10 +256,9 @@ struct AmxProductsOf {
   static void multiply_values(const AttentionTask& t, const View& view, const Buffers& b, int i,
                               int dim, bool wide) {
     const Word* const right = view.v[i] + dim;
-    const void* const left = Units::weights(view, b, i, dim);
+    const void* const left = Units::weights(view, b, i, 0);
     if (wide) {
-      amx_multiply_wide(left, Units::weights(view, b, i, dim + 2 * kTileColumns), right,
-                        t.padded_dim);
+      amx_multiply_wide(left, Units::weights(view, b, i, 1), right, t.padded_dim);
     } else {
       amx_multiply<kTwo>(left, right, t.padded_dim);
     }
