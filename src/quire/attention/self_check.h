@@ -45,9 +45,9 @@ inline constexpr KVKind kInt4KV = {tensor::DType::kBFloat16, tensor::KVFormat::k
 // out), and an lse shows what their sum is off by before that (9e-5). int8 rounds queries and
 // weights to 16 bits of the largest, 5e-5 each where it is some six times the rest. Its exp2 is
 // right to 9e-5, and a score's error of 5e-5 shows twice; on AMX it is as bf16. fp32: sums of up to
-// some thousand products. fp8 and int4 are as fp32; on AMX fp8 is as bf16. int4 on AMX
-// rounds each product of a query's element and a scale to 8 bits, by a thousandth of it in the mean
-// of squares. A score is off by a thousandth of what scores spread by.
+// some thousand products. fp8 and int4 are as fp32; on AMX fp8 is as bf16. On AMX, int4
+// rounds each product of a query's element and a scale to 8 bits. So a score is off by a thousandth
+// of what scores spread by.
 [[nodiscard]] constexpr double tolerance(KVKind kind, device::Isa isa) {
   if (kind == KVKind(tensor::DType::kFloat32) || expands_codes(kind, isa)) {
     return 2e-6;

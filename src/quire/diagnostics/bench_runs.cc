@@ -25,7 +25,6 @@
 #include "quire/engine/engine_core.h"
 #include "quire/kernels/device_ceilings.h"
 #include "quire/kernels/packed_weights.h"
-#include "quire/kv/format.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/output.h"
@@ -271,7 +270,7 @@ Status Bench::state(std::int32_t depth) {
     return {};
   }
   const bool windowed = has_window(engine_.model_config());
-  if (!windowed && runtime_.tiers().check_leaves_pool(kv::kOwnFormat).ok()) {
+  if (!windowed && runtime_.tiers().check_leaves_pool({}).ok()) {
     const auto tokens = static_cast<double>(prefix.size());
     QUIRE_TRY(const RestoreTimes restore, time_restore(runtime_, prefix, peaks_));
     add_plain({.metric = "restore",

@@ -37,6 +37,9 @@ std::uint32_t largest_bits(std::span<const float> x) {
 
 // Returns the smallest fp16 number that is not below x >= 0; an infinity if there is none.
 std::uint16_t fp16_above(float x) {
+  if (x <= 0) {
+    return 0;  // also of -0
+  }
   std::uint16_t bits = tensor::float_to_fp16(x);
   bits += tensor::fp16_to_float(bits) < x ? 1 : 0;
   return bits;

@@ -49,6 +49,7 @@ class Layer {
                   .head_dim = head_dim,
                   .dtype = dtype,
                   .block_tokens = block_tokens,
+                  .window_tokens = {},
                   .format = format},
         bytes_(static_cast<std::size_t>(geometry_.block_bytes() * kBlocks), kUnwritten) {}
 

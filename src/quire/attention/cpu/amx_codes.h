@@ -76,13 +76,14 @@ struct CodeUnits {
     std::ptrdiff_t coded_stride;  // of K, words
   };
   static constexpr int kStoredWords = kUnitTokens / Stored::kPack;  // of a column of V
-  static constexpr int kLineWords = 16;                             // of a cache line
 
-  // Sets the view of a piece whose units go to places of their own behind a gathered piece's.
+  // Sets the view of a piece whose units go to places behind a gathered piece's. Where no other
+  // strip needs them, they take two places in turn, which stay in the first cache.
   static void set_view(const AttentionTask& t, int piece, const PieceRows& rows, View& view) {
     static_cast<PieceView&>(view) = view_piece<Stored>(t, piece, rows, kPieceTokens);
     look_ahead(t, piece, view);
     const unsigned kept = kept_units(t, piece, rows.units);
+    const bool in_turn = t.widened == nullptr;
     const std::ptrdiff_t unit_words = std::ptrdiff_t{kUnitTokens} / 2 * t.padded_dim;
     Word* const first = reinterpret_cast<Word*>(t.scratch) +
                         std::ptrdiff_t{2} * kPieceUnits * kStoredWords * t.padded_dim;
@@ -90,7 +91,7 @@ struct CodeUnits {
       const bool is_kept = (kept >> view.unit[i] & 1u) != 0;
       view.coded_k[i] = is_kept ? nullptr : view.k[i];
       view.coded_v[i] = is_kept ? nullptr : view.v[i];
-      view.k[i] = first + view.unit[i] * unit_words;
+      view.k[i] = first + (in_turn ? i % 2 : view.unit[i]) * unit_words;
       view.v[i] = view.k[i] + kPieceUnits * unit_words;
     }
     view.coded_stride = view.k_stride;
@@ -99,15 +100,18 @@ struct CodeUnits {
 
   static void keys(const AttentionTask& t, const View& view, int i) {
     if (view.coded_k[i] != nullptr) {
-      const Rows rows = {view.coded_k[i], view.coded_stride, t.padded_dim / Stored::kPack,
-                         kUnitTokens};
-      widen(rows, const_cast<Word*>(view.k[i]), view.coded_v[i]);
+      const Rows rows = {view.coded_k[i], view.coded_stride, t.padded_dim / Stored::kPack};
+      widen<kUnitTokens>(rows, const_cast<Word*>(view.k[i]), kUnitTokens, view.coded_v[i]);
     }
   }
-  static void values(const AttentionTask& t, const View& view, int i) {
+  // Widens columns [dim, dim + columns), which are 32 or 64.
+  static void values(const AttentionTask& t, const View& view, int i, int dim, int columns) {
     if (view.coded_v[i] != nullptr) {
-      const Rows rows = {view.coded_v[i], t.padded_dim, kStoredWords, t.padded_dim};
-      widen(rows, const_cast<Word*>(view.v[i]), view.after_v[i]);
+      const Rows rows = {view.coded_v[i] + dim, t.padded_dim, kStoredWords};
+      Word* const to = const_cast<Word*>(view.v[i]) + dim;
+      const Word* const ahead = view.after_v[i] + std::ptrdiff_t{kStoredWords} * dim;
+      columns == 64 ? widen<64>(rows, to, t.padded_dim, ahead)
+                    : widen<32>(rows, to, t.padded_dim, ahead);
     }
   }
 
@@ -116,22 +120,22 @@ struct CodeUnits {
     const Word* words;
     std::ptrdiff_t stride;  // words
     int count;
-    int columns;
   };
 
   // Makes rows of pairs of each row, one behind the other. Asks for as much of `ahead`, so that
   // memory is busy all the time.
-  static void widen(const Rows& from, Word* to, const Word* ahead) {
+  template <int kColumns>
+  static void widen(Rows from, Word* to, std::ptrdiff_t to_stride, const Word* ahead) {
     const Widen bf16;
-    const Word* words = from.words;
     for (int row = 0; row < from.count; ++row) {
-      for (int column = 0; column < from.columns; column += V::kLanes) {
-        __builtin_prefetch(ahead, 0, 2);
-        ahead += kLineWords;
-        bf16.store(V::load_bits(words + column), to + column, from.columns);
+#pragma GCC unroll 4
+      for (int column = 0; column < kColumns; column += V::kLanes) {
+        __builtin_prefetch(ahead + column, 0, 2);
+        bf16.store(V::load_bits(from.words + column), to + column, to_stride);
       }
-      words += from.stride;
-      to += std::ptrdiff_t{Widen::kRows} * from.columns;
+      ahead += kColumns;
+      from.words += from.stride;
+      to += Widen::kRows * to_stride;
     }
     kernels::fence_amx_tile_loads();
   }
@@ -145,11 +149,14 @@ template <class C, class Widen>
 struct ScaledUnits : CodeUnits<C, Widen, ScaledBf16>, QueriesAsLoaded {
   using Base = CodeUnits<C, Widen, ScaledBf16>;
   using View = typename Base::View;
-  struct Room {};
+  struct Room {
+    explicit Room(const AttentionTask&) {}
+  };
 
   static void set_view(const AttentionTask& t, int piece, const PieceRows& rows, Room&,
                        PieceBuffers<ScaledBf16>& b, View& view) {
     Base::set_view(t, piece, rows, view);
+    ask_for_scales(t, piece, C::scales_bytes(t));
     C::load_column_scales(t, piece, rows, view, b);
   }
 };
@@ -165,8 +172,9 @@ struct Fp8Columns : Fp8<kernels::VecAvx512> {
     const TokenRange seen = seen_by_some(t, rows);
     for (int i = 0; i < view.units; ++i) {
       const int in_piece = view.unit[i] * kUnitTokens;
-      load_block_scales(t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, seen, in_piece),
-                        b.key_scales + i * kUnitTokens, b.value_scales + i * kUnitTokens);
+      load_block_scales<kernels::VecAvx512>(
+          t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, seen, in_piece),
+          b.key_scales + i * kUnitTokens, b.value_scales + i * kUnitTokens);
     }
   }
 };
@@ -182,7 +190,7 @@ void amx_attend_codes(const AttentionTask& t) {
   const kernels::AmxTileShapes shapes = Products::shapes(t.rows);
   const kernels::AmxTileGuard guard(shapes);
   PieceBuffers<typename Units::Format> b;
-  typename Units::Room room;
+  typename Units::Room room(t);
   for (int piece = t.first_piece; piece < t.last_piece; ++piece) {
     const PieceRows rows = rows_of_piece(t, piece);
     if (rows.units == 0) {
@@ -190,7 +198,6 @@ void amx_attend_codes(const AttentionTask& t) {
     }
     typename Units::View view;
     Units::set_view(t, piece, rows, room, b, view);
-    ask_for_scales(t, piece, Units::Stored::scales_bytes(t));
     if (sees_all(rows, view)) {
       Products::interleaved(t, view, b);
     } else {

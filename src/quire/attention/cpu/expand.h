@@ -19,15 +19,24 @@ struct UnitScales {
 };
 
 // Sets the scales of a unit's tokens, of K and of V, where each block has one of either: fp32.
-// Those of tokens that no row sees become 0.
-inline void load_block_scales(const AttentionTask& t, int first, TokenRange tokens, float* keys,
-                              float* values) {
-  for (int i = 0; i < kUnitTokens; ++i) {
-    keys[i] = values[i] = 0;
+// Those of tokens outside `tokens` become 0, unless the unit lies in one block.
+template <class V>
+void load_block_scales(const AttentionTask& t, int first, TokenRange tokens, float* keys,
+                       float* values) {
+  float scales[2] = {};
+  const bool in_place = t.block_tokens % kUnitTokens == 0;
+  if (in_place) {
+    __builtin_memcpy(scales, block_of(t, first) + t.scale_offset, sizeof scales);
+  }
+  for (int i = 0; i < kUnitTokens; i += V::kLanes) {
+    V::store(keys + i, V::set(scales[0]));
+    V::store(values + i, V::set(scales[1]));
+  }
+  if (in_place) {
+    return;
   }
   for_each_block_range(t, tokens.begin, tokens.end,
                        [&](const std::byte* block, int, int token, int count) {
-                         float scales[2];
                          __builtin_memcpy(scales, block + t.scale_offset, sizeof scales);
                          for (int i = token - first; i < token - first + count; ++i) {
                            keys[i] = scales[0];
@@ -44,7 +53,7 @@ struct Fp8 {
 
   static int scales_bytes(const AttentionTask&) { return 2 * int{sizeof(float)}; }
   static void load_scales(const AttentionTask& t, int first, TokenRange tokens, UnitScales& to) {
-    load_block_scales(t, first, tokens, to.keys, to.values);
+    load_block_scales<V>(t, first, tokens, to.keys, to.values);
   }
 
   // Returns the numbers of one code of each word. With an exponent e > 0 a magnitude is
@@ -157,9 +166,7 @@ struct ExpandedUnits {
   static PieceView view_of(const AttentionTask& t, int piece, const PieceRows& rows) {
     PieceView view = view_piece<C>(t, piece, rows, rows.end);
     look_ahead(t, piece, view);
-    // Later strips may see more of a unit that is kept.
-    const bool in_place = t.block_tokens % kUnitTokens == 0;
-    const TokenRange made = in_place ? TokenRange{0, kPieceTokens} : seen_by_some(t, rows);
+    const TokenRange seen = seen_by_some(t, rows);
     const unsigned kept = kept_units(t, piece, rows.units);
     const std::ptrdiff_t unit_words = std::ptrdiff_t{kUnitTokens} * t.padded_dim;
     float* const first = reinterpret_cast<float*>(t.scratch) +
@@ -174,7 +181,7 @@ struct ExpandedUnits {
         const auto* next = reinterpret_cast<const std::byte*>(view.after_v[i]);
         auto ahead = kernels::Ahead::over(view.after_v[i] == view.v[i] ? nullptr : next,
                                           t.scale_offset + C::scales_bytes(t), steps);
-        C::load_scales(t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, made, in_piece),
+        C::load_scales(t, piece * kPieceTokens + in_piece, tokens_of_unit(piece, seen, in_piece),
                        scales);
         keys(view.k[i], view.k_stride, t.padded_dim, scales, k, ahead);
         values(view.v[i], t.padded_dim, scales, v, ahead);
