@@ -41,7 +41,7 @@ using StartedPrefills = std::map<kv::VariantName, PendingPrefill>;
 [[nodiscard]] std::optional<KVError> kv_error_of(const kernels::KVErrorSums& sums,
                                                  const tensor::KVGeometry& geometry);
 
-// What a prefill stands behind, and the position of its first token.
+// A place of a prefill: the KV before it, and the position of its first token.
 struct PrefillPlace {
   std::vector<kv::SegmentUse> before;
   std::int32_t position = 0;

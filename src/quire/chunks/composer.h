@@ -74,7 +74,7 @@ class Composer {
   [[nodiscard]] Status start_bos(const std::string& salt, CompositionAttempt& attempt);
   [[nodiscard]] Status check_variants(
       const std::map<std::string, std::vector<kv::VariantName>>& by_salt);
-  // What prefills stand behind that are a part of a chain.
+  // Places of prefills that are a part of a chain.
   using PrefillPlaces = std::map<kv::VariantName, PrefillPlace>;
   [[nodiscard]] Status start_variants(std::span<const kv::VariantName> variants,
                                       const PrefillPlaces& chains, CompositionAttempt& attempt);

@@ -207,9 +207,7 @@ Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
   const kv_store::KVType own = kv_store::kv_type_of(geometry);
   std::vector<kv_store::SavedRun> runs;
   for (const kv_store::LiveRun& run : live.runs) {
-    tensor::KVGeometry shape = run.geometry;
-    shape.dtype = own.dtype;
-    shape.format = own.format;
+    const tensor::KVGeometry shape = kv_store::with_type(run.geometry, own);
     if (const std::string differs = kv_store::geometry_difference(shape, geometry);
         !differs.empty()) {
       return {ErrorCode::kIncompatible, base::str_cat(what, " does not fit the model: ", differs)};

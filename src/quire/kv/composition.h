@@ -38,8 +38,8 @@ struct ResolvedComposition {
   bool chained = false;
   // Returns whether the ids are a plain prompt, whose parts have no KV of their own.
   [[nodiscard]] bool plain() const { return mode == ReuseMode::kExact && !chained; }
-  // Returns parts whose KV is wanted and can be computed now, each (chunk, key) once: those that
-  // are not there. Of a chain that is the first of them.
+  // Returns parts whose KV is wanted and not there, each (chunk, key) once. A chain gives the first
+  // of them alone, since the others stand behind it.
   [[nodiscard]] std::vector<Part> missing() const;
   // Returns the parts before `part`, which are there, where its key names a chain.
   [[nodiscard]] std::vector<SegmentUse> chain_before(const Part& part) const;

@@ -13,6 +13,7 @@
 #include "quire/chunk_types.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -248,6 +249,38 @@ TEST_F(CompositionTest, ModesThatHaveNoMeaningAreRefused) {
   one.mode = ReuseMode::kIndependent;
   one.computed_in_place = true;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition) << "of mode anchored only";
+}
+
+// Context 'c' has another format than the pool's. The first context is computed as in mode
+// anchored.
+TEST_F(CompositionTest, InModeExactCodedChunksMakeAChainAndOthersAPlainPrompt) {
+  Chunk coded = *registry.find(id_of('c'));
+  coded.format = FormatId{1};
+  coded.variants.clear();
+  const auto find = [&](const std::string& id) -> Result<const Chunk*> {
+    return id == coded.id ? &coded : registry.find(id);
+  };
+  CompositionSpec exact = spec("bcd");
+  exact.mode = ReuseMode::kExact;
+  EXPECT_TRUE(resolved(exact).plain());
+  const ResolvedComposition chain = resolve(find, exact, false).value();
+  EXPECT_FALSE(chain.plain());
+  EXPECT_EQ(chain.grade, ReuseGrade::kEqualMath);
+  EXPECT_EQ(chain.parts[0].key, VariantKey{});
+  EXPECT_EQ(chain.parts[1].key, VariantKey{.before = id_of('a')});
+  EXPECT_TRUE(chain.parts[1].segment.has_value());
+  EXPECT_TRUE(is_chained(chain.parts[2].key));
+  EXPECT_TRUE(is_chained(chain.parts[3].key));
+  EXPECT_NE(chain.parts[2].key, chain.parts[3].key);
+  ASSERT_EQ(chain.missing().size(), 1U) << "the last one stands behind it";
+  const Part missing = chain.missing().front();
+  EXPECT_EQ(missing.chunk, &coded);
+  EXPECT_EQ(chain.chain_before(missing).size(), 2U);
+  EXPECT_EQ(missing.position, 8);
+  exact = spec("bdc");
+  exact.mode = ReuseMode::kExact;
+  const ResolvedComposition other = resolve(find, exact, false).value();
+  EXPECT_NE(other.parts[3].key, missing.key) << "what it has seen is its name";
 }
 
 }  // namespace

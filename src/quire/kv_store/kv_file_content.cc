@@ -47,12 +47,18 @@ KVType kv_type_of(const tensor::KVGeometry& geometry) {
   return {.dtype = geometry.dtype, .format = geometry.format};
 }
 
+tensor::KVGeometry with_type(tensor::KVGeometry geometry, const std::optional<KVType>& type) {
+  geometry.dtype = type ? type->dtype : geometry.dtype;
+  geometry.format = type ? type->format : geometry.format;
+  return geometry;
+}
+
+const char* kv_type_name(const KVType& type) {
+  return tensor::kv_format_name(type.format, type.dtype);
+}
+
 tensor::KVGeometry KVFileContent::geometry_of(std::size_t run) const {
-  tensor::KVGeometry own = geometry;
-  const KVType type = runs[run].type.value_or(kv_type_of(geometry));
-  own.dtype = type.dtype;
-  own.format = type.format;
-  return own;
+  return with_type(geometry, runs[run].type);
 }
 
 std::int64_t KVFileContent::head_block_bytes(std::size_t run) const {

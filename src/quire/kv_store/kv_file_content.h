@@ -26,6 +26,11 @@ struct KVType {
   friend bool operator==(const KVType&, const KVType&) = default;
 };
 [[nodiscard]] KVType kv_type_of(const tensor::KVGeometry& geometry);
+// Returns a geometry whose KV has this type, if one is given. O(layers).
+[[nodiscard]] tensor::KVGeometry with_type(tensor::KVGeometry geometry,
+                                           const std::optional<KVType>& type);
+// Returns the kv_dtype of a type.
+[[nodiscard]] const char* kv_type_name(const KVType& type);
 
 // A run of consecutive tokens with KV. Token i is in block i / block_tokens. The first blocks may
 // be lost: the model's window has freed their KV, and only the ids of their tokens are known.

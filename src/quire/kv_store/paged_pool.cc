@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -19,7 +20,6 @@
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/device_paged_pool.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
@@ -157,6 +157,18 @@ void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
   copy_scales(geometry, range, from, to);
 }
 
+// Returns whether the blocks of two geometries have one layout and one meaning. Windows of layers
+// are compared where both say some.
+bool stores_alike(const tensor::KVGeometry& a, const tensor::KVGeometry& b) {
+  const auto sizes = [](const tensor::KVGeometry& of) {
+    return std::tie(of.layers, of.kv_heads, of.head_dim, of.dtype, of.block_tokens, of.format);
+  };
+  const std::size_t layers = std::min(a.window_tokens.size(), b.window_tokens.size());
+  return sizes(a) == sizes(b) &&
+         std::equal(a.window_tokens.begin(), a.window_tokens.begin() + static_cast<long>(layers),
+                    b.window_tokens.begin());
+}
+
 // Layers in order.
 struct LayerRange {
   int first = 0, end = 0;
@@ -232,7 +244,7 @@ const tensor::KVGeometry& PagedPool::geometry(kv::FormatId format) const {
 
 std::optional<kv::FormatId> PagedPool::find_format(const tensor::KVGeometry& geometry) const {
   for (std::uint8_t i = 0; i <= more_.size(); ++i) {
-    if (geometry_difference(geometry, this->geometry(kv::FormatId{i})).empty()) {
+    if (stores_alike(geometry, this->geometry(kv::FormatId{i}))) {
       return kv::FormatId{i};
     }
   }

@@ -31,8 +31,6 @@
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
-#include "quire/tensor/kv_format.h"
-#include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -147,11 +145,7 @@ Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t p
 
 Result<kv::FormatId> SavedSequences::format_of(const kv_store::SavedRun& run,
                                                const SavedState& rest) const {
-  tensor::KVGeometry geometry = pool().geometry();
-  if (run.type) {
-    geometry.dtype = run.type->dtype;
-    geometry.format = run.type->format;
-  }
+  const auto geometry = kv_store::with_type(pool().geometry(), run.type);
   const auto format = pool().find_format(geometry);
   // Runs in other formats belong to a sequence that says its own.
   if (format && (*format == kv::kOwnFormat || !rest.kv_dtype.empty())) {
@@ -162,7 +156,7 @@ Result<kv::FormatId> SavedSequences::format_of(const kv_store::SavedRun& run,
                         kv_store::geometry_difference(geometry, pool().geometry()))};
 }
 
-// What is appended to the sequence is stored as its own KV was.
+// The pool stores what is appended to the sequence. So the sequence's own KV has that format, too.
 Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
                                      const SavedState& rest) const {
   const std::string own = engine_.core().kv_name();
@@ -174,8 +168,7 @@ Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
   if (runs.size() > rest.ranks.size() && runs.back().type) {
     return {ErrorCode::kIncompatible,
             base::str_cat("the saved sequence does not fit the model: kv_dtype of its own run is ",
-                          tensor::kv_format_name(runs.back().type->format, runs.back().type->dtype),
-                          ", here it is ", own)};
+                          kv_store::kv_type_name(*runs.back().type), ", here it is ", own)};
   }
   for (const kv_store::SavedRun& run : runs) {
     QUIRE_TRY([[maybe_unused]] const kv::FormatId format, format_of(run, rest));

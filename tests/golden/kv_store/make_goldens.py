@@ -50,7 +50,7 @@ def checksum(data):
 def head_block(run, num_tokens, layer, head, block, kind=0):
     """Returns K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero.
 
-    Of FLOAT32 they are K [dim][slots] and V [slots][dim], the same numbers.
+    FLOAT32 has the same numbers as K [dim][slots] and V [slots][dim].
     """
     tokens = min(BLOCK_TOKENS, num_tokens - block * BLOCK_TOKENS)
     values = [0] * (2 * STORED_DIM * BLOCK_TOKENS)
