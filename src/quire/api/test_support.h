@@ -99,6 +99,17 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return difference / largest;
 }
 
+// Returns the root mean square of the difference, as a share of the deviation of `wanted`.
+inline double deviation(const std::vector<float>& wanted, const std::vector<float>& got) {
+  double sum = 0, squares = 0, difference = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    sum += wanted[i];
+    squares += double{wanted[i]} * wanted[i];
+    difference += (double{got[i]} - wanted[i]) * (double{got[i]} - wanted[i]);
+  }
+  return std::sqrt(difference / (squares - sum * sum / static_cast<double>(wanted.size())));
+}
+
 // Flips a bit of a file. A second call restores the file.
 inline void flip_bit(const std::filesystem::path& file, std::uintmax_t at) {
   std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
