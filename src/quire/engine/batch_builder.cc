@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <span>
-#include <tuple>
-#include <utility>
 #include <vector>
 
-#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"

@@ -94,7 +94,7 @@ void OwnKV::store(const kernels::KernelContext& context, int layer, const Rows& 
   }
   for (const model::BlockSeal& seal : batch_.seals) {
     const kernels::BlockPair pair{.from = seal.from, .to = seal.to};
-    // What cannot be held fails the pass that computes it.
+    // Refusals do not matter here: they fail the pass that computes the KV.
     (void)kernels::seal_blocks(context, {.blocks = {&pair, 1}, .head_dim = rows.head_dim},
                                view(layer, seal.from_format), view(layer, seal.to_format));
   }

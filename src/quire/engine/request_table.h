@@ -82,8 +82,7 @@ class RequestTable {
   std::optional<std::promise<void>> end_;  // absent: nobody waits for an end
   std::shared_future<void> next_end_;      // end that end_ makes ready
   std::uint64_t next_request_ = 1;
-  // Number of the next draw, of a seed for a request that brings none.
-  std::uint64_t next_draw_ = 1;
+  std::uint64_t next_draw_ = 1;  // number of the next seed for a request that brings none
 };
 
 }  // namespace quire::engine

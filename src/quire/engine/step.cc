@@ -228,7 +228,7 @@ bool plan_step(Step& step) {
   }
   const auto runs = step.core.scheduler.commit(step.plan);
   if (!runs.ok() && runs.error().code == ErrorCode::kOutOfBlocks) {
-    return false;  // what was preempted has freed no slab: plans again, with fewer that run
+    return false;  // plans again, with fewer that run
   }
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
   step.now.runs.assign(runs->begin(), runs->end());

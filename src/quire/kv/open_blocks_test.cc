@@ -132,12 +132,12 @@ TEST(OpenBlocksOfARun, PreemptionGivesBothBack) {
 
 TEST(OpenBlocksOfARun, SeveralSequencesGetRoomTogetherOrNoneDoes) {
   Ledger ledger(by_block(12));  // two slabs, of two open blocks each
-  std::vector<Sequences::Growth> growths;
+  std::vector<Growth> growths;
   for (int i = 0; i < 3; ++i) {
     growths.push_back(
         {.sequence = ledger.sequences().open(tokens_of(3, 10 * i), true), .count = 3});
   }
-  const Status refused = ledger.sequences().extend(std::vector<Sequences::Growth>{
+  const Status refused = ledger.sequences().extend(std::vector<Growth>{
       growths[0],
       growths[1],
       growths[2],

@@ -50,20 +50,15 @@ class Sequences {
 
   // Reserves memory for `tokens` tokens in all, so that appending up to there allocates nothing.
   void reserve(SeqId id, std::int64_t tokens);
-  // Returns how many new blocks the KV of the next `count` tokens needs, copies on write included.
+  // Return how many new blocks the KV of the next `count` tokens needs, copies on write included,
+  // and how many open blocks besides, of LedgerConfig::open_format().
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
-  // Returns how many open blocks it needs besides, where the pool's own format is written block by
-  // block. They have the format that this one opens as.
   [[nodiscard]] std::int32_t open_blocks_needed(SeqId id, std::int32_t count) const;
   // Makes room for the KV of the next `count` tokens. Takes free blocks, evicts cached ones
   // (EvictionOrder) and copies a shared open block. Copies cached blocks out of the way where the
   // new ones would not lie in extents. Fails with kOutOfBlocks and changes nothing then.
   [[nodiscard]] Status extend(SeqId id, std::int32_t count);
   // Makes room in several sequences, or in none. Precondition: the sequences are distinct.
-  struct Growth {
-    SeqId sequence;
-    std::int32_t count = 0;
-  };
   [[nodiscard]] Status extend(std::span<const Growth> growths);
   // Books that the KV of the next `count` tokens is stored: the length grows, and blocks behind the
   // window are freed. Full blocks are published, or exchanged for cached ones with the same KV.
@@ -84,8 +79,7 @@ class Sequences {
   void close_since(LedgerMark mark);
 
   [[nodiscard]] bool contains(SeqId id) const;
-  // Returns the format of its open run. With another one than the pool's own it has brought the
-  // blocks for all its tokens.
+  // Returns the format of its open run. One that is not the pool's own has all its blocks.
   [[nodiscard]] FormatId format(SeqId id) const;
   // Returns true if it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;

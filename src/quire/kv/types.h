@@ -97,6 +97,12 @@ struct MergeRank {
   friend auto operator<=>(MergeRank, MergeRank) = default;
 };
 
+// Room for the KV of the next `count` tokens of a sequence.
+struct Growth {
+  SeqId sequence;
+  std::int32_t count = 0;
+};
+
 // A segment at a place: its token 0 is used at `position`.
 struct SegmentUse {
   SegmentId segment;

@@ -202,10 +202,9 @@ class Planner {
     return true;
   }
 
-  // Returns whether a request that is admitted may have an open block. Blocks that it attaches pin
-  // slabs, so it takes one that needs no slab, unless nothing else runs.
+  // Returns whether there is an open block. It shall need no slab, unless nothing else runs.
   [[nodiscard]] bool may_open(std::int64_t open, const StepPlan& plan) const {
-    return open <= room_->open() || (state_.num_running == 0 && plan.admit.empty());
+    return open <= room_->open() || state_.num_running + std::ssize(plan.admit) == 0;
   }
 
   // Admits a sequence that comes with KV or room of its own, whose last block may have to be

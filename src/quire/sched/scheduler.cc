@@ -66,7 +66,7 @@ struct Scheduler::Impl {
 
   SchedulerState state;
   std::vector<ScheduledRun> scheduled;                      // by the last commit
-  std::vector<kv::Sequences::Growth> growths;               // by the last commit or repeat
+  std::vector<kv::Growth> growths;                          // by the last commit or repeat
   std::unordered_map<std::uint64_t, QueuedRequest*> by_id;  // owned by state.line
   std::uint64_t last_arrival = 0;
 };
@@ -131,14 +131,16 @@ void Scheduler::Impl::admit(RequestId id) {
 }
 
 Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
+  kv::Sequences& sequences = state.ledger->sequences();
   scheduled.clear();
   growths.clear();
   for (const PlannedRun& run : runs) {
     const SeqId sequence = find(run.request)->running_sequence();
-    if (state.ledger->sequences().num_computed(sequence) != run.first) {
+    const std::int32_t computed = sequences.num_computed(sequence);
+    if (computed != run.first) {
       return {ErrorCode::kInternal,
               base::str_cat("request ", run.request.value, " was planned from token ", run.first,
-                            " but has KV of ", state.ledger->sequences().num_computed(sequence))};
+                            " but has KV of ", computed)};
     }
     growths.push_back({.sequence = sequence, .count = run.count});
     scheduled.push_back({.request = run.request,
@@ -147,7 +149,7 @@ Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
                          .count = run.count,
                          .samples = run.samples});
   }
-  return state.ledger->sequences().extend(growths);
+  return sequences.extend(growths);
 }
 
 bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
@@ -166,11 +168,9 @@ bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
         ledger.sequences().shares_open_block(run.sequence) || needed.own > 1) {
       return false;
     }
-    all.own += needed.own;
-    all.open += needed.open;
+    all = {.own = all.own + needed.own, .open = all.open + needed.open};
   }
-  // Lending a slab would move cached blocks.
-  return all.own <= room.own() && all.open <= room.open();
+  return all.own <= room.own() && all.open <= room.open();  // without lending a slab
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
