@@ -241,6 +241,7 @@ class StoredRun {
     StoredRun plain(table, DType::kFloat32);
     plain.append(table, kBlocks * kBlockTokens);
     std::vector<kernels::BlockPair> pairs;
+    pairs.reserve(kBlocks);
     for (const std::int32_t block : blocks_) {
       pairs.push_back({block, block});
     }

@@ -296,7 +296,7 @@ void read_coded_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSl
                 std::ptrdiff_t{4} * view.head_dim +
                 std::ptrdiff_t{2} * (slot.offset % tensor::kInt4RunTokens);
       return read_int4(
-          codes, [&](int d) { return scales + d / tensor::kInt4GroupChannels * 2 * kRunBytes; },
+          codes, [&](int d) { return scales + 2 * kRunBytes * (d / tensor::kInt4GroupChannels); },
           kRunBytes, out);
     }
   }

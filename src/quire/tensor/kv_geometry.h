@@ -26,8 +26,8 @@ struct KVGeometry {
   // Returns the head size as stored: rounded up to 32, padded with zeros, so that kernels read
   // whole vectors.
   [[nodiscard]] int stored_head_dim() const { return (head_dim + 31) / 32 * 32; }
-  // Returns the token slots of a stored block. Values lie in pairs of tokens, so they are rounded up
-  // to 2; codes to the number that a word holds.
+  // Returns the token slots of a stored block. Values lie in pairs of tokens, so they are rounded
+  // up to 2; codes to the number that a word holds.
   [[nodiscard]] int stored_block_tokens() const {
     const int pack = kv_pack(format, dtype), unit = pack < 2 ? 2 : pack;
     return (block_tokens + unit - 1) / unit * unit;

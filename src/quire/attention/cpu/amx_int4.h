@@ -67,7 +67,7 @@ struct Int4Units : CodeUnits<Int4<kernels::VecAvx512>, Bf16OfNibbles, FoldedForm
   static constexpr std::ptrdiff_t kScaleBytes = 2;
   static_assert(kGroup == 32, "a group of V is a chunk of K and two tiles wide");
 
-  // The numbers of a strip. Two parts of bf16 add up to a number.
+  // Holds what belongs to a strip. Two parts of bf16 add up to a number.
   struct Room {
     alignas(64) std::uint16_t query_parts[2][kChunks][kStripRows][32];
     alignas(64) Word middle_parts[16][16];  // pairs of a chunk; one column for a unit and part
