@@ -28,7 +28,8 @@ enum class ChunkType : std::uint8_t { kSystemPrompt, kContext, kQuery };
 // Says which tokens a context has seen when its KV is computed. Each mode equals a reference that
 // can be written down (docs/chunks.md, What a composition means).
 enum class ReuseMode : std::uint8_t {
-  // A causal prefill of the joined ids. It reuses whole cached blocks of their beginning.
+  // A causal prefill of the joined ids. It reuses whole cached blocks of their beginning. Chunks in
+  // another format than the pool's keep it: all parts are computed anew then, graded kEqualMath.
   kExact,
   // A context has seen the system chunk and itself. The default.
   kAnchored,
@@ -133,7 +134,8 @@ struct ChunkOptions {
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
   // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8", "fp8" and "int4" go into a pool of
-  // "float32" or "bfloat16" on the CPU. Other formats than the pool's are kUnsupported.
+  // "float32" or "bfloat16" on the CPU. Other formats than the pool's are kUnsupported, and other
+  // names kInvalidArgument. While requests hold blocks that the chunk needs, registering waits.
   std::string kv_dtype = {};
 };
 

@@ -265,6 +265,7 @@ TEST(ChunkFormats, ANarrowedChunkIsComposedWithoutBeingComputedAgain) {
   const double computed = stat(llm, "tokens_computed");
   const std::vector<float> narrowed = logits(llm, spec);
   EXPECT_EQ(stat(llm, "tokens_computed") - computed, 9) << "the query alone";
+  EXPECT_EQ(llm.preview_composition(spec)->grade, ReuseGrade::kApproximate);
   EXPECT_GT(distance(plain, narrowed), 0);
   EXPECT_LT(distance(plain, narrowed), kMostDistance);
   const std::string again = must_register(llm, content_of(text, ChunkType::kContext));
@@ -273,6 +274,24 @@ TEST(ChunkFormats, ANarrowedChunkIsComposedWithoutBeingComputedAgain) {
             spec.context_chunk_ids[0])
       << "converted KV is not what registering computes";
   EXPECT_EQ(llm.update_chunk(again, {.kv_dtype = "int8"})->chunk_id, spec.context_chunk_ids[0]);
+}
+
+// No prefill computes what narrowing makes, so mode exact does not take it.
+TEST(ChunkFormats, ANarrowedChunkIsComputedAnewInModeExact) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  CompositionSpec registered{.mode = ReuseMode::kExact};
+  registered.system_chunk_id =
+      must_register(llm, content_of(some_ids(40, 1), ChunkType::kSystemPrompt));
+  registered.context_chunk_ids = {
+      must_register(llm, content_of(some_ids(75, 2), ChunkType::kContext, "int8"))};
+  registered.query_chunk_id = must_register(llm, content_of(some_ids(9, 4), ChunkType::kQuery));
+  CompositionSpec narrowed = registered;
+  const std::string wide = must_register(llm, content_of(some_ids(75, 2), ChunkType::kContext));
+  narrowed.context_chunk_ids = {llm.update_chunk(wide, {.kv_dtype = "int8"})->chunk_id};
+  EXPECT_EQ(logits(llm, narrowed), logits(llm, registered));
+  EXPECT_EQ(llm.preview_composition(narrowed)->grade, ReuseGrade::kEqualMath);
+  narrowed.mode = registered.mode = ReuseMode::kAnchored;
+  EXPECT_NE(logits(llm, narrowed), logits(llm, registered));
 }
 
 TEST(ChunkFormats, ANarrowedAnchorLeavesTheContextsThatStandBehindIt) {
@@ -302,6 +321,55 @@ TEST(ChunkFormats, FormatsThatThePoolHasNotAreRefusedAndNothingStays) {
   EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "float32"}).error().code,
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(llm.get_chunk(id)->chunk_id, id);
+}
+
+TEST(ChunkFormats, ModelsWithoutAKernelOverCodesRefuseThemByNameAndReason) {
+  for (const auto& [model, reason] :
+       {std::pair{"gemma2", "sliding window"}, std::pair{"mistral_window", "sliding window"}}) {
+    ChunkedLLM llm = ChunkedLLM::open(source_path("tests/golden/model/" + std::string(model)),
+                                      {.threads = 2}, {})
+                         .value();
+    const auto refused =
+        llm.register_chunk(content_of({5, 6, 7}, ChunkType::kSystemPrompt, "int8"));
+    ASSERT_FALSE(refused.ok()) << model;
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(refused.error().message, HasSubstr("\"int8\""));
+    EXPECT_THAT(refused.error().message, HasSubstr(reason));
+    const std::string id = must_register(llm, content_of({5, 6, 7}, ChunkType::kSystemPrompt));
+    EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "int8"}).error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(llm.list_chunks()->size(), 1U);
+  }
+}
+
+TEST(ChunkFormats, ARunningRequestKeepsTheKVOfAChunkThatIsNarrowed) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const CompositionSpec spec = register_all(llm, {});
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 200, .ignore_eos = true};
+  const Ids alone = llm.generate_from_chunks(spec, greedy).value().token_ids;
+  Stream stream = llm.stream_from_chunks(spec, greedy).value();
+  Ids ids = stream.next().value()->token_ids;
+  for (const std::string& id : spec.context_chunk_ids) {
+    ASSERT_TRUE(llm.update_chunk(id, {.kv_dtype = "int8"}).ok());
+  }
+  for (auto delta = stream.next().value(); delta; delta = stream.next().value()) {
+    ids = joined(ids, delta->token_ids);
+  }
+  EXPECT_EQ(ids, alone);
+}
+
+TEST(ChunkFormats, AChunkFromTheStoreGivesTheLogitsOfTheOneThatWasSaved) {
+  for (const Compression compress : {Compression(), Compression(Compression::kZstd)}) {
+    const TemporaryFolder folder;
+    const auto in_process = [&] {
+      ChunkedLLM llm =
+          ChunkedLLM::open(kModel, {.kv_dtype = "bfloat16", .threads = 2},
+                           {.store = folder.path() / "store", .compress_store = compress})
+              .value();
+      return logits(llm, register_all(llm, {"int8", "int8", ""}));
+    };
+    const std::vector<float> first = in_process();
+    EXPECT_EQ(in_process(), first);
+  }
 }
 
 TEST(ChunkFormats, KVThatCodesCannotHoldFailsItsRegistrationAlone) {

@@ -25,6 +25,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
@@ -121,8 +122,24 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
   return {ErrorCode::kUnsupported,
           base::str_cat("kv_dtype ", base::quoted(kv_dtype),
                         " of a chunk is not the pool's, which is ", base::quoted(core.kv_name()),
-                        others.empty() ? "; leave it out" : "; give that one" + others,
-                        ", or open the model with that kv_dtype")};
+                        why_one_format(), others.empty() ? "; leave it out" : "; give that one",
+                        others, ", or open the model with that kv_dtype")};
+}
+
+const char* ChunkCore::why_one_format() const {
+  if (engine.core().paged_pool.on_device()) {
+    return ", and a GPU stores all KV in one format so far";
+  }
+  if (windowed()) {
+    return ", and chunks of a model with a sliding window have no KV of their own";
+  }
+  if (engine.model_config().scales.score_cap != 0) {
+    return ", and the model caps the scores of attention, which are not there over codes";
+  }
+  const bool plain = engine.core().paged_pool.geometry().format == tensor::KVFormat::kPlain;
+  return plain && engine.core().num_formats() == 1
+             ? ", and kv_budget is too small for blocks of another one"
+             : "";
 }
 
 Status ChunkCore::check_store_takes(kv::FormatId format) const {

@@ -232,6 +232,7 @@ Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id, kv::NewC
                                 kv::FormatId to) {
   chunk.id = kv::narrowed_id(id, core.kv_name(to));
   chunk.format = to;
+  chunk.converted = true;
   chunk.text_id.clear();  // its text finds the chunk that registering makes
   chunk.kv_error.reset();
   if (const kv::Chunk* known = core.registry.find(chunk.id, chunk.salt)) {

@@ -84,6 +84,7 @@ Result<kv::NewChunk> parse_chunk(base::JsonView object, const ReadableChunks& re
   if (ttl > 0) {
     chunk.ttl_seconds = ttl;
   }
+  QUIRE_TRY(chunk.converted, base::get_bool(object, "converted", false));
   KVError error;
   QUIRE_TRY(error.key, base::get_double(object, "kv_key_error", 0));
   QUIRE_TRY(error.value, base::get_double(object, "kv_value_error", 0));
@@ -142,6 +143,9 @@ kv_store::StoreEntry SavedChunks::entry_of(const kv::NewChunk& chunk,
   }
   if (chunk.format != kv::kOwnFormat) {
     object.set("kv_dtype", readable_.formats[chunk.format.value]);
+  }
+  if (chunk.converted) {
+    object.set("converted", true);
   }
   if (chunk.kv_error) {
     object.set("kv_key_error", chunk.kv_error->key);

@@ -50,7 +50,8 @@ struct NewChunk {
   std::string id;    // chunk_id(...), of which the salt is a part
   std::string salt;  // tenant of the chunk
   ChunkType type = ChunkType::kContext;
-  FormatId format;  // of its KV, whatever it is computed behind
+  FormatId format;         // of its KV, whatever it is computed behind
+  bool converted = false;  // its KV was stored in another format before: no prefill computes it so
   std::string content;
   std::shared_ptr<const std::vector<TokenId>> tokens;  // requests that use it share them
   std::string metadata_json = "{}";                    // a JSON object

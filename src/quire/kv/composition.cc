@@ -208,6 +208,10 @@ ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& comp
   if (spec.mode == ReuseMode::kExact) {  // a plain prompt has one format, and one run
     return composition.chained ? ReuseGrade::kEqualMath : ReuseGrade::kExact;
   }
+  if (std::ranges::any_of(composition.parts,
+                          [](const Part& part) { return part.chunk->converted; })) {
+    return ReuseGrade::kApproximate;
+  }
   const std::size_t contexts = spec.context_chunk_ids.size();
   const bool sees_all =
       contexts == 0 ||
@@ -230,16 +234,21 @@ std::vector<SegmentUse> uses_of(std::span<const Part> parts) {
 }
 
 // Names the KV of parts that have seen all parts before them. The first two are those of mode
-// anchored where a system chunk is there, and are shared with it.
+// anchored where a system chunk is there, and are shared with it. Converted KV is never taken.
 void chain(std::size_t num_systems, ResolvedComposition& composition) {
   composition.chained = true;
+  bool shared = true;  // all so far
   std::string before;  // name of the parts before
   for (std::size_t i = 0; i < composition.parts.size(); ++i) {
     Part& part = composition.parts[i];
-    const bool anchored = i == 1 && num_systems == 1;
-    part.key.before = i == 0     ? ""
-                      : anchored ? composition.parts.front().chunk->id
-                                 : base::str_cat(kChainVariant, before);
+    shared = shared && i <= num_systems && !part.chunk->converted;
+    if (!shared) {
+      part.key.before = base::str_cat(kChainVariant, before);
+    } else if (i > 0) {
+      part.key.before = composition.parts.front().chunk->id;
+    } else {
+      part.key.before.clear();
+    }
     before = i == 0 ? part.chunk->id : variant_id(part.chunk->id, before, 0);
   }
 }

@@ -281,6 +281,13 @@ TEST_F(CompositionTest, InModeExactCodedChunksMakeAChainAndOthersAPlainPrompt) {
   exact.mode = ReuseMode::kExact;
   const ResolvedComposition other = resolve(find, exact, false).value();
   EXPECT_NE(other.parts[3].key, missing.key) << "what it has seen is its name";
+  coded.converted = true;
+  EXPECT_EQ(resolve(find, spec("c"), false)->grade, ReuseGrade::kApproximate);
+  exact = spec("c");
+  exact.mode = ReuseMode::kExact;
+  const ResolvedComposition anew = resolve(find, exact, false).value();
+  EXPECT_EQ(anew.grade, ReuseGrade::kEqualMath);
+  EXPECT_TRUE(is_chained(anew.parts[1].key)) << "what was converted is no part of it";
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte*
                 std::byte* to) {
   const int pack = tensor::kv_pack(geometry.format, geometry.dtype);
   const int dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
-  if (tokens == slots) {
+  if (tokens == slots || tensor::is_written_by_block(geometry.format)) {
     std::memcpy(to, from, static_cast<std::size_t>(geometry.head_block_bytes()));
     return;
   }
@@ -355,6 +355,7 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
                   first + std::int64_t{count} <= std::ssize(from) * std::int64_t{block_tokens},
               "the run has no such slots");
   QUIRE_CHECK(count <= std::ssize(to) * std::int64_t{block_tokens}, "no room for the slots");
+  QUIRE_CHECK(!tensor::is_written_by_block(geometry.format), "such blocks are copied whole");
   if (device_ != nullptr) {
     return device_->copy({.from = from, .first = first, .count = count, .to = to});
   }

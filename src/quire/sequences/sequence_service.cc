@@ -275,6 +275,7 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
   auto token = state->tokens.begin() + first;
   for (const Part& part : parts) {
     QUIRE_TRY_STATUS(tiers_.await_arrival(part.blocks, part.format));
+    QUIRE_TRY_STATUS(tiers_.check_leaves_pool(part.format));
     QUIRE_TRY(const tiers::HeldRef copy,
               tiers_.reserve({token, token + part.count}, part.stored_from, part.format));
     QUIRE_TRY_STATUS(engine_.core().paged_pool.copy_run(part.blocks, part.first, part.count,

@@ -112,7 +112,8 @@ Status TierService::check_leaves_pool(kv::FormatId format) const {
   }
   return {ErrorCode::kUnsupported,
           base::str_cat("KV in ", base::quoted(engine_.core().kv_name(format)),
-                        " is not moved to files or to the host yet; use another kv_dtype")};
+                        " is not moved to files, to the host or to other blocks yet; use another "
+                        "kv_dtype")};
 }
 
 base::KVFingerprint TierService::fingerprint() const {
