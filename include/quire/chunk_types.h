@@ -133,9 +133,10 @@ struct ChunkOptions {
   std::optional<std::string> anchor = {};
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
-  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8", "fp8" and "int4" go into a pool of
-  // "float32" or "bfloat16" on the CPU. Other formats than the pool's are kUnsupported, and other
-  // names kInvalidArgument. While requests hold blocks that the chunk needs, registering waits.
+  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8", "fp8" and "int4" go into a pool
+  // of "float32" or "bfloat16" on the CPU. Other formats than the pool's are kUnsupported, and
+  // other names kInvalidArgument. While requests hold blocks that the chunk needs, registering
+  // waits.
   std::string kv_dtype = {};
 };
 
@@ -182,8 +183,8 @@ struct ChunkInfo {
   bool saved = false;
   // Format of its KV: "float32", "bfloat16", "float16", "int8", "fp8" or "int4".
   std::string kv_dtype;
-  // Error of the last three, measured when the KV was computed. Not given: for the other formats, and for
-  // KV that a cached prefix already held.
+  // Error of the last three, measured when the KV was computed. Not given: for the other formats,
+  // and for KV that a cached prefix already held.
   std::optional<KVError> kv_error;
 };
 

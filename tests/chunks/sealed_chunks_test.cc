@@ -173,6 +173,19 @@ TEST_P(SealedChunks, WhatCannotBeNarrowedIsRefusedAndStaysAsItIs) {
   EXPECT_EQ(llm.get_chunk(id)->kv_dtype, GetParam());
 }
 
+TEST_P(SealedChunks, BlendRefusesThemByName) {
+  ChunkedLLM llm = open_chunked("bfloat16");
+  const CompositionSpec spec = register_all(llm, {"", GetParam(), ""}, ReuseMode::kBlend);
+  const auto refused = llm.logits_from_chunks(spec);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr('"' + GetParam() + "\" is stored in whole blocks"));
+  ChunkedLLM own = open_chunked(GetParam());
+  EXPECT_EQ(own.logits_from_chunks(register_all(own, {"", "", ""}, ReuseMode::kBlend)).error().code,
+            ErrorCode::kUnsupported);
+}
+
 TEST_P(SealedChunks, AStoreRefusesThemByName) {
   const TemporaryFolder folder;
   ChunkedLLM llm = open_chunked("bfloat16", folder.path() / "store");

@@ -18,6 +18,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/blend.h"
 #include "quire/chunks/chunk_library.h"
@@ -49,6 +50,19 @@ namespace {
 // Attempts compute a BOS token, then the chunks' missing variants, then read what blending needs,
 // then the runs. Two more serve damaged KV, and a chunk that was deleted and registered again.
 constexpr int kAttempts = 6;
+
+// Returns kUnsupported for KV of which no single token can be stored again.
+Status check_can_blend(const engine::EngineCore& core, const kv::ResolvedComposition& composition) {
+  for (const kv::Part& part : composition.parts) {
+    if (core.ledger.config().formats[part.format.value].open) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("mode blend stores single tokens again, and KV in ",
+                            base::quoted(core.kv_name(part.format)),
+                            " is stored in whole blocks; use mode anchored or another kv_dtype")};
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -417,6 +431,7 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
     return ledger.segments().compose(composition.uses(), tail);
   }
   engine::EngineCore& core = core_.engine.core();
+  QUIRE_TRY_STATUS(check_can_blend(core, composition));
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
                                               .paged_pool = core.paged_pool,
                                               .decoder = core.decoder(),

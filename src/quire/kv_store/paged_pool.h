@@ -57,7 +57,8 @@ class PagedPool {
   [[nodiscard]] tensor::PagedKVView view(int layer, kv::FormatId format = {}) const;
 
   // Copies the first `tokens` slots of a block in all layers and heads. Up to three more slots of V
-  // may be copied, because tokens share words of V. Preconditions (QUIRE_CHECK): both blocks exist,
+  // may be copied, because tokens share words of V. Blocks that are written whole are copied whole.
+  // Preconditions (QUIRE_CHECK): both blocks exist,
   // tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens. Fails only
   // on an accelerator, with kDevice or kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);

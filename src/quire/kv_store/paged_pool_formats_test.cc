@@ -20,6 +20,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -192,6 +193,28 @@ TEST(PagedPoolFormats, GeometriesThatDoNotGoTogetherAreRefusedByName) {
   }
   EXPECT_EQ(message(mixed_geometry(DType::kFloat32)),
             "kv store: the pool has 8 formats, and no more fit");
+}
+
+// fp8 with seven tokens has room for eight; int4 has no byte for a number.
+TEST(PagedPoolFormats, ABlockThatIsWrittenWholeIsCopiedWhole) {
+  for (const auto& [format, block_tokens] :
+       {std::pair(tensor::KVFormat::kFp8, 7), std::pair(tensor::KVFormat::kInt4, 32)}) {
+    KVGeometry geometry = mixed_geometry(DType::kBFloat16, block_tokens);
+    geometry.format = format;
+    PagedPool pool = PagedPool::create(geometry, 4).value();
+    for (int layer = 0; layer < geometry.layers; ++layer) {
+      for (int head = 0; head < geometry.kv_heads; ++head) {
+        fill(pool.head_blocks(layer, head, BlockId{1}), 3U * layer + head);
+      }
+    }
+    ASSERT_TRUE(pool.copy({.from = {1}, .to = {3}, .tokens = block_tokens}).ok());
+    for (int layer = 0; layer < geometry.layers; ++layer) {
+      for (int head = 0; head < geometry.kv_heads; ++head) {
+        EXPECT_TRUE(std::ranges::equal(pool.head_blocks(layer, head, BlockId{3}),
+                                       pool.head_blocks(layer, head, BlockId{1})));
+      }
+    }
+  }
 }
 
 TEST(PagedPoolFormatsDeathTest, UnknownFormatsAndTheirBlocksAreCaught) {
