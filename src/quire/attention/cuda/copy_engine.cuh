@@ -15,9 +15,11 @@
 namespace quire::attention::cuda {
 
 using kernels::cuda::copy_bulk;
+using kernels::cuda::keep_registers;
 using kernels::cuda::meet_cluster;
 using kernels::cuda::PhaseBarrier;
 using kernels::cuda::publish_barriers;
+using kernels::cuda::take_registers;
 
 __device__ __forceinline__ void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
@@ -81,16 +83,6 @@ __device__ __forceinline__ void meet(int id, int threads) {
 // Counts as meeting without waiting.
 __device__ __forceinline__ void pass(int id, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Registers per thread of a warpgroup from here on.
-template <int kRegisters>
-__device__ __forceinline__ void keep_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
 }  // namespace quire::attention::cuda

@@ -1,8 +1,10 @@
 // Products of up to 16 rows at a time with quantised weights. A warp has a slice of the inputs of
 // one or two tiles of outputs, and its units pass through registers some loads ahead. The warps of
-// a block are the slices of the same tiles.
+// a block are the slices of the same tiles. A block stays for all tiles that are its own, so that
+// loads go on where a tile ends.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "quire/kernels/cuda/coded_products.h"
@@ -20,11 +22,10 @@ using tensor::DType;
 constexpr int kThreads = kSlices * kWarpLanes;
 constexpr int kColumns = 8;  // rows of activations of a tensor core's product
 
-// kTiles: of outputs, which share a look at the activations. kBlocks: of kColumns rows.
-template <CodeFormat kFormat, DType T, int kTiles, int kBlocks>
+// kTiles: of outputs, which share a look at the activations. kBlocks: of kColumns rows. kUnits: of
+// a tile in registers; one is multiplied, the others are on their way.
+template <CodeFormat kFormat, DType T, int kTiles, int kBlocks, int kUnits>
 struct FewRows {
-  // Units of a tile in registers: one is multiplied, the others are on their way.
-  static constexpr int kUnits = kTiles * kBlocks > 1 || code_bits(kFormat) == 8 ? 2 : 3;
   static constexpr int kOutputs = kTiles * kTileOutputs;
   using Unit = LaneUnit<kFormat>;
 
@@ -87,10 +88,47 @@ struct FewRows {
     }
   }
 
-  // Adds the slices in order and writes the outputs of the block.
-  __device__ static void finish(const CodedProduct& product, const Sums& sums) {
+  // The units of a warp's slice, group of tiles after group, as the block goes through them.
+  struct Supply {
+    const uint4* first;      // unit of the slice, of the first tile
+    std::int64_t tile_size;  // vectors
+    int count;               // units of the slice
+    int tiles, group;
+    int left = 0;
+    const uint4* at[kTiles] = {};
+
+    // Points at the group's tiles. A tile behind the last one is read as that one.
+    __device__ __forceinline__ void begin_group() {
+      left = count;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        at[tile] = first + min(group * kTiles + tile, tiles - 1) * tile_size;
+      }
+    }
+    // Asks for the next unit, if there is one.
+    __device__ __forceinline__ void ask(int lane, Unit (&to)[kTiles]) {
+      if (group * kTiles >= tiles) {
+        return;
+      }
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        to[tile].template load<true>(at[tile], lane);
+        at[tile] += unit_vectors(kFormat);
+      }
+      if (--left == 0) {
+        group += static_cast<int>(gridDim.x);
+        begin_group();
+      }
+    }
+  };
+
+  // Adds the slices in order and writes the outputs of a group. Groups have memory in turn, so that
+  // one wait for all warps is enough.
+  __device__ __forceinline__ static void finish(const CodedProduct& product, int group, int turn,
+                                                const Sums& sums) {
     const float* const scales = output_scales(product.weights);
-    __shared__ float all[kSlices][kTiles][kBlocks][kWarpLanes][4];
+    __shared__ float memory[2][kSlices][kTiles][kBlocks][kWarpLanes][4];
+    auto& all = memory[turn % 2];
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
     const int slice = static_cast<int>(threadIdx.x) / kWarpLanes;
 #pragma unroll
@@ -104,7 +142,11 @@ struct FewRows {
     }
     __syncthreads();
     constexpr int kRows = kBlocks * kColumns;
-    for (int i = static_cast<int>(threadIdx.x); i < kOutputs * kRows; i += kThreads) {
+    const std::int64_t first_row = std::int64_t{blockIdx.y} * kRows;
+    const int rows = static_cast<int>(min(product.rows - first_row, std::int64_t{kRows}));
+    // Few rows are the work of one warp, another one each time.
+    const int rotated = static_cast<int>(threadIdx.x) + (kSlices - turn % kSlices) * kWarpLanes;
+    for (int i = rotated % kThreads; i < kOutputs * rows; i += kThreads) {
       const int output = i % kOutputs, column = i / kOutputs;
       const int tile = output / kTileOutputs, in_tile = output % kTileOutputs;
       const int block = column / kColumns, in_block = column % kColumns;
@@ -114,10 +156,9 @@ struct FewRows {
       for (int other = 1; other < kSlices; ++other) {
         sum += all[other][tile][block][from][place];
       }
-      const std::int64_t to = std::int64_t{blockIdx.x} * kOutputs + output;
-      const std::int64_t row = std::int64_t{blockIdx.y} * kRows + column;
-      if (to < product.weights.outputs && row < product.rows) {
-        float* const out = product.out + row * product.weights.outputs + to;
+      const std::int64_t to = std::int64_t{group} * kOutputs + output;
+      if (to < product.weights.outputs) {
+        float* const out = product.out + (first_row + column) * product.weights.outputs + to;
         *out = (product.accumulate ? *out : 0.0f) + scaled<kFormat>(scales, to, sum);
       }
     }
@@ -127,90 +168,103 @@ struct FewRows {
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
     const int slice = static_cast<int>(threadIdx.x) / kWarpLanes;
     const int units = static_cast<int>(units_of(product.weights.inputs));
-    const std::int64_t last_tile = tiles_of(product.weights.outputs) - 1;
-    const uint4* from[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const std::int64_t index = std::int64_t{blockIdx.x} * kTiles + tile;
-      from[tile] = reinterpret_cast<const uint4*>(product.weights.data) +
-                   (index < last_tile ? index : last_tile) * units * unit_vectors(kFormat);
-    }
-    const int end = slice_start(units, slice + 1);
-    int unit = slice_start(units, slice);
+    const int begin = slice_start(units, slice), count = slice_start(units, slice + 1) - begin;
+    const int tiles = static_cast<int>(tiles_of(product.weights.outputs));
+    Supply supply{.first = reinterpret_cast<const uint4*>(product.weights.data) +
+                           std::int64_t{begin} * unit_vectors(kFormat),
+                  .tile_size = std::int64_t{units} * unit_vectors(kFormat),
+                  .count = count,
+                  .tiles = tiles,
+                  .group = count == 0 ? tiles : static_cast<int>(blockIdx.x)};
+    supply.begin_group();
     Unit held[kUnits][kTiles];
-    const auto ask = [&](Unit(&to)[kTiles], int which) {
-      if (which < end) {
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          to[tile].template load<true>(from[tile] + std::int64_t{which} * unit_vectors(kFormat),
-                                       lane);
-        }
-      }
-    };
     // The first weights are asked for before the kernel that makes x is done.
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      ask(held[i], unit + i);
+      supply.ask(lane, held[i]);
     }
     begin_kernel();
     Rows rows;
     find_rows(product, lane, rows);
     const int inputs = static_cast<int>(product.weights.inputs);
     Sums sums = {};
-    while (unit < end) {
+    int group = static_cast<int>(blockIdx.x), turn = 0, left = count;
+    while (group * kTiles < tiles) {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
-        if (unit < end) {
+        if (group * kTiles >= tiles) {
+          break;
+        }
+        if (left > 0) {
           Values values;
-          load_rows(rows, unit, inputs, lane, values);
+          load_rows(rows, begin + count - left, inputs, lane, values);
           add_unit(held[i], values, sums);
-          ask(held[i], unit + kUnits);
-          ++unit;
+          supply.ask(lane, held[i]);
+        }
+        if (--left <= 0) {
+          finish(product, group, turn, sums);
+#pragma unroll
+          for (auto& tile : sums) {
+#pragma unroll
+            for (auto& block : tile) {
+              block[0] = block[1] = block[2] = block[3] = 0.0f;
+            }
+          }
+          group += static_cast<int>(gridDim.x);
+          left = count;
+          ++turn;
         }
       }
     }
-    finish(product, sums);
   }
 };
 
-template <CodeFormat kFormat, DType T, int kTiles, int kBlocks>
-__global__ void __launch_bounds__(kThreads,
-                                  kTiles* kBlocks == 1 && kFormat == CodeFormat::kQ4 ? 3 : 2)
-    few_rows_kernel(const CodedProduct product) {
-  FewRows<kFormat, T, kTiles, kBlocks>::run(product);
+// kAtOnce: blocks on a multiprocessor.
+template <CodeFormat kFormat, DType T, int kTiles, int kBlocks, int kUnits, int kAtOnce>
+__global__ void __launch_bounds__(kThreads, kAtOnce) few_rows_kernel(const CodedProduct product) {
+  FewRows<kFormat, T, kTiles, kBlocks, kUnits>::run(product);
 }
 
-template <CodeFormat kFormat, DType T, int kTiles, int kBlocks>
-cudaError_t launch_tiles(const CodedProduct& product, cudaStream_t stream) {
+// Launches as many blocks as run at once. They go through all tiles, and ask for the weights of a
+// tile while they multiply the one before.
+template <CodeFormat kFormat, DType T, int kTiles, int kBlocks, int kUnits, int kAtOnce>
+cudaError_t launch_tiles(const CodedProduct& product, int processors, cudaStream_t stream) {
   constexpr std::int64_t kOutputs = std::int64_t{kTiles} * kTileOutputs;
   constexpr std::int64_t kRows = std::int64_t{kBlocks} * kColumns;
-  const dim3 blocks(static_cast<unsigned>((product.weights.outputs + kOutputs - 1) / kOutputs),
+  const std::int64_t groups = (product.weights.outputs + kOutputs - 1) / kOutputs;
+  const dim3 blocks(static_cast<unsigned>(std::min(groups, std::int64_t{kAtOnce} * processors)),
                     static_cast<unsigned>((product.rows + kRows - 1) / kRows));
-  return launch_early(few_rows_kernel<kFormat, T, kTiles, kBlocks>, {blocks, kThreads}, stream,
-                      product);
+  return launch_early(few_rows_kernel<kFormat, T, kTiles, kBlocks, kUnits, kAtOnce>,
+                      {blocks, kThreads}, stream, product);
 }
 
-// Returns whether blocks of two tiles are enough for all multiprocessors of the current device.
-bool pairs_fill_device(std::int64_t outputs) {
-  int device = 0, processors = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) ==
-             cudaSuccess &&
-         outputs >= std::int64_t{2} * kTileOutputs * processors;
+// Launches what measured fastest on an H200 for up to eight rows. Two tiles share a look at the
+// activations. Where two blocks of a tile each are enough for a multiprocessor, more units of them
+// are on their way. Elsewhere more blocks at once are worth more.
+template <CodeFormat kFormat, DType T>
+cudaError_t launch_eight(const CodedProduct& product, int processors, cudaStream_t stream) {
+  const bool few_tiles = tiles_of(product.weights.outputs) <= std::int64_t{2} * processors;
+  if constexpr (kFormat == CodeFormat::kQ4) {
+    return launch_tiles<kFormat, T, 1, 1, 2, 3>(product, processors, stream);
+  } else if constexpr (kFormat == CodeFormat::kQ4Minimum) {
+    return few_tiles ? launch_tiles<kFormat, T, 1, 1, 3, 2>(product, processors, stream)
+                     : launch_tiles<kFormat, T, 2, 1, 2, 2>(product, processors, stream);
+  } else {
+    return few_tiles ? launch_tiles<kFormat, T, 1, 1, 2, 2>(product, processors, stream)
+                     : launch_tiles<kFormat, T, 1, 1, 1, 3>(product, processors, stream);
+  }
 }
 
-// Launches pairs of tiles where they measured faster on an H200. Two tiles share a look at the
-// activations. Units of q8g32, and of q4m32 with its minimums, take too many registers for it.
-template <CodeFormat kFormat, DType T, int kBlocks>
-cudaError_t launch(const CodedProduct& product, bool pairs, cudaStream_t stream) {
-  constexpr bool kFits = kFormat == CodeFormat::kQ4 || kFormat == CodeFormat::kE4m3 ||
-                         (kFormat == CodeFormat::kQ4Minimum && kBlocks == 1);
-  if constexpr (kFits) {
-    if (pairs) {
-      return launch_tiles<kFormat, T, 2, kBlocks>(product, stream);
+// Launches for up to sixteen rows at a time. Units of q8g32 and q4m32 take too many registers for
+// two tiles.
+template <CodeFormat kFormat, DType T>
+cudaError_t launch_sixteen(const CodedProduct& product, int processors, cudaStream_t stream) {
+  if constexpr (kFormat == CodeFormat::kQ4 || kFormat == CodeFormat::kE4m3) {
+    if (product.weights.outputs >= std::int64_t{2} * kTileOutputs * processors) {
+      return launch_tiles<kFormat, T, 2, 2, 2, 2>(product, processors, stream);
     }
   }
-  return launch_tiles<kFormat, T, 1, kBlocks>(product, stream);
+  return launch_tiles<kFormat, T, 1, 2, 2, 2>(product, processors, stream);
 }
 
 }  // namespace
@@ -219,11 +273,19 @@ cudaError_t multiply_few_rows(const CodedProduct& product, cudaStream_t stream) 
   if (product.rows == 0) {
     return cudaSuccess;
   }
-  const bool pairs = pairs_fill_device(product.weights.outputs);
+  int device = 0, processors = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+    return error;
+  }
+  if (const cudaError_t error =
+          cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+      error != cudaSuccess) {
+    return error;
+  }
   return launch_for_codes(product.weights.format, [&]<CodeFormat kFormat>() {
     return launch_for_dtype(product.dtype, [&]<DType T>() {
-      return product.rows <= kColumns ? launch<kFormat, T, 1>(product, pairs, stream)
-                                      : launch<kFormat, T, 2>(product, pairs, stream);
+      return product.rows <= kColumns ? launch_eight<kFormat, T>(product, processors, stream)
+                                      : launch_sixteen<kFormat, T>(product, processors, stream);
     });
   });
 }

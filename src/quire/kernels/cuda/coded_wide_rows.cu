@@ -10,6 +10,7 @@
 #include "quire/kernels/cuda/codes.cuh"
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
+#include "quire/kernels/cuda/row_images.h"
 #include "quire/kernels/device_codes.h"
 #include "quire/tensor/dtype.h"
 
@@ -33,8 +34,8 @@ struct ArrangeParams {
   bool sums = false;
 };
 
-// A warp to eight rows of a group. An image has inputs 2t and 2t + 1 of its 16 vectors (group,
-// word) side by side: [16 vectors][rows][4 lanes] words, then sums [groups][rows].
+// A warp to eight rows of a group, a lane to inputs 8t to 8t + 7 of a row. Behind the vectors of an
+// image lie sums [groups][rows].
 template <DType T>
 __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const ArrangeParams params) {
   begin_kernel();
@@ -55,12 +56,12 @@ __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const Arr
                            ? *reinterpret_cast<const uint4*>(params.x + row * params.inputs + input)
                            : uint4{};
   std::byte* const image = params.images + (block * units + unit) * params.image_bytes;
-  auto* const words = reinterpret_cast<std::uint32_t*>(image);
   const int in_block = static_cast<int>(row % params.block_rows);
   const std::uint32_t all[4] = {values.x, values.y, values.z, values.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    words[((group * 4 + i) * params.block_rows + in_block) * 4 + t] = all[i];
+    std::byte* const vector = image + image_place(params.block_rows, in_block, group * 4 + i);
+    reinterpret_cast<std::uint32_t*>(vector)[t] = all[i];
   }
   if (params.sums) {
     float sums[4] = {};
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const Arr
   }
 }
 
-// Returns whether whole outputs would leave multiprocessors of the current device idle.
+// Returns whether whole outputs would leave more than a quarter of the multiprocessors of the
+// current device idle. Slices cost more beside their products.
 bool wants_slices(const CodedProduct& product, int block_rows) {
   int device = 0, processors = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
@@ -83,7 +85,7 @@ bool wants_slices(const CodedProduct& product, int block_rows) {
   }
   const std::int64_t blocks = (product.rows + block_rows - 1) / block_rows *
                               ((product.weights.outputs + kWideOutputs - 1) / kWideOutputs);
-  return blocks < (block_rows <= 64 ? 2 : 1) * std::int64_t{processors};
+  return blocks * 4 < std::int64_t{processors} * 3;
 }
 
 }  // namespace

@@ -12,11 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quire/kernels/cuda/coded_many_rows.cuh"
 #include "quire/kernels/cuda/coded_products.h"
 #include "quire/kernels/cuda/coded_wide_rows.h"
 #include "quire/kernels/cuda/codes.cuh"
 #include "quire/kernels/cuda/hopper.cuh"
 #include "quire/kernels/cuda/launch.cuh"
+#include "quire/kernels/cuda/row_images.h"
 #include "quire/kernels/cuda/warpgroup.cuh"
 #include "quire/kernels/device_codes.h"
 #include "quire/tensor/dtype.h"
@@ -85,7 +87,7 @@ struct WideRows {
   static constexpr int kStagesBytes = kStages * kStageBytes;
   static constexpr int kSumBytes = kRows * kSumStride * 4;     // of a slice, for the cluster
   static constexpr int kTotalBytes = kThreads * kBlocks * 16;  // of slices so far
-  static constexpr int kBarrierBytes = 128;
+  static constexpr int kBarrierBytes = kImageAlignment;
   static constexpr int kBytes = kBarrierBytes + (!kSplit ? kStagesBytes + kTotalBytes
                                                  : kStagesBytes > kSumBytes ? kStagesBytes
                                                                             : kSumBytes);
@@ -133,10 +135,9 @@ struct WideRows {
     [[maybe_unused]] Sums part;
 #pragma unroll
     for (int group = 0; group < kUnitGroups; ++group) {
-      const std::uint64_t b0 =
-          describe_columns(address + static_cast<std::uint32_t>(group * 4 * kStep), kStep);
-      const std::uint64_t b1 =
-          describe_columns(address + static_cast<std::uint32_t>((group * 4 + 2) * kStep), kStep);
+      const auto place = static_cast<std::uint32_t>(image_place(kRows, 0, group * 4));
+      const std::uint64_t b0 = describe_columns(address + place, kStep);
+      const std::uint64_t b1 = describe_columns(address + place + 2 * kStep, kStep);
       begin_products();
       if constexpr (Unit::kHeads == 0) {
         kernels::cuda::multiply<T>(sums, a[group % 2][0], b0, 1);
@@ -321,7 +322,7 @@ template <CodeFormat kFormat, DType T, int kBlocks, bool kSplit>
 __global__ void __launch_bounds__(kThreads, WideRows<kFormat, T, kBlocks, kSplit>::kBlocksAtOnce)
     wide_rows_kernel(const WideProduct wide) {
 #if QUIRE_WGMMA
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(kImageAlignment) std::byte shared[];
   const int units = static_cast<int>(units_of(wide.product.weights.inputs));
   const int slice = static_cast<int>(blockIdx.x) % kSlices;
   WideRows<kFormat, T, kBlocks, kSplit>{.product = wide.product,
@@ -372,8 +373,12 @@ cudaError_t launch_for_rows(const WideProduct& wide, cudaStream_t stream) {
     return wide.split ? launch_for_format<T, 8, true>(wide, stream)
                       : launch_for_format<T, 8, false>(wide, stream);
   }
-  return wide.split ? launch_for_format<T, 16, true>(wide, stream)
-                    : launch_for_format<T, 16, false>(wide, stream);
+  if (wide.split) {
+    return launch_for_format<T, 16, true>(wide, stream);
+  }
+  return launch_for_codes(wide.product.weights.format, [&]<CodeFormat kFormat>() {
+    return launch_many<kFormat, T>(wide, stream);
+  });
 }
 
 }  // namespace

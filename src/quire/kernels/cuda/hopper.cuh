@@ -121,6 +121,32 @@ __device__ __forceinline__ void copy_bulk(std::uint32_t to, const void* from, in
       : "memory");
 }
 
+// Does so for both CTAs of a pair, to the same place in each, and for the same barrier of each.
+__device__ __forceinline__ void copy_bulk_to_pair(std::uint32_t to, const void* from, int bytes,
+                                                  const PhaseBarrier& done) {
+  constexpr std::uint16_t kBoth = 3;
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1], %2, [%3], %4;\n" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(done.address()), "h"(kBoth)
+      : "memory");
+}
+
+// Brings `bytes`, a multiple of 16 at a multiple of 16, to the L2 cache. Nothing waits for them.
+__device__ __forceinline__ void fetch_ahead(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Registers per thread of a warpgroup from here on.
+template <int kRegisters>
+__device__ __forceinline__ void keep_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
 // Waits for all threads of a cluster that have not left.
 __device__ __forceinline__ void meet_cluster() {
   asm volatile(

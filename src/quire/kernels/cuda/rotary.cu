@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "quire/kernels/cuda/element.cuh"
@@ -45,15 +46,84 @@ __device__ __forceinline__ float rotated(const float* head, int dim, const Rotar
                     : __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine));
 }
 
-// Appends one token's KV head per block of threads.
+constexpr int kHeadsOfBlock = kThreads / 32;
+constexpr int kVector = 4;  // neighbours that a lane takes
+
+// Returns a query as it is stored.
 template <DType T>
-__global__ void __launch_bounds__(kThreads)
-    append_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
-                  const KVLayer to) {
-  begin_kernel();
-  const std::int64_t token = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y);
-  const tensor::KVSlot slot = slots[token];
+__device__ __forceinline__ float saturated(float x, bool saturates) {
+  if constexpr (T == DType::kFloat16) {
+    constexpr float kMost = 65504;
+    if (saturates && fabsf(x) > kMost && fabsf(x) < INFINITY) {
+      return copysignf(kMost, x);
+    }
+  }
+  return x;
+}
+
+// Four neighbours of a head, rotated by row `row`, from `dim` on, a multiple of four. So are the
+// sizes of the head and of the table.
+__device__ __forceinline__ float4 rotated_four(const float* head, int dim, const RotaryTable& table,
+                                               std::int64_t row) {
+  const int half = table.half;
+  if (dim >= 2 * half) {
+    return *reinterpret_cast<const float4*>(head + dim);
+  }
+  const bool is_low = dim < half;
+  const int pair = is_low ? dim : dim - half;
+  const float4 cosine = *reinterpret_cast<const float4*>(table.cos + row * half + pair);
+  const float4 sine = *reinterpret_cast<const float4*>(table.sin + row * half + pair);
+  const float4 low = *reinterpret_cast<const float4*>(head + pair);
+  const float4 high = *reinterpret_cast<const float4*>(head + pair + half);
+  const auto rotate = [&](float l, float h, float c, float s) {
+    return is_low ? __fsub_rn(__fmul_rn(l, c), __fmul_rn(h, s))
+                  : __fadd_rn(__fmul_rn(h, c), __fmul_rn(l, s));
+  };
+  return {rotate(low.x, high.x, cosine.x, sine.x), rotate(low.y, high.y, cosine.y, sine.y),
+          rotate(low.z, high.z, cosine.z, sine.z), rotate(low.w, high.w, cosine.w, sine.w)};
+}
+
+// Where a head goes, and how.
+struct StoredHead {
+  Half* out = nullptr;
+  int stored_dim = 0;
+  bool rotates = true;
+  bool saturates = false;
+};
+
+// Writes a head, rotated by row `row`, zeros behind its size. The lanes of a warp call it.
+template <DType T>
+__device__ __forceinline__ void write_head(const QKVRows& from, const float* head,
+                                           const RotaryTable& table, std::int64_t row,
+                                           const StoredHead& to) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, head_dim = from.head_dim;
+  if ((from.stride | head_dim | table.half | to.stored_dim) % kVector == 0) {
+    for (int dim = lane * kVector; dim < to.stored_dim; dim += 32 * kVector) {
+      float4 x = {};
+      if (dim < head_dim) {
+        x = to.rotates ? rotated_four(head, dim, table, row)
+                       : *reinterpret_cast<const float4*>(head + dim);
+      }
+      const bool saturates = to.saturates;
+      *reinterpret_cast<uint2*>(to.out + dim) = {
+          Element<T>::round_pair(saturated<T>(x.x, saturates), saturated<T>(x.y, saturates)),
+          Element<T>::round_pair(saturated<T>(x.z, saturates), saturated<T>(x.w, saturates))};
+    }
+    return;
+  }
+  for (int dim = lane; dim < to.stored_dim; dim += 32) {
+    const float x = dim >= head_dim ? 0.0f
+                    : to.rotates    ? rotated(head, dim, table, row)
+                                    : head[dim];
+    to.out[dim] = Element<T>::round(saturated<T>(x, to.saturates));
+  }
+}
+
+// Appends one token's KV head. The lanes of a warp call it.
+template <DType T>
+__device__ __forceinline__ void append_head(const QKVRows& from, const AppendedRows& rows,
+                                            const KVLayer& to, std::int64_t token, int head) {
+  const tensor::KVSlot slot = rows.slots[token];
   if (slot.block < 0) {
     return;
   }
@@ -61,10 +131,38 @@ __global__ void __launch_bounds__(kThreads)
   const float* v = k + std::int64_t{from.kv_heads} * from.head_dim;
   Half* out =
       to.data + head * to.head_stride + slot.block * to.block_stride + slot.offset * to.stored_dim;
-  for (int dim = static_cast<int>(threadIdx.x); dim < to.stored_dim; dim += kThreads) {
-    const bool real = dim < from.head_dim;
-    out[dim] = Element<T>::round(real ? rotated(k, dim, table, token) : 0.0f);
-    out[to.v_offset + dim] = Element<T>::round(real ? v[dim] : 0.0f);
+  write_head<T>(from, k, rows.table, token, {.out = out, .stored_dim = to.stored_dim});
+  write_head<T>(from, v, rows.table, token,
+                {.out = out + to.v_offset, .stored_dim = to.stored_dim, .rotates = false});
+}
+
+// Rotates one head of a query. The lanes of a warp call it.
+template <DType T>
+__device__ __forceinline__ void rotate_head(const QKVRows& from, const RotaryTable& table,
+                                            const QueryRows& queries, std::int64_t query,
+                                            int head) {
+  const float* q = from.qkv + queries.rows[query] * from.stride + head * from.head_dim;
+  write_head<T>(from, q, table, query,
+                {.out = queries.out + (query * from.heads + head) * queries.stored_dim,
+                 .stored_dim = queries.stored_dim,
+                 .saturates = queries.saturates});
+}
+
+// A warp to a head of a row. The first KV heads are appended, the heads behind them are queries.
+template <DType T>
+__global__ void __launch_bounds__(kThreads)
+    append_and_rotate_kernel(const QKVRows from, const AppendedRows rows, const KVLayer to,
+                             const RotaryTable table, const QueryRows queries) {
+  begin_kernel();
+  const std::int64_t index = blockIdx.x;
+  const int head =
+      static_cast<int>(blockIdx.y) * kHeadsOfBlock + static_cast<int>(threadIdx.x) / 32;
+  if (head < from.kv_heads) {
+    if (index < rows.count) {
+      append_head<T>(from, rows, to, index, head);
+    }
+  } else if (head < from.kv_heads + from.heads && index < queries.count) {
+    rotate_head<T>(from, table, queries, index, head - from.kv_heads);
   }
 }
 
@@ -177,31 +275,19 @@ __global__ void __launch_bounds__(kCodeThreads)
   }
 }
 
-// Returns a query as it is stored.
-template <DType T>
-__device__ __forceinline__ Half round_query(float x, bool saturates) {
-  if constexpr (T == DType::kFloat16) {
-    constexpr float kMost = 65504;
-    if (saturates && fabsf(x) > kMost && fabsf(x) < INFINITY) {
-      x = copysignf(kMost, x);
-    }
+cudaError_t launch_append_and_rotate(const QKVRows& from, const AppendedRows& rows,
+                                     const KVLayer& to, const RotaryTable& table,
+                                     const QueryRows& queries, cudaStream_t stream) {
+  const auto count = static_cast<unsigned>(std::max(rows.count, queries.count));
+  if (count == 0) {
+    return cudaSuccess;
   }
-  return Element<T>::round(x);
-}
-
-// Rotates one head of a query per block of threads.
-template <DType T>
-__global__ void __launch_bounds__(kThreads)
-    queries_kernel(const QKVRows from, const RotaryTable table, const QueryRows queries) {
-  begin_kernel();
-  const std::int64_t query = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y);
-  const float* q = from.qkv + queries.rows[query] * from.stride + head * from.head_dim;
-  Half* to = queries.out + (query * from.heads + head) * queries.stored_dim;
-  for (int dim = static_cast<int>(threadIdx.x); dim < queries.stored_dim; dim += kThreads) {
-    to[dim] = round_query<T>(dim < from.head_dim ? rotated(q, dim, table, query) : 0.0f,
-                             queries.saturates);
-  }
+  const dim3 grid(count, static_cast<unsigned>((from.kv_heads + from.heads + kHeadsOfBlock - 1) /
+                                               kHeadsOfBlock));
+  return launch_for_dtype(queries.count > 0 ? queries.dtype : to.dtype, [&]<DType T>() {
+    return launch_early(append_and_rotate_kernel<T>, {grid, kThreads}, stream, from, rows, to,
+                        table, queries);
+  });
 }
 
 }  // namespace
@@ -218,30 +304,28 @@ cudaError_t fill_rotary(const double* inverse_frequencies, double scale,
                       positions, count, table);
 }
 
-cudaError_t append_kv(const QKVRows& from, const RotaryTable& table, const tensor::KVSlot* slots,
-                      std::int64_t count, const KVLayer& to, cudaStream_t stream) {
-  if (count == 0) {
-    return cudaSuccess;
+cudaError_t append_kv(const QKVRows& from, const AppendedRows& rows, const KVLayer& to,
+                      cudaStream_t stream) {
+  if (to.format == tensor::KVFormat::kInt8 && rows.count > 0) {
+    const dim3 blocks(static_cast<unsigned>(rows.count), static_cast<unsigned>(from.kv_heads));
+    return launch_early(append_codes_kernel, {blocks, kCodeThreads}, stream, from, rows.table,
+                        rows.slots, to);
   }
-  const dim3 blocks(static_cast<unsigned>(count), static_cast<unsigned>(from.kv_heads));
-  if (to.format == tensor::KVFormat::kInt8) {
-    return launch_early(append_codes_kernel, {blocks, kCodeThreads}, stream, from, table, slots,
-                        to);
-  }
-  return launch_for_dtype(to.dtype, [&]<DType T>() {
-    return launch_early(append_kernel<T>, {blocks, kThreads}, stream, from, table, slots, to);
-  });
+  return launch_append_and_rotate(from, rows, to, {}, {}, stream);
 }
 
 cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table, const QueryRows& to,
                            cudaStream_t stream) {
-  if (to.count == 0) {
-    return cudaSuccess;
+  return launch_append_and_rotate(from, {}, {}, table, to, stream);
+}
+
+cudaError_t append_and_rotate(const QKVRows& from, const AppendedRows& rows, const KVLayer& to,
+                              const RotaryTable& table, const QueryRows& queries,
+                              cudaStream_t stream) {
+  if (to.format != tensor::KVFormat::kPlain || to.dtype != queries.dtype) {
+    return cudaErrorInvalidValue;
   }
-  const dim3 grid(static_cast<unsigned>(to.count), static_cast<unsigned>(from.heads));
-  return launch_for_dtype(to.dtype, [&]<DType T>() {
-    return launch_early(queries_kernel<T>, {grid, kThreads}, stream, from, table, to);
-  });
+  return launch_append_and_rotate(from, rows, to, table, queries, stream);
 }
 
 }  // namespace quire::kernels::cuda

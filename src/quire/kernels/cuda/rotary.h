@@ -49,11 +49,18 @@ struct KVLayer {
   KVErrorSums* errors = nullptr;
 };
 
-// Stores K, rotated by row t of `table`, and V of rows t in [0, count) at slots[t]; what is behind
-// head_dim becomes zero. Codes and scales have the bits of kernels/kv_codes.h. Slots are distinct
-// and inside the cache: checked by the caller. A row whose slot has block -1 is not stored.
-[[nodiscard]] cudaError_t append_kv(const QKVRows& from, const RotaryTable& table,
-                                    const tensor::KVSlot* slots, std::int64_t count,
+// The rows that append_kv() stores, the places, and how keys are rotated.
+struct AppendedRows {
+  RotaryTable table;
+  const tensor::KVSlot* slots = nullptr;
+  std::int64_t count = 0;
+};
+
+// Stores K, rotated by row t of the table, and V of rows t in [0, count) at slots[t]; what is
+// behind head_dim becomes zero. Codes and scales have the bits of kernels/kv_codes.h. Slots are
+// distinct and inside the cache: checked by the caller. A row whose slot has block -1 is not
+// stored.
+[[nodiscard]] cudaError_t append_kv(const QKVRows& from, const AppendedRows& rows,
                                     const KVLayer& to, cudaStream_t stream);
 
 // The queries to rotate, and the place to write them.
@@ -70,5 +77,11 @@ struct QueryRows {
 // become zero.
 [[nodiscard]] cudaError_t rotate_queries(const QKVRows& from, const RotaryTable& table,
                                          const QueryRows& to, cudaStream_t stream);
+
+// Does what append_kv() and rotate_queries() do, as one kernel. The layer is of plain numbers, of
+// the type of the queries.
+[[nodiscard]] cudaError_t append_and_rotate(const QKVRows& from, const AppendedRows& rows,
+                                            const KVLayer& to, const RotaryTable& table,
+                                            const QueryRows& queries, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

@@ -1,4 +1,4 @@
-// Codes that a GPU stores, bit by bit those that kernels/kv_codes.h defines.
+// Codes that a GPU stores, bit by bit those that kernels/kv_codes.h defines, and what it rotates.
 #include "quire/kernels/cuda/rotary.h"
 
 #include <gtest/gtest.h>
@@ -116,7 +116,7 @@ void AppendCodes::expect_bits_of_the_cpu(int head_dim, int rotary_dim, int block
                  .heads = kHeads,
                  .kv_heads = kKvHeads,
                  .head_dim = head_dim},
-                {cosines.data(), sines.data(), table.half}, where.data(), kTokens,
+                {{cosines.data(), sines.data(), table.half}, where.data(), kTokens},
                 {.data = kv.data(),
                  .head_stride = head_words * blocks,
                  .block_stride = head_words,
@@ -186,6 +186,117 @@ TEST_F(AppendCodes, HaveTheBitsOfTheCpu) {
   expect_bits_of_the_cpu(80, 64, 7);
   expect_bits_of_the_cpu(256, 256, 16);
   expect_bits_of_the_cpu(64, 0, 1);
+}
+
+// Rows of q, k and v as the CPU rotates and rounds them.
+class AppendAndRotate : public device::cuda::test::GpuTest {
+ protected:
+  static constexpr int kTokens = 37, kHeads = 6, kKvHeads = 2, kBlockTokens = 7;
+
+  static std::uint16_t rounded(tensor::DType dtype, float x) {
+    return dtype == tensor::DType::kFloat16 ? tensor::float_to_fp16(x) : tensor::float_to_bf16(x);
+  }
+  void expect_bits_of_the_cpu(tensor::DType dtype, int head_dim, int rotary_dim, int stored_dim);
+};
+
+void AppendAndRotate::expect_bits_of_the_cpu(tensor::DType dtype, int head_dim, int rotary_dim,
+                                             int stored_dim) {
+  const int width = (kHeads + 2 * kKvHeads) * head_dim, blocks = kTokens / kBlockTokens + 2;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> qkv(static_cast<std::size_t>(kTokens * width));
+  for (float& number : qkv) {
+    number = normal(random);
+  }
+  kernels::RotaryTable table;
+  table.half = rotary_dim / 2;
+  for (int i = 0; i < kTokens * table.half; ++i) {
+    table.cos.push_back(static_cast<float>(std::cos(0.37 * i)));
+    table.sin.push_back(static_cast<float>(std::sin(0.37 * i)));
+  }
+  std::vector<tensor::KVSlot> slots;
+  std::vector<std::int32_t> rows;  // queries are the tokens backwards
+  for (int token = 0; token < kTokens; ++token) {
+    slots.push_back({blocks - 1 - token / kBlockTokens, token % kBlockTokens});
+    rows.push_back(kTokens - 1 - token);
+  }
+  slots[5].block = -1;
+  const int v_offset = kBlockTokens * stored_dim, block_words = 2 * v_offset;
+  const int head_words = block_words * blocks;
+  constexpr std::uint16_t kUntouched = 0x7fc1;
+  const auto kv = upload(
+      std::vector<std::uint16_t>(static_cast<std::size_t>(head_words * kKvHeads), kUntouched));
+  const auto queries = upload(std::vector<std::uint16_t>(
+      static_cast<std::size_t>(kTokens * kHeads * stored_dim), kUntouched));
+  const auto from = upload(qkv), cosines = upload(table.cos), sines = upload(table.sin);
+  const auto where = upload(slots);
+  const auto from_rows = upload(rows);
+  const RotaryTable on_device{cosines.data(), sines.data(), table.half};
+  must(device::cuda::to_status(append_and_rotate({.qkv = from.data(),
+                                                  .stride = width,
+                                                  .heads = kHeads,
+                                                  .kv_heads = kKvHeads,
+                                                  .head_dim = head_dim},
+                                                 {on_device, where.data(), kTokens},
+                                                 {.dtype = dtype,
+                                                  .data = kv.data(),
+                                                  .head_stride = head_words,
+                                                  .block_stride = block_words,
+                                                  .v_offset = v_offset,
+                                                  .stored_dim = stored_dim},
+                                                 on_device,
+                                                 {.dtype = dtype,
+                                                  .rows = from_rows.data(),
+                                                  .count = kTokens,
+                                                  .stored_dim = stored_dim,
+                                                  .out = queries.data()},
+                                                 stream()),
+                               "append_and_rotate"));
+  const auto got = download(kv, static_cast<std::size_t>(head_words * kKvHeads));
+  const auto got_queries =
+      download(queries, static_cast<std::size_t>(kTokens * kHeads * stored_dim));
+
+  device::ThreadPool pool(1);
+  const KernelContext context{&kernels_for(device::Isa::kPortable), &pool};
+  const auto expect_head = [&](int token, int head, bool rotates, int table_row,
+                               const std::uint16_t* stored) {
+    const auto in =
+        std::span(qkv).subspan(static_cast<std::size_t>(token * width + head * head_dim),
+                               static_cast<std::size_t>(head_dim));
+    std::vector<float> x(in.begin(), in.end());
+    if (rotates && table.half > 0) {
+      rotate_head(context, table, table_row, in, x);
+    }
+    x.resize(static_cast<std::size_t>(stored_dim));
+    for (int dim = 0; dim < stored_dim; ++dim) {
+      ASSERT_EQ(stored[dim], rounded(dtype, x[static_cast<std::size_t>(dim)]))
+          << "token " << token << ", head " << head << ", dim " << dim;
+    }
+  };
+  for (int token = 0; token < kTokens; ++token) {
+    for (int head = 0; head < kHeads; ++head) {
+      expect_head(rows[static_cast<std::size_t>(token)], head, true, token,
+                  got_queries.data() + (token * kHeads + head) * stored_dim);
+    }
+    const tensor::KVSlot slot = slots[static_cast<std::size_t>(token)];
+    for (int head = 0; head < kKvHeads && slot.block >= 0; ++head) {
+      const std::uint16_t* const k =
+          got.data() + head * head_words + slot.block * block_words + slot.offset * stored_dim;
+      expect_head(token, kHeads + head, true, token, k);
+      expect_head(token, kHeads + kKvHeads + head, false, token, k + v_offset);
+    }
+  }
+  EXPECT_EQ(got[0], kUntouched) << "no token has the first block";
+}
+
+TEST_F(AppendAndRotate, HaveTheBitsOfTheCpu) {
+  for (const tensor::DType dtype : {tensor::DType::kBFloat16, tensor::DType::kFloat16}) {
+    expect_bits_of_the_cpu(dtype, 128, 128, 128);
+    expect_bits_of_the_cpu(dtype, 80, 64, 96);
+    expect_bits_of_the_cpu(dtype, 64, 0, 64);
+    expect_bits_of_the_cpu(dtype, 18, 12, 32);  // no multiple of four
+    expect_bits_of_the_cpu(dtype, 256, 256, 256);
+  }
 }
 
 }  // namespace

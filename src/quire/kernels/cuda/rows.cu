@@ -25,7 +25,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Returns the sum over a block of kNormThreads to every thread.
+// Returns the sum over a block of up to kNormThreads to every thread.
 __device__ float block_sum(float x) {
   __shared__ float sums[kNormThreads / 32];
   x = warp_sum(x);
@@ -34,9 +34,8 @@ __device__ float block_sum(float x) {
   }
   __syncthreads();
   float total = 0;
-#pragma unroll
-  for (float sum : sums) {
-    total += sum;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
+    total += sums[warp];
   }
   return total;
 }
@@ -51,6 +50,64 @@ __global__ void embed_kernel(const EmbedParams params) {
   for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
     to[i] = Element<T>::widen(row[i]);
   }
+}
+
+constexpr int kVector = 4;  // floats that a thread loads at once
+constexpr int kMostVectors = 4;
+
+// Normalises a row that the registers of a block hold. Weights are there before the row is. Blocks
+// are small, so that they wait beside the kernel before.
+template <DType T>
+__device__ void normalise_held(const NormParams& params) {
+  const int vectors = params.width / kVector, thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const auto* const weights = reinterpret_cast<const float4*>(params.weight);
+  const auto* const row =
+      reinterpret_cast<const float4*>(params.x + std::int64_t{blockIdx.x} * params.width);
+  float4 weight[kMostVectors], x[kMostVectors];
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int at = thread + i * threads;
+    weight[i] = at < vectors ? __ldg(weights + at) : float4{};
+  }
+  begin_kernel();
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int at = thread + i * threads;
+    x[i] = at < vectors ? row[at] : float4{};
+    squares += x[i].x * x[i].x + x[i].y * x[i].y + x[i].z * x[i].z + x[i].w * x[i].w;
+  }
+  const float mean = block_sum(squares) / static_cast<float>(params.width);
+  const float scale = 1.0f / sqrtf(mean + params.epsilon);
+  auto* const out = reinterpret_cast<uint2*>(params.out + std::int64_t{blockIdx.x} * params.width);
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int at = thread + i * threads;
+    if (at < vectors) {
+      out[at] = {
+          Element<T>::round_pair(x[i].x * scale * weight[i].x, x[i].y * scale * weight[i].y),
+          Element<T>::round_pair(x[i].z * scale * weight[i].z, x[i].w * scale * weight[i].w)};
+    }
+  }
+}
+
+// Returns the threads of a block that holds a row of this width in registers; 0: none can.
+int threads_that_hold(std::int32_t width) {
+  constexpr int kLeastThreads = 64;
+  if (width % kVector != 0 || width > kMostVectors * kVector * kNormThreads) {
+    return 0;
+  }
+  int threads = kLeastThreads;
+  while (threads * kVector * kMostVectors < width) {
+    threads *= 2;
+  }
+  return threads;
+}
+
+template <DType T>
+__global__ void __launch_bounds__(kNormThreads) rms_norm_held_kernel(const NormParams params) {
+  normalise_held<T>(params);
 }
 
 template <DType T>
@@ -99,6 +156,8 @@ __global__ void add_bias_kernel(float* x, const float* bias, std::int32_t width)
   }
 }
 
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+
 template <DType T>
 __global__ void silu_mul_kernel(const SiluParams params) {
   begin_kernel();
@@ -106,9 +165,20 @@ __global__ void silu_mul_kernel(const SiluParams params) {
   const float* row = params.gate_up + std::int64_t{blockIdx.x} * 2 * width;
   Half* to = params.out + std::int64_t{blockIdx.x} * width;
   const int step = static_cast<int>(gridDim.y) * kThreads;
-  for (int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x); i < width; i += step) {
-    const float gate = row[i];
-    to[i] = Element<T>::round(gate / (1.0f + expf(-gate)) * row[width + i]);
+  int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  if (width % kVector == 0) {
+    const auto* const gates = reinterpret_cast<const float4*>(row);
+    const auto* const ups = reinterpret_cast<const float4*>(row + width);
+    for (; i < width / kVector; i += step) {
+      const float4 gate = gates[i], up = ups[i];
+      reinterpret_cast<uint2*>(to)[i] = {
+          Element<T>::round_pair(silu(gate.x) * up.x, silu(gate.y) * up.y),
+          Element<T>::round_pair(silu(gate.z) * up.z, silu(gate.w) * up.w)};
+    }
+    return;
+  }
+  for (; i < width; i += step) {
+    to[i] = Element<T>::round(silu(row[i]) * row[width + i]);
   }
 }
 
@@ -139,8 +209,12 @@ cudaError_t rms_norm(const NormParams& params, cudaStream_t stream) {
   if (params.rows == 0) {
     return cudaSuccess;
   }
+  const int threads = threads_that_hold(params.width);
   return launch_for_dtype(params.dtype, [&]<DType T>() {
-    return launch_early(rms_norm_kernel<T>, {blocks(params.rows), kNormThreads}, stream, params);
+    return threads > 0 ? launch_early(rms_norm_held_kernel<T>, {blocks(params.rows), threads},
+                                      stream, params)
+                       : launch_early(rms_norm_kernel<T>, {blocks(params.rows), kNormThreads},
+                                      stream, params);
   });
 }
 
@@ -166,8 +240,9 @@ cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream) {
   if (params.rows == 0) {
     return cudaSuccess;
   }
+  const std::int32_t each = params.width % kVector == 0 ? kVector : 1;
   const unsigned columns =
-      std::min(16u, static_cast<unsigned>((params.width + kThreads - 1) / kThreads));
+      std::min(16u, static_cast<unsigned>((params.width / each + kThreads - 1) / kThreads));
   return launch_for_dtype(params.dtype, [&]<DType T>() {
     return launch_early(silu_mul_kernel<T>, {dim3(blocks(params.rows), columns), kThreads}, stream,
                         params);

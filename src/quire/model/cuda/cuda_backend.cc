@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <numbers>
@@ -149,8 +150,9 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Status linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows,
                               float* out, bool accumulate);
   [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
-  [[nodiscard]] Status append(const LayerCall& call, std::int64_t rows);
-  [[nodiscard]] Status attend(const LayerCall& call, bool with_lse);
+  [[nodiscard]] kernels::cuda::KVLayer stored_layer(const PagedKVView& view) const;
+  [[nodiscard]] Status append_and_rotate(const LayerCall& call, bool stores,
+                                         const std::function<void()>& between);
   [[nodiscard]] AttentionArgs attention_args(const LayerCall& call, bool with_lse) const;
   [[nodiscard]] Status mlp(const DeviceLayer& layer, float* x, std::int64_t rows);
   [[nodiscard]] Result<bool> pass_layer(const ForwardBatch& batch, std::size_t index,
@@ -295,27 +297,53 @@ std::ptrdiff_t v_scale_offset(const PagedKVView& view) {
   return view.scale_offset / kElement + view.stored_block_tokens();
 }
 
-Status CudaBackend::append(const LayerCall& call, std::int64_t rows) {
+kernels::cuda::KVLayer CudaBackend::stored_layer(const PagedKVView& view) const {
+  return {.dtype = view.dtype,
+          .data = reinterpret_cast<Half*>(view.data),
+          .head_stride = view.head_stride / kElement,
+          .block_stride = view.block_stride / kElement,
+          .v_offset = view.v_offset / kElement,
+          .stored_dim = view.head_dim,
+          .format = view.format,
+          .scale_offset = view.scale_offset / kElement,
+          .v_scale_offset = v_scale_offset(view),
+          .refused = stored_.refused(step_.shape()),
+          .errors = stored_.errors(step_.shape())};
+}
+
+// Stores the keys and values of qkv_ where `stores`, and computes its queries -> queries_. One
+// kernel does both where nothing comes between them.
+Status CudaBackend::append_and_rotate(const LayerCall& call, bool stores,
+                                      const std::function<void()>& between) {
+  const WindowStep& window = call.window;
   const PagedKVView& view = call.view;
-  return to_status(kernels::cuda::append_kv({.qkv = qkv_.data(),
-                                             .stride = qkv_width(),
-                                             .heads = config_.heads,
-                                             .kv_heads = config_.kv_heads,
-                                             .head_dim = config_.head_dim},
-                                            table(key_cosines_, key_sines_), step_.slots(), rows,
-                                            {.dtype = view.dtype,
-                                             .data = reinterpret_cast<Half*>(view.data),
-                                             .head_stride = view.head_stride / kElement,
-                                             .block_stride = view.block_stride / kElement,
-                                             .v_offset = view.v_offset / kElement,
-                                             .stored_dim = view.head_dim,
-                                             .format = view.format,
-                                             .scale_offset = view.scale_offset / kElement,
-                                             .v_scale_offset = v_scale_offset(view),
-                                             .refused = stored_.refused(step_.shape()),
-                                             .errors = stored_.errors(step_.shape())},
-                                            stream()),
-                   "append_kv");
+  const kernels::cuda::QKVRows qkv{.qkv = qkv_.data(),
+                                   .stride = qkv_width(),
+                                   .heads = config_.heads,
+                                   .kv_heads = config_.kv_heads,
+                                   .head_dim = config_.head_dim};
+  const kernels::cuda::AppendedRows rows{table(key_cosines_, key_sines_), step_.slots(),
+                                         stores ? step_.shape().rows : 0};
+  const tensor::DType dtype = attention::cuda::query_dtype(view.dtype, view.format);
+  const kernels::cuda::QueryRows queries{.dtype = dtype,
+                                         .rows = step_.get(window.query_rows),
+                                         .count = window.shape.queries,
+                                         .stored_dim = view.head_dim,
+                                         .out = queries_.data(),
+                                         .saturates = dtype != view.dtype};
+  const kernels::cuda::KVLayer layer = stored_layer(view);
+  const kernels::cuda::RotaryTable query_table = table(window.cosines, window.sines);
+  if (!between && view.format == tensor::KVFormat::kPlain) {
+    return to_status(
+        kernels::cuda::append_and_rotate(qkv, rows, layer, query_table, queries, stream()),
+        "append_and_rotate");
+  }
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::append_kv(qkv, rows, layer, stream()), "append_kv"));
+  if (between) {
+    between();
+  }
+  return to_status(kernels::cuda::rotate_queries(qkv, query_table, queries, stream()),
+                   "rotate_queries");
 }
 
 AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) const {
@@ -356,29 +384,7 @@ AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) 
           .lse = with_lse ? lse_.data() : nullptr};
 }
 
-// Computes qkv_ and the cache -> attended_.
-Status CudaBackend::attend(const LayerCall& call, bool with_lse) {
-  const WindowStep& window = call.window;
-  const tensor::DType dtype = attention::cuda::query_dtype(call.view.dtype, call.view.format);
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::rotate_queries({.qkv = qkv_.data(),
-                                                            .stride = qkv_width(),
-                                                            .heads = config_.heads,
-                                                            .kv_heads = config_.kv_heads,
-                                                            .head_dim = config_.head_dim},
-                                                           table(window.cosines, window.sines),
-                                                           {.dtype = dtype,
-                                                            .rows = step_.get(window.query_rows),
-                                                            .count = window.shape.queries,
-                                                            .stored_dim = call.view.head_dim,
-                                                            .out = queries_.data(),
-                                                            .saturates = dtype != call.view.dtype},
-                                                           stream()),
-                             "rotate_queries"));
-  const AttentionArgs args = attention_args(call, with_lse);
-  return to_status(attention::cuda::launch_attention(args, stream()), "attention");
-}
-
-// Computes x [rows, H] += down(silu(gate(normed)) * up(normed))
+// Computes x [rows, H] += down(silu(gate(normed)) * up(normed)).
 Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
   QUIRE_TRY_STATUS(linear(layer.gate_up, normed_.data(), rows, gate_up_.data(), false));
@@ -429,14 +435,15 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
     QUIRE_TRY_STATUS(read_values(std::ssize(batch.token_ids), *probe));
     return false;
   }
-  if (probe == nullptr || probe->values_layer < 0) {
-    QUIRE_TRY_STATUS(append(call, rows));
-  }
+  std::function<void()> between;
   if (batch.before_layer != nullptr) {
-    (*batch.before_layer)(static_cast<int>(index));
+    between = [&] { (*batch.before_layer)(static_cast<int>(index)); };
   }
+  const bool stores = probe == nullptr || probe->values_layer < 0;
+  QUIRE_TRY_STATUS(append_and_rotate(call, stores, between));
   const bool weighs = probe != nullptr && !probe->mass.empty();
-  QUIRE_TRY_STATUS(attend(call, weighs));
+  QUIRE_TRY_STATUS(to_status(
+      attention::cuda::launch_attention(attention_args(call, weighs), stream()), "attention"));
   if (weighs) {
     QUIRE_TRY_STATUS(mass_.weigh(batch, attention_args(call, true),
                                  step_.get(call.window.query_rows), step_.query_ends()));
