@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -271,13 +272,18 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
                                    ComposeTail tail) {
   SharedBlocks& shared = state_->shared;
   const LedgerConfig& config = shared.config();
-  if (format.value >= config.formats.size()) {
+  const bool known = format.value < config.formats.size();
+  const auto opens = known ? config.formats[format.value].open : std::nullopt;
+  if (!known || (opens && opens != kOwnFormat && opens != config.open_format())) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a run cannot be computed in format ", +format.value, " of ",
                           config.formats.size())};
   }
   if (tail.tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "a run that is sealed has at least one token"};
+  }
+  if (config.window_tokens > 0 && format != kOwnFormat) {
+    return {ErrorCode::kInvalidArgument, "a window would free blocks of a run that keeps them"};
   }
   const BlockCounts needed = config.blocks_for(std::ssize(tail.tokens), format);
   QUIRE_TRY_STATUS(

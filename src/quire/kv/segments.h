@@ -71,8 +71,9 @@ class Segments {
   // blocks for all tokens of `tail` from the beginning, and no more. So its steps need open blocks
   // at most, and giving up its KV frees no other. The caller makes the copies of
   // Ledger::take_copies before a step.
-  // Fails as compose() does, with kInvalidArgument for an unknown format, one that is written block
-  // by block or no tokens, and with kOutOfBlocks.
+  // Fails as compose() does, and with kOutOfBlocks. Fails with kInvalidArgument for no tokens, an
+  // unknown format, and in another format than the pool's own with a window. A format that opens
+  // must do so as the pool's own, or as that one does.
   [[nodiscard]] Result<SeqId> compose_in(FormatId format, std::span<const SegmentUse> uses,
                                          ComposeTail tail);
   // Returns the tokens of the segments before the sequence's own. blocks_before returns how many
