@@ -1,7 +1,6 @@
 // Shows chunks as JSON.
 #include <optional>
 
-#include "api/json.h"
 #include "objects/chunks.h"
 #include "quire/chunks.h"
 

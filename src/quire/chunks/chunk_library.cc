@@ -53,6 +53,7 @@ Status ChunkLibrary::open() {
   // Writes go around the page cache: the pool has the KV already.
   const auto open = [&] {
     std::vector<std::string> formats;
+    formats.reserve(core_.engine.core().num_formats());
     for (std::uint8_t i = 0; i < core_.engine.core().num_formats(); ++i) {
       formats.push_back(core_.kv_name(kv::FormatId{i}));
     }

@@ -30,6 +30,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
 #include "quire/kv/block_table.h"

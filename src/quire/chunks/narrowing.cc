@@ -26,6 +26,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/decoder.h"
@@ -91,6 +92,7 @@ Status seal_segment(ChunkCore& core, const kv::Segment& from, const kv::Segment&
   const tensor::KVGeometry& geometry = pool.geometry();
   const std::int32_t full = from.num_tokens() / geometry.block_tokens;
   std::vector<kernels::BlockPair> pairs;
+  pairs.reserve(static_cast<std::size_t>(from.blocks().size()));
   for (std::int32_t i = 0; i < from.blocks().size(); ++i) {
     pairs.push_back({.from = from.blocks().ref(i).id.value, .to = to.blocks().ref(i).id.value});
   }
@@ -102,10 +104,9 @@ Status seal_segment(ChunkCore& core, const kv::Segment& from, const kv::Segment&
     std::vector<std::uint8_t> refused(whole.size());
     const kernels::SealParams params = {
         .blocks = whole, .head_dim = head_dim, .refused = refused, .errors = errors};
-    if (!whole.empty() &&
-        !kernels::seal_blocks(core.engine.context(), params,
-                              pool.view(layer, from.blocks().format()),
-                              pool.view(layer, to.blocks().format()))) {
+    if (!whole.empty() && !kernels::seal_blocks(core.engine.context(), params,
+                                                pool.view(layer, from.blocks().format()),
+                                                pool.view(layer, to.blocks().format()))) {
       const auto block = std::ranges::find(refused, std::uint8_t{1}) - refused.begin();
       return model::kv_refused(block * geometry.block_tokens);
     }
@@ -184,11 +185,11 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
   kernels::KVErrorSums sums;
   for (const auto& [key, segment] : variants) {
     const kv::VariantName name{chunk.id, key};
-    Status converted = key == *first ? Status() : core.registry.variants().begin({&name, 1});
+    Status converted = key == first ? Status() : core.registry.variants().begin({&name, 1});
     if (converted.ok()) {
       converted = convert_variant(core, chunk.id, key, segment, chunk.format, sums);
     }
-    if (!converted.ok() && key == *first) {
+    if (!converted.ok() && key == first) {
       return converted;  // the registry has forgotten the chunk
     }
   }

@@ -1,7 +1,6 @@
 #include "quire/chunks/registration.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <new>
 #include <optional>
 #include <string>

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/engine/entry_list.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -100,8 +101,9 @@ Status add_chunk_formats(const model::ModelConfig& config, std::int32_t slab_blo
 // own.
 std::vector<kv::BlockFormat> block_formats(const kv_store::PagedPool& pool) {
   std::vector<kv::BlockFormat> formats = pool.block_formats();
-  for (std::uint8_t i = 1; i < formats.size(); ++i) {
-    if (tensor::is_written_by_block(pool.geometry(kv::FormatId{i}).format)) {
+  for (std::size_t i = 1; i < formats.size(); ++i) {
+    const kv::FormatId format{static_cast<std::uint8_t>(i)};
+    if (tensor::is_written_by_block(pool.geometry(format).format)) {
       formats[i].open = kv::kOwnFormat;
     }
   }

@@ -107,7 +107,7 @@ struct EngineCore {
   }
 
   // Returns how many formats the pool has, its own one included. Any thread, as for the next two.
-  [[nodiscard]] std::size_t num_formats() const { return ledger.config().formats.size(); }
+  [[nodiscard]] std::uint8_t num_formats() const { return ledger.config().num_formats(); }
   // Returns what a format is as a kv_dtype. Precondition: the pool has the format.
   [[nodiscard]] const char* kv_name(kv::FormatId format = {}) const {
     const tensor::KVGeometry& geometry = paged_pool.geometry(format);

@@ -1,7 +1,6 @@
 #include "quire/engine/entry_list.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <span>

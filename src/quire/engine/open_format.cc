@@ -26,7 +26,7 @@ Status add_open_format(kv_store::PagedPool& pool, kv::LedgerConfig& ledger,
   const auto least = static_cast<std::int32_t>((2 * open_bytes + own_bytes - 1) / own_bytes);
   ledger.slab_blocks = std::max(ledger.slab_blocks, least);
   if (ledger.num_blocks < 2 * ledger.slab_blocks) {
-    const std::int64_t needed = 2 * ledger.slab_blocks * own_bytes;
+    const std::int64_t needed = std::int64_t{2} * ledger.slab_blocks * own_bytes;
     return Error{.code = ErrorCode::kInvalidArgument,
                  .message = base::str_cat(
                      "kv_budget of ", base::format_bytes(ledger.budget_bytes()), " is below the ",

@@ -11,6 +11,7 @@
 
 #include "quire/base/check.h"
 #include "quire/engine/open_format.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_append.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kernels/kv_seal.h"
@@ -35,7 +36,7 @@ OwnKV::OwnKV(kv_store::PagedPool pool, std::optional<kv_store::PagedPool> stagin
       staging_(std::move(staging)),
       ledger_(config),
       sequence_(ledger_.sequences().open(ids, false)) {
-  for (std::uint8_t format = 0; format < config.formats.size(); ++format) {
+  for (std::uint8_t format = 0; format < config.num_formats(); ++format) {
     for (std::size_t layer = 0; layer < layers(); ++layer) {
       views_.push_back(pool_.view(static_cast<int>(layer), kv::FormatId{format}));
     }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "quire/kernels/panel_bytes.h"
@@ -38,7 +38,7 @@ constexpr Place place_of(WeightFormat format, int column, int k) {
   const int plane_depth = kStepDepth / in_byte;
   const int rows = plane_depth / 4;  // of 64 bytes
   const int row = column / kTileColumns * rows + k % plane_depth / 4;
-  return {.byte = std::ptrdiff_t{row} * 64 + column % kTileColumns * 4 + k % 4,
+  return {.byte = std::ptrdiff_t{row} * 64 + std::ptrdiff_t{column % kTileColumns} * 4 + k % 4,
           .shift = k / plane_depth * (8 / in_byte)};
 }
 
@@ -87,7 +87,9 @@ float amax_of(std::span<const float> w) {
 void find_nearest(std::span<const float> w, float scale, std::uint8_t* codes) {
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
   for (const float x : w) {
-    const auto distance = [&](std::int8_t value) { return std::fabs(x * inverse - value); };
+    const auto distance = [&](std::int8_t value) {
+      return std::fabs(x * inverse - static_cast<float>(value));
+    };
     *codes++ = static_cast<std::uint8_t>(std::ranges::min_element(kE2m1Table, {}, distance) -
                                          kE2m1Table.begin());
   }
@@ -181,7 +183,8 @@ void unpack_small_codes(WeightFormat format, const std::byte* head, const std::b
   for (int k = 0; k < kStepDepth; ++k) {
     const Place place = place_of(format, column, k);
     const int bits = std::to_integer<int>(tiles[place.byte]) >> place.shift;
-    const std::byte* const multiples = step + k / kHalfDepth * kPanelColumns + column;
+    const std::byte* const multiples =
+        step + std::ptrdiff_t{k / kHalfDepth} * kPanelColumns + column;
     if (format == WeightFormat::kT4g32) {
       w[k] = scale * static_cast<float>(std::to_integer<int>(head[bits & 15]) - 128);
       continue;

@@ -1,7 +1,6 @@
 #include "quire/kv/chunk_room.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>

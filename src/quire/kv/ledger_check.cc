@@ -50,7 +50,7 @@ struct Slots {
 class BlockUses {
  public:
   explicit BlockUses(const SharedBlocks& shared) : shared_(shared) {
-    for (std::uint8_t i = 0; i < shared.config().formats.size(); ++i) {
+    for (std::uint8_t i = 0; i < shared.config().num_formats(); ++i) {
       uses_.emplace_back(static_cast<std::size_t>(shared.pool(FormatId{i}).num_blocks()));
     }
   }
@@ -76,7 +76,7 @@ class BlockUses {
   // Counts the blocks in use, of which each has one writer at most.
   [[nodiscard]] Result<BlockCounts> count() const {
     BlockCounts in_use;
-    for (std::uint8_t f = 0; f < uses_.size(); ++f) {
+    for (std::uint8_t f = 0; f < shared_.config().num_formats(); ++f) {
       for (std::size_t i = 0; i < uses_[f].size(); ++i) {
         const BlockUse& use = uses_[f][i];
         in_use.of[f] += use.users > 0 ? 1 : 0;
@@ -301,7 +301,7 @@ class Checker {
       return {};
     }
     std::map<std::int64_t, std::int64_t> ends;  // of the bytes of blocks with a reference, by begin
-    for (std::uint8_t f = 0; f < shared_.config().formats.size(); ++f) {
+    for (std::uint8_t f = 0; f < shared_.config().num_formats(); ++f) {
       const BlockPool& pool = shared_.pool(FormatId{f});
       const std::int64_t bytes = shared_.config().block_bytes(FormatId{f});
       for (std::int32_t i = 0; i < pool.num_blocks(); ++i) {

@@ -1,5 +1,4 @@
 // LedgerConfig: what a ledger may be, and the sizes that follow from it.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

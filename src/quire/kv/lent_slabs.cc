@@ -29,7 +29,7 @@ LentSlabs::LentSlabs(const LedgerConfig& config)
     return;
   }
   pools_.reserve(config.formats.size() - 1);
-  for (std::uint8_t i = 1; i < config.formats.size(); ++i) {
+  for (std::uint8_t i = 1; i < config.num_formats(); ++i) {
     pools_.emplace_back(static_cast<std::int32_t>(budget_bytes_ / block_bytes_[i]), FormatId{i});
   }
   owners_.resize(static_cast<std::size_t>((budget_bytes_ + slab_bytes_ - 1) / slab_bytes_));
@@ -98,7 +98,7 @@ LentSlabs::Plan LentSlabs::plan(const BlockCounts& wanted,
                                 std::span<const std::int32_t> costs) const {
   Plan plan;
   std::vector<FormatId> owners = owners_;
-  for (std::uint8_t i = 1; i <= pools_.size(); ++i) {
+  for (std::uint8_t i = 1; i <= num_others(); ++i) {
     const FormatId format{i};
     std::int32_t lacking = wanted[format] - pool(format).num_free();
     while (lacking > 0) {
@@ -204,7 +204,7 @@ Status LentSlabs::check_own(const BlockPool& own) const {
 Status LentSlabs::check(const BlockPool& own) const {
   QUIRE_TRY_STATUS(check_own(own));
   std::vector<std::int32_t> used(owners_.size());
-  for (std::uint8_t f = 1; f <= pools_.size(); ++f) {
+  for (std::uint8_t f = 1; f <= num_others(); ++f) {
     const FormatId format{f};
     QUIRE_TRY_STATUS(pool(format).check());
     for (std::int32_t i = 0; i < pool(format).num_blocks(); ++i) {

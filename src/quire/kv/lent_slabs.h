@@ -80,6 +80,8 @@ class LentSlabs {
   [[nodiscard]] Status check(const BlockPool& own) const;
 
  private:
+  // Returns the number of formats beside the pool's own.
+  [[nodiscard]] std::uint8_t num_others() const { return static_cast<std::uint8_t>(pools_.size()); }
   struct SlabRange {
     std::int32_t first = 0, last = 0;
   };

@@ -10,6 +10,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/open_blocks.h"
+#include "quire/kv/sequence.h"
 
 namespace quire::kv {
 

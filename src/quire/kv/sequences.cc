@@ -1,15 +1,14 @@
 #include "quire/kv/sequences.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
@@ -84,7 +83,7 @@ Status Sequences::extend(SeqId id, std::int32_t count) {
 
 Status Sequences::extend(std::span<const Growth> growths) {
   SharedBlocks& shared = state_->shared;
-  const std::optional<FormatId> open_format = shared.config().open_format();
+  const FormatId open_format = shared.config().open_format().value_or(kOwnFormat);
   BlockCounts needed;
   std::int32_t open_needed = 0;
   std::int64_t tokens = 0;
@@ -100,13 +99,13 @@ Status Sequences::extend(std::span<const Growth> growths) {
       return state_->no_room(tokens, needed);
     }
   } else {
-    needed[*open_format] = open_needed;
+    needed[open_format] = open_needed;
     if (shared.lacking(needed) != BlockCounts()) {
       return state_->no_room(tokens, needed);
     }
     open.reserve(static_cast<std::size_t>(open_needed));
     shared.lend_for(needed);
-    const std::span<const BlockRef> taken = shared.acquire(*open_format, open_needed);
+    const std::span<const BlockRef> taken = shared.acquire(open_format, open_needed);
     open.assign(taken.begin(), taken.end());
   }
   std::span<const BlockRef> left = open;

@@ -27,7 +27,7 @@ SharedBlocks::SharedBlocks(const LedgerConfig& config)
       index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens) {
   if (config.standing_open_blocks > 0) {
     BlockCounts standing;
-    standing[*config.open_format()] = config.standing_open_blocks;
+    standing[config.open_format().value_or(kOwnFormat)] = config.standing_open_blocks;
     lend_for(standing);
     lent_.keep_loans();
   }

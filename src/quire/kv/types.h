@@ -38,6 +38,9 @@ struct LedgerConfig {
 
   // Returns the format of the pool's own blocks that are not full; absent: the same.
   [[nodiscard]] std::optional<FormatId> open_format() const { return formats.front().open; }
+  [[nodiscard]] std::uint8_t num_formats() const {
+    return static_cast<std::uint8_t>(formats.size());
+  }
   // Return sizes. Precondition: the format exists.
   [[nodiscard]] std::int64_t budget_bytes() const;
   [[nodiscard]] std::int64_t block_bytes(FormatId format) const;

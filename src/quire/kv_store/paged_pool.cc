@@ -243,7 +243,8 @@ const tensor::KVGeometry& PagedPool::geometry(kv::FormatId format) const {
 }
 
 std::optional<kv::FormatId> PagedPool::find_format(const tensor::KVGeometry& geometry) const {
-  for (std::uint8_t i = 0; i <= more_.size(); ++i) {
+  const auto last = static_cast<std::uint8_t>(more_.size());
+  for (std::uint8_t i = 0; i <= last; ++i) {
     if (stores_alike(geometry, this->geometry(kv::FormatId{i}))) {
       return kv::FormatId{i};
     }

@@ -376,8 +376,9 @@ void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
 
 // Stores the blocks that become full in this step in their format, with all rows that they have.
 void CpuBackend::seal_kv(const LayerCall& call) {
-  for (std::uint8_t to = 0; !call.batch.seals.empty() && to < call.views.size(); ++to) {
-    for (std::uint8_t from = 0; from < call.views.size(); ++from) {
+  const auto formats = static_cast<std::uint8_t>(call.batch.seals.empty() ? 0 : call.views.size());
+  for (std::uint8_t to = 0; to < formats; ++to) {
+    for (std::uint8_t from = 0; from < formats; ++from) {
       seal_pairs(call, from, to);
     }
   }

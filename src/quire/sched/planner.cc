@@ -24,13 +24,12 @@ namespace {
 class Planner {
  public:
   explicit Planner(const SchedulerState& state)
-      : state_(state), ledger_(*state.ledger), sequences_(ledger_.sequences()) {}
+      : state_(state), ledger_(*state.ledger), sequences_(ledger_.sequences()), room_(ledger_) {}
 
   void make(StepPlan& plan) {
     plan.clear();
     plan.version = state_.version;
     rows_left_ = state_.config.max_batch_tokens;
-    room_.emplace(ledger_);
     const std::optional<RequestId> needy = first_needy();
     if (needy && !plan_running(plan)) {
       plan.stuck = needy;
@@ -108,15 +107,15 @@ class Planner {
   bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
                   std::vector<PlannedRun>& runs) {
     share_rows(keep, runs);
-    room_.emplace(ledger_, dropped);
+    room_ = RoomLeft(ledger_, dropped);
     for (std::int32_t i = 0; i < keep; ++i) {
       PlannedRun& run = runs[static_cast<std::size_t>(i)];
       const SeqId id = queued(i).running_sequence();
-      const std::int32_t count = room_->rows_that_fit(id, run.count);
+      const std::int32_t count = room_.rows_that_fit(id, run.count);
       if (run.count > 0 && count == 0) {
         return false;
       }
-      room_->take(room_->need_of(id, count));
+      room_.take(room_.need_of(id, count));
       run = make_run(queued(i), run.first, count);
     }
     std::erase_if(runs, [](const PlannedRun& run) { return run.count == 0; });
@@ -187,7 +186,7 @@ class Planner {
     }
     const kv::PrefixMatch match = known_kv(waiting);
     const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
-    const std::int64_t fresh = room_->own() - match.evictable_blocks;
+    const std::int64_t fresh = room_.own() - match.evictable_blocks;
     const std::int64_t open = ledger_.config().open_format() ? 1 : 0;
     if (missing > fresh || !may_open(open, plan)) {
       return false;
@@ -196,28 +195,28 @@ class Planner {
     const auto count =
         static_cast<std::int32_t>(std::min({std::int64_t{wanted_tokens(waiting) - match.tokens},
                                             std::int64_t{rows_left_}, fresh * block_tokens}));
-    room_->attach(match.evictable_blocks);
-    room_->take({.own = (count + block_tokens - 1) / block_tokens, .open = open});
+    room_.attach(match.evictable_blocks);
+    room_.take({.own = (count + block_tokens - 1) / block_tokens, .open = open});
     admit_rows(waiting, match.tokens, count, plan);
     return true;
   }
 
   // Returns whether there is an open block. It shall need no slab, unless nothing else runs.
   [[nodiscard]] bool may_open(std::int64_t open, const StepPlan& plan) const {
-    return open <= room_->open() || state_.num_running + std::ssize(plan.admit) == 0;
+    return open <= room_.open() || state_.num_running + std::ssize(plan.admit) == 0;
   }
 
   // Admits a sequence that comes with KV or room of its own, whose last block may have to be
   // copied.
   bool admit_fork(const QueuedRequest& waiting, SeqId id, StepPlan& plan) {
     const std::int32_t pending = pending_tokens(waiting);
-    RoomNeed missing = room_->need_of(id, pending);
+    RoomNeed missing = room_.need_of(id, pending);
     missing.own = std::min(missing.own, ledger_.min_blocks(wanted_tokens(waiting)) + 1);
-    if (!room_->fits(missing)) {
+    if (!room_.fits(missing)) {
       return false;
     }
-    const std::int32_t count = room_->rows_that_fit(id, std::min(pending, rows_left_));
-    room_->take(room_->need_of(id, count));
+    const std::int32_t count = room_.rows_that_fit(id, std::min(pending, rows_left_));
+    room_.take(room_.need_of(id, count));
     admit_rows(waiting, sequences_.num_computed(id), count, plan);
     return true;
   }
@@ -235,7 +234,7 @@ class Planner {
   const kv::Ledger& ledger_;
   const kv::Sequences& sequences_;
   std::int32_t rows_left_ = 0;  // rows left of the step
-  std::optional<RoomLeft> room_;
+  RoomLeft room_;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace quire::sched {
 
 RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
-    : ledger_(ledger),
+    : ledger_(&ledger),
       own_(std::int64_t{ledger.blocks_available()} +
            ledger.preemption().blocks_freed_by_drop(dropped)),
       drops_(!dropped.empty()) {
@@ -23,18 +23,19 @@ RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
 }
 
 RoomNeed RoomLeft::need_of(SeqId id, std::int32_t count) const {
-  RoomNeed need{.own = ledger_.sequences().blocks_needed(id, count)};
-  if (ledger_.config().open_format()) {
-    need.open = ledger_.sequences().open_blocks_needed(id, count);
+  RoomNeed need{.own = ledger_->sequences().blocks_needed(id, count)};
+  if (ledger_->config().open_format()) {
+    need.open = ledger_->sequences().open_blocks_needed(id, count);
   }
   return need;
 }
 
 // Returns the slabs that `open` blocks need at most. A block across two slabs is lost to both.
 std::int64_t RoomLeft::slabs_for(std::int64_t open) const {
-  const kv::LedgerConfig& config = ledger_.config();
+  const kv::LedgerConfig& config = ledger_->config();
   const std::int64_t slab_bytes = config.slab_blocks * config.block_bytes(kv::kOwnFormat);
-  const std::int64_t in_slab = slab_bytes / config.block_bytes(*config.open_format()) - 1;
+  const std::int64_t in_slab =
+      slab_bytes / config.block_bytes(config.open_format().value_or(kv::kOwnFormat)) - 1;
   const std::int64_t each = std::max<std::int64_t>(in_slab, 1);
   return (open + each - 1) / each;
 }
@@ -44,7 +45,7 @@ std::int64_t RoomLeft::open_within_reach() const {
     return std::numeric_limits<std::int64_t>::max();
   }
   if (!reach_) {
-    reach_ = ledger_.blocks_available(*ledger_.config().open_format());
+    reach_ = ledger_->blocks_available(ledger_->config().open_format().value_or(kv::kOwnFormat));
   }
   return *reach_;
 }
@@ -53,13 +54,13 @@ bool RoomLeft::fits(const RoomNeed& need) const {
   if (need.open <= open_) {
     return need.own <= own_;
   }
-  const std::int64_t lent = slabs_for(need.open - open_) * ledger_.config().slab_blocks;
+  const std::int64_t lent = slabs_for(need.open - open_) * ledger_->config().slab_blocks;
   return need.own + lent <= own_ && need.open <= open_within_reach();
 }
 
 void RoomLeft::take(const RoomNeed& need) {
   if (need.open > open_) {
-    own_ -= slabs_for(need.open - open_) * ledger_.config().slab_blocks;
+    own_ -= slabs_for(need.open - open_) * ledger_->config().slab_blocks;
     open_ = need.open;  // the rest of a slab is for the next step
   }
   open_ -= need.open;

@@ -45,7 +45,7 @@ class RoomLeft {
   [[nodiscard]] std::int64_t slabs_for(std::int64_t open) const;
   [[nodiscard]] std::int64_t open_within_reach() const;
 
-  const kv::Ledger& ledger_;
+  const kv::Ledger* ledger_;
   std::int64_t own_ = 0;
   std::int64_t open_ = 0;
   bool drops_ = false;

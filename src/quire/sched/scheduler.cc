@@ -15,6 +15,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/planner.h"
 #include "quire/sched/room_left.h"

@@ -22,6 +22,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"

@@ -185,12 +185,35 @@ constexpr CodeBlockReader kReadQ6K = {decode_q6_k};
 }  // namespace
 
 const CodeBlockReader* code_block_reader(Encoding encoding) {
-  static const std::array<const CodeBlockReader*, kEncodings> kReaders = {
-      nullptr,     nullptr,      nullptr,     &kReadQ80,   &kReadQ40,    &kReadQ41,  &kReadQ50,
-      &kReadQ51,   &kReadQ4K,    &kReadQ5K,   &kReadQ6K,   &kReadQ2K,    &kReadQ3K,  &kReadIq1S,
-      &kReadIq1M,  &kReadIq2Xxs, &kReadIq2Xs, &kReadIq2S,  &kReadIq3Xxs, &kReadIq3S, &kReadIq4Nl,
-      &kReadIq4Xs, &kReadTq10,   &kReadTq20,  &kReadMxfp4, &kReadNvfp4,  &kReadQ10,  &kReadQ20};
-  return kReaders[static_cast<std::size_t>(encoding)];
+  static const std::array<const CodeBlockReader*, kEncodings> readers = {nullptr,
+                                                                         nullptr,
+                                                                         nullptr,
+                                                                         &kReadQ80,
+                                                                         &kReadQ40,
+                                                                         &kReadQ41,
+                                                                         &kReadQ50,
+                                                                         &kReadQ51,
+                                                                         &kReadQ4K,
+                                                                         &kReadQ5K,
+                                                                         &kReadQ6K,
+                                                                         &reader_of_q2_k,
+                                                                         &reader_of_q3_k,
+                                                                         &reader_of_iq1_s,
+                                                                         &reader_of_iq1_m,
+                                                                         &reader_of_iq2_xxs,
+                                                                         &reader_of_iq2_xs,
+                                                                         &reader_of_iq2_s,
+                                                                         &reader_of_iq3_xxs,
+                                                                         &reader_of_iq3_s,
+                                                                         &reader_of_iq4_nl,
+                                                                         &reader_of_iq4_xs,
+                                                                         &reader_of_tq10,
+                                                                         &reader_of_tq20,
+                                                                         &reader_of_mxfp4,
+                                                                         &reader_of_nvfp4,
+                                                                         &reader_of_q10,
+                                                                         &reader_of_q20};
+  return readers[static_cast<std::size_t>(encoding)];
 }
 
 }  // namespace quire::weights

@@ -60,7 +60,7 @@ void codes_iq2_xxs(const std::byte* block, const BlockCodes& out) {
     const auto word = load<std::uint32_t>(at + 4);
     out.wide_scales[group] = eighth * static_cast<float>(odd_multiple(word >> 28U));
     for (std::size_t i = 0; i < 4; ++i) {
-      put_eight(kIq2Xxs[byte_at(at, i)], even_signs(word >> (7 * i) & 127U),
+      put_eight(iq2_xxs_book[byte_at(at, i)], even_signs(word >> (7 * i) & 127U),
                 out.codes + group * kGroup + i * 8);
     }
   }
@@ -80,7 +80,7 @@ void codes_iq2_xs(const std::byte* block, const BlockCodes& out) {
   scale_halves(half_at(block) * 0.125f, block + 66, out);
   for (std::size_t i = 0; i < kSuperBlock / 8; ++i) {
     const auto word = std::uint32_t{load<std::uint16_t>(block + 2 + i * 2)};
-    put_eight(kIq2Xs[word & 511U], even_signs(word >> 9U), out.codes + i * 8);
+    put_eight(iq2_xs_book[word & 511U], even_signs(word >> 9U), out.codes + i * 8);
   }
 }
 
@@ -90,7 +90,8 @@ void codes_iq2_s(const std::byte* block, const BlockCodes& out) {
   scale_halves(half_at(block) * 0.125f, block + 74, out);
   for (std::size_t i = 0; i < kSuperBlock / 8; ++i) {
     const std::uint32_t high = byte_at(block + 66, i / 4) >> (2 * (i % 4)) & 3U;
-    put_eight(kIq2S[byte_at(block + 2, i) | high << 8U], byte_at(block + 34, i), out.codes + i * 8);
+    put_eight(iq2_s_book[byte_at(block + 2, i) | high << 8U], byte_at(block + 34, i),
+              out.codes + i * 8);
   }
 }
 
@@ -103,7 +104,7 @@ void codes_iq3_xxs(const std::byte* block, const BlockCodes& out) {
     out.wide_scales[group] = quarter * static_cast<float>(odd_multiple(word >> 28U));
     for (std::size_t i = 0; i < 4; ++i) {
       const std::byte* const at = block + 2 + group * 8 + i * 2;
-      put_fours(kIq3Xxs[byte_at(at, 0)], kIq3Xxs[byte_at(at, 1)],
+      put_fours(iq3_xxs_book[byte_at(at, 0)], iq3_xxs_book[byte_at(at, 1)],
                 even_signs(word >> (7 * i) & 127U), out.codes + group * kGroup + i * 8);
     }
   }
@@ -121,7 +122,7 @@ void codes_iq3_s(const std::byte* block, const BlockCodes& out) {
         scale * static_cast<float>(odd_multiple(nibble_at(block + 106, group)));
   }
   for (std::size_t i = 0; i < kSuperBlock / 8; ++i) {
-    put_fours(kIq3S[index(2 * i)], kIq3S[index(2 * i + 1)], byte_at(block + 74, i),
+    put_fours(iq3_s_book[index(2 * i)], iq3_s_book[index(2 * i + 1)], byte_at(block + 74, i),
               out.codes + i * 8);
   }
 }
@@ -137,7 +138,7 @@ void codes_iq1_s(const std::byte* block, const BlockCodes& out) {
     out.wide_scales[group] = eighth * static_cast<float>(odd_multiple(word >> 12U & 7U));
     for (std::size_t i = 0; i < 4; ++i) {
       const std::uint32_t low = byte_at(block + 2, group * 4 + i);
-      put_eight(kIq1[low | (word >> (3 * i) & 7U) << 8U], (word >> 15U) * kAllSigns,
+      put_eight(iq1_book[low | (word >> (3 * i) & 7U) << 8U], (word >> 15U) * kAllSigns,
                 out.codes + group * kGroup + i * 8);
     }
   }
@@ -158,32 +159,32 @@ void codes_iq1_m(const std::byte* block, const BlockCodes& out) {
   }
   for (std::size_t i = 0; i < kSuperBlock / 8; ++i) {
     const std::uint32_t high = nibble_at(block + 32, i);
-    put_eight(kIq1[byte_at(block, i) | (high & 7U) << 8U], (high >> 3U) * kAllSigns,
+    put_eight(iq1_book[byte_at(block, i) | (high & 7U) << 8U], (high >> 3U) * kAllSigns,
               out.codes + i * 8);
   }
 }
 
 }  // namespace
 
-const CodeBlockReader kReadIq1S = {
+const CodeBlockReader reader_of_iq1_s = {
     decode_by_table<CodeKind::kTable, kSuperBlock, kIq1Table, codes_iq1_s>, codes_iq1_s,
     &kIq1Table};
-const CodeBlockReader kReadIq1M = {
+const CodeBlockReader reader_of_iq1_m = {
     decode_by_table<CodeKind::kTableHalves, kSuperBlock, kIq1Table, codes_iq1_m>, codes_iq1_m,
     &kIq1Table};
-const CodeBlockReader kReadIq2Xxs = {
+const CodeBlockReader reader_of_iq2_xxs = {
     decode_by_table<CodeKind::kTable, kSuperBlock, kIq2Table, codes_iq2_xxs>, codes_iq2_xxs,
     &kIq2Table};
-const CodeBlockReader kReadIq2Xs = {
+const CodeBlockReader reader_of_iq2_xs = {
     decode_by_table<CodeKind::kTableHalves, kSuperBlock, kIq2Table, codes_iq2_xs>, codes_iq2_xs,
     &kIq2Table};
-const CodeBlockReader kReadIq2S = {
+const CodeBlockReader reader_of_iq2_s = {
     decode_by_table<CodeKind::kTableHalves, kSuperBlock, kIq2Table, codes_iq2_s>, codes_iq2_s,
     &kIq2Table};
-const CodeBlockReader kReadIq3Xxs = {
+const CodeBlockReader reader_of_iq3_xxs = {
     decode_by_table<CodeKind::kTable, kSuperBlock, kIq3XxsTable, codes_iq3_xxs>, codes_iq3_xxs,
     &kIq3XxsTable};
-const CodeBlockReader kReadIq3S = {
+const CodeBlockReader reader_of_iq3_s = {
     decode_by_table<CodeKind::kTable, kSuperBlock, kIq3STable, codes_iq3_s>, codes_iq3_s,
     &kIq3STable};
 

@@ -85,10 +85,10 @@ void decode_by_table(const std::byte* block, float* out) {
 }
 
 // The readers of code_block_small.cc: blocks of small integers.
-extern const CodeBlockReader kReadQ2K, kReadQ3K, kReadIq4Nl, kReadIq4Xs, kReadTq10, kReadTq20,
-    kReadMxfp4, kReadNvfp4, kReadQ10, kReadQ20;
+extern const CodeBlockReader reader_of_q2_k, reader_of_q3_k, reader_of_iq4_nl, reader_of_iq4_xs,
+    reader_of_tq10, reader_of_tq20, reader_of_mxfp4, reader_of_nvfp4, reader_of_q10, reader_of_q20;
 // The readers of code_block_grid.cc: blocks of indices of code books.
-extern const CodeBlockReader kReadIq1S, kReadIq1M, kReadIq2Xxs, kReadIq2Xs, kReadIq2S, kReadIq3Xxs,
-    kReadIq3S;
+extern const CodeBlockReader reader_of_iq1_s, reader_of_iq1_m, reader_of_iq2_xxs, reader_of_iq2_xs,
+    reader_of_iq2_s, reader_of_iq3_xxs, reader_of_iq3_s;
 
 }  // namespace quire::weights

@@ -167,28 +167,28 @@ void decode_nvfp4(const std::byte* block, float* out) {
 
 }  // namespace
 
-const CodeBlockReader kReadQ2K = {decode_by_codes<CodeKind::kTwoMinimum, kSuperBlock, codes_q2_k>,
-                                  codes_q2_k, nullptr};
-const CodeBlockReader kReadQ3K = {
+const CodeBlockReader reader_of_q2_k = {
+    decode_by_codes<CodeKind::kTwoMinimum, kSuperBlock, codes_q2_k>, codes_q2_k, nullptr};
+const CodeBlockReader reader_of_q3_k = {
     decode_by_table<CodeKind::kTableHalves, kSuperBlock, kQ3Table, codes_q3_k>, codes_q3_k,
     &kQ3Table};
-const CodeBlockReader kReadIq4Nl = {
+const CodeBlockReader reader_of_iq4_nl = {
     decode_by_table<CodeKind::kTable, kGroup, kIq4Table, codes_iq4_nl>, codes_iq4_nl, &kIq4Table};
-const CodeBlockReader kReadIq4Xs = {
+const CodeBlockReader reader_of_iq4_xs = {
     decode_by_table<CodeKind::kTable, kSuperBlock, kIq4Table, codes_iq4_xs>, codes_iq4_xs,
     &kIq4Table};
-const CodeBlockReader kReadTq10 = {decode_by_codes<CodeKind::kFour, kSuperBlock, codes_tq1_0>,
-                                   codes_tq1_0, nullptr};
-const CodeBlockReader kReadTq20 = {decode_by_codes<CodeKind::kFour, kSuperBlock, codes_tq2_0>,
-                                   codes_tq2_0, nullptr};
-const CodeBlockReader kReadMxfp4 = {
+const CodeBlockReader reader_of_tq10 = {decode_by_codes<CodeKind::kFour, kSuperBlock, codes_tq1_0>,
+                                        codes_tq1_0, nullptr};
+const CodeBlockReader reader_of_tq20 = {decode_by_codes<CodeKind::kFour, kSuperBlock, codes_tq2_0>,
+                                        codes_tq2_0, nullptr};
+const CodeBlockReader reader_of_mxfp4 = {
     decode_by_table<CodeKind::kTable, kGroup, kE2m1Table, codes_mxfp4>, codes_mxfp4, &kE2m1Table};
 constexpr auto kCodesQ10 = codes_in_order<1, 128>;
 constexpr auto kCodesQ20 = codes_in_order<2, 64>;
-const CodeBlockReader kReadQ10 = {decode_by_codes<CodeKind::kFour, 128, kCodesQ10>, kCodesQ10,
-                                  nullptr};
-const CodeBlockReader kReadQ20 = {decode_by_codes<CodeKind::kFour, 64, kCodesQ20>, kCodesQ20,
-                                  nullptr};
-const CodeBlockReader kReadNvfp4 = {decode_nvfp4, nullptr, nullptr};
+const CodeBlockReader reader_of_q10 = {decode_by_codes<CodeKind::kFour, 128, kCodesQ10>, kCodesQ10,
+                                       nullptr};
+const CodeBlockReader reader_of_q20 = {decode_by_codes<CodeKind::kFour, 64, kCodesQ20>, kCodesQ20,
+                                       nullptr};
+const CodeBlockReader reader_of_nvfp4 = {decode_nvfp4, nullptr, nullptr};
 
 }  // namespace quire::weights

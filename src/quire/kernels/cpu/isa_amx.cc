@@ -3,7 +3,7 @@
 #include "quire/kernels/cpu/amx_matmul.h"
 #include "quire/kernels/cpu/amx_peak.h"
 #include "quire/kernels/cpu/kernel_table.h"
-#include "quire/kernels/cpu/quant_vec.h"
+#include "quire/kernels/cpu/quant_formats.h"
 #include "quire/kernels/cpu/vec_avx512_bf16.h"
 #include "quire/kernels/cpu/vector_kernels.h"
 

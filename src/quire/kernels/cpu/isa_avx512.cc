@@ -1,6 +1,7 @@
 // The avx512 kernels; compiled with the flags of that instruction set.
 #include "quire/device/cpu/isa.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/cpu/quant_formats.h"
 #include "quire/kernels/cpu/quant_vec.h"
 #include "quire/kernels/cpu/vec_avx512_bf16.h"
 #include "quire/kernels/cpu/vector_kernels.h"
