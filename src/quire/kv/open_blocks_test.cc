@@ -37,7 +37,8 @@ LedgerConfig by_block(std::int32_t num_blocks = 30) {
 
 std::vector<std::int32_t> open_indices(const Ledger& ledger, SeqId id) {
   std::vector<std::int32_t> indices;
-  for (const OpenBlock& open : ledger.sequences().runs(id).back().open_blocks) {
+  const RunView run = ledger.sequences().runs(id).back();
+  for (const OpenBlock& open : run.open_blocks) {
     indices.push_back(open.index);
   }
   return indices;

@@ -105,6 +105,12 @@ bool has_scales(CodeKind kind, std::size_t groups, const tensor::CodeRows& out) 
          (kind != CodeKind::kTwoMinimum || out.minimum_multiples.size() == groups * 2);
 }
 
+// Returns a place in numbers that a kind of codes may not have; nullptr then.
+template <class T>
+T* at(std::span<T> numbers, std::size_t index) {
+  return numbers.empty() ? nullptr : numbers.data() + index;
+}
+
 }  // namespace
 
 std::int64_t TensorInfo::num_values() const { return rows() * columns(); }
@@ -191,11 +197,11 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
     const std::size_t group = block * values / tensor::kCodeGroup;
     reader.codes(in.data() + block * bytes,
                  {.codes = out.codes.data() + block * values,
-                  .scales = out.scales.data() + group,
-                  .minimums = out.minimums.data() + group,
-                  .wide_scales = out.wide_scales.data() + group,
-                  .multiples = out.multiples.data() + group * 2,
-                  .minimum_multiples = out.minimum_multiples.data() + group * 2});
+                  .scales = at(out.scales, group),
+                  .minimums = at(out.minimums, group),
+                  .wide_scales = at(out.wide_scales, group),
+                  .multiples = at(out.multiples, group * 2),
+                  .minimum_multiples = at(out.minimum_multiples, group * 2)});
   }
 }
 
