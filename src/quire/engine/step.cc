@@ -227,8 +227,9 @@ bool plan_step(Step& step) {
     return false;
   }
   const auto runs = step.core.scheduler.commit(step.plan);
-  if (!runs.ok() && runs.error().code == ErrorCode::kOutOfBlocks) {
-    return false;  // plans again, with fewer that run
+  const bool changes = !step.plan.preempt.empty() || !step.plan.admit.empty();
+  if (!runs.ok() && runs.error().code == ErrorCode::kOutOfBlocks && changes) {
+    return false;  // plans again, now that it is known which slabs are free
   }
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
   step.now.runs.assign(runs->begin(), runs->end());

@@ -43,6 +43,10 @@ std::int64_t Ledger::bytes_lacking(const BlockCounts& wanted) const {
   return config().bytes_of(state_->shared.lacking(wanted));
 }
 
+std::int32_t Ledger::blocks_at_most() const {
+  return config().num_blocks - state_->shared.lent().blocks_kept();
+}
+
 std::int32_t Ledger::open_blocks_free() const {
   return state_->shared.pool(config().open_format().value_or(kOwnFormat)).num_free();
 }

@@ -52,6 +52,9 @@ class Ledger {
   // Returns how many blocks of a format Segments::reserve could obtain now, with all slabs that the
   // pool's own format can lend. Cost for other formats than the pool's own: O(all blocks).
   [[nodiscard]] std::int32_t blocks_available(FormatId format) const;
+  // Returns how many blocks of the pool's own format there are at most: all but those whose slabs
+  // stay with open blocks.
+  [[nodiscard]] std::int32_t blocks_at_most() const;
   // Returns how many open blocks can be had without lending a slab. Precondition: the pool's own
   // format is written block by block.
   [[nodiscard]] std::int32_t open_blocks_free() const;

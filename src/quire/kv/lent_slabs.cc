@@ -142,6 +142,14 @@ void LentSlabs::keep_loans() {
                  [](FormatId format) { return format != kOwnFormat; });
 }
 
+std::int32_t LentSlabs::blocks_kept() const {
+  std::int32_t blocks = 0;
+  for (std::int32_t slab = 0; slab < num_slabs(); ++slab) {
+    blocks += kept_[static_cast<std::size_t>(slab)] ? own_blocks(slab).count : 0;
+  }
+  return blocks;
+}
+
 void LentSlabs::take_back_unused(std::int32_t slab, BlockPool& own) {
   const auto at = static_cast<std::size_t>(slab);
   if (used_[at] > 0 || kept_[at]) {

@@ -67,6 +67,8 @@ class LentSlabs {
   void lend(Loan loan);
   // Makes all slabs that are lent now stay with their formats.
   void keep_loans();
+  // Returns the blocks of the pool's own format in slabs that stay with another one.
+  [[nodiscard]] std::int32_t blocks_kept() const;
 
   // Takes free blocks. Gives slabs of the format that have no used block then back to `own`.
   // Precondition: pool(format) has so many. Valid until the next call.

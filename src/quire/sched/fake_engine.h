@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/open_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/scheduler.h"
@@ -55,8 +57,8 @@ class FakeEngine {
   FakeEngine(const kv::LedgerConfig& blocks, const SchedulerConfig& config)
       : ledger(blocks),
         scheduler(config, ledger),
-        paged_pool_(static_cast<std::size_t>(blocks.num_blocks) *
-                    static_cast<std::size_t>(blocks.block_tokens)) {}
+        // A format has as many blocks as its bytes are.
+        paged_pool_(static_cast<std::size_t>(blocks.num_formats()) * slots_of_a_format()) {}
 
   [[nodiscard]] Status submit(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
                               bool reuse = true) {
@@ -100,12 +102,21 @@ class FakeEngine {
     StepPlan plan;
     if (!launched()) {
       plan = scheduler.plan();
-      QUIRE_TRY(const auto runs, scheduler.commit(plan));
-      for (const kv::BlockCopy copy : ledger.take_copies()) {
-        std::copy_n(paged_pool_.begin() + slot(copy.from, 0), copy.tokens,
-                    paged_pool_.begin() + slot(copy.to, 0));
+      auto runs = scheduler.commit(plan);
+      // Which slabs are free for open blocks may be known afterwards only.
+      while (!runs.ok() && !(plan.preempt.empty() && plan.admit.empty())) {
+        ++plans_again;
+        plan = scheduler.plan();
+        runs = scheduler.commit(plan);
       }
-      launch(runs);
+      if (!runs.ok()) {
+        return runs.error();
+      }
+      for (const kv::BlockCopy copy : ledger.take_copies()) {
+        std::copy_n(paged_pool_.begin() + slot(copy.from, 0, copy.format), copy.tokens,
+                    paged_pool_.begin() + slot(copy.to, 0, copy.format));
+      }
+      launch(*runs);
     }
     const std::vector<ScheduledRun> runs = std::exchange(launched_, {});
     const std::vector<std::ptrdiff_t> slots = std::exchange(slots_, {});
@@ -138,16 +149,47 @@ class FakeEngine {
   std::map<std::uint64_t, Active> running;   // submitted and not done
   std::map<std::uint64_t, Tokens> finished;  // outputs
   std::int64_t steps_ahead = 0;
+  std::int64_t plans_again = 0;
 
  private:
-  [[nodiscard]] std::ptrdiff_t slot(BlockId block, std::int32_t index) const {
-    return std::ptrdiff_t{block.value} * ledger.config().block_tokens + index;
+  [[nodiscard]] std::size_t slots_of_a_format() const {
+    const kv::LedgerConfig& config = ledger.config();
+    return static_cast<std::size_t>(config.budget_bytes()) *
+           static_cast<std::size_t>(config.block_tokens);
+  }
+
+  [[nodiscard]] std::ptrdiff_t slot(BlockId block, std::int32_t index,
+                                    kv::FormatId format = {}) const {
+    return std::ptrdiff_t{block.value} * ledger.config().block_tokens + index +
+           std::ptrdiff_t{format.value} * static_cast<std::ptrdiff_t>(slots_of_a_format());
+  }
+
+  // Returns the open block of these rows; nullptr if they lie in stored ones.
+  static const kv::OpenBlock* open_block(const kv::RunView& run, std::int32_t block) {
+    const auto found = std::ranges::find(run.open_blocks, block, &kv::OpenBlock::index);
+    return found == run.open_blocks.end() ? nullptr : &*found;
   }
 
   [[nodiscard]] KV& value_at(const kv::RunView& run, std::int32_t index) {
     const std::int32_t block_tokens = ledger.config().block_tokens;
+    if (const kv::OpenBlock* open = open_block(run, index / block_tokens)) {
+      return paged_pool_[static_cast<std::size_t>(
+          slot(open->block.id, index % block_tokens, open->block.format()))];
+    }
     const BlockId block = run.blocks[static_cast<std::size_t>(index / block_tokens)];
     return paged_pool_[static_cast<std::size_t>(slot(block, index % block_tokens))];
+  }
+
+  // Stores the block that the row at `index` fills, where its rows lie in an open one.
+  void store_full_block(const kv::RunView& run, std::int32_t index) {
+    const std::int32_t block_tokens = ledger.config().block_tokens;
+    const kv::OpenBlock* open = open_block(run, index / block_tokens);
+    if (open == nullptr || (index + 1) % block_tokens != 0) {
+      return;
+    }
+    const BlockId stored = run.blocks[static_cast<std::size_t>(open->index)];
+    std::copy_n(paged_pool_.begin() + slot(open->block.id, 0, open->block.format()), block_tokens,
+                paged_pool_.begin() + slot(stored, 0));
   }
 
   // Decides where KV will be written.
@@ -173,6 +215,7 @@ class FakeEngine {
       }
       last = fold(last, 7);
       value_at(view, i) = last;
+      store_full_block(view, i);
     }
     Active& active = running.at(run.request.value);
     if (run.samples) {
@@ -188,7 +231,7 @@ class FakeEngine {
     }
   }
 
-  std::vector<KV> paged_pool_;  // [blocks * block_tokens]
+  std::vector<KV> paged_pool_;  // [formats][blocks * block_tokens]
   std::vector<ScheduledRun> launched_;
   std::vector<std::ptrdiff_t> slots_;  // slots that launched_ writes
 };

@@ -55,7 +55,7 @@ bool RoomLeft::fits(const RoomNeed& need) const {
     return need.own <= own_;
   }
   const std::int64_t lent = slabs_for(need.open - open_) * ledger_->config().slab_blocks;
-  return need.own + lent <= own_ && need.open <= open_within_reach();
+  return need.own + lent <= own_ && open_taken_ + need.open <= open_within_reach();
 }
 
 void RoomLeft::take(const RoomNeed& need) {
@@ -64,6 +64,7 @@ void RoomLeft::take(const RoomNeed& need) {
     open_ = need.open;  // the rest of a slab is for the next step
   }
   open_ -= need.open;
+  open_taken_ += need.open;
   own_ -= need.own;
 }
 

@@ -19,7 +19,8 @@ struct RoomNeed {
 
 // Open blocks that are free already cost nothing. Others need slabs of the pool's own blocks. Each
 // counts as pinned by none once sequences are dropped, since which ones that frees is not known
-// before. So a plan that drops sequences may lack open blocks when it is committed.
+// before. Cached blocks that a request attaches pin others. So a plan that drops or admits
+// sequences may lack open blocks when it is committed.
 class RoomLeft {
  public:
   // Begins with all that can be had if the sequences `dropped` gave up their KV.
@@ -48,6 +49,7 @@ class RoomLeft {
   const kv::Ledger* ledger_;
   std::int64_t own_ = 0;
   std::int64_t open_ = 0;
+  std::int64_t open_taken_ = 0;
   bool drops_ = false;
   mutable std::optional<std::int64_t> reach_;  // open blocks of all slabs that can be lent
 };

@@ -93,7 +93,7 @@ Status Scheduler::Impl::check_fits(const Request& request) const {
   const std::int64_t needed =
       ledger.min_blocks(tokens) +
       (request.sequence ? ledger.segments().blocks_before(*request.sequence) : 0);
-  const std::int64_t all = ledger.config().num_blocks;
+  const std::int64_t all = ledger.blocks_at_most();
   if (needed <= all && tokens <= kMaxTokens) {
     return {};
   }
