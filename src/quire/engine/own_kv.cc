@@ -12,9 +12,7 @@
 #include "quire/base/check.h"
 #include "quire/engine/open_format.h"
 #include "quire/kernels/kernel_context.h"
-#include "quire/kernels/kv_append.h"
 #include "quire/kernels/kv_read.h"
-#include "quire/kernels/kv_seal.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/open_blocks.h"
@@ -74,31 +72,20 @@ Result<model::ForwardBatch> OwnKV::next_batch(std::int32_t count) {
   return batch_;
 }
 
-// Does what CpuBackend does with a layer's rows.
-void OwnKV::store(const kernels::KernelContext& context, int layer, const Rows& rows) const {
+void OwnKV::store(const kernels::KernelContext& context, int layer, const Rows& rows) {
   const auto width = static_cast<std::ptrdiff_t>(rows.keys.size() / batch_.slots.size());
+  refused_.assign(batch_.slots.size(), 0);  // they fail the pass that computes the KV
+  layer_views_.clear();
   for (std::uint8_t format = 0; format < batch_.num_formats; ++format) {
-    const bool all = batch_.slot_formats.empty() && format == 0;
-    if (!all && std::ranges::find(batch_.slot_formats, format) == batch_.slot_formats.end()) {
-      continue;
-    }
-    kernels::kv_append(context,
-                       {.k = rows.keys,
-                        .v = rows.values,
-                        .k_stride = width,
-                        .v_stride = width,
-                        .head_dim = rows.head_dim,
-                        .slots = batch_.slots,
-                        .formats = batch_.slot_formats,
-                        .format = format},
-                       view(layer, format));
+    layer_views_.push_back(view(layer, format));
   }
-  for (const model::BlockSeal& seal : batch_.seals) {
-    const kernels::BlockPair pair{.from = seal.from, .to = seal.to};
-    // Refusals do not matter here: they fail the pass that computes the KV.
-    (void)kernels::seal_blocks(context, {.blocks = {&pair, 1}, .head_dim = rows.head_dim},
-                               view(layer, seal.from_format), view(layer, seal.to_format));
-  }
+  writer_.store(context, batch_, layer_views_,
+                {.k = rows.keys,
+                 .v = rows.values,
+                 .k_stride = width,
+                 .v_stride = width,
+                 .head_dim = rows.head_dim,
+                 .refused = refused_});
 }
 
 // Returns where a token lies that was stored, by the last batch or before.

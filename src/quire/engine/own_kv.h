@@ -14,6 +14,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/kv_writer.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -48,7 +49,7 @@ class OwnKV {
     int head_dim = 0;
   };
   // Stores rows of one layer, as they are, where a step stores the tokens of the last batch.
-  void store(const kernels::KernelContext& context, int layer, const Rows& rows) const;
+  void store(const kernels::KernelContext& context, int layer, const Rows& rows);
   // Read K or V of one token, out.size() numbers of it, as rows of later blocks see it.
   void read_key(int layer, int kv_head, std::size_t token, std::span<float> out) const;
   void read_value(int layer, int kv_head, std::size_t token, std::span<float> out) const;
@@ -79,6 +80,9 @@ class OwnKV {
   SeqId sequence_;
   BatchBuilder builder_;
   model::ForwardBatch batch_;
+  model::KVWriter writer_;
+  std::vector<std::uint8_t> refused_;             // [rows]
+  std::vector<tensor::PagedKVView> layer_views_;  // [formats] of the layer in hand
 };
 
 }  // namespace quire::engine

@@ -19,9 +19,6 @@
 #include "quire/kernels/choice.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kernel_context.h"
-#include "quire/kernels/kv_append.h"
-#include "quire/kernels/kv_codes.h"
-#include "quire/kernels/kv_seal.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
@@ -30,6 +27,7 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/kv_writer.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
 #include "quire/result.h"
@@ -141,11 +139,7 @@ struct CpuBackend final : DecoderBackend {
   std::vector<attention::Entry> last_entries;
   std::vector<attention::EntryRow> last_rows;
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
-  // Blocks that become full, of one format: [blocks].
-  std::vector<kernels::BlockPair> sealed_pairs;
-  std::vector<std::size_t> sealed_rows;
-  std::vector<std::uint8_t> sealed_refused;
-  std::vector<kernels::KVErrorSums> sealed_errors;
+  KVWriter kv_writer;
   attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
@@ -197,8 +191,6 @@ struct CpuBackend final : DecoderBackend {
   void project(std::size_t index, std::span<const float> x, std::int64_t rows, const QKV& to,
                Stopwatch& watch);
   void store_kv(const LayerCall& call, const QKV& parts);
-  void seal_kv(const LayerCall& call);
-  void seal_pairs(const LayerCall& call, std::uint8_t from, std::uint8_t to);
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
@@ -355,61 +347,15 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
 // Stores keys and values of all rows. Keys are stored rotated to their segment's positions; queries
 // are rotated where they are used.
 void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
-  kernels::KVAppendParams append{.k = parts.k,
-                                 .v = parts.v,
-                                 .k_stride = parts.stride,
-                                 .v_stride = parts.stride,
-                                 .head_dim = config.head_dim,
-                                 .rotary = &key_rotary[index_of(layers[call.index].rope)],
-                                 .slots = call.batch.slots,
-                                 .refused = refused,
-                                 .errors = call.batch.kv_errors,
-                                 .formats = call.batch.slot_formats};
-  for (const PagedKVView& view : call.views) {
-    const bool all = append.formats.empty() && append.format == 0;
-    if (all || std::ranges::find(append.formats, append.format) != append.formats.end()) {
-      kernels::kv_append(context, append, view);
-    }
-    ++append.format;
-  }
-}
-
-// Stores the blocks that become full in this step in their format, with all rows that they have.
-void CpuBackend::seal_kv(const LayerCall& call) {
-  const auto formats = static_cast<std::uint8_t>(call.batch.seals.empty() ? 0 : call.views.size());
-  for (std::uint8_t to = 0; to < formats; ++to) {
-    for (std::uint8_t from = 0; from < formats; ++from) {
-      seal_pairs(call, from, to);
-    }
-  }
-}
-
-void CpuBackend::seal_pairs(const LayerCall& call, std::uint8_t from, std::uint8_t to) {
-  sealed_pairs.clear();
-  sealed_rows.clear();
-  for (const BlockSeal& seal : call.batch.seals) {
-    if (seal.from_format == from && seal.to_format == to) {
-      sealed_pairs.push_back({.from = seal.from, .to = seal.to});
-      sealed_rows.push_back(static_cast<std::size_t>(seal.last_row));
-    }
-  }
-  if (sealed_pairs.empty()) {
-    return;
-  }
-  sealed_refused.assign(sealed_pairs.size(), 0);
-  sealed_errors.assign(call.batch.kv_errors.empty() ? 0 : sealed_pairs.size(), {});
-  const bool held = kernels::seal_blocks(context,
-                                         {.blocks = sealed_pairs,
-                                          .head_dim = config.head_dim,
-                                          .refused = sealed_refused,
-                                          .errors = sealed_errors},
-                                         call.views[from], call.views[to]);
-  for (std::size_t i = 0; i < sealed_rows.size(); ++i) {
-    refused[sealed_rows[i]] |= held ? std::uint8_t{0} : sealed_refused[i];
-    if (!sealed_errors.empty()) {
-      call.batch.kv_errors[sealed_rows[i]].add(sealed_errors[i]);
-    }
-  }
+  kv_writer.store(context, call.batch, call.views,
+                  {.k = parts.k,
+                   .v = parts.v,
+                   .k_stride = parts.stride,
+                   .v_stride = parts.stride,
+                   .head_dim = config.head_dim,
+                   .rotary = &key_rotary[index_of(layers[call.index].rope)],
+                   .refused = refused,
+                   .errors = call.batch.kv_errors});
 }
 
 // Computes x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
@@ -437,7 +383,6 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
   }
   if (probe == nullptr || probe->values_layer < 0) {
     store_kv(call, parts);
-    seal_kv(call);
   }
   if (call.batch.before_layer != nullptr) {
     (*call.batch.before_layer)(static_cast<int>(call.index));

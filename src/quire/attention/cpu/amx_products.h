@@ -10,17 +10,21 @@
 namespace quire::attention {
 namespace {
 
-// Adds the products of one step to the sums. `left` has 64 bytes per row. Tiles: see
-// AmxProductsOf::shapes.
-template <bool kTwo>
-void amx_multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
+// Multiplies up to 16 rows with 32 columns, into the first two sums.
+inline void amx_multiply_first(const void* left, const Word* right, std::ptrdiff_t stride) {
   constexpr int kTileColumns = 16;
-  const std::ptrdiff_t stride = right_stride_words * kWordBytes;
   _tile_loadd(4, left, 64);
   _tile_loadd(6, right, stride);
   _tile_dpbf16ps(0, 4, 6);
   _tile_loadd(7, right + kTileColumns, stride);
   _tile_dpbf16ps(1, 4, 7);
+}
+
+// Adds the products of one step to the sums. `left` has 64 bytes per row. Tiles: see
+// AmxProductsOf::shapes.
+template <bool kTwo>
+void amx_multiply(const void* left, const Word* right, std::ptrdiff_t right_stride_words) {
+  amx_multiply_first(left, right, right_stride_words * kWordBytes);
   if constexpr (kTwo) {
     _tile_loadd(5, static_cast<const std::byte*>(left) + 16 * 64, 64);
     _tile_dpbf16ps(2, 5, 6);
@@ -34,11 +38,7 @@ inline void amx_multiply_wide(const void* left, const void* second_left, const W
                               std::ptrdiff_t right_stride_words) {
   constexpr int kTileColumns = 16;
   const std::ptrdiff_t stride = right_stride_words * kWordBytes;
-  _tile_loadd(4, left, 64);
-  _tile_loadd(6, right, stride);
-  _tile_dpbf16ps(0, 4, 6);
-  _tile_loadd(7, right + kTileColumns, stride);
-  _tile_dpbf16ps(1, 4, 7);
+  amx_multiply_first(left, right, stride);
   _tile_loadd(5, second_left, 64);
   _tile_loadd(6, right + 2 * kTileColumns, stride);
   _tile_dpbf16ps(2, 5, 6);
