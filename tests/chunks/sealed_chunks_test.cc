@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "quire/options.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
+#include "tiny_checkpoint.h"
 
 namespace quire {
 namespace {
@@ -210,6 +212,37 @@ TEST_P(SealedChunks, ASmallPoolServesThemBesideRequestsAndGivesEverythingBack) {
   }
   ASSERT_TRUE(llm.clear_chunks().ok());
   EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
+}
+
+// An int4 group has fp16 scales, which do not reach so far. fp8 has fp32 scales, which do.
+TEST(SealedKVThatCannotBeHeld, FailsItsRequestWhenTheBlockIsFullAndNothingOfItStays) {
+  const std::filesystem::path model =
+      chunks::write_checkpoint("refused_block", {.with_secrets = true, .secret_values = 1e9f});
+  Ids bad(40, 7);
+  bad[20] = chunks::kFirstSecret;
+  const Ids good(40, 7);
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 4, .ignore_eos = true};
+  LLM llm = LLM::open(model, {.dtype = "float32", .kv_dtype = "int4", .threads = 2}).value();
+  const Ids want = llm.generate(good, greedy).value().token_ids;
+  ASSERT_TRUE(llm.clear_prefix_cache().ok());
+  const auto refused = llm.generate(bad, greedy);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("cannot hold"));
+  EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
+  EXPECT_EQ(stat(llm, "blocks_cached"), 0);
+  EXPECT_EQ(llm.generate(good, greedy).value().token_ids, want);
+  EXPECT_TRUE(llm.generate(Ids(bad.begin(), bad.begin() + 25), greedy).ok())
+      << "a block that is not full is plain";
+  LLM wide = LLM::open(model, {.dtype = "float32", .kv_dtype = "fp8", .threads = 2}).value();
+  EXPECT_TRUE(wide.generate(bad, greedy).ok());
+  ChunkedLLM floats = ChunkedLLM::open(model, {.dtype = "float32", .threads = 2}, {}).value();
+  ChunkContent content{.content = bad, .type = ChunkType::kContext};
+  const std::string chunk = floats.register_chunk(content).value();
+  EXPECT_EQ(floats.update_chunk(chunk, {.kv_dtype = "int4"}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(floats.get_chunk(chunk)->kv_dtype, "float32");
+  content.options.kv_dtype = "int4";
+  EXPECT_EQ(floats.register_chunk(content).error().code, ErrorCode::kUnsupported);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SealedChunks, testing::Values("fp8", "int4"),

@@ -206,3 +206,33 @@ def test_outliers_of_keys_cost_accuracy_and_no_bit_of_a_model_with_plain_kv(tmp_
     assert hard["attention_kl"] > 2 * usual["attention_kl"], "the generator makes a hard case"
     assert hard["value_error"] == usual["value_error"]
     assert hard["logit_kl_mean"] <= 1e-2
+
+
+@pytest.mark.parametrize("name", ["int4", "fp8"])
+def test_blocks_of_a_sequence_are_used_up_to_any_length_over_kv_that_is_stored_when_blocks_are_full(name):
+    ids, more = some_ids(100), some_ids(5, 3)
+    with quire.LLM(MODEL, threads=2, kv_dtype=name) as llm:
+        sequence = llm.sequence(ids)
+        blocks, count = sequence.blocks()
+        for length in (1, 31, 32, 33, 64, 97, count):
+            behind = llm.infer_from_blocks(blocks, length, more, GREEDY)
+            assert behind.token_ids == llm.generate(ids[:length] + more, GREEDY).token_ids, length
+        changed = sequence.fork()
+        changed.replace(10, 14, some_ids(4, 9))
+        assert changed.tokens[10:14] == some_ids(4, 9)
+        with pytest.raises(quire.UnsupportedError, match=f'"{name}" is not moved'):
+            sequence.replace(10, 14, some_ids(4, 9), mode="approximate")
+        assert sequence.tokens == ids
+
+
+@pytest.mark.parametrize("name", ["int4", "fp8"])
+def test_items_of_a_context_stay_in_a_pool_that_is_stored_when_blocks_are_full(name):
+    with quire.LLM(MODEL, threads=2, kv_dtype=name) as llm:
+        context = quire.ContextManager(llm, "anchored")
+        item = context.add("Card 7. Ada trades in apples. " * 6)
+        context.add("Card 8. Bruno trades in bells.")
+        first = context.infer("Who trades in apples?", GREEDY).token_ids
+        with pytest.raises(quire.UnsupportedError, match=f'"{name}" is not moved'):
+            context.unload(item)
+        context.unload(item, drop=True)
+        assert context.infer("Who trades in apples?", GREEDY).token_ids == first, "computed again with the same bits"

@@ -40,8 +40,7 @@ bool may_get_blocks(const Step& step) {
   return step.hooks->holders->await_blocks() || step.thread.has_tasks();
 }
 
-// Returns the error of a request that nothing can run beside. It needs more than there is, and its
-// prompt its blocks.
+// Returns the error of a request that needs more than there is, though nothing runs beside it.
 Error no_room_for(Step& step, const ActiveRequest& stuck) {
   const std::int64_t free_blocks = step.core.ledger.blocks_available();
   const std::int64_t needed =
@@ -227,17 +226,17 @@ bool plan_step(Step& step) {
     return false;
   }
   const auto runs = step.core.scheduler.commit(step.plan);
-  const bool changes = !step.plan.preempt.empty() || !step.plan.admit.empty();
-  if (!runs.ok() && runs.error().code == ErrorCode::kOutOfBlocks && changes) {
-    return false;  // plans again, now that it is known which slabs are free
-  }
-  QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
-  step.now.runs.assign(runs->begin(), runs->end());
   step.core.counters.preemptions += static_cast<std::int64_t>(step.plan.preempt.size());
   for (const RequestId preempted : step.plan.preempt) {
     step.requests.tell(LogLevel::kWarning, preempted,
                        "preempted: it gives its blocks to others and is computed again later");
   }
+  const bool changed = !step.plan.preempt.empty() || !step.plan.admit.empty();
+  if (!runs.ok() && runs.error().code == ErrorCode::kOutOfBlocks && changed) {
+    return false;  // plans again, knowing which slabs are free
+  }
+  QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
+  step.now.runs.assign(runs->begin(), runs->end());
   for (const sched::ScheduledRun& run : step.now.runs) {
     step.now.requests.push_back(&step.requests.at(run.request));
   }

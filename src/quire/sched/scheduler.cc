@@ -281,8 +281,8 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
     impl_->growths.push_back({.sequence = run.sequence, .count = 2});
     ++run.first;
   }
-  const Status room = impl_->state.ledger->sequences().extend(impl_->growths);
-  QUIRE_CHECK(room.ok(), "blocks that were counted could not be had");
+  QUIRE_CHECK(impl_->state.ledger->sequences().extend(impl_->growths).ok(),
+              "counted blocks are there");
   return true;
 }
 
