@@ -52,7 +52,8 @@ Status outcome(const Result<T>& result) {
 
 class RefusedMemory : public ::testing::Test {
  protected:
-  RefusedMemory() {
+  explicit RefusedMemory(std::optional<ChunkedLLM> model = {})
+      : llm_(model ? std::move(*model) : open_model({.store = folder_.path() / "store"})) {
     std::signal(SIGABRT, [](int) { quire::testing::print_refusal(); });
     EXPECT_TRUE(answer().ok());
   }
@@ -124,7 +125,7 @@ class RefusedMemory : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  ChunkedLLM llm_ = open_model({.store = folder_.path() / "store"});
+  ChunkedLLM llm_;
   const Prompt prompt_ = some_ids(50, 3);
   const Ids probe_ = some_ids(20, 4);
 };
@@ -378,6 +379,34 @@ TEST(RefusedMemoryAtTheEnds, InOpeningAndClosing) {
     }
   }
   EXPECT_TRUE(open_model().llm().generate(some_ids(10, 1), kFew).ok());
+}
+
+// KV that is stored block by block takes open blocks beside the others.
+class RefusedMemoryOverInt4 : public RefusedMemory {
+ protected:
+  RefusedMemoryOverInt4()
+      : RefusedMemory(
+            ChunkedLLM::open(kModel, {.kv_dtype = "int4", .kv_budget_bytes = 2 << 20, .threads = 2})
+                .value()) {}
+};
+
+TEST_F(RefusedMemoryOverInt4, InABatchOfNewPrompts) {
+  const std::vector<Prompt> prompts = {some_ids(40, 5), some_ids(9, 6), some_ids(64, 7)};
+  refuse_each([&]() -> Status {
+    QUIRE_TRY_STATUS(outcome(llm_.llm().clear_prefix_cache()));
+    return outcome(llm_.llm().generate_batch(prompts, {&kFew, 1}));
+  });
+}
+
+TEST_F(RefusedMemoryOverInt4, InAForkThatIsCutAndGoesOn) {
+  const Ids ids = some_ids(70, 3), more = some_ids(3, 9);
+  refuse_each([&]() -> Status {
+    QUIRE_TRY(Sequence sequence, llm_.llm().sequence(ids));
+    QUIRE_TRY(Sequence fork, sequence.fork());
+    QUIRE_TRY_STATUS(fork.rollback_to(40));
+    QUIRE_TRY_STATUS(fork.append(more));
+    return outcome(fork.generate(kFew));
+  });
 }
 
 }  // namespace

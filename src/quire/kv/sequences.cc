@@ -20,6 +20,20 @@
 #include "quire/types.h"
 
 namespace quire::kv {
+namespace {
+
+// Blocks that were taken; those that nobody has taken over are given back.
+struct Leftover {
+  SharedBlocks& shared;
+  std::span<const BlockRef> blocks;
+  ~Leftover() {
+    for (const BlockRef block : blocks) {
+      shared.release(block);
+    }
+  }
+};
+
+}  // namespace
 
 SeqId Sequences::open(std::span<const TokenId> tokens, bool reuse, SessionRef session,
                       std::string_view salt) {
@@ -108,12 +122,10 @@ Status Sequences::extend(std::span<const Growth> growths) {
     const std::span<const BlockRef> taken = shared.acquire(open_format, open_needed);
     open.assign(taken.begin(), taken.end());
   }
-  std::span<const BlockRef> left = open;
+  // The first of two that share an open block leaves it to the other, and memory may be refused.
+  Leftover left{.shared = shared, .blocks = open};
   for (const Growth& growth : growths) {
-    state_->sequence(growth.sequence).extend(growth.count, left);
-  }
-  for (const BlockRef block : left) {
-    shared.release(block);  // the first of two that shared an open block has left it to the other
+    state_->sequence(growth.sequence).extend(growth.count, left.blocks);
   }
   return {};
 }
