@@ -131,7 +131,7 @@ struct FewE4m3Rows {
 
   // Codes all rows where no other kernel did.
   __device__ void prepare_rows(float (&scales)[kRows]) const {
-    // What slices lack is zeros, since products may not meet a NaN there.
+    // Units that slices lack are zeros, since products may not meet a NaN there.
     if (call.layout.inputs % (kCodedSlices * kUnitInputs) != 0) {
       for (int i = static_cast<int>(threadIdx.x); i < steps * kStepBytes / kVectorBytes;
            i += kThreads) {

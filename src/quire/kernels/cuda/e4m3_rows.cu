@@ -26,10 +26,12 @@ struct Group {
 // Returns the group of that number, those included that slices lack.
 __device__ __forceinline__ Group group_of(const CodedRows& to, int number, int row) {
   const int units = to.units(), steps = to.steps();
+  if (!to.sliced) {
+    return {number * 2 * to.columns() * kVectorBytes + row * kVectorBytes, number * kLanes};
+  }
   const int group = number % kUnitGroups, at = number / kUnitGroups;
-  const int slice = to.sliced ? at / steps : 0, step = at - slice * steps;
-  const int begin = to.sliced ? coded_slice_start(units, slice) : 0;
-  const int end = to.sliced ? coded_slice_start(units, slice + 1) : units;
+  const int slice = at / steps, step = at - slice * steps;
+  const int begin = coded_slice_start(units, slice), end = coded_slice_start(units, slice + 1);
   return {to.place(row, slice, step, group),
           begin + step < end ? ((begin + step) * kUnitGroups + group) * kLanes : -1};
 }

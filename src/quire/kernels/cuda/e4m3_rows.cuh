@@ -51,7 +51,7 @@ __device__ __forceinline__ RowScale scale_of(std::uint32_t largest) {
   if (largest >= kInfinity) {
     return {.finite = false};
   }
-  // Of smaller magnitudes no fp32 is the inverse. They are zeros.
+  // Smaller magnitudes have no inverse in fp32. They become zeros.
   constexpr float kSmallest = 0x1p-110f;
   if (magnitude < kSmallest) {
     return {.scale = 1.0f, .inverse = 0.0f};

@@ -70,7 +70,7 @@ struct CodeRowsParams {
   CodedRows to;
   std::byte* out = nullptr;  // row_scale_bytes(), then blocks
 };
-// Writes scales and codes. What no row has in the last block stays as it is.
+// Writes scales and codes. Places of the last block that no row has stay as they are.
 [[nodiscard]] cudaError_t code_rows(const CodeRowsParams& params, cudaStream_t stream);
 
 // Writes each row's scale to `scales`, and its codes to `out` [rows, inputs] as numbers of `dtype`,
