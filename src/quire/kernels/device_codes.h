@@ -166,9 +166,9 @@ struct PackedCodes {
   }
   const std::int64_t load = vector / kWarpLanes, g = vector % kWarpLanes / 4, t = vector % 4;
   std::uint32_t bits = 0;
-  if (code_bits(from.format) == 8) {  // two words of row g, two of row g + 8
-    const std::int64_t row = output + g + word / 2 * 8;
-    const std::int64_t first = input + load * kGroupInputs + t * kLaneInputs + word % 2 * 4;
+  if (code_bits(from.format) == 8) {  // four inputs of row g and of row g + 8, then the next four
+    const std::int64_t row = output + g + word % 2 * 8;
+    const std::int64_t first = input + load * kGroupInputs + t * kLaneInputs + word / 2 * 4;
     for (int i = 0; i < 4; ++i) {
       bits |= packed_code(from, row, first + i) << byte_shift(i);
     }
@@ -202,7 +202,7 @@ struct CodePlace {
   const int i = static_cast<int>(k % kLaneInputs);
   const std::int64_t start = unit_start(format, units, output, input);
   if (code_bits(format) == 8) {
-    return {(start + group * kWarpLanes + lane) * kVectorWords + row / 8 * 2 + k % kLaneInputs / 4,
+    return {(start + group * kWarpLanes + lane) * kVectorWords + k % kLaneInputs / 4 * 2 + row / 8,
             byte_shift(i % 4)};
   }
   return {(start + group / 2 * kWarpLanes + lane) * kVectorWords + group % 2 * 2 + row / 8,

@@ -128,7 +128,7 @@ TEST_F(DeviceCodes, GiveALaneThePairsThatItsProductsTake) {
           for (int reg = 0; reg < 4; ++reg) {
             const int half = reg % 2, pair = product * 2 + reg / 2;
             const int vector = bytes ? group : group / 2;
-            const int word = bytes ? half * 2 + product : group % 2 * 2 + half;
+            const int word = bytes ? product * 2 + half : group % 2 * 2 + half;
             const std::uint32_t bits = words.at(
                 static_cast<std::size_t>((vector * kWarpLanes + lane) * kVectorWords + word));
             const std::uint32_t both =

@@ -159,7 +159,8 @@ struct FewRows {
       const std::int64_t to = std::int64_t{group} * kOutputs + output;
       if (to < product.weights.outputs) {
         float* const out = product.out + (first_row + column) * product.weights.outputs + to;
-        *out = (product.accumulate ? *out : 0.0f) + scaled<kFormat>(scales, to, sum);
+        *out = (product.accumulate ? *out : 0.0f) +
+               scaled<kFormat>(scales, to, scaled_row<kFormat>(product, first_row + column, sum));
       }
     }
   }

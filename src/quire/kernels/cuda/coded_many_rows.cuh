@@ -206,7 +206,6 @@ struct ManyRows : SharedRows<kFormat> {
 
   // Writes the sums of all slices.
   __device__ void finish(const Sums& sums, int warp, int lane) const {
-    const float* const scales = output_scales(product.weights);
     const std::int64_t outputs = product.weights.outputs;
     const std::int64_t output = out_block * kWideOutputs + warp * kTileOutputs + lane / 4;
     const std::int64_t row = row_block * kRows + lane % 4 * 2;
@@ -221,16 +220,14 @@ struct ManyRows : SharedRows<kFormat> {
         for (int i = first; i < first + kAtOnce; ++i) {
           const int column = i / 4 * kWideColumns + i % 2, half = i % 4 / 2 * 8;
           if (column < rows_left && output + half < outputs) {
-            visitor(i, half, out + column * outputs + half);
+            visitor(i, out + column * outputs + half);
           }
         }
       };
       if (product.accumulate) {
-        visit([&](int i, int, const float* from) { before[i - first] = *from; });
+        visit([&](int i, const float* from) { before[i - first] = *from; });
       }
-      visit([&](int i, int half, float* to) {
-        *to = before[i - first] + scaled<kFormat>(scales, output + half, sums[i / 4][i % 4]);
-      });
+      visit([&](int i, float* to) { *to = before[i - first] + sums[i / 4][i % 4]; });
     }
   }
 
@@ -259,21 +256,6 @@ struct ManyRows : SharedRows<kFormat> {
     }
   }
 
-  // Adds a unit without scales.
-  __device__ __forceinline__ void add_plain_unit(const Unit& unit, int index, Sums& sums) const {
-    Operands a;
-    unit.template operands<T>(0, a[0]);
-    begin<0>(a[0], index, 0, sums, 1);
-#pragma unroll
-    for (int group = 1; group < kUnitGroups; ++group) {
-      unit.template operands<T>(group, a[group % 2]);
-      begin<0>(a[group % 2], index, group, sums, 1);
-      await_products<1>();
-    }
-    await_products<0>();
-    settle(sums);
-  }
-
   // Multiplies the tile of a warp. The first weights are asked for before the rows are there.
   __device__ void multiply(int warp, int lane) const {
     const uint4* const from = Base::tile_of(warp);
@@ -286,11 +268,7 @@ struct ManyRows : SharedRows<kFormat> {
       const int following = min(index + 1, units - 1);
       next.template load<false>(from + std::int64_t{following} * unit_vectors(kFormat), lane);
       Base::await_rows(index);
-      if constexpr (Unit::kHeads > 0) {
-        add_unit(unit, index, lane, sums);
-      } else {
-        add_plain_unit(unit, index, sums);
-      }
+      add_unit(unit, index, lane, sums);
       Base::leave(index, lane);
       slice = end_slices(slice, index + 1, sums);
       unit = next;

@@ -12,6 +12,8 @@
 #include "quire/kernels/cuda/coded_matrix.h"
 #include "quire/kernels/cuda/coded_products.h"
 #include "quire/kernels/cuda/coded_weights.h"
+#include "quire/kernels/cuda/e4m3_products.h"
+#include "quire/kernels/cuda/e4m3_rows.h"
 #include "quire/kernels/cuda/matmul.h"
 #include "quire/kernels/device_codes.h"
 #include "quire/result.h"
@@ -51,13 +53,12 @@ Result<CodedMatMul> CodedMatMul::create(device::cuda::DeviceContext& device, boo
                                         tensor::DType dtype, const MatrixSize& largest) {
   QUIRE_CHECK(dtype != tensor::DType::kFloat32, "activations are 16-bit floats");
   CodedMatMul made(device, row_invariant, dtype);
-  if (can_multiply_wide()) {
-    const std::int64_t most = rows_at_once(largest.inputs);
-    const std::int64_t bytes =
-        std::max(wide_rows_bytes(CodeFormat::kQ4Minimum, most, largest.inputs), kImageBytes);
-    QUIRE_TRY(made.images_, device::cuda::DeviceBuffer<std::byte>::make(
-                                device.device_pool(), static_cast<std::size_t>(bytes)));
-  }
+  made.wide_ = can_multiply_wide();
+  const std::int64_t most = rows_at_once(largest.inputs);
+  const std::int64_t bytes =
+      std::max(wide_rows_bytes(CodeFormat::kQ4Minimum, most, largest.inputs), kImageBytes);
+  QUIRE_TRY(made.images_, device::cuda::DeviceBuffer<std::byte>::make(
+                              device.device_pool(), static_cast<std::size_t>(bytes)));
   if (!row_invariant) {
     const std::int64_t at_once =
         std::max(outputs_at_once(largest.inputs) * largest.inputs, kExpandedBytes / 2);
@@ -68,30 +69,66 @@ Result<CodedMatMul> CodedMatMul::create(device::cuda::DeviceContext& device, boo
   return made;
 }
 
-Status CodedMatMul::run(const QuantisedProduct& product, MatMul& matmul) {
-  QUIRE_CHECK(product.inputs % kLaneInputs == 0, "a lane loads eight inputs");
-  if (!row_invariant_ && product.rows > kMostRows) {
-    return run_expanded(product, matmul);
-  }
-  CodedProduct call{.dtype = dtype_,
-                    .weights = weights_of(product),
-                    .x = product.x,
-                    .out = product.out,
-                    .rows = product.rows,
-                    .accumulate = product.accumulate};
-  CUstream_st* const stream = device_->compute_stream().get();
-  if (product.rows <= kFewRows || images_.size() == 0) {
-    return to_status(multiply_few_rows(call, stream), "multiply_few_rows");
-  }
+template <class Multiply>
+Status CodedMatMul::run_parts(const QuantisedProduct& product, const Multiply& multiply) {
   const std::int64_t most = rows_at_once(product.inputs);
   for (std::int64_t first = 0; first < product.rows; first += most) {
-    call.x = product.x + first * product.inputs;
-    call.out = product.out + first * product.outputs;
-    call.rows = std::min(most, product.rows - first);
-    QUIRE_TRY_STATUS(
-        to_status(multiply_wide_rows(call, images_.data(), stream), "multiply_wide_rows"));
+    QUIRE_TRY_STATUS(multiply(CodedProduct{.dtype = dtype_,
+                                           .weights = weights_of(product),
+                                           .x = product.x + first * product.inputs,
+                                           .out = product.out + first * product.outputs,
+                                           .rows = std::min(most, product.rows - first),
+                                           .accumulate = product.accumulate}));
   }
   return {};
+}
+
+Status CodedMatMul::run(const QuantisedProduct& product, MatMul& matmul) {
+  QUIRE_CHECK(product.inputs % kLaneInputs == 0, "a lane loads eight inputs");
+  CUstream_st* const stream = device_->compute_stream().get();
+  const bool e4m3 = product.format == CodeFormat::kE4m3;
+  if (e4m3 && !wide_) {
+    return run_rounded(product, matmul);
+  }
+  if (!e4m3 && !row_invariant_ && product.rows > kMostRows) {
+    return run_expanded(product, matmul);
+  }
+  return run_parts(product, [&](const CodedProduct& call) -> Status {
+    if (e4m3) {
+      return to_status(multiply_e4m3(call, images_.data(), stream), "multiply_e4m3");
+    }
+    if (product.rows <= kFewRows || !wide_) {
+      return to_status(multiply_few_rows(call, stream), "multiply_few_rows");
+    }
+    return to_status(multiply_wide_rows(call, images_.data(), stream), "multiply_wide_rows");
+  });
+}
+
+Status CodedMatMul::run_rounded(const QuantisedProduct& product, MatMul& matmul) {
+  CUstream_st* const stream = device_->compute_stream().get();
+  auto* const rounded = reinterpret_cast<std::uint16_t*>(images_.data());
+  const bool expanded = !row_invariant_ && product.rows > kMostRows;
+  return run_parts(product, [&](CodedProduct call) -> Status {
+    auto* const scales = reinterpret_cast<float*>(rounded + call.rows * product.inputs);
+    QUIRE_TRY_STATUS(to_status(round_rows({.dtype = dtype_,
+                                           .x = call.x,
+                                           .rows = call.rows,
+                                           .inputs = product.inputs,
+                                           .out = rounded,
+                                           .scales = expanded ? nullptr : scales},
+                                          stream),
+                               "round_rows"));
+    if (expanded) {
+      QuantisedProduct part = product;
+      part.x = rounded;
+      part.out = call.out;
+      part.rows = call.rows;
+      return run_expanded(part, matmul);
+    }
+    call.x = rounded;
+    call.row_scales = scales;
+    return to_status(multiply_few_rows(call, stream), "multiply_few_rows");
+  });
 }
 
 Status CodedMatMul::run_expanded(const QuantisedProduct& product, MatMul& matmul) {

@@ -4,6 +4,9 @@
 //
 // With `row_invariant` nothing is expanded, and a row's bits depend on that row and the weights
 // alone. Without it they also depend on whether there are many rows.
+//
+// Rows that meet e4m3 become e4m3 themselves (e4m3_rows.h). On Hopper the tensor cores multiply
+// both as they are stored, however many rows there are, and nothing is expanded.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +43,7 @@ class CodedMatMul {
  public:
   // Bytes of weights that are expanded at a time; 64 outputs at least.
   static constexpr std::int64_t kExpandedBytes = std::int64_t{64} << 20;
-  // Bytes of images of rows that are made at a time; 128 rows at least.
+  // Bytes of rows that are arranged or rounded at a time; 128 rows at least.
   static constexpr std::int64_t kImageBytes = std::int64_t{32} << 20;
   // Rows up to which nothing is expanded.
   static constexpr std::int64_t kMostRows = 256;
@@ -58,11 +61,17 @@ class CodedMatMul {
   CodedMatMul(device::cuda::DeviceContext& device, bool row_invariant, tensor::DType dtype)
       : device_(&device), row_invariant_(row_invariant), dtype_(dtype) {}
   [[nodiscard]] Status run_expanded(const QuantisedProduct& product, MatMul& matmul);
+  // Calls multiply(CodedProduct) for as many rows at a time as fit `images_`.
+  template <class Multiply>
+  [[nodiscard]] Status run_parts(const QuantisedProduct& product, const Multiply& multiply);
+  // Multiplies e4m3 where the device has no kernel of many rows.
+  [[nodiscard]] Status run_rounded(const QuantisedProduct& product, MatMul& matmul);
 
   device::cuda::DeviceContext* device_;
   bool row_invariant_;
   tensor::DType dtype_;
-  device::cuda::DeviceBuffer<std::byte> images_;  // empty: the device has no kernel of many rows
+  bool wide_ = false;                             // the device has kernels of many rows
+  device::cuda::DeviceBuffer<std::byte> images_;  // of rows, or rounded rows
   device::cuda::DeviceBuffer<std::uint16_t> expanded_;
 };
 

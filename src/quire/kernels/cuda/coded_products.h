@@ -24,6 +24,7 @@ struct CodedProduct {
   float* out = nullptr;
   std::int64_t rows = 0;
   bool accumulate = false;
+  const float* row_scales = nullptr;  // of e4m3: factors of whole rows, whose codes x has
 };
 
 // Multiplies with the slices of an output as warps of a block, so that few rows cost what reading

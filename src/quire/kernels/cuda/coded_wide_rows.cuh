@@ -132,31 +132,22 @@ struct WideRows {
     const std::uint32_t address = shared_address(at);
     std::uint32_t a[2][2][4];
     unit.template operands<T>(0, a[0]);
-    [[maybe_unused]] Sums part;
+    Sums part;
 #pragma unroll
     for (int group = 0; group < kUnitGroups; ++group) {
       const auto place = static_cast<std::uint32_t>(image_place(kRows, 0, group * 4));
       const std::uint64_t b0 = describe_columns(address + place, kStep);
       const std::uint64_t b1 = describe_columns(address + place + 2 * kStep, kStep);
       begin_products();
-      if constexpr (Unit::kHeads == 0) {
-        kernels::cuda::multiply<T>(sums, a[group % 2][0], b0, 1);
-        kernels::cuda::multiply<T>(sums, a[group % 2][1], b1, 1);
-      } else {
-        kernels::cuda::multiply<T>(part, a[group % 2][0], b0, 0);
-        kernels::cuda::multiply<T>(part, a[group % 2][1], b1, 1);
-      }
+      kernels::cuda::multiply<T>(part, a[group % 2][0], b0, 0);
+      kernels::cuda::multiply<T>(part, a[group % 2][1], b1, 1);
       end_products();
       if (group + 1 < kUnitGroups) {
         unit.template operands<T>(group + 1, a[(group + 1) % 2]);
       }
       await_products<0>();
-      if constexpr (Unit::kHeads == 0) {
-        settle(sums);
-      } else {
-        settle(part);
-        add_scaled<kFormat>(unit, group, at, lane, part, sums);
-      }
+      settle(part);
+      add_scaled<kFormat>(unit, group, at, lane, part, sums);
     }
   }
 
@@ -182,9 +173,8 @@ struct WideRows {
   }
 
   // Writes the sum of a row at its place `to`.
-  __device__ __forceinline__ void write(float* to, std::int64_t output, float sum) const {
-    *to = (product.accumulate ? *to : 0.0f) +
-          scaled<kFormat>(output_scales(product.weights), output, sum);
+  __device__ __forceinline__ void write(float* to, float sum) const {
+    *to = (product.accumulate ? *to : 0.0f) + sum;
   }
 
   // Writes the sums of all slices.
@@ -199,7 +189,7 @@ struct WideRows {
     for (int i = 0; i < kBlocks * 4; ++i) {
       const int column = i / 4 * kColumns + i % 2, half = i % 4 / 2 * 8;
       if (column < rows_left && output + half < outputs) {
-        write(to + column * outputs + half, output + half, sums[i / 4][i % 4]);
+        write(to + column * outputs + half, sums[i / 4][i % 4]);
       }
     }
   }
@@ -234,7 +224,7 @@ struct WideRows {
       const std::int64_t row = first + column;
       const std::int64_t to = std::int64_t{blockIdx.y} * kOutputs + output;
       if (row < product.rows && to < product.weights.outputs) {
-        write(product.out + row * product.weights.outputs + to, to, sum);
+        write(product.out + row * product.weights.outputs + to, sum);
       }
     }
   }
@@ -358,7 +348,7 @@ cudaError_t launch_wide(const WideProduct& wide, cudaStream_t stream) {
 
 template <DType T, int kBlocks, bool kSplit>
 cudaError_t launch_for_format(const WideProduct& wide, cudaStream_t stream) {
-  return launch_for_codes(wide.product.weights.format, [&]<CodeFormat kFormat>() {
+  return launch_for_groups(wide.product.weights.format, [&]<CodeFormat kFormat>() {
     return launch_wide<kFormat, T, kBlocks, kSplit>(wide, stream);
   });
 }
@@ -376,7 +366,7 @@ cudaError_t launch_for_rows(const WideProduct& wide, cudaStream_t stream) {
   if (wide.split) {
     return launch_for_format<T, 16, true>(wide, stream);
   }
-  return launch_for_codes(wide.product.weights.format, [&]<CodeFormat kFormat>() {
+  return launch_for_groups(wide.product.weights.format, [&]<CodeFormat kFormat>() {
     return launch_many<kFormat, T>(wide, stream);
   });
 }

@@ -165,7 +165,7 @@ struct LaneUnit {
     constexpr int kOffset = code_offset(kFormat);
     if constexpr (kFormat == CodeFormat::kE4m3) {
       const uint4& code = codes[group];
-      const std::uint32_t words[2][2] = {{code.x, code.y}, {code.z, code.w}};
+      const std::uint32_t words[2][2] = {{code.x, code.z}, {code.y, code.w}};
 #pragma unroll
       for (int product = 0; product < 2; ++product) {
 #pragma unroll
@@ -176,7 +176,7 @@ struct LaneUnit {
       }
     } else if constexpr (code_bits(kFormat) == 8) {
       const uint4& code = codes[group];
-      const std::uint32_t words[2][2] = {{code.x, code.y}, {code.z, code.w}};
+      const std::uint32_t words[2][2] = {{code.x, code.z}, {code.y, code.w}};
 #pragma unroll
       for (int product = 0; product < 2; ++product) {
 #pragma unroll
@@ -258,15 +258,21 @@ __device__ __forceinline__ const float* output_scales(const CodedWeights& weight
              : nullptr;
 }
 
+// Returns the sum of all inputs times the scale of its row, where rows have some.
+template <CodeFormat kFormat, class Product>
+__device__ __forceinline__ float scaled_row(const Product& product, std::int64_t row, float sum) {
+  return kFormat == CodeFormat::kE4m3 ? __fmul_rn(sum, product.row_scales[row]) : sum;
+}
+
 // Returns the sum of all inputs times the scale of its output, where outputs have some.
 template <CodeFormat kFormat>
 __device__ __forceinline__ float scaled(const float* scales, std::int64_t output, float sum) {
   return kFormat == CodeFormat::kE4m3 ? __fmul_rn(sum, scales[output]) : sum;
 }
 
-// Returns launch.operator()<format>().
+// Returns launch.operator()<format>() for formats whose groups have scales.
 template <class Launch>
-[[nodiscard]] cudaError_t launch_for_codes(CodeFormat format, const Launch& launch) {
+[[nodiscard]] cudaError_t launch_for_groups(CodeFormat format, const Launch& launch) {
   switch (format) {
     case CodeFormat::kQ8:
       return launch.template operator()<CodeFormat::kQ8>();
@@ -275,9 +281,16 @@ template <class Launch>
     case CodeFormat::kQ4Minimum:
       return launch.template operator()<CodeFormat::kQ4Minimum>();
     case CodeFormat::kE4m3:
-      return launch.template operator()<CodeFormat::kE4m3>();
+      break;
   }
   return cudaErrorInvalidValue;
+}
+
+// Returns launch.operator()<format>().
+template <class Launch>
+[[nodiscard]] cudaError_t launch_for_codes(CodeFormat format, const Launch& launch) {
+  return format == CodeFormat::kE4m3 ? launch.template operator()<CodeFormat::kE4m3>()
+                                     : launch_for_groups(format, launch);
 }
 
 }  // namespace quire::kernels::cuda
