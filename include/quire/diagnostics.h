@@ -65,6 +65,8 @@ struct ModelInfo {
     std::int32_t heads = 0, kv_heads = 0, head_dim = 0;
     std::int32_t vocab_size = 0, max_positions = 0;
     bool tied_embeddings = false;
+    // In a layer that has some, and those of them that a token is computed with; 0: none.
+    std::int32_t experts = 0, experts_per_token = 0;
   };
   // A configuration that is supported.
   struct Config {
@@ -73,6 +75,8 @@ struct ModelInfo {
     Shape shape;
     // Number of weights.
     std::int64_t parameters = 0;
+    // Those that a token is computed with: of experts only the chosen ones.
+    std::int64_t active_parameters = 0;
     // Type of the checkpoint's weights.
     std::string dtype;
     // Bytes of the weights per dtype and quantize choice; "auto" is a model opened with neither.

@@ -14,6 +14,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
+#include "quire/model/layer_plan.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
@@ -78,6 +79,35 @@ BenchFloors::BenchFloors(Peaks& peaks, const model::Decoder& decoder, const tens
       kv_product_(product_of(peaks.context(), kv)),
       kv_layer_bytes_(bytes_of_layer(kv)) {}
 
+double BenchFloors::mlp_rows(model::MlpKind kind, const StepWork& work) const {
+  double rows = 0;
+  for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
+    const bool is_last = layer + 1 == config_.layers;
+    if (config_.layer_plan(static_cast<std::size_t>(layer)).mlp == kind) {
+      rows += is_last ? work.logit_rows : work.all_rows();
+    }
+  }
+  return rows;
+}
+
+double BenchFloors::experts_read(double rows) const {
+  const double chosen = static_cast<double>(config_.experts.chosen) / config_.experts.count;
+  return 1 - std::pow(1 - chosen, rows);
+}
+
+double BenchFloors::expert_bytes(const StepWork& work) const {
+  double layers_read = 0;
+  double expert_layers = 0;
+  for (std::size_t layer = 0; layer < config_.mlps.size(); ++layer) {
+    const bool is_last = layer + 1 == config_.mlps.size();
+    if (config_.mlps[layer] == model::MlpKind::kExperts) {
+      layers_read += experts_read(is_last ? work.logit_rows : work.all_rows());
+      expert_layers += 1;
+    }
+  }
+  return static_cast<double>(weights_.expert_bytes) * layers_read / std::max(expert_layers, 1.0);
+}
+
 // Returns the matrices of all layers. The last layer goes on with rows of logits alone, once the
 // keys and values of all rows are there.
 std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& work) const {
@@ -87,10 +117,24 @@ std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& wor
   const double inner = config_.intermediate_size;
   const double projected = layers() * work.all_rows();
   const double others = projected - work.all_rows() + work.logit_rows;
-  return {{.columns = queries + 2 * keys, .depth = hidden, .rows = projected},
-          {.columns = hidden, .depth = queries, .rows = others},
-          {.columns = 2 * inner, .depth = hidden, .rows = others},
-          {.columns = hidden, .depth = inner, .rows = others}};
+  const double dense = mlp_rows(model::MlpKind::kDense, work);
+  std::vector<Matrix> matrices = {
+      {.columns = queries + 2 * keys, .depth = hidden, .rows = projected},
+      {.columns = hidden, .depth = queries, .rows = others}};
+  if (config_.mlps.empty() || dense > 0) {
+    matrices.push_back({.columns = 2 * inner, .depth = hidden, .rows = dense});
+    matrices.push_back({.columns = hidden, .depth = inner, .rows = dense});
+  }
+  if (!config_.mlps.empty()) {
+    const double expert = config_.experts.intermediate_size;
+    const double routed = mlp_rows(model::MlpKind::kExperts, work);
+    const double taken = routed * config_.experts.chosen;
+    matrices.push_back(
+        {.columns = double{1} * config_.experts.count, .depth = hidden, .rows = routed});
+    matrices.push_back({.columns = 2 * expert, .depth = hidden, .rows = taken, .of_experts = true});
+    matrices.push_back({.columns = hidden, .depth = expert, .rows = taken, .of_experts = true});
+  }
+  return matrices;
 }
 
 BenchFloors::Matrix BenchFloors::head(const StepWork& work) const {
@@ -114,17 +158,21 @@ double BenchFloors::bytes(const StepWork& work) const {
   for (const std::int32_t window : config_.window_tokens) {
     kv += work.read_tokens(window) * kv_layer_bytes_;
   }
-  const auto layer_bytes = static_cast<double>(weights_.layer_bytes);
+  const auto layer_bytes = static_cast<double>(weights_.layer_bytes - weights_.expert_bytes);
+  const double experts = expert_bytes(work);
   if (work.logit_rows > 0) {
-    return layer_bytes + static_cast<double>(weights_.head_bytes) + kv;
+    return layer_bytes + experts + static_cast<double>(weights_.head_bytes) + kv;
   }
   double values = 0;  // values that the last layer reads, and those of a whole layer
   double all_values = 0;
   for (const Matrix& matrix : layer_matrices({})) {
+    if (matrix.of_experts) {
+      continue;
+    }
     all_values += matrix.columns * matrix.depth;
     values += matrix.rows < layers() ? 0 : matrix.columns * matrix.depth;
   }
-  return layer_bytes * (1 - (1 - values / all_values) / layers()) + kv;
+  return layer_bytes * (1 - (1 - values / all_values) / layers()) + experts + kv;
 }
 
 double BenchFloors::floor_seconds(const StepWork& work) const {
@@ -163,7 +211,11 @@ double BenchFloors::linear_seconds(const StepWork& work) const {
   };
   double seconds = 0;
   for (const Matrix& matrix : layer_matrices(work)) {
-    seconds += seconds_of(matrix, weights_.main_format, work.all_rows());
+    double rows = work.all_rows();
+    if (matrix.of_experts) {
+      rows *= config_.experts.chosen / (config_.experts.count * experts_read(rows));
+    }
+    seconds += seconds_of(matrix, weights_.main_format, rows);
   }
   if (work.logit_rows > 0) {
     seconds += seconds_of(head(work), weights_.head_format, work.logit_rows);

@@ -1,6 +1,7 @@
 // Floors of bench: what this machine needs at least for a piece of work, from peaks measured in the
 // same run. Each is a lower bound. It counts the products and bytes that no order of the work can
-// leave out, each kind of product at its own peak.
+// leave out, each kind of product at its own peak. It counts as many experts as rows that choose
+// evenly read on average.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
+#include "quire/model/layer_plan.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::diagnostics {
@@ -53,10 +55,16 @@ class BenchFloors {
     double columns = 0;
     double depth = 0;
     double rows = 0;
+    bool of_experts = false;
     [[nodiscard]] double flops() const { return 2 * columns * depth * rows; }
   };
   [[nodiscard]] std::vector<Matrix> layer_matrices(const StepWork& work) const;
   [[nodiscard]] Matrix head(const StepWork& work) const;
+  // Returns the rows that the MLPs of a kind get in all layers together.
+  [[nodiscard]] double mlp_rows(model::MlpKind kind, const StepWork& work) const;
+  // Returns the share of a layer's experts that some of so many rows choose, on average.
+  [[nodiscard]] double experts_read(double rows) const;
+  [[nodiscard]] double expert_bytes(const StepWork& work) const;
   [[nodiscard]] double attention_flops(const StepWork& work) const;
   [[nodiscard]] double layers() const { return config_.layers; }
 

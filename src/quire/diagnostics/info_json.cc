@@ -22,21 +22,29 @@ Json object_of(const NamedNumbers& numbers) {
 }
 
 Json object_of(const ModelInfo::Shape& shape) {
-  return Json::object({{"layers", shape.layers},
-                       {"hidden_size", shape.hidden_size},
-                       {"intermediate_size", shape.intermediate_size},
-                       {"heads", shape.heads},
-                       {"kv_heads", shape.kv_heads},
-                       {"head_dim", shape.head_dim},
-                       {"vocab_size", shape.vocab_size},
-                       {"max_positions", shape.max_positions},
-                       {"tied_embeddings", shape.tied_embeddings}});
+  Json object = Json::object({{"layers", shape.layers},
+                              {"hidden_size", shape.hidden_size},
+                              {"intermediate_size", shape.intermediate_size},
+                              {"heads", shape.heads},
+                              {"kv_heads", shape.kv_heads},
+                              {"head_dim", shape.head_dim},
+                              {"vocab_size", shape.vocab_size},
+                              {"max_positions", shape.max_positions},
+                              {"tied_embeddings", shape.tied_embeddings}});
+  if (shape.experts > 0) {
+    object.set("experts", shape.experts);
+    object.set("experts_per_token", shape.experts_per_token);
+  }
+  return object;
 }
 
 void add_config(const ModelInfo::Config& config, Json& report) {
   report.set("family", config.family);
   report.set("shape", object_of(config.shape));
   report.set("parameters", config.parameters);
+  if (config.shape.experts > 0) {
+    report.set("active_parameters", config.active_parameters);
+  }
   report.set("dtype", config.dtype);
   report.set("weight_bytes", object_of(config.weight_bytes));
   report.set("kv_bytes_per_token", object_of(config.kv_bytes_per_token));

@@ -35,7 +35,9 @@ ModelInfo::Shape shape_of(const model::ModelConfig& config) {
           .head_dim = config.head_dim,
           .vocab_size = config.vocab_size,
           .max_positions = config.context_length,
-          .tied_embeddings = config.tied_embeddings};
+          .tied_embeddings = config.tied_embeddings,
+          .experts = config.experts.count,
+          .experts_per_token = config.experts.chosen};
 }
 
 // Returns the format that a CPU computes in where nothing is asked for.
@@ -78,6 +80,7 @@ ModelInfo::Config config_info(const model::ModelConfig& config,
   return {.family = std::string(config.family),
           .shape = shape_of(config),
           .parameters = model::num_parameters(config),
+          .active_parameters = model::num_active_parameters(config),
           .dtype = std::string(tensor::dtype_name(config.stored_dtype)),
           .weight_bytes = weight_bytes_of(config, model_files),
           .kv_bytes_per_token = kv_bytes_of(config),

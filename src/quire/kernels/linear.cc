@@ -10,6 +10,7 @@
 #include "quire/base/divide.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/linear_tile.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/parallel.h"
@@ -18,10 +19,9 @@
 namespace quire::kernels {
 namespace {
 
-// Panels per task: a multiple of 4 (the widest single-row tile), enough tasks to balance. With many
-// rows a task reads them all once more, so that fewer are better. With few rows the weights' stream
-// is all the work, and the last task's length is what the other threads wait for.
-constexpr std::int64_t kPanelQuantum = 4;
+// Enough tasks to balance. With many rows a task reads them all once more, so that fewer are
+// better. With few rows the weights' stream is all the work, and the last task's length is what the
+// other threads wait for.
 constexpr std::int64_t kTasksPerThread = 6;
 constexpr std::int64_t kStreamTasksPerThread = 64;
 constexpr std::int64_t kStreamRows = 32;
@@ -31,14 +31,10 @@ constexpr std::int64_t kPanelsPerTurn = 2;
 // Weight bytes that one thread reads in about the time of a hand-off.
 constexpr std::int64_t kBytesPerTask = std::int64_t{64} << 10;
 constexpr std::int64_t kPackSteps = 8;  // steps of a block of rows that are packed together
-// Each panel reads all activations of its task again. In fp32, 512 KiB per 2048 of depth: what an
-// L2 of 1 MiB keeps beside the panels.
-constexpr std::int64_t kMaxF32TaskRows = 64;
-// Sums that wait for an epilogue, or for the other half of a gated product: 4 panels of
-// kMaxTaskRows rows.
-constexpr std::int64_t kEpilogueFloats = kPanelQuantum * kPanelColumns * kMaxTaskRows;
 
 struct Grid {
+  std::int64_t rows = 0;
+  std::int64_t panels = 0;  // or pairs of them
   std::int64_t rows_per_task = 1;
   std::int64_t row_tasks = 1;
   std::int64_t panels_per_task = kPanelQuantum;
@@ -48,9 +44,8 @@ struct Grid {
 // Cuts `panels` panels, or pairs of them, that hold all weights, into tasks.
 Grid make_grid(const PackedWeights& weights, std::int64_t panels, std::int64_t rows,
                RowFormat format, int threads) {
-  Grid grid;
-  const std::int64_t most_rows = format == RowFormat::kF32 ? kMaxF32TaskRows : kMaxTaskRows;
-  const std::int64_t shares = base::divide_up(rows, most_rows);
+  Grid grid = {.rows = rows, .panels = panels};
+  const std::int64_t shares = base::divide_up(rows, most_task_rows(format));
   grid.rows_per_task =
       base::divide_up(base::divide_up(rows, shares), 32) * 32;  // whole pairs of row blocks
   grid.row_tasks = base::divide_up(rows, grid.rows_per_task);
@@ -66,49 +61,9 @@ Grid make_grid(const PackedWeights& weights, std::int64_t panels, std::int64_t r
   return grid;
 }
 
-// Everything of one call that its tasks share.
-struct Call {
-  const KernelTable& table;
-  const PackedWeights& weights;
-  const PackedRows& packed;
-  std::span<float> out;
-  std::ptrdiff_t out_stride = 0;
-  const Epilogue& epilogue;
-};
-
-// A rectangle of the output and where its sums go.
-struct OutputTile {
-  std::int64_t first_row = 0;
-  std::int64_t rows = 0;
-  std::int64_t first_panel = 0;
-  std::int64_t panels = 0;
-  std::int64_t next_panel = -1;  // panel that the thread will probably multiply then; -1: none
-};
-
-void multiply(const Call& call, const OutputTile& tile, float* sums, std::ptrdiff_t stride,
-              std::byte* scratch) {
-  const PackedWeights& weights = call.weights;
-  const auto panel_at = [&](std::int64_t panel) {
-    return weights.data() + weights.panel_bytes() * static_cast<std::size_t>(panel);
-  };
-  call.table.matmul[static_cast<std::uint8_t>(weights.format())](
-      {.weights = panel_at(tile.first_panel),
-       .next_weights = tile.next_panel < 0 ? nullptr : panel_at(tile.next_panel),
-       .panel_bytes = weights.panel_bytes(),
-       .panels = static_cast<int>(tile.panels),
-       .steps = static_cast<int>(weights.steps()),
-       .values = call.packed.values(tile.first_row),
-       .scales = call.packed.scales(tile.first_row),
-       .offsets = call.packed.offsets(tile.first_row),
-       .first_offsets = call.packed.first_offsets(tile.first_row),
-       .rows = static_cast<int>(tile.rows),
-       .out = sums,
-       .out_stride = stride,
-       .scratch = scratch});
-}
-
 // Writes sums [rows][stride] to their place in `out`, with bias and residual.
-void finish(const Call& call, const OutputTile& tile, const float* sums, std::ptrdiff_t stride) {
+void finish(const LinearCall& call, const OutputTile& tile, const float* sums,
+            std::ptrdiff_t stride) {
   const std::int64_t first = tile.first_panel * kPanelColumns;
   const std::int64_t columns =
       std::min(tile.panels * kPanelColumns, call.weights.columns() - first);
@@ -125,22 +80,22 @@ void finish(const Call& call, const OutputTile& tile, const float* sums, std::pt
 
 // Multiplies one tile. Whole panels without epilogue are written in place; all others wait in the
 // thread's scratch, a few panels at a time.
-void run_tile(const Call& call, OutputTile tile, std::byte* scratch) {
+void run_tile(const LinearCall& call, OutputTile tile, std::byte* scratch) {
   const std::int64_t whole_panels = call.weights.columns() / kPanelColumns;
   const bool plain = call.epilogue.bias.empty() && !call.epilogue.accumulate;
   auto* sums = reinterpret_cast<float*>(scratch);
   scratch += kEpilogueFloats * sizeof(float);
   const std::int64_t end = tile.first_panel + tile.panels;
-  const std::int64_t later = tile.next_panel;
+  const std::byte* later = tile.next;
   const auto take_until = [&](std::int64_t panel) {
     tile.panels = panel - tile.first_panel;
-    tile.next_panel = panel < end ? panel : later;
+    tile.next = panel < end ? panel_at(call.weights, panel) : later;
   };
   if (plain && tile.first_panel < whole_panels) {
     take_until(std::min(end, whole_panels));
     float* to =
         call.out.data() + tile.first_row * call.out_stride + tile.first_panel * kPanelColumns;
-    multiply(call, tile, to, call.out_stride, scratch);
+    multiply_tile(call, tile, to, call.out_stride, scratch);
     tile.first_panel += tile.panels;
   }
   const std::int64_t room =
@@ -148,41 +103,9 @@ void run_tile(const Call& call, OutputTile tile, std::byte* scratch) {
   for (; tile.first_panel < end; tile.first_panel += tile.panels) {
     take_until(std::min(tile.first_panel + room, end));
     const std::ptrdiff_t stride = tile.panels * kPanelColumns;
-    multiply(call, tile, sums, stride, scratch);
+    multiply_tile(call, tile, sums, stride, scratch);
     finish(call, tile, sums, stride);
   }
-}
-
-// Some inputs of a block of rows, and where they begin in the packed rows.
-struct PackSource {
-  const float* x = nullptr;
-  std::ptrdiff_t stride = 0;
-  std::int64_t depth = 0;
-  const float* norm_factors = nullptr;  // factors of the block's rows
-  const float* norm_weight = nullptr;   // weight of these inputs; null: packed as they are
-};
-struct PackPlace {
-  std::int64_t row = 0;  // the first of a block
-  std::int64_t step = 0;
-};
-
-void pack_steps(const KernelTable& table, const PackSource& from, const PackPlace& to,
-                PackedRows& packed) {
-  const std::int64_t rows = std::min<std::int64_t>(kBlockRows, packed.rows() - to.row);
-  const std::int64_t group = to.step * rows;
-  const bool int8 = packed.format() == RowFormat::kInt8;
-  table.pack_rows[static_cast<std::uint8_t>(packed.format())](
-      {.x = from.x,
-       .x_stride = from.stride,
-       .rows = static_cast<int>(rows),
-       .depth = from.depth,
-       .steps = static_cast<int>(base::divide_up(from.depth, kStepDepth)),
-       .values = packed.values(to.row) + group * kStepDepth * value_bytes(packed.format()),
-       .scales = int8 ? packed.scales(to.row) + group : nullptr,
-       .offsets = int8 ? packed.offsets(to.row) + group : nullptr,
-       .first_offsets = int8 ? packed.first_offsets(to.row) + group : nullptr,
-       .norm_factors = from.norm_factors,
-       .norm_weight = from.norm_weight});
 }
 
 // Packs all rows of `x`. `weight` and `factors` belong to a norm, or are null.
@@ -197,7 +120,7 @@ void pack_all(const KernelContext& context, const InputRows& x, const float* wei
                 .depth = std::min(x.depth - first, kPackSteps * kStepDepth),
                 .norm_factors = weight == nullptr ? nullptr : factors + row,
                 .norm_weight = weight == nullptr ? nullptr : weight + first},
-               {row, first_step}, packed);
+               {row, std::min<std::int64_t>(kBlockRows, packed.rows() - row), first_step}, packed);
   };
   parallel_ranges(context, packed.blocks() * shares,
                   std::min(x.rows, std::int64_t{kBlockRows}) * kPackSteps * kStepDepth,
@@ -214,59 +137,6 @@ void check_rows(const InputRows& x) {
               "x is short");
 }
 
-void add_bias(std::span<const float> bias, float* values) {
-  for (std::size_t i = 0; i < bias.size(); ++i) {
-    values[i] = values[i] + bias[i];
-  }
-}
-
-// Gates a tile, whose gate and up are [rows][stride] each, and writes it to its place in `gated`.
-void gate_tile(const Call& call, const OutputTile& tile, float* gate, float* up,
-               const GatedRows& gated) {
-  const std::ptrdiff_t stride = tile.panels * kPanelColumns;
-  const auto first = static_cast<std::size_t>(tile.first_panel * kPanelColumns);
-  const auto columns = static_cast<std::size_t>(stride);
-  const std::span<const float> bias = call.epilogue.bias;
-  const auto gate_mul = call.table.gate_mul[static_cast<std::uint8_t>(gated.activation)];
-  for (std::int64_t block = 0; block < tile.rows; block += kBlockRows) {
-    const std::int64_t end = std::min<std::int64_t>(block + kBlockRows, tile.rows);
-    for (std::int64_t row = block; row < end; ++row) {
-      float* gate_row = gate + row * stride;
-      float* up_row = up + row * stride;
-      if (!bias.empty()) {
-        add_bias(bias.subspan(first, columns), gate_row);
-        add_bias(bias.subspan(bias.size() / 2 + first, columns), up_row);
-      }
-      gate_mul({.gate = gate_row, .up = up_row, .count = stride, .out = gate_row});
-    }
-    pack_steps(call.table, {gate + block * stride, stride, stride},
-               {tile.first_row + block, tile.first_panel}, gated.rows);
-  }
-}
-
-// Multiplies and gates the pairs of panels [first_panel, first_panel + panels), a few at a time.
-void run_gated(const Call& call, const OutputTile& pairs, const GatedRows& gated,
-               std::byte* scratch) {
-  auto* gate = reinterpret_cast<float*>(scratch);
-  float* up = gate + kEpilogueFloats;
-  scratch += 2 * kEpilogueFloats * sizeof(float);
-  const std::int64_t half = call.weights.panels() / 2;
-  const std::int64_t end = pairs.first_panel + pairs.panels;
-  for (std::int64_t first = pairs.first_panel; first < end; first += kPanelQuantum) {
-    OutputTile tile = pairs;
-    tile.first_panel = first;
-    tile.panels = std::min(kPanelQuantum, end - first);
-    const std::ptrdiff_t stride = tile.panels * kPanelColumns;
-    tile.next_panel = half + first;
-    multiply(call, tile, gate, stride, scratch);
-    tile.first_panel = half + first;
-    tile.next_panel = first + tile.panels < end ? first + tile.panels : pairs.next_panel;
-    multiply(call, tile, up, stride, scratch);
-    tile.first_panel = first;
-    gate_tile(call, tile, gate, up, gated);
-  }
-}
-
 void check_input(const KernelContext& context, const PackedWeights& weights,
                  const PackedRows& packed, std::span<const float> bias) {
   QUIRE_CHECK(packed.format() == row_format_for(*context.table, weights.format()),
@@ -279,8 +149,10 @@ void check_input(const KernelContext& context, const PackedWeights& weights,
 // Calls fn(tile, thread) for the tasks of a grid over `panels` panels. With few rows the weights'
 // stream is all the work: threads walk through ranges of it.
 template <class Fn>
-void for_each_tile(const KernelContext& context, const Grid& grid, std::int64_t rows,
-                   std::int64_t panels, LinearScratch& scratch, Fn fn) {
+void for_each_tile(const KernelContext& context, const PackedWeights& weights, const Grid& grid,
+                   LinearScratch& scratch, Fn fn) {
+  const std::int64_t rows = grid.rows;
+  const std::int64_t panels = grid.panels;
   if (rows <= kStreamRows && grid.panel_tasks > 1) {
     const std::int64_t most = rows <= kSingleTileRows ? grid.panels_per_task : kPanelsPerTurn;
     for_each_range(*context.pool, scratch.work_ranges(context.pool->threads()), panels, most,
@@ -288,7 +160,7 @@ void for_each_tile(const KernelContext& context, const Grid& grid, std::int64_t 
                      fn(OutputTile{.rows = rows,
                                    .first_panel = range.first,
                                    .panels = range.size(),
-                                   .next_panel = next},
+                                   .next = panel_at(weights, next)},
                         thread);
                    });
     return;
@@ -303,7 +175,7 @@ void for_each_tile(const KernelContext& context, const Grid& grid, std::int64_t 
                   .rows = std::min(grid.rows_per_task, rows - row),
                   .first_panel = panel,
                   .panels = std::min(grid.panels_per_task, panels - panel),
-                  .next_panel = next < panels ? next : -1},
+                  .next = panel_at(weights, next < panels ? next : -1)},
        thread);
   });
 }
@@ -370,10 +242,10 @@ void linear(const KernelContext& context, const PackedWeights& weights, const Pa
   scratch.reserve(context.pool->threads(),
                   kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
-  const Call call = {*context.table, weights, packed, out.values, out.stride, epilogue};
-  for_each_tile(
-      context, grid, rows, weights.panels(), scratch,
-      [&](const OutputTile& tile, int thread) { run_tile(call, tile, scratch.of_thread(thread)); });
+  const LinearCall call = {*context.table, weights, packed, out.values, out.stride, epilogue};
+  for_each_tile(context, weights, grid, scratch, [&](const OutputTile& tile, int thread) {
+    run_tile(call, tile, scratch.of_thread(thread));
+  });
 }
 
 bool can_gate(const PackedWeights& weights) {
@@ -396,9 +268,9 @@ void linear_gated(const KernelContext& context, const PackedWeights& weights,
                   2 * kEpilogueFloats * sizeof(float) +
                       static_cast<std::size_t>(weights.steps()) * kScratchBytesPerStep);
   const Epilogue epilogue = {.bias = bias};
-  const Call call = {*context.table, weights, packed, {}, 0, epilogue};
-  for_each_tile(context, grid, rows, pairs, scratch, [&](const OutputTile& tile, int thread) {
-    run_gated(call, tile, gated, scratch.of_thread(thread));
+  const LinearCall call = {*context.table, weights, packed, {}, 0, epilogue};
+  for_each_tile(context, weights, grid, scratch, [&](const OutputTile& tile, int thread) {
+    run_gated_tile(call, tile, gated, scratch.of_thread(thread));
   });
 }
 

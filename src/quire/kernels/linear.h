@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/device/aligned_buffer.h"
+#include "quire/kernels/epilogue.h"  // IWYU pragma: export
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
@@ -59,13 +60,6 @@ struct RowNorm {
 void pack_normed_rows(const KernelContext& context, WeightFormat format, const InputRows& x,
                       const RowNorm& norm, PackedRows& packed);
 
-// Work on a finished output row: first out = product + bias[column]; then, if `accumulate`, the
-// former `out` is added (residual).
-struct Epilogue {
-  std::span<const float> bias;  // [columns] or empty
-  bool accumulate = false;
-};
-
 // The place for products: row r begins at values[r * stride].
 struct OutputRows {
   std::span<float> values;
@@ -77,13 +71,6 @@ struct OutputRows {
 // Bytes: the weights once per 256 rows; FLOPs: 2 * rows * columns * depth.
 void linear(const KernelContext& context, const PackedWeights& weights, const PackedRows& packed,
             const OutputRows& out, const Epilogue& epilogue, LinearScratch& scratch);
-
-// Rows that are gated and packed for a product with weights of format `next`.
-struct GatedRows {
-  PackedRows& rows;
-  WeightFormat next = WeightFormat::kF32;
-  Activation activation = Activation::kSilu;
-};
 
 // Computes the first half of a gated MLP for many rows: gated = pack(activation(gate) * up). There
 // gate and up are the halves of the product with `weights` [2 * width, depth] plus `bias` [2 *

@@ -110,6 +110,20 @@ Status check_windows(const ModelConfig& config) {
   return {};
 }
 
+Status check_mlps(const ModelConfig& config, const FieldNames& names) {
+  if (config.mlps.empty()) {
+    return {};
+  }
+  if (config.mlps.size() != static_cast<std::size_t>(config.layers)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the model has MLP kinds for ", config.mlps.size(), " of ", config.layers,
+                          " layers")};
+  }
+  QUIRE_TRY_STATUS(in_range(names.experts, config.experts.count, 1, 1024));
+  QUIRE_TRY_STATUS(in_range(names.chosen_experts, config.experts.chosen, 1, config.experts.count));
+  return in_range(names.expert_size, config.experts.intermediate_size, 1, std::int64_t{1} << 20);
+}
+
 void add_double(base::FieldHasher& hasher, double value) {
   hasher.add_int(std::bit_cast<std::int64_t>(value));
 }
@@ -119,6 +133,23 @@ void add_rotary(base::FieldHasher& hasher, const kernels::RotaryConfig& rotary) 
   hasher.add_int(rotary.rotary_dim());
   for (const double frequency : rotary.inverse_frequencies) {
     add_double(hasher, frequency);
+  }
+}
+
+// Models without experts keep the digest that they always had.
+void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
+  if (config.mlps.empty()) {
+    return;
+  }
+  hasher.add("experts");
+  for (const std::int64_t value :
+       {std::int64_t{config.experts.count}, std::int64_t{config.experts.chosen},
+        std::int64_t{config.experts.intermediate_size},
+        static_cast<std::int64_t>(config.experts.rule)}) {
+    hasher.add_int(value);
+  }
+  for (const MlpKind kind : config.mlps) {
+    hasher.add_int(static_cast<std::int64_t>(kind));
   }
 }
 
@@ -165,6 +196,7 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
     hasher.add_int(window);
   }
   add_switches(hasher, config);
+  add_experts(hasher, config);
 }
 
 LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
@@ -173,7 +205,8 @@ LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
           .rope = ropes.empty() ? RopeKind::kMain : ropes[layer],
           .qk_norm = qk_norm ? normed : QkNorm::kNone,
           .norms = norms,
-          .activation = activation};
+          .activation = activation,
+          .mlp = mlps.empty() ? MlpKind::kDense : mlps[layer]};
 }
 
 float ModelConfig::embedding_factor() const {
@@ -192,7 +225,8 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 10> switches = {{
+  const std::array<std::pair<bool, std::string_view>, 11> switches = {{
+      {!config.mlps.empty(), "layers with experts"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
       {config.qk_norms_rows, "a norm over all heads of queries and keys"},
       {config.activation != kernels::Activation::kSilu, "the activation gelu_pytorch_tanh"},
@@ -240,6 +274,7 @@ Status ModelConfig::validate(const FieldNames& names) const {
   QUIRE_TRY_STATUS(check_rotary(local_rotary, head_dim));
   QUIRE_TRY_STATUS(check_scales(scales));
   QUIRE_TRY_STATUS(check_windows(*this));
+  QUIRE_TRY_STATUS(check_mlps(*this, names));
   if (!(norm_epsilon > 0.0 && norm_epsilon < 1.0)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat(names.norm_epsilon, " is ", norm_epsilon, "; must be in (0, 1)")};

@@ -34,6 +34,9 @@ struct FieldNames {
   std::string head_dim = "the head size";
   std::string context_length = "the number of positions";
   std::string norm_epsilon = "the norm epsilon";
+  std::string experts = "the number of experts";
+  std::string chosen_experts = "the number of experts for a token";
+  std::string expert_size = "the intermediate size of an expert";
 };
 
 // Sizes and switches of a decoder.
@@ -63,6 +66,8 @@ struct ModelConfig {
   Scales scales;
   std::vector<std::int32_t> window_tokens;  // [layers], 0 = full attention
   std::vector<RopeKind> ropes;              // [layers]; empty: all kMain
+  Experts experts;
+  std::vector<MlpKind> mlps;  // [layers]; empty: all kDense, and no experts
   // The text part of a model of several parts, whose other tensors are left out.
   bool is_text_part = false;
   tensor::DType stored_dtype = tensor::DType::kFloat32;

@@ -215,12 +215,15 @@ Status check_names(const Metadata& metadata, const Family& family) {
   return {};
 }
 
-Status check_experts(const Metadata& metadata) {
+Status check_experts(const Metadata& metadata, const Family& family) {
+  if (is_listed(family.gguf_keys, "expert_count")) {
+    return {};
+  }
   QUIRE_TRY(const std::int32_t experts, metadata.count("expert_count", 0));
   if (experts != 0) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF key ", metadata.key("expert_count"), " is ", experts,
-                          "; mixtures of experts are not implemented")};
+                          "; experts are not implemented for ", family.name, " models")};
   }
   return {};
 }
@@ -301,6 +304,9 @@ void read_switches(const GgufFile& file, const Family& family, ModelConfig& conf
   config.tied_embeddings = !has_tensor(file, base::str_cat(family.gguf.head, ".weight"));
   const TensorInfo* down =
       find_tensor(file, base::str_cat(family.gguf.layer, 0, ".", family.gguf.down, ".weight"));
+  if (down == nullptr) {
+    down = find_tensor(file, base::str_cat(family.gguf.layer, 0, ".ffn_down_exps.weight"));
+  }
   if (down != nullptr) {
     config.stored_dtype = down->encoding == weights::Encoding::kF32   ? tensor::DType::kFloat32
                           : down->encoding == weights::Encoding::kF16 ? tensor::DType::kFloat16
@@ -449,7 +455,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   }
   const Metadata metadata{file, architecture + "."};
   QUIRE_TRY_STATUS(check_fixed_keys(metadata, *family));
-  QUIRE_TRY_STATUS(check_experts(metadata));
+  QUIRE_TRY_STATUS(check_experts(metadata, *family));
   QUIRE_TRY_STATUS(check_names(metadata, *family));
   const std::string embedding_name = base::str_cat(family->gguf.embedding, ".weight");
   const TensorInfo* embedding = find_tensor(file, embedding_name);

@@ -294,10 +294,35 @@ TEST_F(ConfigFromGguf, AnEosIdOfAllBitsIsNone) {
   EXPECT_THAT(config->eos_token_ids, ElementsAre(4));
 }
 
-TEST_F(ConfigFromGguf, RefusesMixturesOfExperts) {
+TEST_F(ConfigFromGguf, FilesOfLlamaWithExpertsAreMixtrals) {
   set_layers();
   set("llama.expert_count", 8);
-  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("llama.expert_count is 8"));
+  set("llama.expert_used_count", 2);
+  const auto config = parse();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->family, "mixtral");
+  EXPECT_EQ(config->experts.count, 8);
+  EXPECT_EQ(config->experts.chosen, 2);
+  EXPECT_EQ(config->experts.intermediate_size, config->intermediate_size);
+  EXPECT_EQ(config->experts.rule, RouterRule::kSoftmaxOfChosen);
+  EXPECT_EQ(config->mlps.size(), static_cast<std::size_t>(config->layers));
+}
+
+TEST_F(ConfigFromGguf, RefusesExpertsThatDoNotAddUp) {
+  set_layers();
+  set("llama.expert_count", 8);
+  EXPECT_THAT(refusal(ErrorCode::kInvalidArgument), HasSubstr("llama.expert_used_count is 0"));
+  set("llama.expert_used_count", 9);
+  EXPECT_THAT(refusal(ErrorCode::kInvalidArgument),
+              HasSubstr("llama.expert_used_count is 9; must be in [1, 8]"));
+}
+
+TEST_F(ConfigFromGguf, RefusesOtherRouters) {
+  set_layers();
+  set("llama.expert_count", 8);
+  set("llama.expert_used_count", 2);
+  set("llama.expert_gating_func", 2);
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("llama.expert_gating_func is 2"));
 }
 
 TEST_F(ConfigFromGguf, RefusesPartialRotationInFilesThatInterleaveWholeHeads) {

@@ -464,13 +464,14 @@ TEST(Families, AreFoundByBothNames) {
   EXPECT_EQ(find_family("qwen3")->gguf_architecture, "qwen3");
   EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
   EXPECT_EQ(find_gguf_family("llama")->name, "llama");
-  EXPECT_THAT(gguf_family_names(), ElementsAre("gemma2", "gemma3", "granite", "llama", "mistral3",
-                                               "olmo2", "phi3", "qwen2", "qwen3", "smollm3"));
+  EXPECT_THAT(gguf_family_names(),
+              ElementsAre("gemma2", "gemma3", "granite", "llama", "mistral3", "olmo2", "phi3",
+                          "qwen2", "qwen3", "qwen3moe", "smollm3"));
   EXPECT_EQ(find_family("gpt2"), nullptr);
   EXPECT_EQ(find_gguf_family(""), nullptr);
-  EXPECT_THAT(family_names(),
-              ElementsAre("gemma2", "gemma3", "granite", "llama", "ministral3", "mistral", "olmo2",
-                          "olmo3", "phi3", "qwen2", "qwen3", "smollm3"));
+  EXPECT_THAT(family_names(), ElementsAre("gemma2", "gemma3", "granite", "llama", "ministral3",
+                                          "mistral", "mixtral", "olmo2", "olmo3", "phi3", "qwen2",
+                                          "qwen3", "qwen3_moe", "smollm3"));
   EXPECT_EQ(find_family_of_type("gemma3_text")->name, "gemma3");
   EXPECT_EQ(find_family_of_type("qwen3")->name, "qwen3");
   EXPECT_EQ(find_family_of_type("gemma3"), nullptr);

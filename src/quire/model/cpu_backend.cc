@@ -26,6 +26,7 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/expert_mlp.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/kv_writer.h"
 #include "quire/model/layer_plan.h"
@@ -139,6 +140,7 @@ struct CpuBackend final : DecoderBackend {
   std::vector<attention::Entry> last_entries;
   std::vector<attention::EntryRow> last_rows;
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
+  ExpertMlp expert_mlp;
   KVWriter kv_writer;
   attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
@@ -422,9 +424,23 @@ void CpuBackend::mlp_block(std::size_t index, std::span<float> x, std::int64_t r
   const LayerWeights& layer = weights.layers[index];
   const LayerPlan& plan = layers[index];
   const Input input{x, rows, layer.mlp_norm};
+  const Target target = target_of(plan, x);
+  if (plan.mlp == MlpKind::kExperts) {
+    watch.lap(timing.other);
+    expert_mlp.run(context, config,
+                   {.layer = layer,
+                    .plan = plan,
+                    .x = x,
+                    .rows = rows,
+                    .out = target.rows,
+                    .accumulate = target.accumulate},
+                   linear_scratch);
+    watch.lap(timing.linear);
+    add_output(target, layer.mlp_out_norm, x);
+    return;
+  }
   const kernels::PackedWeights& pair = layer.gate_up.weights;
   const kernels::PackedWeights& down = layer.down.weights;
-  const Target target = target_of(plan, x);
   if (rows >= kGatedRows && kernels::can_gate(pair)) {
     watch.lap(timing.other);
     pack(pair, input);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "quire/kernels/packed_weights.h"
@@ -26,6 +27,13 @@ struct LayerWeights {
   LinearWeights output;
   LinearWeights gate_up;  // rows: gate, up
   LinearWeights down;
+  // Experts of a layer, in place of the two above.
+  struct Expert {
+    LinearWeights gate_up;
+    LinearWeights down;
+  };
+  LinearWeights router;         // [experts, hidden], fp32
+  std::vector<Expert> experts;  // all gate_up have one format, and all down
 };
 
 struct DecoderWeights {
@@ -49,6 +57,9 @@ enum class WeightRole : std::uint8_t {
   kDown,
   kAttentionOutNorm,
   kMlpOutNorm,
+  kRouter,
+  kExpertGateUp,
+  kExpertDown,
 };
 
 [[nodiscard]] constexpr bool is_norm(WeightRole role) {
@@ -62,6 +73,7 @@ struct WeightId {
   WeightRole role = WeightRole::kEmbedding;
   int layer = -1;
   bool bias = false;
+  int expert = -1;  // of the layer; -1 for what is no expert's
 };
 
 // Gets each weight as soon as it is there, in the order of visit_weights; whoever gives it lets it
@@ -75,7 +87,8 @@ class WeightSink {
 
 // Returns the format in which a matrix is packed when the user asks for `format`. Quantised formats
 // are for the layers and an untied head. The embedding table stays bf16: it is read a row at a
-// time, so its size costs no time. A tied head, being that table too, is q8g32 then.
+// time, so its size costs no time. A tied head, being that table too, is q8g32 then. A router is
+// fp32: small changes would choose other experts.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 
@@ -84,15 +97,50 @@ class WeightSink {
                                                kernels::WeightFormat format);
 // Returns the number of values of all weights of `config`.
 [[nodiscard]] std::int64_t num_parameters(const ModelConfig& config);
+// Returns how many of them a row is computed with: of experts only the chosen ones.
+[[nodiscard]] std::int64_t num_active_parameters(const ModelConfig& config);
+
+// Fails with kUnsupported where experts of one layer have matrices of several formats.
+[[nodiscard]] Status check_expert_formats(const DecoderWeights& weights);
 
 template <class Linear, class Visitor>
 Status visit_linear(Linear& linear, const WeightId& id, bool has_bias, std::int64_t columns,
                     std::int64_t depth, Visitor& visitor) {
   QUIRE_TRY_STATUS(visitor.matrix(id, linear.weights, columns, depth));
   if (has_bias) {
-    QUIRE_TRY_STATUS(visitor.vector({id.role, id.layer, true}, linear.bias, columns));
+    QUIRE_TRY_STATUS(visitor.vector({id.role, id.layer, true, id.expert}, linear.bias, columns));
   }
   return {};
+}
+
+template <class Layer, class Visitor>
+Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const Experts& experts = config.experts;
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = experts.intermediate_size;
+  if constexpr (!std::is_const_v<Layer>) {
+    layer.experts.resize(static_cast<std::size_t>(experts.count));
+  }
+  QUIRE_TRY_STATUS(visit_linear(layer.router, {WeightRole::kRouter, index}, false, experts.count,
+                                hidden, visitor));
+  for (int i = 0; i < experts.count; ++i) {
+    auto& expert = layer.experts[static_cast<std::size_t>(i)];
+    QUIRE_TRY_STATUS(visit_linear(expert.gate_up, {WeightRole::kExpertGateUp, index, false, i},
+                                  false, 2 * inner, hidden, visitor));
+    QUIRE_TRY_STATUS(visit_linear(expert.down, {WeightRole::kExpertDown, index, false, i}, false,
+                                  hidden, inner, visitor));
+  }
+  return {};
+}
+
+template <class Layer, class Visitor>
+Status visit_mlp(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.intermediate_size;
+  QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
+                                2 * inner, hidden, visitor));
+  return visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden, inner,
+                      visitor);
 }
 
 template <class Layer, class Visitor>
@@ -100,7 +148,6 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t heads_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
-  const std::int64_t inner = config.intermediate_size;
   const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
   if (plan.norms_input()) {
     QUIRE_TRY_STATUS(
@@ -124,10 +171,8 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
   if (plan.norms_input()) {
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));
   }
-  QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
-                                2 * inner, hidden, visitor));
-  QUIRE_TRY_STATUS(visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden,
-                                inner, visitor));
+  QUIRE_TRY_STATUS(plan.mlp == MlpKind::kExperts ? visit_experts(config, layer, index, visitor)
+                                                 : visit_mlp(config, layer, index, visitor));
   if (plan.norms_output()) {
     return visitor.vector({WeightRole::kMlpOutNorm, index}, layer.mlp_out_norm, hidden);
   }

@@ -33,7 +33,8 @@ TensorNames hf_names() {
           .attention_out_norm = {},
           .mlp_out_norm = {},
           .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-          .gate_up = {"mlp.gate_proj", "mlp.up_proj"}};
+          .gate_up = {"mlp.gate_proj", "mlp.up_proj"},
+          .experts = {}};
 }
 
 TensorNames gguf_names() {
@@ -50,7 +51,18 @@ TensorNames gguf_names() {
           .attention_out_norm = "post_attention_norm",
           .mlp_out_norm = "post_ffw_norm",
           .qkv = {"attn_q", "attn_k", "attn_v"},
-          .gate_up = {"ffn_gate", "ffn_up"}};
+          .gate_up = {"ffn_gate", "ffn_up"},
+          .experts = {}};
+}
+
+ExpertNames gguf_expert_names() {
+  return {.routers = {"ffn_gate_inp"},
+          .each = {},
+          .gate_up = {},
+          .down = {},
+          .stacked_gate_up = {{"ffn_gate_exps.weight", "ffn_up_exps.weight"},
+                              {"ffn_gate_up_exps.weight"}},
+          .stacked_down = {"ffn_down_exps.weight"}};
 }
 
 const Family* find_family(std::string_view name) {

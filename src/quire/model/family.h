@@ -18,11 +18,13 @@
   FAMILY(llama)                      \
   FAMILY(ministral3)                 \
   FAMILY(mistral)                    \
+  FAMILY(mixtral)                    \
   FAMILY(olmo2)                      \
   FAMILY(olmo3)                      \
   FAMILY(phi3)                       \
   FAMILY(qwen2)                      \
   FAMILY(qwen3)                      \
+  FAMILY(qwen3_moe)                  \
   FAMILY(smollm3)
 
 namespace quire::weights {
@@ -33,6 +35,18 @@ namespace quire::model {
 
 struct ModelConfig;
 
+// Tensors of a layer with experts, each with the alternatives that files use. Those of one expert
+// follow `each` and its number, without ".weight"; stacked ones hold all experts, first expert
+// first, and are named in full. `gate_up` as in TensorNames.
+struct ExpertNames {
+  std::vector<std::string_view> routers;
+  std::vector<std::string_view> each;
+  std::vector<std::string_view> gate_up;
+  std::string_view down;
+  std::vector<std::vector<std::string_view>> stacked_gate_up;
+  std::vector<std::string_view> stacked_down;
+};
+
 // Names of tensors without ".weight" or ".bias"; those of a layer follow `layer` and its number.
 // qkv and gate_up list the tensors whose rows, one after the other, make the fused matrix: queries,
 // keys, values, or one that is fused already.
@@ -42,12 +56,14 @@ struct TensorNames {
   std::string_view attention_norm, q_norm, k_norm, output, mlp_norm, down;
   std::string_view attention_out_norm, mlp_out_norm;  // of the output, where a family has them
   std::vector<std::string_view> qkv, gate_up;
+  ExpertNames experts;
   bool interleaved = false;     // rows of queries and keys are ordered for rotation of neighbours
   bool norms_lack_one = false;  // a weight w of a norm stands for 1 + w
 };
 
 [[nodiscard]] TensorNames hf_names();
 [[nodiscard]] TensorNames gguf_names();
+[[nodiscard]] ExpertNames gguf_expert_names();
 
 // A field that is implemented for one value only, as JSON text; any other is refused.
 struct FixedField {

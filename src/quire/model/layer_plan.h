@@ -22,12 +22,29 @@ enum class NormPlacement : std::uint8_t { kBefore, kBehind, kBoth };
 // heads of a row as one.
 enum class QkNorm : std::uint8_t { kNone, kHeads, kRows };
 
+// The part of a layer behind its attention: one gated MLP for all rows, or experts.
+enum class MlpKind : std::uint8_t { kDense, kExperts };
+
+// The softmax that gives a row's chosen experts their weights. Those of kSoftmaxOfChosen sum to
+// one. A family that renormalises a softmax of all experts has the same.
+enum class RouterRule : std::uint8_t { kSoftmaxOfAll, kSoftmaxOfChosen };
+
+// Gated MLPs of which each row takes `chosen`: those with the largest logits of the router, of
+// equal ones that with the lower id. Their outputs are added, times their weights, in order of ids.
+struct Experts {
+  std::int32_t count = 0;              // in each layer of that kind; 0: there are none
+  std::int32_t chosen = 0;             // by each row
+  std::int32_t intermediate_size = 0;  // of one expert
+  RouterRule rule = RouterRule::kSoftmaxOfChosen;
+};
+
 struct LayerPlan {
   std::int32_t window_tokens = 0;  // 0: full attention
   RopeKind rope = RopeKind::kMain;
   QkNorm qk_norm = QkNorm::kNone;
   NormPlacement norms = NormPlacement::kBefore;
   kernels::Activation activation = kernels::Activation::kSilu;
+  MlpKind mlp = MlpKind::kDense;
 
   [[nodiscard]] bool norms_input() const { return norms != NormPlacement::kBehind; }
   [[nodiscard]] bool norms_output() const { return norms != NormPlacement::kBefore; }

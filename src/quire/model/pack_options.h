@@ -25,7 +25,8 @@ struct PackReport {
   double seconds = 0;
   std::int64_t packed_bytes = 0;  // bytes of all packed weights
   std::int64_t mapped_bytes = 0;  // the part of those that lies in a mapped file
-  std::int64_t layer_bytes = 0;   // matrices of the layers, which every step reads
+  std::int64_t layer_bytes = 0;   // matrices of the layers
+  std::int64_t expert_bytes = 0;  // the part of those that is of experts; a step reads some of them
   // Bytes of the matrices of the layers, by WeightFormat.
   std::array<std::int64_t, kernels::kWeightFormats> layer_bytes_of = {};
   std::int64_t head_bytes = 0;

@@ -1,8 +1,13 @@
 // Shapes of public models as the config.json texts that they were published with, cut to the fields
 // that shape them. Random weights give them no meaning: for speed and memory only.
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "quire/base/str.h"
@@ -19,7 +24,7 @@ struct Preset {
 
 // The two first and llama-160m (multi-head attention, JackFram/llama-160m) are the shapes of the
 // benchmarks. Their positions are many, so that a bench can start at any depth.
-constexpr std::array<Preset, 12> kPresets = {{
+constexpr std::array<Preset, 13> kPresets = {{
     {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
       "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -53,6 +58,14 @@ constexpr std::array<Preset, 12> kPresets = {{
       "max_position_embeddings": 40960, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
       "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": true,
       "eos_token_id": 151645})"},
+    {"qwen3-30b-a3b", R"({"model_type": "qwen3_moe", "torch_dtype": "bfloat16",
+      "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+      "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+      "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+      "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+      "head_dim": 128, "max_position_embeddings": 40960, "rms_norm_eps": 1e-06,
+      "rope_theta": 1000000.0, "max_window_layers": 48, "use_sliding_window": false,
+      "eos_token_id": 151645})"},
     {"mistral-7b", R"({"model_type": "mistral", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
       "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 32768,
@@ -85,13 +98,48 @@ constexpr std::array<Preset, 12> kPresets = {{
       "eos_token_id": 2})"},
 }};
 
+// Keeps the first `layers` of a model.
+void keep_layers(std::int32_t layers, ModelConfig& config) {
+  const auto cut = [&](auto& list) {
+    list.resize(std::min(list.size(), static_cast<std::size_t>(layers)));
+  };
+  config.layers = layers;
+  cut(config.window_tokens);
+  cut(config.ropes);
+  cut(config.mlps);
+}
+
+// Reads what stands behind the name of a preset: "@layers=N".
+Status apply_suffix(std::string_view suffix, ModelConfig& config) {
+  constexpr std::string_view kLayers = "@layers=";
+  const std::string_view digits =
+      suffix.starts_with(kLayers) ? suffix.substr(kLayers.size()) : std::string_view();
+  std::int32_t layers = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layers);
+  if (error != std::errc() || end != digits.data() + digits.size() || layers < 1 ||
+      layers > config.layers) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("a preset has ", base::quoted(suffix), " behind its name; must be ",
+                          kLayers, "N, with N in [1, ", config.layers, "]")};
+  }
+  keep_layers(layers, config);
+  return {};
+}
+
 }  // namespace
 
 Result<ModelConfig> config_from_preset(std::string_view name) {
+  const std::size_t at = name.find('@');
+  const std::string_view suffix = at == name.npos ? std::string_view() : name.substr(at);
+  name = name.substr(0, at);
   std::string known;
   for (const Preset& preset : kPresets) {
     if (preset.name == name) {
-      return config_from_hf(preset.json, "");
+      auto config = config_from_hf(preset.json, "");
+      if (config.ok() && !suffix.empty()) {
+        QUIRE_TRY_STATUS(apply_suffix(suffix, *config));
+      }
+      return config;
     }
     known += base::str_cat(known.empty() ? "" : ", ", preset.name);
   }

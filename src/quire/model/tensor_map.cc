@@ -15,6 +15,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/expert_tensors.h"
 #include "quire/model/family.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
@@ -44,7 +45,7 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
     const std::int64_t here = std::min(count, part.rows - first);
     const std::int64_t head_dim = part.interleaved_head_dim;
     if (here > 0 && head_dim == 0) {
-      read(*part.tensor, first, here, done);
+      read(*part.tensor, part.first_row + first, here, done);
     }
     for (std::int64_t i = 0; i < here && head_dim != 0; ++i) {
       read(*part.tensor, interleaved_row(first + i, head_dim), std::int64_t{1}, done + i);
@@ -73,9 +74,7 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-Status check_shape(const TensorInfo& tensor, std::int64_t rows, std::int64_t depth) {
-  const std::vector<std::int64_t> wanted =
-      depth == 0 ? std::vector<std::int64_t>{rows} : std::vector<std::int64_t>{rows, depth};
+Status check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& wanted) {
   if (tensor.shape == wanted) {
     return {};
   }
@@ -90,7 +89,7 @@ std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role,
   if (count == 1) {
     return {rows};
   }
-  if (role == WeightRole::kGateUp) {
+  if (role == WeightRole::kGateUp || role == WeightRole::kExpertGateUp) {
     return {rows / 2, rows / 2};
   }
   const std::int64_t kv_rows = std::int64_t{config.kv_heads} * config.head_dim;
@@ -255,6 +254,10 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
     case WeightRole::kMlpOutNorm:
       stems = {names_.mlp_out_norm};
       break;
+    case WeightRole::kRouter:
+    case WeightRole::kExpertGateUp:
+    case WeightRole::kExpertDown:
+      break;  // find_of_experts names them
   }
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
@@ -265,15 +268,40 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
   return full;
 }
 
+Result<std::vector<TensorPart>> TensorMap::find_of_experts(const WeightId& id, std::int64_t columns,
+                                                           std::int64_t depth) const {
+  const std::string prefix = placed(base::str_cat(names_.layer, id.layer, "."));
+  const ExpertTensors tensors = expert_tensors(names_.experts, id, prefix, model_files_);
+  const auto shares = row_shares(config_, id.role, columns, tensors.names.size());
+  std::vector<TensorPart> parts;
+  parts.reserve(tensors.names.size());
+  for (std::size_t i = 0; i < tensors.names.size(); ++i) {
+    QUIRE_TRY(const TensorInfo* tensor,
+              model_files_.require(base::str_cat(prefix, tensors.names[i])));
+    if (tensors.stacked) {
+      QUIRE_TRY_STATUS(check_shape(*tensor, {config_.experts.count, shares[i], depth}));
+      parts.push_back({.tensor = tensor, .rows = shares[i], .first_row = id.expert * shares[i]});
+      continue;
+    }
+    QUIRE_TRY_STATUS(check_shape(*tensor, {shares[i], depth}));
+    parts.push_back({.tensor = tensor, .rows = shares[i]});
+  }
+  return parts;
+}
+
 Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t columns,
                                                 std::int64_t depth) const {
+  if (is_of_experts(id.role)) {
+    return find_of_experts(id, columns, depth);
+  }
   const std::vector<std::string> tensors = names(id);
   const auto shares = row_shares(config_, id.role, columns, tensors.size());
   std::vector<TensorPart> parts;
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
-    QUIRE_TRY_STATUS(check_shape(*tensor, shares[i], depth));
+    QUIRE_TRY_STATUS(depth == 0 ? check_shape(*tensor, {shares[i]})
+                                : check_shape(*tensor, {shares[i], depth}));
     const bool rotated = id.role == WeightRole::kQkv && i < 2 && names_.interleaved;
     parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
   }

@@ -18,13 +18,15 @@
 
 namespace quire::model {
 
-// All rows of one tensor. Where `interleaved_head_dim` is not 0 the file keeps the rows of each
-// head of that size in the order 0, half, 1, half + 1, ... (llama.cpp's order for queries and keys,
-// which rotates neighbours); reading puts them back.
+// Rows [first_row, first_row + rows) of one tensor: all, or those of an expert. Where
+// `interleaved_head_dim` is not 0 the file keeps the rows of each head of that size in the order 0,
+// half, 1, half + 1, ... (llama.cpp's order for queries and keys, which rotates neighbours);
+// reading puts them back.
 struct TensorPart {
   const weights::TensorInfo* tensor = nullptr;
   std::int64_t rows = 0;  // values, for a vector
   std::int32_t interleaved_head_dim = 0;
+  std::int64_t first_row = 0;
 };
 
 // Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
@@ -56,6 +58,9 @@ class TensorMap {
 
  private:
   [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;
+  [[nodiscard]] Result<std::vector<TensorPart>> find_of_experts(const WeightId& id,
+                                                                std::int64_t columns,
+                                                                std::int64_t depth) const;
   [[nodiscard]] std::string placed(std::string_view name) const;
   [[nodiscard]] bool is_skipped(std::string_view name) const;
   [[nodiscard]] Status check_architecture() const;

@@ -70,6 +70,7 @@ class Tally {
     } else if (id.role != WeightRole::kEmbedding) {
       report_.layer_bytes += bytes;
       report_.layer_bytes_of[static_cast<std::size_t>(weights.format())] += bytes;
+      report_.expert_bytes += id.expert >= 0 ? bytes : 0;
     }
     return hand_on(id, weights);
   }
@@ -134,7 +135,10 @@ std::optional<WeightFormat> format_of(weights::CodeKind kind) {
 // that differ are quantised again, to 8 bits, and so are encodings whose codes no format has (Q5_1,
 // Q5_K, Q6_K, NVFP4). So are, for a GPU, those of a table or of two bits. That adds at most half a
 // step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight.
-OwnFormat own_format(std::span<const TensorPart> parts, bool for_gpu) {
+OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool for_gpu) {
+  if (role == WeightRole::kRouter) {
+    return {};
+  }
   const weights::Encoding first = parts.front().tensor->encoding;
   const auto is_quantised = [](const TensorPart& part) {
     return part.tensor->encoding >= weights::Encoding::kQ8_0;
@@ -223,7 +227,7 @@ class Describer {
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
-    const OwnFormat own = own_format(parts, false);
+    const OwnFormat own = own_format(id.role, parts, false);
     for (const TensorPart& part : parts) {
       if (part.tensor->encoding >= weights::Encoding::kQ8_0) {
         computed_[part.tensor->name] = described(own, part.tensor->encoding);
@@ -251,7 +255,7 @@ struct Sizer {
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map.find(id, columns, depth));
-    const OwnFormat own = own_format(parts, false);
+    const OwnFormat own = own_format(id.role, parts, false);
     const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.role, format);
     total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
@@ -279,7 +283,8 @@ class Packer {
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
-    const OwnFormat own = options_.keep_codes ? own_format(parts, options_.for_gpu) : OwnFormat{};
+    const OwnFormat own =
+        options_.keep_codes ? own_format(id.role, parts, options_.for_gpu) : OwnFormat{};
     const WeightFormat format =
         own.quantised ? own.format : weight_format(config_, id.role, options_.format);
     std::atomic<bool> all_fit = true;
@@ -324,7 +329,10 @@ class Packer {
  private:
   void finish(std::span<const TensorPart> parts) {
     for (const TensorPart& part : parts) {
-      report_.bytes_read += static_cast<std::int64_t>(part.tensor->bytes.size());
+      const weights::TensorInfo& tensor = *part.tensor;
+      const bool whole = part.rows == tensor.rows() || tensor.shape.size() == 1;
+      report_.bytes_read +=
+          static_cast<std::int64_t>(tensor.bytes.size()) / (whole ? 1 : tensor.rows() / part.rows);
     }
     if (options_.progress) {
       options_.progress(static_cast<double>(report_.bytes_read) /
@@ -512,6 +520,7 @@ Result<DecoderWeights> pack_weights(const kernels::KernelContext& context,
   report = {};
   Packer packer(context, config, model_files, options, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, packer));
+  QUIRE_TRY_STATUS(check_expert_formats(weights));
   packer.finish();
   return weights;
 }
@@ -524,6 +533,7 @@ Result<DecoderWeights> view_weights(const ModelConfig& config, std::span<const P
   Viewer viewer(parts, report);
   QUIRE_TRY_STATUS(visit_weights(config, weights, viewer));
   QUIRE_TRY_STATUS(viewer.finish());
+  QUIRE_TRY_STATUS(check_expert_formats(weights));
   report.mapped_bytes = report.packed_bytes;
   return weights;
 }

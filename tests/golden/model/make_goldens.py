@@ -42,6 +42,8 @@ GEMMA3_ROPE = dict(
     sliding_attention=dict(rope_type="default", rope_theta=1e4),
 )
 SLIDING, FULL = "sliding_attention", "full_attention"
+EXPERTS = dict(hidden_size=32, head_dim=16, intermediate_size=64, moe_intermediate_size=32, num_experts=8,
+               num_experts_per_tok=2, norm_topk_prob=True, num_hidden_layers=3)
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
@@ -121,6 +123,22 @@ VARIANTS = {
         "bf16",
     ),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64), "bf16"),
+    "qwen3_moe": ("Qwen3Moe", EXPERTS, "bf16"),
+    "qwen3_moe_raw": ("Qwen3Moe", dict(EXPERTS, norm_topk_prob=False), "bf16"),
+    "qwen3_moe_step": ("Qwen3Moe", dict(EXPERTS, decoder_sparse_step=2), "bf16"),
+    "qwen3_moe_dense": ("Qwen3Moe", dict(EXPERTS, mlp_only_layers=[0, 2]), "bf16"),
+    "qwen3_moe_sizes": (
+        "Qwen3Moe",
+        dict(EXPERTS, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=24, attention_bias=True,
+             use_sliding_window=True, sliding_window=24, tie_word_embeddings=True),
+        "bf16",
+    ),
+    "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, hidden_size=32), "bf16"),
+    "mixtral_window": (
+        "Mixtral",
+        dict(num_local_experts=3, num_experts_per_tok=2, hidden_size=32, intermediate_size=32, sliding_window=16),
+        "f32",
+    ),
     "smollm3_window": (
         "SmolLM3",
         dict(no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=24, attention_bias=True, mlp_bias=True,
@@ -130,8 +148,14 @@ VARIANTS = {
 }
 GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "ministral3": "mistral3", "olmo2": "olmo2",
-        "olmo3": "olmo2", "smollm3": "smollm3"}
+        "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe", "mixtral": "llama"}
 INTERLEAVED = {"llama", "granite", "mistral3", "smollm3"}
+# Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
+EXPERT_NAMES = {
+    "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "qwen3_moe_step": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+}
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
@@ -139,6 +163,7 @@ GGUF_NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -157,7 +182,7 @@ def draw(model, config, storage):
         elif "embed_tokens" in name:
             value = (0.3 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight)
         else:
-            gain = 1.5 / weight.shape[1] ** 0.5
+            gain = 1.5 / weight.shape[-1] ** 0.5
             value = gain * torch.randn_like(weight)
             if name.endswith("qkv_proj.weight"):  # the query and key rows as in the separate tensors
                 value[: (config.num_attention_heads + config.num_key_value_heads) * head_dim] *= 1.2
@@ -236,9 +261,29 @@ def make_golden(model, config):
     )
 
 
+def split_experts(state, block, gate, up, down):
+    """Renames the MLPs with experts, and gives each expert tensors of its own."""
+    split = {}
+    for name, weight in state.items():
+        stem, stacked, kind = name.partition(".mlp.experts.")
+        if not stacked:
+            split[name.replace(".mlp.gate.", f".{block}.gate.")] = weight
+            continue
+        for expert, matrix in enumerate(weight):
+            prefix = f"{stem}.{block}.experts.{expert}."
+            if kind == "down_proj":
+                split[f"{prefix}{down}.weight"] = matrix.contiguous()
+            else:
+                for part, half in zip((gate, up), matrix.chunk(2)):
+                    split[f"{prefix}{part}.weight"] = half.contiguous()
+    return split
+
+
 def save_weights(model, folder, storage, tied):
     dtype = {"f32": torch.float32, "f16": torch.float16}.get(storage, torch.bfloat16)
     state = {n: w.to(dtype).contiguous() for n, w in model.state_dict().items() if not (tied and n == "lm_head.weight")}
+    if folder.name in EXPERT_NAMES:
+        state = split_experts(state, *EXPERT_NAMES[folder.name])
     if storage != "sharded":
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -290,9 +335,30 @@ def add_switches(writer, config, arch, rope):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+    if hasattr(config, "num_local_experts"):
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if arch == "qwen3moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if arch == "mistral3":
         writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
+
+
+def add_bf16(writer, name, weight):
+    bits = weight.bfloat16().contiguous().view(torch.uint8).numpy()
+    writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+
+def add_experts(writer, name, weight):
+    """The experts of a layer, which GGUF stacks too, but gate and up apart."""
+    block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+    if name.endswith("down_proj"):
+        add_bf16(writer, f"{block}.ffn_down_exps.weight", weight)
+        return
+    gate, up = weight.chunk(2, dim=1)
+    add_bf16(writer, f"{block}.ffn_gate_exps.weight", gate)
+    add_bf16(writer, f"{block}.ffn_up_exps.weight", up)
 
 
 def save_gguf(model, config, path, arch):
@@ -324,8 +390,12 @@ def save_gguf(model, config, path, arch):
             one = 1.0 if arch in ("gemma2", "gemma3") else 0.0
             writer.add_tensor(gguf_name(name, arch), (weight + one).numpy())
             continue
-        bits = weight.bfloat16().contiguous().view(torch.uint8).numpy()
-        writer.add_tensor(gguf_name(name, arch), bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        if ".mlp.experts." in name:
+            add_experts(writer, name, weight)
+        elif name.endswith(".mlp.gate.weight"):
+            writer.add_tensor(gguf_name(name, arch), weight.numpy())
+        else:
+            add_bf16(writer, gguf_name(name, arch), weight)
     if rope["rope_type"] == "llama3":
         plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, head_dim, 2) / head_dim)
         writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq).numpy())

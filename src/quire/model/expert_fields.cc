@@ -1,0 +1,173 @@
+#include "quire/model/expert_fields.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "quire/base/json.h"
+#include "quire/base/str.h"
+#include "quire/model/config.h"
+#include "quire/model/layer_plan.h"
+#include "quire/result.h"
+#include "quire/weights/gguf.h"
+
+namespace quire::model {
+namespace {
+
+Result<std::int32_t> as_count(std::int64_t value, std::string_view name) {
+  if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(name, " is ", value, "; must be a 32-bit count")};
+  }
+  return static_cast<std::int32_t>(value);
+}
+
+Result<std::int32_t> read_count(base::JsonView json, std::string_view key, std::int32_t absent) {
+  QUIRE_TRY(const std::int64_t value, base::get_int(json, key, absent));
+  return as_count(value, base::quoted(key));
+}
+
+// Gives all layers experts, if there are any.
+void set_all_layers(ModelConfig& config) {
+  config.mlps.clear();
+  if (config.experts.count > 0) {
+    config.mlps.assign(static_cast<std::size_t>(config.layers), MlpKind::kExperts);
+  } else {
+    config.experts = {};
+  }
+}
+
+FieldNames expert_names(std::string_view count, std::string_view chosen, std::string_view size) {
+  FieldNames names;
+  names.experts = count;
+  names.chosen_experts = chosen;
+  names.expert_size = size;
+  return names;
+}
+
+// Checks bounds here, where the names of the fields are known.
+Status check_bounds(const Experts& experts, const FieldNames& names) {
+  if (experts.count == 0) {
+    return {};
+  }
+  struct Bound {
+    std::string_view name;
+    std::int64_t value;
+    std::int64_t most;
+  };
+  for (const Bound& bound :
+       {Bound{names.experts, experts.count, 1024},
+        Bound{names.chosen_experts, experts.chosen, experts.count},
+        Bound{names.expert_size, experts.intermediate_size, std::int64_t{1} << 20}}) {
+    if (bound.value < 1 || bound.value > bound.most) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(bound.name, " is ", bound.value, "; must be in [1, ", bound.most, "]")};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status read_experts(base::JsonView json, const ExpertDefaults& defaults, ModelConfig& config) {
+  constexpr std::string_view kOne = "num_experts";
+  constexpr std::string_view kOther = "num_local_experts";
+  constexpr std::string_view kChosen = "num_experts_per_tok";
+  Experts& experts = config.experts;
+  QUIRE_TRY(const std::int32_t local, read_count(json, kOther, defaults.count));
+  QUIRE_TRY(experts.count, read_count(json, kOne, local));
+  if (!json.find(kOther).is_null() && local != experts.count) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(base::quoted(kOne), " is ", experts.count, ", but ", base::quoted(kOther),
+                          " is ", local)};
+  }
+  QUIRE_TRY(experts.chosen, read_count(json, kChosen, defaults.chosen));
+  QUIRE_TRY(experts.intermediate_size, read_count(json, defaults.size_field, defaults.size));
+  const std::string_view count_name = json.find(kOne).is_null() ? kOther : kOne;
+  QUIRE_TRY_STATUS(
+      check_bounds(experts, expert_names(base::quoted(count_name), base::quoted(kChosen),
+                                         base::quoted(defaults.size_field))));
+  set_all_layers(config);
+  return {};
+}
+
+Status read_dense_layers(base::JsonView json, ModelConfig& config) {
+  constexpr std::string_view kStep = "decoder_sparse_step";
+  constexpr std::string_view kDense = "mlp_only_layers";
+  QUIRE_TRY(const std::int64_t step, base::get_int(json, kStep, 1));
+  if (step < 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(base::quoted(kStep), " is ", step, "; must be 1 or more")};
+  }
+  const base::JsonView list = json.find(kDense);
+  if (!list.is_null() && !list.is_array()) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(kDense), " must be a list")};
+  }
+  for (std::size_t i = 0; i < config.mlps.size(); ++i) {
+    if ((static_cast<std::int64_t>(i) + 1) % step != 0) {
+      config.mlps[i] = MlpKind::kDense;
+    }
+  }
+  for (const base::JsonView item : list.elements()) {
+    const auto layer = item.exact<std::int64_t>();
+    if (!layer || *layer < 0 || *layer >= config.layers) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat(base::quoted(kDense), " holds ", base::write_json(item),
+                            ", which is no layer of ", config.layers)};
+    }
+    if (!config.mlps.empty()) {
+      config.mlps[static_cast<std::size_t>(*layer)] = MlpKind::kDense;
+    }
+  }
+  if (std::ranges::find(config.mlps, MlpKind::kExperts) == config.mlps.end()) {
+    config.experts = {};
+    config.mlps.clear();
+  }
+  return {};
+}
+
+Status read_gguf_experts(const weights::GgufFile& file, std::string_view architecture,
+                         std::int32_t absent_size, ModelConfig& config) {
+  const auto key = [&](std::string_view name) { return base::str_cat(architecture, ".", name); };
+  const auto count = [&](std::string_view name, std::int64_t absent) -> Result<std::int32_t> {
+    QUIRE_TRY(const std::int64_t value, file.get_int(key(name), absent));
+    return as_count(value, base::str_cat("GGUF key ", key(name)));
+  };
+  Experts& experts = config.experts;
+  QUIRE_TRY(experts.count, count("expert_count", 0));
+  QUIRE_TRY(experts.chosen, count("expert_used_count", 0));
+  QUIRE_TRY(experts.intermediate_size, count("expert_feed_forward_length", absent_size));
+  QUIRE_TRY(const bool normalised, file.get_bool(key("expert_weights_norm"), true));
+  experts.rule = normalised ? RouterRule::kSoftmaxOfChosen : RouterRule::kSoftmaxOfAll;
+  constexpr std::int64_t kSoftmax = 1;  // of llama.cpp's llama_expert_gating_func_type
+  const std::string gating = key("expert_gating_func");
+  QUIRE_TRY(const std::int64_t gating_func, file.get_int(gating, kSoftmax));
+  if (gating_func != kSoftmax && gating_func != 0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", gating, " is ", gating_func,
+                          "; only softmax, 1, is implemented for ", config.family, " models")};
+  }
+  const std::string groups = key("expert_group_count");
+  QUIRE_TRY(const std::int64_t group_count, file.get_int(groups, 1));
+  if (group_count > 1) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", groups, " is ", group_count, "; only 1 is implemented")};
+  }
+  const std::string scale = key("expert_weights_scale");
+  QUIRE_TRY(const double factor, file.get_double(scale, 1.0));
+  if (factor != 1.0 && factor != 0.0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("GGUF key ", scale, " is ", factor, "; only 1 is implemented")};
+  }
+  QUIRE_TRY_STATUS(check_bounds(
+      experts, expert_names(base::str_cat("GGUF key ", key("expert_count")),
+                            base::str_cat("GGUF key ", key("expert_used_count")),
+                            base::str_cat("GGUF key ", key("expert_feed_forward_length")))));
+  set_all_layers(config);
+  return {};
+}
+
+}  // namespace quire::model
