@@ -15,6 +15,7 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -65,6 +66,7 @@ inline Result<Decoder> open_decoder(const std::filesystem::path& path, device::I
 struct Sequence {
   std::vector<std::int32_t> blocks;
   std::int32_t num_tokens = 0;
+  std::int32_t state = -1;  // of a model with states, from its first tokens on
 };
 
 // New tokens of one sequence in a step.
@@ -84,7 +86,9 @@ class Runner {
                                           num_blocks)
                   .value()),
         block_tokens_(block_tokens) {
-    for (int layer = 0; layer < decoder.config().layers; ++layer) {
+    constexpr std::int32_t kStates = 8;
+    states_ = kv_store::StatePool::create(decoder.config().state_geometry(), kStates, 64).value();
+    for (int layer = 0; layer < decoder.config().kv_layers(); ++layer) {
       views_.push_back(pool_.view(layer));
     }
     shuffle_blocks(num_blocks);
@@ -109,7 +113,9 @@ class Runner {
                                       .positions = positions_,
                                       .slots = slots_,
                                       .entries = entries,
-                                      .logit_rows = logit_rows_},
+                                      .logit_rows = logit_rows_,
+                                      .state_runs = state_runs_,
+                                      .states = states_.view()},
                                      views_)
                             .value();
     return {logits.begin(), logits.end()};
@@ -141,11 +147,20 @@ class Runner {
     entry_rows_.clear();
     row_ranges_.clear();
     logit_rows_.clear();
+    state_runs_.clear();
   }
 
   void add(const Piece& piece, Rows rows) {
     Sequence& sequence = *piece.sequence;
     row_ranges_.emplace_back(entry_rows_.size(), piece.ids.size());
+    if (states_.view().num_states > 0) {
+      const bool begins = sequence.state < 0;
+      sequence.state = begins ? next_state_++ : sequence.state;
+      state_runs_.push_back({.first_row = static_cast<std::int32_t>(ids_.size()),
+                             .num_rows = static_cast<std::int32_t>(piece.ids.size()),
+                             .from = begins ? -1 : sequence.state,
+                             .to = sequence.state});
+    }
     for (std::size_t i = 0; i < piece.ids.size(); ++i) {
       const std::int32_t position = sequence.num_tokens++;
       if (position % block_tokens_ == 0) {
@@ -165,6 +180,9 @@ class Runner {
 
   Decoder& decoder_;
   kv_store::PagedPool pool_;
+  kv_store::StatePool states_;
+  std::int32_t next_state_ = 0;
+  std::vector<StateRun> state_runs_;
   std::int32_t block_tokens_;
   std::vector<tensor::PagedKVView> views_;
   std::vector<std::int32_t> free_;

@@ -1,5 +1,6 @@
 #include "quire/model/config.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,10 +22,12 @@
 #include "quire/model/family.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/rope.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 #include "quire/weights/model_files.h"
 
@@ -124,6 +128,28 @@ Status check_mlps(const ModelConfig& config, const FieldNames& names) {
   return in_range(names.expert_size, config.experts.intermediate_size, 1, std::int64_t{1} << 20);
 }
 
+// Every layer is attention or of the one kind that the state is of, and one at least has KV.
+Status check_mixers(const ModelConfig& config) {
+  if (config.mixers.empty()) {
+    return {};
+  }
+  if (config.mixers.size() != static_cast<std::size_t>(config.layers)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the model has kinds for ", config.mixers.size(), " of ", config.layers,
+                          " layers")};
+  }
+  for (const MixerKind mixer : config.mixers) {
+    if (mixer != MixerKind::kAttention && mixer != config.state.kind) {
+      return {ErrorCode::kUnsupported, "the model has layers with states of several kinds"};
+    }
+  }
+  if (config.kv_layers() == 0) {
+    return {ErrorCode::kUnsupported,
+            "the model has no attention layer; models of states alone are not implemented"};
+  }
+  return config.state.validate();
+}
+
 void add_double(base::FieldHasher& hasher, double value) {
   hasher.add_int(std::bit_cast<std::int64_t>(value));
 }
@@ -150,6 +176,24 @@ void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
   }
   for (const MlpKind kind : config.mlps) {
     hasher.add_int(static_cast<std::int64_t>(kind));
+  }
+}
+
+// Adds what layers with a state decide. Models without them keep the digest they always had.
+void add_state(base::FieldHasher& hasher, const ModelConfig& config) {
+  if (config.mixers.empty()) {
+    return;
+  }
+  hasher.add("states computed token by token in fp32");
+  for (const MixerKind mixer : config.mixers) {
+    hasher.add_int(static_cast<std::int64_t>(mixer));
+  }
+  const StateShape& state = config.state;
+  for (const std::int32_t size :
+       {state.taps, state.channels, std::int32_t{state.bias}, state.key_heads, state.value_heads,
+        state.key_dim, state.value_dim, std::int32_t{state.keys_in_turn},
+        std::int32_t{config.gates_attention}}) {
+    hasher.add_int(size);
   }
 }
 
@@ -197,16 +241,45 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
   }
   add_switches(hasher, config);
   add_experts(hasher, config);
+  add_state(hasher, config);
 }
 
 LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
   const QkNorm normed = qk_norms_rows ? QkNorm::kRows : QkNorm::kHeads;
-  return {.window_tokens = window_tokens[layer],
+  const MixerKind mixer = mixers.empty() ? MixerKind::kAttention : mixers[layer];
+  const auto before = std::span(mixers).first(mixers.empty() ? 0 : layer);
+  const auto same = std::ranges::count_if(before, [&](MixerKind other) {
+    return (other == MixerKind::kAttention) == (mixer == MixerKind::kAttention);
+  });
+  return {.mixer = mixer,
+          .group_index = static_cast<std::int32_t>(mixers.empty() ? static_cast<std::int64_t>(layer)
+                                                                  : std::int64_t{same}),
+          .gates_output = gates_attention,
+          .window_tokens = window_tokens[layer],
           .rope = ropes.empty() ? RopeKind::kMain : ropes[layer],
           .qk_norm = qk_norm ? normed : QkNorm::kNone,
           .norms = norms,
           .activation = activation,
           .mlp = mlps.empty() ? MlpKind::kDense : mlps[layer]};
+}
+
+std::int32_t ModelConfig::kv_layers() const {
+  return mixers.empty()
+             ? layers
+             : static_cast<std::int32_t>(std::ranges::count(mixers, MixerKind::kAttention));
+}
+
+tensor::StateGeometry ModelConfig::state_geometry() const {
+  constexpr std::int64_t kAlignment = 64;
+  tensor::StateGeometry geometry;
+  const std::int64_t values = state.tail_size() + state.matrix_size();
+  const std::int64_t bytes = values * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t layer_bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  for (std::int32_t i = 0; i < state_layers(); ++i) {
+    geometry.offsets.push_back(i * layer_bytes);
+    geometry.state_bytes += layer_bytes;
+  }
+  return geometry;
 }
 
 float ModelConfig::embedding_factor() const {
@@ -225,7 +298,7 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 11> switches = {{
+  const std::array<std::pair<bool, std::string_view>, 13> switches = {{
       {!config.mlps.empty(), "layers with experts"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
       {config.qk_norms_rows, "a norm over all heads of queries and keys"},
@@ -237,6 +310,8 @@ Status check_device_switches(const ModelConfig& config) {
       {scales.score_cap != 0.0, "a soft cap of attention scores"},
       {scales.logits != 1.0 || scales.logit_cap != 0.0, "a factor or soft cap on logits"},
       {scales.query_growth != 0.0, "queries that grow with their position"},
+      {!config.mixers.empty(), "layers that carry a state"},
+      {config.gates_attention, "a gate on the output of attention"},
   }};
   for (const auto& [is_on, name] : switches) {
     if (is_on) {
@@ -250,12 +325,18 @@ Status check_device_switches(const ModelConfig& config) {
 
 tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype, std::int32_t block_tokens,
                                             tensor::KVFormat format) const {
-  return {.layers = layers,
+  std::vector<int> windows;
+  for (std::size_t layer = 0; layer < window_tokens.size(); ++layer) {
+    if (mixers.empty() || mixers[layer] == MixerKind::kAttention) {
+      windows.push_back(window_tokens[layer]);
+    }
+  }
+  return {.layers = kv_layers(),
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .dtype = kv_dtype,
           .block_tokens = block_tokens,
-          .window_tokens = {window_tokens.begin(), window_tokens.end()},
+          .window_tokens = std::move(windows),
           .format = format};
 }
 
@@ -275,6 +356,7 @@ Status ModelConfig::validate(const FieldNames& names) const {
   QUIRE_TRY_STATUS(check_scales(scales));
   QUIRE_TRY_STATUS(check_windows(*this));
   QUIRE_TRY_STATUS(check_mlps(*this, names));
+  QUIRE_TRY_STATUS(check_mixers(*this));
   if (!(norm_epsilon > 0.0 && norm_epsilon < 1.0)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat(names.norm_epsilon, " is ", norm_epsilon, "; must be in (0, 1)")};

@@ -13,10 +13,12 @@
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/rotary.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 #include "quire/weights/gguf.h"
 #include "quire/weights/model_files.h"
@@ -59,8 +61,9 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // true: the attention output projection has a bias
   bool mlp_bias = false;
-  bool qk_norm = false;        // before rotation
-  bool qk_norms_rows = false;  // all heads of a row as one vector, instead of each head
+  bool qk_norm = false;          // before rotation
+  bool gates_attention = false;  // attention's output is multiplied by sigmoid(gate)
+  bool qk_norms_rows = false;    // all heads of a row as one vector, instead of each head
   NormPlacement norms = NormPlacement::kBefore;
   kernels::Activation activation = kernels::Activation::kSilu;
   Scales scales;
@@ -68,6 +71,9 @@ struct ModelConfig {
   std::vector<RopeKind> ropes;              // [layers]; empty: all kMain
   Experts experts;
   std::vector<MlpKind> mlps;  // [layers]; empty: all kDense, and no experts
+  // Which layers have KV (kAttention) and which the state of `state.kind`; empty: all have KV.
+  std::vector<MixerKind> mixers;  // [layers]
+  StateShape state;
   // The text part of a model of several parts, whose other tensors are left out.
   bool is_text_part = false;
   tensor::DType stored_dtype = tensor::DType::kFloat32;
@@ -83,6 +89,11 @@ struct ModelConfig {
 
   // Returns what is done in a layer. Precondition: layer < layers.
   [[nodiscard]] LayerPlan layer_plan(std::size_t layer) const;
+  // Returns how many layers have KV, and how many a state.
+  [[nodiscard]] std::int32_t kv_layers() const;
+  [[nodiscard]] std::int32_t state_layers() const { return layers - kv_layers(); }
+  // Returns the sizes of the model's state at one position.
+  [[nodiscard]] tensor::StateGeometry state_geometry() const;
   // Returns the factor on rows of the embedding as it is applied.
   [[nodiscard]] float embedding_factor() const;
   // Returns the factor on scores of attention.

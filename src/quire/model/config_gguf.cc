@@ -17,6 +17,7 @@
 #include "quire/model/config.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
+#include "quire/model/layer_mixers.h"
 #include "quire/model/rope.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -264,7 +265,8 @@ FieldNames field_names(const Metadata& metadata) {
           .norm_epsilon = named("attention.layer_norm_rms_epsilon")};
 }
 
-Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelConfig& config) {
+Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool has_states,
+                  ModelConfig& config) {
   constexpr std::int64_t kRequired = -1;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   config.vocab_size = static_cast<std::int32_t>(std::min(embedding.rows(), kMost));
@@ -272,7 +274,10 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, ModelCo
   QUIRE_TRY(config.intermediate_size, metadata.count("feed_forward_length", kRequired));
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
   QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
-  QUIRE_TRY(config.kv_heads, metadata.count("attention.head_count_kv", config.heads));
+  QUIRE_TRY(const std::int64_t kv_heads,
+            read_kv_heads(metadata.file, metadata.key("attention.head_count_kv"), has_states));
+  config.kv_heads =
+      static_cast<std::int32_t>(std::min(kv_heads < 0 ? config.heads : kv_heads, kMost));
   QUIRE_TRY(config.context_length, metadata.count("context_length", kRequired));
   if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
     return config.validate(field_names(metadata));  // before they are used as divisor and length
@@ -464,7 +469,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   }
   ModelConfig config;
   config.family = family->name;
-  QUIRE_TRY_STATUS(read_shape(metadata, *embedding, config));
+  QUIRE_TRY_STATUS(read_shape(metadata, *embedding, family->has_states, config));
   const FieldNames names = field_names(metadata);
   QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
   QUIRE_TRY_STATUS(check_attention_scale(metadata, *family, config));

@@ -282,7 +282,8 @@ Status read_scaling(JsonView block, RopeSpec& spec) {
 // Returns the part of a head that rope turns: 1, or less where the family honours it.
 Result<double> partial_factor(JsonView json, JsonView block, const Family& family,
                               Refused& refused) {
-  QUIRE_TRY(double factor, base::get_double(json, "partial_rotary_factor", 1.0));
+  QUIRE_TRY(double factor,
+            base::get_double(json, "partial_rotary_factor", family.defaults.partial_rotary));
   QUIRE_TRY(factor, base::get_double(block, "partial_rotary_factor", factor));
   if (factor != 1.0 && !family.partial_rotary) {
     refused.push_back(base::str_cat("\"partial_rotary_factor\" is ", factor, "; ", family.name,

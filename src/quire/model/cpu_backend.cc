@@ -17,6 +17,7 @@
 #include "quire/base/stopwatch.h"
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/linear.h"
@@ -31,6 +32,7 @@
 #include "quire/model/kv_writer.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
+#include "quire/model/state_layers.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -71,6 +73,16 @@ void gather_rows(std::span<const float> from, std::span<const std::int32_t> indi
   }
 }
 
+// Multiplies rows [T, width] by sigmoid(gate).
+void gate_rows(const kernels::KernelContext& context, std::span<const float> gates,
+               std::int64_t stride, std::span<float> rows, std::int64_t width) {
+  const auto gate = context.table->gate_mul[static_cast<int>(kernels::Activation::kSigmoid)];
+  for (std::int64_t row = 0; row < std::ssize(rows) / width; ++row) {
+    float* out = rows.data() + row * width;
+    gate({.gate = gates.data() + row * stride, .up = out, .count = width, .out = out});
+  }
+}
+
 // Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
@@ -79,6 +91,9 @@ struct CpuBackend final : DecoderBackend {
       : context(context), config(config), weights(weights) {
     for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
       const LayerPlan& plan = layers.emplace_back(config.layer_plan(layer));
+      if (plan.mixer != MixerKind::kAttention) {
+        continue;
+      }
       auto known = std::ranges::find(plans, plan.window_tokens, &WindowPlan::window_tokens);
       if (known == plans.end()) {
         known = plans.insert(known, {.window_tokens = plan.window_tokens});
@@ -119,7 +134,8 @@ struct CpuBackend final : DecoderBackend {
   // One step. `residual` is the sum that every layer adds to.
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
   AlignedBuffer<float> residual_of_logits;  // [S, H]
-  AlignedBuffer<float> qkv;                 // [T, Q + 2 K]
+  AlignedBuffer<float> qkv;                 // [T, Q + 2 K, Q of gates], or what is to be mixed
+  AlignedBuffer<float> state_gates;         // [T, 2 value heads], of a delta rule
   AlignedBuffer<float> attended;            // [T, Q]
   AlignedBuffer<float> attended_of_logits;  // [S, Q], of the last layer
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
@@ -130,9 +146,10 @@ struct CpuBackend final : DecoderBackend {
   kernels::PackedRows packed;               // the input of the matrix product in hand
   kernels::PackedRows packed_gated;         // [T, I], of many rows
   std::vector<LayerPlan> layers;            // [layers]
-  std::vector<WindowPlan> plans;            // one per distinct window
-  WantedRopes has_rope = {};                // of some layer
-  RotaryTables key_rotary;                  // by RopeKind; rows as batch.positions
+  StateLayers state_layers{context, config};
+  std::vector<WindowPlan> plans;  // one per distinct window
+  WantedRopes has_rope = {};      // of some layer
+  RotaryTables key_rotary;        // by RopeKind; rows as batch.positions
   // The last layer's, of rows of logits only, and what it is made of. Not where all rows have
   // logits, or a probe wants to know about them.
   bool last_is_less = false;
@@ -187,7 +204,7 @@ struct CpuBackend final : DecoderBackend {
   };
   // The parts of `qkv`, each from its first row's first element on.
   struct QKV {
-    std::span<float> q, k, v;
+    std::span<float> q, k, v, gates;
     std::int64_t stride = 0;
   };
   void project(std::size_t index, std::span<const float> x, std::int64_t rows, const QKV& to,
@@ -195,6 +212,9 @@ struct CpuBackend final : DecoderBackend {
   void store_kv(const LayerCall& call, const QKV& parts);
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
+  void state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
+  void finish_mixer(const LayerCall& call, const LinearWeights& last, std::span<float> out,
+                    std::span<float>& x, Stopwatch& watch);
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
   void finish_logits(std::span<float> out);
 };
@@ -239,7 +259,8 @@ void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens,
   for (WindowPlan& window : plans) {
     make_plan(window, batch.entries, block_tokens, watch);
   }
-  last_is_less = probe == nullptr && batch.logit_rows.size() < batch.token_ids.size();
+  last_is_less = probe == nullptr && batch.logit_rows.size() < batch.token_ids.size() &&
+                 layers.back().mixer == MixerKind::kAttention;
   if (last_is_less) {
     keep_rows_of_logits(batch);
     last_plan.window_tokens = layers.back().window_tokens;
@@ -365,13 +386,15 @@ void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
 // probe ends the pass.
 bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[call.index];
-  auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
+  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
-  QKV parts{.stride = q_width + 2 * kv_width};
+  const bool gates = layers[call.index].gates_output;
+  QKV parts{.stride = q_width + 2 * kv_width + (gates ? q_width : 0)};
   parts.q = rows_of(qkv, rows, parts.stride);
   parts.k = parts.q.subspan(static_cast<std::size_t>(q_width));
   parts.v = parts.k.subspan(static_cast<std::size_t>(kv_width));
+  parts.gates = gates ? parts.v.subspan(static_cast<std::size_t>(kv_width)) : std::span<float>();
   project(call.index, x, rows, parts, watch);
 
   ForwardProbe* probe = call.probe;
@@ -387,7 +410,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     store_kv(call, parts);
   }
   if (call.batch.before_layer != nullptr) {
-    (*call.batch.before_layer)(static_cast<int>(call.index));
+    (*call.batch.before_layer)(layers[call.index].group_index);
   }
   watch.lap(timing.other);
   if (config.scales.query_growth != 0.0) {
@@ -397,25 +420,52 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride,
                        &key_rotary[index_of(layers[call.index].rope)]});
   }
-  auto out = rows_of(attended, rows, q_width);
+  const auto out = rows_of(attended, rows, q_width);
   attend(call, parts, out);
   watch.lap(timing.attention);
+  if (gates) {
+    gate_rows(context, parts.gates, parts.stride, out, q_width);
+  }
+  finish_mixer(call, layer.output, out, x, watch);
+  return true;
+}
 
+// Computes x [T, H] += mixed rows of a layer with a state, and stores the states behind its rows.
+void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[call.index];
+  const StateWeights& state = layer.state;
+  const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
+  StateLayers::Rows parts = {.in = rows_of(qkv, rows, config.state.in_width()),
+                             .out = rows_of(attended, rows, config.state.out_width())};
+  linear(state.in.weights, {x, rows, layer.attention_norm}, parts.in, {.bias = state.in.bias},
+         watch);
+  if (layers[call.index].mixer == MixerKind::kGatedDelta) {
+    parts.gates = rows_of(state_gates, rows, std::int64_t{2} * config.state.value_heads);
+    linear(state.gates.weights, {x, rows, layer.attention_norm}, parts.gates, {}, watch);
+  }
+  state_layers.mix(call.batch, layers[call.index], state, parts);
+  watch.lap(timing.other);
+  finish_mixer(call, state.out, parts.out, x, watch);
+}
+
+// Computes x += `last` times `out`, the rows that a layer has mixed. In the last layer both become
+// the rows of logits.
+void CpuBackend::finish_mixer(const LayerCall& call, const LinearWeights& last,
+                              std::span<float> out, std::span<float>& x, Stopwatch& watch) {
+  const std::int64_t width = last.weights.depth();
   if (call.index + 1 == weights.layers.size()) {
     const std::span<const std::int32_t> kept = call.batch.logit_rows;
-    rows = std::ssize(kept);
-    const auto out_kept = rows_of(attended_of_logits, rows, q_width);
-    const auto x_kept = rows_of(residual_of_logits, rows, config.hidden_size);
-    gather_rows(out, kept, q_width, out_kept);
+    const auto out_kept = rows_of(attended_of_logits, std::ssize(kept), width);
+    const auto x_kept = rows_of(residual_of_logits, std::ssize(kept), config.hidden_size);
+    gather_rows(out, kept, width, out_kept);
     gather_rows(x, kept, config.hidden_size, x_kept);
     out = out_kept;
     x = x_kept;
   }
   const Target target = target_of(layers[call.index], x);
-  linear(layer.output.weights, {out, rows}, target.rows,
-         {.bias = layer.output.bias, .accumulate = target.accumulate}, watch);
-  add_output(target, layer.attention_out_norm, x);
-  return true;
+  linear(last.weights, {out, std::ssize(out) / width}, target.rows,
+         {.bias = last.bias, .accumulate = target.accumulate}, watch);
+  add_output(target, weights.layers[call.index].attention_out_norm, x);
 }
 
 // Computes x [rows, H] += down(activation(gate(x)) * up(x)), with the layer's norms.
@@ -479,7 +529,7 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   const std::int64_t hidden = config.hidden_size;
   prepare(batch, kv.front().block_tokens, probe, watch);
   const std::span<const std::uint8_t> formats = batch.slot_formats;
-  const std::size_t num_layers = weights.layers.size();
+  const auto num_layers = static_cast<std::size_t>(config.kv_layers());
   const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain || !batch.seals.empty() ||
                           std::ranges::any_of(formats, [&](std::uint8_t format) {
                             return kv[format * num_layers].format != tensor::KVFormat::kPlain;
@@ -496,7 +546,13 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
 
   for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
     views.clear();
-    for (std::size_t at = layer; at < kv.size(); at += num_layers) {
+    if (layers[layer].mixer != MixerKind::kAttention) {
+      state_block({batch, views, layer, probe}, x, watch);
+      mlp_block(layer, x, std::ssize(x) / hidden, watch);
+      continue;
+    }
+    for (auto at = static_cast<std::size_t>(layers[layer].group_index); at < kv.size();
+         at += num_layers) {
       views.push_back(kv[at]);
     }
     if (!attention_block({batch, views, layer, probe}, x, watch)) {
@@ -517,6 +573,9 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
 attention::PlanCounters CpuBackend::last_counters() const {
   attention::PlanCounters sum;
   for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    if (layers[layer].mixer != MixerKind::kAttention) {
+      continue;
+    }
     const attention::PlanCounters& read = plan_for(layer).plan.counters;
     sum.entries += read.entries;
     sum.rows += read.rows;

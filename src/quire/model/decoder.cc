@@ -36,6 +36,20 @@
 namespace quire::model {
 namespace {
 
+// Returns whether the runs of states cover the rows, one after the other.
+bool states_fit(const ForwardBatch& batch) {
+  std::int64_t rows = 0;
+  for (const StateRun& run : batch.state_runs) {
+    const bool there = run.to >= 0 && run.to < batch.states.num_states &&
+                       run.from < batch.states.num_states && run.first_row == rows;
+    if (!there) {
+      return false;
+    }
+    rows += run.num_rows;
+  }
+  return rows == std::ssize(batch.token_ids);
+}
+
 // Bytes of packed weights that are hashed at once; threads share the pieces.
 constexpr std::size_t kHashedBytes = std::size_t{4} << 20;
 
@@ -161,8 +175,9 @@ Result<Decoder> Decoder::Impl::make(const kernels::KernelContext& context,
 
 void Decoder::Impl::check(const ForwardBatch& batch, std::size_t views) const {
   const std::size_t rows = batch.token_ids.size();
-  QUIRE_CHECK(views == static_cast<std::size_t>(config.layers) * batch.num_formats,
+  QUIRE_CHECK(views == static_cast<std::size_t>(config.kv_layers()) * batch.num_formats,
               "one KV view per layer and format");
+  QUIRE_CHECK(config.mixers.empty() || states_fit(batch), "every row is in one run of states");
   QUIRE_CHECK(batch.slot_formats.empty() || batch.slot_formats.size() == rows,
               "a format for every slot, or none");
   QUIRE_CHECK(batch.positions.size() == rows && batch.slots.size() == rows,

@@ -10,20 +10,16 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/state_weights.h"
 #include "quire/result.h"
 
 namespace quire::model {
-
-struct LinearWeights {
-  kernels::PackedWeights weights;  // [outputs, inputs]
-  std::vector<float> bias;         // [outputs] or empty
-};
 
 struct LayerWeights {
   // [hidden] or empty; those of outputs are of what is added to the residual stream.
   std::vector<float> attention_norm, attention_out_norm, mlp_norm, mlp_out_norm;
   std::vector<float> q_norm, k_norm;  // [head_dim], [all heads], or empty
-  LinearWeights qkv;                  // rows: all queries, all keys, all values
+  LinearWeights qkv;                  // rows: all queries, all keys, all values, all gates
   LinearWeights output;
   LinearWeights gate_up;  // rows: gate, up
   LinearWeights down;
@@ -34,6 +30,7 @@ struct LayerWeights {
   };
   LinearWeights router;         // [experts, hidden], fp32
   std::vector<Expert> experts;  // all gate_up have one format, and all down
+  StateWeights state;           // instead of q_norm to output
 };
 
 struct DecoderWeights {
@@ -60,6 +57,13 @@ enum class WeightRole : std::uint8_t {
   kRouter,
   kExpertGateUp,
   kExpertDown,
+  kStateIn,
+  kStateGates,
+  kStateOut,
+  kStateNorm,
+  kConv,
+  kDecay,
+  kDecayShift,
 };
 
 [[nodiscard]] constexpr bool is_norm(WeightRole role) {
@@ -113,6 +117,30 @@ Status visit_linear(Linear& linear, const WeightId& id, bool has_bias, std::int6
   return {};
 }
 
+// Visits what a layer with a state has between its norms.
+template <class Visited, class Visitor>
+Status visit_state(const ModelConfig& config, Visited& state, int index, Visitor& visitor) {
+  const StateShape& shape = config.state;
+  QUIRE_TRY_STATUS(visit_linear(state.in, {WeightRole::kStateIn, index}, shape.bias,
+                                shape.in_width(), config.hidden_size, visitor));
+  QUIRE_TRY_STATUS(visitor.vector({WeightRole::kConv, index}, state.conv,
+                                  std::int64_t{shape.taps} * shape.channels));
+  if (shape.bias) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kConv, index, true}, state.conv_bias, shape.channels));
+  }
+  if (shape.kind == MixerKind::kGatedDelta) {
+    const std::int64_t heads = shape.value_heads;
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kStateGates, index}, state.gates.weights,
+                                    2 * heads, config.hidden_size));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecay, index}, state.decay, heads));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecayShift, index}, state.decay_shift, heads));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kStateNorm, index}, state.norm, shape.value_dim));
+  }
+  return visit_linear(state.out, {WeightRole::kStateOut, index}, shape.bias, config.hidden_size,
+                      shape.out_width(), visitor);
+}
+
 template <class Layer, class Visitor>
 Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const Experts& experts = config.experts;
@@ -143,18 +171,16 @@ Status visit_mlp(const ModelConfig& config, Layer& layer, int index, Visitor& vi
                       visitor);
 }
 
+// Visits what a layer of attention has between its norms.
 template <class Layer, class Visitor>
-Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+Status visit_attention(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t heads_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
   const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
-  if (plan.norms_input()) {
-    QUIRE_TRY_STATUS(
-        visitor.vector({WeightRole::kAttentionNorm, index}, layer.attention_norm, hidden));
-  }
+  const std::int64_t gates = plan.gates_output ? heads_width : 0;
   QUIRE_TRY_STATUS(visit_linear(layer.qkv, {WeightRole::kQkv, index}, config.qkv_bias,
-                                heads_width + 2 * kv_width, hidden, visitor));
+                                heads_width + 2 * kv_width + gates, hidden, visitor));
   if (plan.qk_norm != QkNorm::kNone) {
     const bool rows = plan.qk_norm == QkNorm::kRows;
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kQNorm, index}, layer.q_norm,
@@ -162,8 +188,21 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm,
                                     rows ? kv_width : config.head_dim));
   }
-  QUIRE_TRY_STATUS(visit_linear(layer.output, {WeightRole::kOutput, index}, config.output_bias,
-                                hidden, heads_width, visitor));
+  return visit_linear(layer.output, {WeightRole::kOutput, index}, config.output_bias, hidden,
+                      heads_width, visitor);
+}
+
+template <class Layer, class Visitor>
+Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
+  if (plan.norms_input()) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kAttentionNorm, index}, layer.attention_norm, hidden));
+  }
+  QUIRE_TRY_STATUS(plan.mixer == MixerKind::kAttention
+                       ? visit_attention(config, layer, index, visitor)
+                       : visit_state(config, layer.state, index, visitor));
   if (plan.norms_output()) {
     QUIRE_TRY_STATUS(
         visitor.vector({WeightRole::kAttentionOutNorm, index}, layer.attention_out_norm, hidden));

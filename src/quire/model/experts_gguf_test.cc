@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::Pointwise;
 using weights::testing::RandomBlocks;
 
-constexpr std::uint64_t kHidden = 256, kInner = 256, kExperts = 3;
+constexpr std::uint64_t kHidden = 256, kInner = 256, kExpertCount = 3;
 using Sizes = std::vector<std::uint64_t>;  // in GGUF's order
 
 // A file of one layer, whose experts have a type.
@@ -56,7 +56,7 @@ class ExpertGguf : public ::testing::Test {
              {"block_count", 1},
              {"attention.head_count", 4},
              {"attention.head_count_kv", 2},
-             {"expert_count", kExperts},
+             {"expert_count", kExpertCount},
              {"expert_used_count", 2},
              {"expert_feed_forward_length", kInner}}) {
       file_.key("qwen3moe." + name, 4, weights::testing::raw(size));
@@ -73,7 +73,7 @@ class ExpertGguf : public ::testing::Test {
                                                     {"attn_k_norm", {64}},
                                                     {"attn_output", {kHidden, kHidden}},
                                                     {"ffn_norm", {kHidden}},
-                                                    {"ffn_gate_inp", {kHidden, kExperts}}}) {
+                                                    {"ffn_gate_inp", {kHidden, kExpertCount}}}) {
       add("blk.0." + name, sizes, "F32");
     }
   }
@@ -119,13 +119,13 @@ class ExpertTypes : public ExpertGguf, public ::testing::WithParamInterface<Kind
 TEST_P(ExpertTypes, ASliceKeepsItsCodes) {
   const Kind& kind = GetParam();
   add_all_but_experts();
-  add("blk.0.ffn_gate_exps", {kHidden, kInner, kExperts}, kind.type);
-  add("blk.0.ffn_up_exps", {kHidden, kInner, kExperts}, kind.type);
-  add("blk.0.ffn_down_exps", {kInner, kHidden, kExperts}, kind.type);
+  add("blk.0.ffn_gate_exps", {kHidden, kInner, kExpertCount}, kind.type);
+  add("blk.0.ffn_up_exps", {kHidden, kInner, kExpertCount}, kind.type);
+  add("blk.0.ffn_down_exps", {kInner, kHidden, kExpertCount}, kind.type);
   const auto files = write();
   const auto weights = pack(files);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
-  for (std::uint64_t i = 0; i < kExperts; ++i) {
+  for (std::uint64_t i = 0; i < kExpertCount; ++i) {
     const LayerWeights::Expert& expert = weights->layers[0].experts[i];
     EXPECT_EQ(expert.gate_up.weights.format(), kind.format);
     for (const std::uint64_t row : {std::uint64_t{0}, std::uint64_t{7}, kInner - 1}) {
@@ -155,8 +155,8 @@ INSTANTIATE_TEST_SUITE_P(All, ExpertTypes,
 
 TEST_F(ExpertGguf, GateAndUpMayBeOneTensor) {
   add_all_but_experts();
-  add("blk.0.ffn_gate_up_exps", {kHidden, 2 * kInner, kExperts}, "Q4_0");
-  add("blk.0.ffn_down_exps", {kInner, kHidden, kExperts}, "Q8_0");
+  add("blk.0.ffn_gate_up_exps", {kHidden, 2 * kInner, kExpertCount}, "Q4_0");
+  add("blk.0.ffn_down_exps", {kInner, kHidden, kExpertCount}, "Q8_0");
   const auto files = write();
   const auto weights = pack(files);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
@@ -167,9 +167,9 @@ TEST_F(ExpertGguf, GateAndUpMayBeOneTensor) {
 
 TEST_F(ExpertGguf, AStackOfOtherSizeIsRefusedByName) {
   add_all_but_experts();
-  add("blk.0.ffn_gate_exps", {kHidden, kInner, kExperts}, "Q4_0");
-  add("blk.0.ffn_up_exps", {kHidden, kInner, kExperts - 1}, "Q4_0");
-  add("blk.0.ffn_down_exps", {kInner, kHidden, kExperts}, "Q4_0");
+  add("blk.0.ffn_gate_exps", {kHidden, kInner, kExpertCount}, "Q4_0");
+  add("blk.0.ffn_up_exps", {kHidden, kInner, kExpertCount - 1}, "Q4_0");
+  add("blk.0.ffn_down_exps", {kInner, kHidden, kExpertCount}, "Q4_0");
   const auto weights = pack(write());
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.error().code, ErrorCode::kCorrupt);

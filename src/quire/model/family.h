@@ -15,6 +15,7 @@
   FAMILY(gemma2)                     \
   FAMILY(gemma3)                     \
   FAMILY(granite)                    \
+  FAMILY(lfm2)                       \
   FAMILY(llama)                      \
   FAMILY(ministral3)                 \
   FAMILY(mistral)                    \
@@ -24,6 +25,7 @@
   FAMILY(phi3)                       \
   FAMILY(qwen2)                      \
   FAMILY(qwen3)                      \
+  FAMILY(qwen3_5)                    \
   FAMILY(qwen3_moe)                  \
   FAMILY(smollm3)
 
@@ -57,6 +59,11 @@ struct TensorNames {
   std::string_view attention_out_norm, mlp_out_norm;  // of the output, where a family has them
   std::vector<std::string_view> qkv, gate_up;
   ExpertNames experts;
+  // Of layers with a state: what is projected to be mixed, in order, and the gates of the mixing.
+  // `decay` and `decay_shift` are whole names.
+  std::vector<std::string_view> state_in = {}, state_gates = {};
+  std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {};
+  bool decay_is_log = false;    // A stands as ln(-A)
   bool interleaved = false;     // rows of queries and keys are ordered for rotation of neighbours
   bool norms_lack_one = false;  // a weight w of a norm stands for 1 + w
 };
@@ -82,6 +89,7 @@ struct FieldDefaults {
   bool tied_embeddings = false;
   double theta = 10000.0;
   std::string_view activation = "silu";
+  double partial_rotary = 1;
 };
 
 // A model of several parts whose text part is of a family: its config stands in "text_config".
@@ -115,6 +123,10 @@ struct Family {
   bool partial_rotary = false;  // "partial_rotary_factor" is honoured
   // True: GGUF files of it have norms of queries and keys, which they do not say.
   bool qk_norm = false;
+  // True: some layers may carry a state instead of KV.
+  bool has_states = false;
+  // Beginnings of tensors that the model does not need.
+  std::vector<std::string_view> skipped_tensors = {};
   std::string_view yarn = "yarn";  // meaning of the rope type "yarn"; "su" is longrope or nothing
   TensorNames hf, gguf;
 };

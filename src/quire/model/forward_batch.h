@@ -13,6 +13,7 @@
 #include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::model {
@@ -25,6 +26,21 @@ struct BlockSeal {
   std::int32_t from = 0;      // block of the first view
   std::int32_t to = 0;        // block of the second one
   std::int32_t last_row = 0;  // row of the batch that fills the block
+};
+
+// A state that is kept as it is behind a row.
+struct StateCapture {
+  std::int32_t row = 0;  // row of the batch
+  std::int32_t to = 0;   // number of the state
+};
+
+// The rows of one sequence, and the states before and behind them.
+struct StateRun {
+  std::int32_t first_row = 0;
+  std::int32_t num_rows = 0;
+  std::int32_t from = -1;  // number of the state before the first row; -1: of no token
+  std::int32_t to = 0;     // where the state behind the last row is stored; may be `from`
+  std::span<const StateCapture> captures;  // by row; at other places than `from` and `to`
 };
 
 // T rows of tokens, S of which have logits.
@@ -52,6 +68,9 @@ struct ForwardBatch {
   std::span<const kernels::LogitChange> changes;
   // Called with each layer before its KV is read, and may wait for it; null if all KV is there.
   const std::function<void(int layer)>* before_layer = nullptr;
+  // For models with states: every row is in one run.
+  std::span<const StateRun> state_runs = {};
+  tensor::StateView states = {};
   // [T] or empty: increased by what storing the rows' KV as codes has changed.
   std::span<kernels::KVErrorSums> kv_errors = {};
 };

@@ -7,6 +7,13 @@
 
 namespace quire::model {
 
+// What mixes the tokens of a layer: attention, or an update of a state from token to token.
+enum class MixerKind : std::uint8_t {
+  kAttention,
+  kShortConv,   // gated convolution of the last tokens (LFM2)
+  kGatedDelta,  // gated delta rule behind a convolution (Qwen3-Next, Qwen3.5)
+};
+
 // The rotation of a layer's queries and keys.
 enum class RopeKind : std::uint8_t {
   kMain,   // ModelConfig::rotary
@@ -39,6 +46,9 @@ struct Experts {
 };
 
 struct LayerPlan {
+  MixerKind mixer = MixerKind::kAttention;
+  std::int32_t group_index = 0;    // number among the layers with KV, or among those with a state
+  bool gates_output = false;       // attention's output is multiplied by a projected gate
   std::int32_t window_tokens = 0;  // 0: full attention
   RopeKind rope = RopeKind::kMain;
   QkNorm qk_norm = QkNorm::kNone;

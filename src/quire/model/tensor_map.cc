@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -17,6 +18,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/expert_tensors.h"
 #include "quire/model/family.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/gguf.h"
@@ -35,6 +37,14 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
   return row - place + place % half * 2 + place / half;
 }
 
+// Returns the row at which a file keeps row `row` of a part.
+std::int64_t row_in_file(const TensorPart& part, std::int64_t row) {
+  if (const std::int64_t head = part.every_other_head_dim; head != 0) {
+    return row / head * 2 * head + (part.second_heads ? head : 0) + row % head;
+  }
+  return part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim);
+}
+
 // Calls read(tensor, its first row, number of rows, how many rows are out already). Covers rows
 // [first, first + count) of the parts' rows laid one after the other.
 template <class Read>
@@ -43,12 +53,12 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
   std::int64_t done = 0;
   for (const TensorPart& part : parts) {
     const std::int64_t here = std::min(count, part.rows - first);
-    const std::int64_t head_dim = part.interleaved_head_dim;
-    if (here > 0 && head_dim == 0) {
+    const bool in_order = part.interleaved_head_dim == 0 && part.every_other_head_dim == 0;
+    if (here > 0 && in_order) {
       read(*part.tensor, part.first_row + first, here, done);
     }
-    for (std::int64_t i = 0; i < here && head_dim != 0; ++i) {
-      read(*part.tensor, interleaved_row(first + i, head_dim), std::int64_t{1}, done + i);
+    for (std::int64_t i = 0; i < here && !in_order; ++i) {
+      read(*part.tensor, row_in_file(part, first + i), std::int64_t{1}, done + i);
     }
     if (here > 0) {
       done += here;
@@ -92,8 +102,59 @@ std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role,
   if (role == WeightRole::kGateUp || role == WeightRole::kExpertGateUp) {
     return {rows / 2, rows / 2};
   }
+  const StateShape& state = config.state;
+  if (role == WeightRole::kStateGates) {
+    return {rows / 2, rows / 2};
+  }
+  if (role == WeightRole::kStateIn) {
+    return {state.channels, rows - state.channels};
+  }
   const std::int64_t kv_rows = std::int64_t{config.kv_heads} * config.head_dim;
-  return {rows - 2 * kv_rows, kv_rows, kv_rows};
+  const std::int64_t q_rows = std::int64_t{config.heads} * config.head_dim;
+  return {config.gates_attention ? 2 * q_rows : rows - 2 * kv_rows, kv_rows, kv_rows};
+}
+
+// Returns the names of what layers with a state have.
+std::vector<std::string_view> state_stems(const TensorNames& names, WeightRole role) {
+  switch (role) {
+    case WeightRole::kStateIn:
+      return names.state_in;
+    case WeightRole::kStateGates:
+      return names.state_gates;
+    case WeightRole::kStateOut:
+      return {names.state_out};
+    case WeightRole::kStateNorm:
+      return {names.state_norm};
+    case WeightRole::kConv:
+      return {names.conv};
+    case WeightRole::kDecay:
+      return {names.decay};
+    case WeightRole::kDecayShift:
+      return {names.decay_shift};
+    default:
+      return {};
+  }
+}
+
+// A convolution's weights are [channels, 1, taps], or [channels, taps] in GGUF.
+Status check_conv(const TensorInfo& tensor, const WeightId& id, const StateShape& state) {
+  if (!id.bias && tensor.shape.size() == 3 && tensor.shape[1] == 1 &&
+      tensor.shape[0] == state.channels && tensor.shape[2] == state.taps) {
+    return {};
+  }
+  return id.bias ? check_shape(tensor, {state.channels})
+                 : check_shape(tensor, {state.channels, state.taps});
+}
+
+// Makes the queries' rows, which stand head by head before those of their gates, the first part,
+// and the gates' the last.
+void split_gates(std::vector<TensorPart>& parts, std::int32_t head_dim) {
+  TensorPart& queries = parts.front();
+  queries.rows /= 2;
+  queries.every_other_head_dim = head_dim;
+  TensorPart gates = queries;
+  gates.second_heads = true;
+  parts.push_back(gates);
 }
 
 // Follows from the config, so nothing is lost by not reading it.
@@ -166,12 +227,10 @@ void read_part_codes(std::span<const TensorPart> parts, std::int64_t first_row,
 std::vector<float> read_vectors(std::span<const TensorPart> parts) {
   std::vector<float> all;
   for (const TensorPart& part : parts) {
-    std::vector<float> values(static_cast<std::size_t>(part.rows));
-    weights::read_rows(*part.tensor, 0, 1, values);
+    std::vector<float> values(static_cast<std::size_t>(part.tensor->num_values()));
+    weights::read_rows(*part.tensor, 0, part.tensor->rows(), values);
     for (std::int64_t i = 0; i < part.rows; ++i) {
-      const std::int64_t place =
-          part.interleaved_head_dim == 0 ? i : interleaved_row(i, part.interleaved_head_dim);
-      all.push_back(values[static_cast<std::size_t>(place)]);
+      all.push_back(values[static_cast<std::size_t>(row_in_file(part, i))]);
     }
   }
   return all;
@@ -198,9 +257,9 @@ std::string TensorMap::placed(std::string_view name) const {
 }
 
 bool TensorMap::is_skipped(std::string_view name) const {
-  return config_.is_text_part && std::ranges::any_of(kOtherParts, [&](std::string_view beginning) {
-           return name.starts_with(beginning);
-         });
+  const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
+  return (config_.is_text_part && std::ranges::any_of(kOtherParts, begins)) ||
+         std::ranges::any_of(find_family(config_.family)->skipped_tensors, begins);
 }
 
 std::int64_t TensorMap::num_skipped() const {
@@ -208,8 +267,20 @@ std::int64_t TensorMap::num_skipped() const {
                                [&](const TensorInfo& tensor) { return is_skipped(tensor.name); });
 }
 
-bool TensorMap::lacks_one(const WeightId& id) const {
-  return names_.norms_lack_one && is_norm(id.role);
+void TensorMap::finish_vector(const WeightId& id, std::vector<float>& values) const {
+  if (names_.norms_lack_one && is_norm(id.role)) {
+    std::ranges::for_each(values, [](float& value) { value += 1.0f; });
+  }
+  if (id.role == WeightRole::kDecay && names_.decay_is_log) {
+    std::ranges::for_each(values, [](float& value) { value = -std::exp(value); });
+  }
+  if (id.role == WeightRole::kConv && !id.bias) {
+    const auto taps = static_cast<std::size_t>(config_.state.taps);
+    const std::vector<float> by_channel = values;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i % taps * (values.size() / taps) + i / taps] = by_channel[i];
+    }
+  }
 }
 
 std::vector<std::string> TensorMap::names(const WeightId& id) const {
@@ -258,12 +329,17 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
     case WeightRole::kExpertGateUp:
     case WeightRole::kExpertDown:
       break;  // find_of_experts names them
+    default:
+      stems = state_stems(names_, id.role);
+      break;
   }
+  const bool is_whole = id.role == WeightRole::kDecay || id.role == WeightRole::kDecayShift;
+  const std::string_view ending = is_whole ? "" : id.bias ? ".bias" : ".weight";
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
   full.reserve(stems.size());
   for (const std::string_view stem : stems) {
-    full.push_back(placed(base::str_cat(prefix, stem, id.bias ? ".bias" : ".weight")));
+    full.push_back(placed(base::str_cat(prefix, stem, ending)));
   }
   return full;
 }
@@ -300,10 +376,14 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
-    QUIRE_TRY_STATUS(depth == 0 ? check_shape(*tensor, {shares[i]})
-                                : check_shape(*tensor, {shares[i], depth}));
+    QUIRE_TRY_STATUS(id.role == WeightRole::kConv ? check_conv(*tensor, id, config_.state)
+                     : depth == 0                 ? check_shape(*tensor, {shares[i]})
+                                                  : check_shape(*tensor, {shares[i], depth}));
     const bool rotated = id.role == WeightRole::kQkv && i < 2 && names_.interleaved;
     parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
+  }
+  if (id.role == WeightRole::kQkv && config_.gates_attention) {
+    split_gates(parts, config_.head_dim);
   }
   return parts;
 }
@@ -372,7 +452,8 @@ void note_skipped_tensors(const weights::ModelFiles& model_files, ModelConfig& c
   const std::int64_t skipped = TensorMap(config, model_files).num_skipped();
   if (skipped > 0) {
     config.remarks.push_back(base::str_cat(
-        skipped, " tensors of parts for images or sounds are left out; the model reads text"));
+        skipped,
+        " tensors of parts for images, sounds or drafts are left out; the model reads text"));
   }
 }
 

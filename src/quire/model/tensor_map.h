@@ -18,15 +18,18 @@
 
 namespace quire::model {
 
-// Rows [first_row, first_row + rows) of one tensor: all, or those of an expert. Where
-// `interleaved_head_dim` is not 0 the file keeps the rows of each head of that size in the order 0,
-// half, 1, half + 1, ... (llama.cpp's order for queries and keys, which rotates neighbours);
-// reading puts them back.
+// Rows [first_row, first_row + rows) of one tensor: all, those of an expert, or those of every
+// other head. Where `interleaved_head_dim` is not 0 the file keeps the rows of each head of that
+// size in the order 0, half, 1, half + 1, ... (llama.cpp's order for queries and keys, which
+// rotates neighbours); reading puts them back.
 struct TensorPart {
   const weights::TensorInfo* tensor = nullptr;
   std::int64_t rows = 0;  // values, for a vector
   std::int32_t interleaved_head_dim = 0;
   std::int64_t first_row = 0;
+  // Not 0: row i is row i % head_dim of head 2 * (i / head_dim), or of the head behind that one.
+  std::int32_t every_other_head_dim = 0;
+  bool second_heads = false;
 };
 
 // Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
@@ -53,8 +56,8 @@ class TensorMap {
   // Number of tensors of parts for images and sounds, which check_all lets pass. 0 but for the text
   // part of a model of several parts.
   [[nodiscard]] std::int64_t num_skipped() const;
-  // Weights of the norm stand for 1 + w.
-  [[nodiscard]] bool lacks_one(const WeightId& id) const;
+  // Turns the values of a vector, as the files have them, into those of the decoder.
+  void finish_vector(const WeightId& id, std::vector<float>& values) const;
 
  private:
   [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;

@@ -316,9 +316,7 @@ class Packer {
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     QUIRE_TRY(const auto parts, map_.find(id, size, 0));
     values = read_vectors(parts);
-    if (map_.lacks_one(id)) {
-      std::ranges::for_each(values, [](float& value) { value += 1.0f; });
-    }
+    map_.finish_vector(id, values);
     QUIRE_TRY_STATUS(model_files_.check_whole());
     finish(parts);
     return tally_.vector(id, values);
@@ -457,9 +455,9 @@ class Randomizer {
   }
 
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
-    values.assign(static_cast<std::size_t>(size), 1.0f);  // a norm
-    if (id.bias) {
-      draw(split_mix(seed_), 0.02f, values);
+    values.assign(static_cast<std::size_t>(size), id.role == WeightRole::kDecay ? -0.1f : 1.0f);
+    if (id.bias || id.role == WeightRole::kConv || id.role == WeightRole::kDecayShift) {
+      draw(split_mix(seed_), id.bias ? 0.02f : 0.5f, values);
     }
     return tally_.vector(id, values);
   }

@@ -41,9 +41,15 @@ GEMMA3_ROPE = dict(
     full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
     sliding_attention=dict(rope_type="default", rope_theta=1e4),
 )
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 EXPERTS = dict(hidden_size=32, head_dim=16, intermediate_size=64, moe_intermediate_size=32, num_experts=8,
                num_experts_per_tok=2, norm_topk_prob=True, num_hidden_layers=3)
+LFM2 = dict(num_hidden_layers=3, intermediate_size=120, block_multiple_of=32)
+QWEN3_5 = dict(
+    head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+    rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25, mrope_interleaved=True,
+                         mrope_section=[2, 1, 1]),
+)
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
@@ -115,11 +121,27 @@ VARIANTS = {
                                                mscale_all_dim=1.0, rope_theta=1e6, llama_4_scaling_beta=0.3)),
         "bf16",
     ),
+    "lfm2": ("Lfm2", dict(LFM2, layer_types=["conv", FULL, "conv"]), "bf16"),
+    "lfm2_bias": (
+        "Lfm2",
+        dict(conv_bias=True, conv_L_cache=5, block_auto_adjust_ff_dim=False, norm_eps=1e-3, tie_word_embeddings=False,
+             num_hidden_layers=3, full_attn_idxs=[0, 2]),
+        "bf16",
+    ),
     "olmo2": ("Olmo2", {}, "bf16"),
     "olmo3": (
         "Olmo3",
         dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64, sliding_window=24,
              rope_parameters={FULL: dict(YARN, rope_theta=5e5), SLIDING: dict(rope_type="default", rope_theta=5e5)}),
+        "bf16",
+    ),
+    "qwen3_5": (
+        "Qwen3_5", dict(QWEN3_5, num_hidden_layers=4, hidden_size=48, intermediate_size=64), "bf16",
+    ),
+    "qwen3_5_image": (
+        "Qwen3_5Image",
+        dict(QWEN3_5, linear_num_value_heads=6, linear_value_head_dim=24, linear_conv_kernel_dim=3, attention_bias=True,
+             layer_types=[FULL, LINEAR, LINEAR], num_hidden_layers=3, tie_word_embeddings=True),
         "bf16",
     ),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64), "bf16"),
@@ -147,8 +169,9 @@ VARIANTS = {
     ),
 }
 GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
-        "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "ministral3": "mistral3", "olmo2": "olmo2",
-        "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe", "mixtral": "llama"}
+        "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
+        "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
+        "mixtral": "llama"}
 INTERLEAVED = {"llama", "granite", "mistral3", "smollm3"}
 # Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
 EXPERT_NAMES = {
@@ -156,7 +179,7 @@ EXPERT_NAMES = {
     "qwen3_moe_step": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -166,6 +189,20 @@ GGUF_NAMES = {
     "mlp.gate": "ffn_gate_inp",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }
+STATE_NAMES = {
+    "lfm2": {
+        "model.embedding_norm": "token_embd_norm", "ffn_norm": "ffn_norm", "operator_norm": "attn_norm", "self_attn.q_layernorm": "attn_q_norm",
+        "self_attn.k_layernorm": "attn_k_norm", "self_attn.out_proj": "attn_output", "feed_forward.w1": "ffn_gate",
+        "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down", "conv.conv": "shortconv.conv",
+        "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
+    },
+    "qwen35": {
+        "post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+        "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+        "linear_attn.conv1d": "ssm_conv1d", "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias",
+        "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
+    },
+}
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                        "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -173,9 +210,12 @@ NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_f
 def draw(model, config, storage):
     """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    norm = 0.0 if "gemma" in config.model_type else 1.0
+    lacks_one = "gemma" in config.model_type or "qwen3_5" in config.model_type
     for name, weight in model.named_parameters():
-        if name.endswith("bias"):
+        norm = 0.0 if lacks_one and "linear_attn" not in name else 1.0
+        if name.endswith("A_log"):
+            value = torch.empty_like(weight).uniform_(-3.0, 0.5)  # some heads forget soon, others late
+        elif name.endswith("bias"):
             value = 0.4 * torch.randn_like(weight)
         elif weight.dim() == 1:
             value = norm + 0.2 * torch.randn_like(weight)
@@ -299,12 +339,44 @@ def save_weights(model, folder, storage, tied):
 
 
 def gguf_name(name, arch):
+    if arch in STATE_NAMES:
+        return state_gguf_name(name, arch)
     names = {**GGUF_NAMES, **(NORMED_OUTPUT_NAMES if arch in ("gemma2", "gemma3", "olmo2") else {})}
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         layer, stem = stem.removeprefix("model.layers.").split(".", 1)
         return f"blk.{layer}.{names[stem]}.{kind}"
     return f"{names[stem]}.{kind}"
+
+
+def state_gguf_name(name, arch):
+    names = {**GGUF_NAMES, **STATE_NAMES[arch]}
+    layer, stem = name.removeprefix("model.layers.").split(".", 1) if ".layers." in name else ("", name)
+    prefix = f"blk.{layer}." if layer else ""
+    if stem in names:  # without a kind
+        return prefix + names[stem]
+    stem, kind = stem.rsplit(".", 1)
+    return f"{prefix}{names[stem]}.{kind}"
+
+
+def apart(weight, name, config):
+    """Orders value heads as llama.cpp does: those of one key head stand apart, so that head h uses key head h % keys."""
+    keys, dim = config.linear_num_key_heads, config.linear_value_head_dim
+    group = config.linear_num_value_heads // keys
+
+    def turn(rows, size):
+        return rows.reshape(keys, group, size, -1).transpose(0, 1).reshape(rows.shape)
+
+    if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        first = 2 * keys * config.linear_key_head_dim
+        return torch.cat([weight[:first], turn(weight[first:], dim)])
+    if name.endswith("in_proj_z.weight"):
+        return turn(weight, dim)
+    if name.endswith(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
+        return turn(weight, 1)
+    if name.endswith("linear_attn.out_proj.weight"):
+        return turn(weight.T.contiguous(), dim).T.contiguous()
+    return weight
 
 
 def interleave(rows, heads):
@@ -330,6 +402,16 @@ def add_switches(writer, config, arch, rope):
     if arch == "olmo2" and getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
         writer.add_sliding_window_pattern([kind == SLIDING for kind in config.layer_types])
+    if arch == "lfm2":
+        writer.add_uint32("lfm2.shortconv.l_cache", config.conv_L_cache)
+    if arch == "qwen35":
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+        writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
+        writer.add_uint32("qwen35.full_attention_interval", 4)
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
     if arch == "granite":
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
@@ -369,12 +451,15 @@ def save_gguf(model, config, path, arch):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith(("gate_proj.weight", "w1.weight",
+                                                                                  "gate_up_proj.weight")))
+    writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    kv_heads = config.num_key_value_heads
+    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types] if arch == "lfm2" else kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(config.norm_eps if arch == "lfm2" else config.rms_norm_eps)
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
@@ -386,8 +471,16 @@ def save_gguf(model, config, path, arch):
             weight = interleave(weight, config.num_attention_heads)
         if arch in INTERLEAVED and ".k_proj." in name:
             weight = interleave(weight, config.num_key_value_heads)
+        if arch == "qwen35":
+            weight = apart(weight, name, config)
+        if name.endswith("A_log"):
+            weight = -weight.exp()
+        if name.endswith(("conv.conv.weight", "conv1d.weight")):
+            writer.add_tensor(gguf_name(name, arch), weight.squeeze(1).contiguous().numpy())
+            continue
         if weight.dim() == 1:
-            one = 1.0 if arch in ("gemma2", "gemma3") else 0.0
+            zero_centred = arch in ("gemma2", "gemma3") or arch == "qwen35" and "norm" in name and "linear" not in name
+            one = 1.0 if zero_centred else 0.0
             writer.add_tensor(gguf_name(name, arch), (weight + one).numpy())
             continue
         if ".mlp.experts." in name:
@@ -407,6 +500,14 @@ def save_gguf(model, config, path, arch):
 
 def image_config(text):
     """A config around `text` with a part for images that is as small as can be."""
+    if "qwen3_5" in text.model_type:
+        vision = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=1, out_hidden_size=text.hidden_size,
+                      num_position_embeddings=4)
+        return transformers.Qwen3_5Config(
+            text_config=text, vision_config=vision, image_token_id=VOCAB - 1, video_token_id=VOCAB - 2,
+            vision_start_token_id=VOCAB - 3, vision_end_token_id=VOCAB - 4,
+            tie_word_embeddings=text.tie_word_embeddings,
+        )
     vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                   num_attention_heads=1, image_size=8, patch_size=4)
     return transformers.Gemma3Config(

@@ -65,10 +65,43 @@ struct RmsNormTask {
   std::ptrdiff_t out_stride = 0;
 };
 
+// out[i] = sum over taps of weights[tap][i] * inputs[tap][i], plus bias[i]; then silu if asked for.
+struct ConvTask {
+  const float* const* inputs = nullptr;  // [taps] of [count]; the newest last
+  const float* weights = nullptr;        // [taps][count]
+  std::ptrdiff_t weight_stride = 0;      // from tap to tap
+  const float* bias = nullptr;           // [count] or null
+  int taps = 0;                          // at most kMaxConvTaps
+  bool silu = false;
+  std::int64_t count = 0;
+  float* out = nullptr;
+};
+inline constexpr int kMaxConvTaps = 64;
+
+// The gated delta rule of one head, row after row (Yang et al. 2025, in the order of its
+// definition). S is a state of [key_dim][columns]. Per row: S *= decay; r = S^T key; S += key *
+// (beta * (value - r))^T; out = S^T query.
+struct DeltaTask {
+  const float* query = nullptr;  // [rows][key_dim], normed and scaled
+  const float* key = nullptr;    // [rows][key_dim], normed
+  const float* value = nullptr;  // [rows][columns]
+  const float* decay = nullptr;  // [rows]
+  const float* beta = nullptr;   // [rows]
+  std::ptrdiff_t query_stride = 0, key_stride = 0, value_stride = 0, gate_stride = 0;
+  float* state = nullptr;
+  std::ptrdiff_t state_stride = 0;
+  std::int64_t rows = 0;
+  int key_dim = 0;
+  std::int64_t columns = 0;
+  float* out = nullptr;  // [rows][columns]
+  std::ptrdiff_t out_stride = 0;
+};
+
 // The activation of a gated MLP. silu(x) = x / (1 + e^-x). The tanh form of gelu (Hendrycks &
-// Gimpel 2016) is x / (1 + e^-2u), where u = sqrt(2 / pi) * (x + 0.044715 * x^3).
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
-inline constexpr int kActivations = 2;
+// Gimpel 2016) is x / (1 + e^-2u), where u = sqrt(2 / pi) * (x + 0.044715 * x^3). sigmoid(x) = 1 /
+// (1 + e^-x) is for gates of other parts.
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kSigmoid };
+inline constexpr int kActivations = 3;
 
 // out[i] = activation(gate[i]) * up[i] for `count` elements.
 struct GateMulTask {
@@ -144,6 +177,8 @@ struct KernelTable {
   float (*rms_factor)(const float* x, std::int64_t width, double epsilon) = nullptr;
   void (*gate_mul[kActivations])(const GateMulTask&) = {};  // by Activation
   void (*soft_cap)(const SoftCapTask&) = nullptr;
+  void (*convolve)(const ConvTask&) = nullptr;
+  void (*gated_delta)(const DeltaTask&) = nullptr;
   void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;

@@ -78,6 +78,13 @@ struct GeluTanh {
   }
 };
 
+template <class V>
+struct Sigmoid {
+  static typename V::F apply(typename V::F gate, typename V::F up) {
+    return gated<V>(up, gate, V::set(1.0f));
+  }
+};
+
 // Computes activation(gate) * up. A last partial vector goes through padded copies: an element's
 // bits never depend on its place.
 template <class V, class A>

@@ -7,6 +7,7 @@
 #include "quire/kernels/cpu/peak_vec.h"
 #include "quire/kernels/cpu/quant_vec.h"
 #include "quire/kernels/cpu/row_ops_vec.h"
+#include "quire/kernels/cpu/state_vec.h"
 
 namespace quire::kernels {
 namespace {
@@ -33,8 +34,10 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
       .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
       .rms_norm = rms_norm_rows<V>,
       .rms_factor = rms_factor<V>,
-      .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>},
+      .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>, gate_mul<V, Sigmoid<V>>},
       .soft_cap = soft_cap<V>,
+      .convolve = convolve<V>,
+      .gated_delta = gated_delta<V>,
       .rotate = rotate<V>,
       .round_bf16 = round_bf16<V>,
       .read = read_bytes<V>};

@@ -1,0 +1,62 @@
+// StateLayers: what layers with a state compute between their two projections, on the CPU.
+//
+// A state is updated row after row in fp32, so it is a function of the tokens before it alone. What
+// is stored is what the next step reads.
+//
+// Thread rule: one call at a time; a call spreads over the pool of its context.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/device/aligned_buffer.h"
+#include "quire/kernels/kernel_context.h"
+#include "quire/model/config.h"
+#include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
+#include "quire/model/state_weights.h"
+#include "quire/tensor/state_view.h"
+
+namespace quire::model {
+
+class StateLayers {
+ public:
+  // Borrows `config`.
+  StateLayers(const kernels::KernelContext& context, const ModelConfig& config)
+      : context_(context), config_(config), geometry_(config.state_geometry()) {}
+
+  // A layer's rows, all of the batch.
+  struct Rows {
+    std::span<float> in;     // [T, in_width], overwritten
+    std::span<float> gates;  // [T, 2 * value_heads] of a delta rule, overwritten
+    std::span<float> out;    // [T, out_width]
+  };
+  // Mixes the rows and stores the layer's part of the states behind them. Precondition: every row
+  // is in one run of the batch.
+  void mix(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
+           const Rows& rows);
+
+ private:
+  // The places of one layer's part of the states of a run.
+  struct Places {
+    const float* from = nullptr;  // null: of no token
+    float* to = nullptr;
+  };
+  [[nodiscard]] float* place(const ForwardBatch& batch, const LayerPlan& plan,
+                             std::int32_t state) const;
+  [[nodiscard]] Places places(const ForwardBatch& batch, const LayerPlan& plan,
+                              const StateRun& run) const;
+  void mix_short(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
+                 const Rows& rows);
+  void mix_delta(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
+                 const Rows& rows);
+  void update_heads(const ForwardBatch& batch, const LayerPlan& plan, const Rows& rows);
+
+  kernels::KernelContext context_;
+  const ModelConfig& config_;
+  tensor::StateGeometry geometry_;
+  device::AlignedBuffer<float> convolved_;  // [T, channels]
+};
+
+}  // namespace quire::model
