@@ -158,10 +158,10 @@ void add_state(base::FieldHasher& hasher, const ModelConfig& config) {
     hasher.add_int(static_cast<std::int64_t>(mixer));
   }
   const StateShape& state = config.state;
-  for (const std::int32_t size : {state.taps, state.channels, std::int32_t{state.bias},
-                                  state.key_heads, state.value_heads, state.key_dim,
-                                  state.value_dim, std::int32_t{state.keys_in_turn},
-                                  std::int32_t{config.gates_attention}}) {
+  for (const std::int32_t size :
+       {state.taps, state.channels, std::int32_t{state.bias}, state.key_heads, state.value_heads,
+        state.key_dim, state.value_dim, std::int32_t{state.keys_in_turn},
+        std::int32_t{config.gates_attention}}) {
     hasher.add_int(size);
   }
 }
@@ -220,8 +220,8 @@ LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
     return (other == MixerKind::kAttention) == (mixer == MixerKind::kAttention);
   });
   return {.mixer = mixer,
-          .group_index = static_cast<std::int32_t>(
-              mixers.empty() ? static_cast<std::int64_t>(layer) : std::int64_t{same}),
+          .group_index = static_cast<std::int32_t>(mixers.empty() ? static_cast<std::int64_t>(layer)
+                                                                  : std::int64_t{same}),
           .gates_output = gates_attention,
           .window_tokens = window_tokens[layer],
           .rope = ropes.empty() ? RopeKind::kMain : ropes[layer],

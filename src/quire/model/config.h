@@ -58,9 +58,9 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // true: the attention output projection has a bias
   bool mlp_bias = false;
-  bool qk_norm = false;        // before rotation
+  bool qk_norm = false;          // before rotation
   bool gates_attention = false;  // attention's output is multiplied by sigmoid(gate)
-  bool qk_norms_rows = false;  // all heads of a row as one vector, instead of each head
+  bool qk_norms_rows = false;    // all heads of a row as one vector, instead of each head
   NormPlacement norms = NormPlacement::kBefore;
   kernels::Activation activation = kernels::Activation::kSilu;
   Scales scales;

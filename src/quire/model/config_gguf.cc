@@ -271,8 +271,10 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool ha
   QUIRE_TRY(config.intermediate_size, metadata.count("feed_forward_length", kRequired));
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
   QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
-  QUIRE_TRY(const std::int64_t kv_heads, read_kv_heads(metadata.file, metadata.key("attention.head_count_kv"), has_states));
-  config.kv_heads = static_cast<std::int32_t>(std::min(kv_heads < 0 ? config.heads : kv_heads, kMost));
+  QUIRE_TRY(const std::int64_t kv_heads,
+            read_kv_heads(metadata.file, metadata.key("attention.head_count_kv"), has_states));
+  config.kv_heads =
+      static_cast<std::int32_t>(std::min(kv_heads < 0 ? config.heads : kv_heads, kMost));
   QUIRE_TRY(config.context_length, metadata.count("context_length", kRequired));
   if (config.heads < 1 || config.layers < 1 || config.layers > 1024) {
     return config.validate(field_names(metadata));  // before they are used as divisor and length

@@ -146,9 +146,9 @@ struct CpuBackend final : DecoderBackend {
   kernels::PackedRows packed_gated;         // [T, I], of many rows
   std::vector<LayerPlan> layers;            // [layers]
   StateLayers state_layers{context, config};
-  std::vector<WindowPlan> plans;            // one per distinct window
-  WantedRopes has_rope = {};                // of some layer
-  RotaryTables key_rotary;                  // by RopeKind; rows as batch.positions
+  std::vector<WindowPlan> plans;  // one per distinct window
+  WantedRopes has_rope = {};      // of some layer
+  RotaryTables key_rotary;        // by RopeKind; rows as batch.positions
   // The last layer's, of rows of logits only, and what it is made of. Not where all rows have
   // logits, or a probe wants to know about them.
   bool last_is_less = false;

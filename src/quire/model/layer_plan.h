@@ -7,7 +7,7 @@
 
 namespace quire::model {
 
-// What mixes the tokens of a layer: attention, or an update of a state from token to token.
+// The way in which a layer mixes tokens: attention, or an update of a state from token to token.
 enum class MixerKind : std::uint8_t {
   kAttention,
   kShortConv,   // gated convolution of the last tokens (LFM2)
@@ -31,8 +31,8 @@ enum class QkNorm : std::uint8_t { kNone, kHeads, kRows };
 
 struct LayerPlan {
   MixerKind mixer = MixerKind::kAttention;
-  std::int32_t group_index = 0;  // number among the layers with KV, or among those with a state
-  bool gates_output = false;     // attention's output is multiplied by a projected gate
+  std::int32_t group_index = 0;    // number among the layers with KV, or among those with a state
+  bool gates_output = false;       // attention's output is multiplied by a projected gate
   std::int32_t window_tokens = 0;  // 0: full attention
   RopeKind rope = RopeKind::kMain;
   QkNorm qk_norm = QkNorm::kNone;

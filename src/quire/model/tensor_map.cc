@@ -423,7 +423,8 @@ void note_skipped_tensors(const weights::ModelFiles& model_files, ModelConfig& c
   const std::int64_t skipped = TensorMap(config, model_files).num_skipped();
   if (skipped > 0) {
     config.remarks.push_back(base::str_cat(
-        skipped, " tensors of parts for images, sounds or drafts are left out; the model reads text"));
+        skipped,
+        " tensors of parts for images, sounds or drafts are left out; the model reads text"));
   }
 }
 

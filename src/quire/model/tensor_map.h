@@ -18,9 +18,9 @@
 
 namespace quire::model {
 
-// Rows of one tensor, all or those of every other head. Where `interleaved_head_dim` is not 0 the file keeps the rows of each
-// head of that size in the order 0, half, 1, half + 1, ... (llama.cpp's order for queries and keys,
-// which rotates neighbours); reading puts them back.
+// Rows of one tensor, all or those of every other head. Where `interleaved_head_dim` is not 0 the
+// file keeps the rows of each head of that size in the order 0, half, 1, half + 1, ... (llama.cpp's
+// order for queries and keys, which rotates neighbours); reading puts them back.
 struct TensorPart {
   const weights::TensorInfo* tensor = nullptr;
   std::int64_t rows = 0;  // values, for a vector
