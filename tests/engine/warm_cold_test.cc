@@ -96,6 +96,12 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
     return std::move(llm).value();
   }
 
+  // Requests of a model with states go on from where one ended, whatever the blocks.
+  [[nodiscard]] bool has_states() const {
+    const std::string& model = std::get<0>(GetParam());
+    return model.starts_with("lfm2") || model.starts_with("qwen3_5");
+  }
+
   // A GPU computes on blocks of some sizes with other kernels: its cold run has the same blocks.
   void compare_with(LLM& llm) {
     if (on_gpu()) {
@@ -134,7 +140,7 @@ TEST_P(WarmCold, EveryBlockSizeGivesTheColdBits) {
     compare_with(llm);
     ASSERT_TRUE(llm.forward({ids_.data(), 50}).ok());
     const auto warm = llm.forward(ids_).value();
-    EXPECT_EQ(warm.cached_tokens, 50 / block * block);
+    EXPECT_EQ(warm.cached_tokens, has_states() ? 50 : 50 / block * block);
     EXPECT_EQ(warm.logits, cold_tail(warm)) << "block " << block;
   }
 }

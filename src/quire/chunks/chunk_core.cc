@@ -23,6 +23,8 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
+#include "quire/model/config.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/text/tokenizer.h"
@@ -57,9 +59,23 @@ const ChunkSetup& ChunkCore::setup() const {
   return setup_;
 }
 
+bool ChunkCore::has_states() const { return engine.model_config().state_layers() > 0; }
+
+Status ChunkCore::check_mode(const CompositionSpec& spec) const {
+  if (!has_states() || spec.mode == ReuseMode::kExact) {
+    return {};
+  }
+  const model::ModelConfig& config = engine.model_config();
+  return {ErrorCode::kIncompatible,
+          base::str_cat("mode ", reuse_mode_name(spec.mode), ": ", config.state_layers(), " of ",
+                        config.layers, " layers (", model::mixer_name(config.state.kind),
+                        ") carry a state through the chunks, and states of chunks are not composed "
+                        "yet; use mode exact")};
+}
+
 bool ChunkCore::windowed() const {
-  return std::ranges::any_of(engine.model_config().window_tokens,
-                             [](std::int32_t window) { return window > 0; });
+  return has_states() || std::ranges::any_of(engine.model_config().window_tokens,
+                                             [](std::int32_t window) { return window > 0; });
 }
 
 bool ChunkCore::needs_kv(const kv::NewChunk& chunk) const {
@@ -128,6 +144,9 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 const char* ChunkCore::why_one_format() const {
   if (engine.core().paged_pool.on_device()) {
     return ", and a GPU stores all KV in one format so far";
+  }
+  if (has_states()) {
+    return ", and chunks of a model whose layers carry a state have no KV of their own";
   }
   if (windowed()) {
     return ", and chunks of a model with a sliding window have no KV of their own";

@@ -39,8 +39,12 @@ struct ChunkCore {
   // Returns the format of chunks, found out by the first call. A template that cannot be cut is no
   // error: registering text is, with the reason. Any thread.
   [[nodiscard]] const ChunkSetup& setup() const;
-  // Returns whether some layer of the model forgets what is far away. Any thread.
+  // Returns whether KV of chunks apart has no meaning, since some layer of the model forgets what
+  // is far away, or carries a state. Any thread, as for the next two.
   [[nodiscard]] bool windowed() const;
+  [[nodiscard]] bool has_states() const;
+  // Returns kIncompatible, naming mode and layers, for a mode that layers with a state do not have.
+  [[nodiscard]] Status check_mode(const CompositionSpec& spec) const;
   // Returns whether a chunk has KV of its own, and not ids alone. Any thread.
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;
   [[nodiscard]] std::optional<TokenId> bos_token() const;

@@ -296,6 +296,7 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const ComposedR
   const auto find = [&](const std::string& id) -> Result<const kv::Chunk*> {
     return &found.at(id);
   };
+  QUIRE_TRY_STATUS(core_.check_mode(spec));
   QUIRE_TRY(const auto composition, kv::resolve(find, spec, core_.windowed()));
   QUIRE_TRY_STATUS(planner_.check_positions(composition));
   Status fits;

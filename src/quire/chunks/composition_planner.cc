@@ -97,6 +97,7 @@ Status CompositionPlanner::check_fits(const ComposedRun& run,
 Result<Compositions> CompositionPlanner::resolve(std::span<const ComposedRun> runs) {
   Compositions compositions;
   for (const ComposedRun& run : runs) {
+    QUIRE_TRY_STATUS(core_.check_mode(*run.spec));
     QUIRE_TRY(auto composition,
               kv::resolve(core_.registry, whose(run), *run.spec, core_.windowed()));
     QUIRE_TRY_STATUS(check_positions(composition));

@@ -322,6 +322,7 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   for (const std::string& id : CompositionPlanner::chunk_ids(spec)) {
     foresight.adopt(id);
   }
+  QUIRE_TRY_STATUS(core_.check_mode(spec));
   QUIRE_TRY(const auto composition,
             kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec,
                         core_.windowed()));

@@ -22,6 +22,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/options.h"
@@ -29,6 +30,7 @@
 #include "quire/sched/types.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 
 namespace quire::engine {
 namespace {
@@ -65,6 +67,38 @@ Result<std::int32_t> blocks_within(const tensor::KVGeometry& geometry, std::int6
                  .free_bytes = budget};
   }
   return num_blocks;
+}
+
+// Returns how many states the share of the budget holds. There are two at least, and no more than
+// running requests and their restore points use.
+Result<std::int32_t> states_within(const model::ModelConfig& config,
+                                   const tensor::KVGeometry& geometry, std::int64_t budget,
+                                   const EngineOptions& options) {
+  const tensor::StateGeometry states = config.state_geometry();
+  if (states.state_bytes == 0) {
+    return 0;
+  }
+  constexpr std::int64_t kLeast = 2;
+  if (tensor::is_written_by_block(geometry.format)) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = base::str_cat(
+                     config.family,
+                     " models carry states, beside which KV that is stored block by "
+                     "block is not implemented; use kv_dtype \"int8\" or \"bfloat16\"")};
+  }
+  const std::int64_t bytes = kv_store::StatePool::bytes_of(states, geometry.block_bytes());
+  const auto share = static_cast<std::int64_t>(static_cast<double>(budget) * options.state_share);
+  const std::int64_t most = std::int64_t{4} * options.max_running;
+  if (kLeast * bytes > budget / 2) {
+    return Error{.code = ErrorCode::kInvalidArgument,
+                 .message = base::str_cat("kv_budget of ", base::format_bytes(budget),
+                                          " is too small for a model whose states take ",
+                                          base::format_bytes(bytes), " each; give at least ",
+                                          base::format_bytes(2 * kLeast * bytes)),
+                 .needed_bytes = 2 * kLeast * bytes,
+                 .free_bytes = budget};
+  }
+  return static_cast<std::int32_t>(std::clamp(share / bytes, kLeast, most));
 }
 
 // Returns how many blocks formats lend each other at once: few enough that a small pool has several
@@ -124,13 +158,18 @@ Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::Page
                                               std::optional<kv_store::PagedPool> staging,
                                               const kv::LedgerConfig& ledger,
                                               const EngineOptions& options) {
+  const tensor::StateGeometry states = bundle.decoder->config().state_geometry();
+  QUIRE_TRY(kv_store::StatePool state_pool,
+            kv_store::StatePool::create(states, ledger.num_states, pool.geometry().block_bytes()));
   const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
                                          .max_running = options.max_running,
                                          .block_bytes = pool.geometry().block_bytes()};
   QUIRE_TRY_STATUS(ledger.validate());
   QUIRE_TRY_STATUS(scheduler.validate());
-  return std::make_unique<EngineCore>(std::move(bundle), std::move(pool), std::move(staging),
-                                      ledger, scheduler);
+  auto core = std::make_unique<EngineCore>(std::move(bundle), std::move(pool), std::move(staging),
+                                           ledger, scheduler);
+  core->states = std::move(state_pool);
+  return core;
 }
 
 // Returns kInvalidArgument where a format does not take blocks of so many tokens.
@@ -194,7 +233,12 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
       bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens, bundle.kv_format);
   QUIRE_TRY_STATUS(check_block_tokens(geometry, bundle.kv_name()));
   QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));
-  QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget));
+  QUIRE_TRY(const std::int32_t num_states,
+            states_within(bundle.decoder->config(), geometry, budget, options));
+  const std::int64_t state_bytes =
+      num_states * kv_store::StatePool::bytes_of(bundle.decoder->config().state_geometry(),
+                                                 geometry.block_bytes());
+  QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget - state_bytes));
   QUIRE_TRY(kv_store::PagedPool paged_pool,
             accelerator == nullptr
                 ? kv_store::PagedPool::create(geometry, num_blocks)
@@ -203,6 +247,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   QUIRE_TRY_STATUS(add_chunk_formats(bundle.decoder->config(), slab_blocks, paged_pool));
   kv::LedgerConfig ledger = ledger_config(paged_pool, options);
   ledger.slab_blocks = slab_blocks;
+  ledger.num_states = num_states;
   if (tensor::is_written_by_block(geometry.format)) {
     // Two blocks of a sequence are open while a step fills one and begins another.
     QUIRE_TRY_STATUS(

@@ -21,6 +21,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/sched/scheduler.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
   bool deterministic = true;
   std::int32_t block_tokens = 32;
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
+  double state_share = 0.25;  // of the budget, for states of models that have some
   std::int32_t max_batch_tokens = 2048;
   std::int32_t max_running = 256;
   std::int32_t threads = 0;  // 0 = one per core
@@ -124,6 +126,7 @@ struct EngineCore {
   ModelBundle bundle;
   kv_store::PagedPool paged_pool;
   std::optional<kv_store::PagedPool> staging;
+  kv_store::StatePool states;              // of models whose layers carry a state
   std::vector<tensor::PagedKVView> views;  // [formats, and staging if it is there][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;

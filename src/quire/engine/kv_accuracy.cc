@@ -294,6 +294,10 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
             base::str_cat("kv_accuracy is measured on the CPU alone, and this model is on ",
                           base::quoted(engine.options().device), "; open it with device \"cpu\"")};
   }
+  if (engine.model_config().state_layers() > 0) {
+    return {ErrorCode::kUnsupported,
+            "kv_accuracy is not implemented for models whose layers carry a state"};
+  }
   QUIRE_TRY_STATUS(engine.check_prompt(ids));
   if (ids.size() < 2) {
     return {ErrorCode::kInvalidArgument,

@@ -13,12 +13,13 @@
 #include "quire/attention/attention_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
-#include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_loads.h"
+#include "quire/engine/step_points.h"
+#include "quire/engine/step_room.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/stored_rows.h"
 #include "quire/kernels/choice.h"
@@ -34,25 +35,6 @@ namespace quire::engine {
 namespace {
 
 constexpr std::int64_t kToldRows = 64;  // rows of a step that says between its layers how far it is
-
-// Returns whether blocks may have come back since the plan was made, from a holder or with a task.
-bool may_get_blocks(const Step& step) {
-  return step.hooks->holders->await_blocks() || step.thread.has_tasks();
-}
-
-// Returns the error of a request that needs more than there is, though nothing runs beside it.
-Error no_room_for(Step& step, const ActiveRequest& stuck) {
-  const std::int64_t free_blocks = step.core.ledger.blocks_available();
-  const std::int64_t needed =
-      std::max(step.core.ledger.min_blocks(std::ssize(stuck.request().prompt)), free_blocks + 1);
-  return {.code = ErrorCode::kOutOfBlocks,
-          .message =
-              base::str_cat("the request does not fit now: it needs ", needed, " blocks or more, ",
-                            free_blocks, " of ", step.core.ledger.counts().blocks_total,
-                            " can be had; unpin or delete something, or raise kv_budget"),
-          .needed_bytes = needed * step.core.counters.block_bytes,
-          .free_bytes = free_blocks * step.core.counters.block_bytes};
-}
 
 // Returns whether the run computes the last token that its sequence has.
 bool reaches_end(Step& step, const sched::ScheduledRun& run) {
@@ -168,6 +150,7 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     ends = reaches_end(step, run);  // the prompt was all that was wanted
     step.core.scheduler.complete(run, std::nullopt);
   }
+  keep_points(step, run, ends);
   active.channel()->note_computed(run.first + run.count);
   if (ends) {
     active.note_computed(run.sequence);
@@ -250,6 +233,7 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   }
   model::ForwardBatch batch =
       step.builder.build(running.runs, step.wanted_logits, step.core.ledger);
+  QUIRE_TRY_STATUS(add_states(step, running, batch));
   running.logits.assign(step.builder.logit_ranges().begin(), step.builder.logit_ranges().end());
   const std::vector<KvGate::LoadRef> awaited = awaited_loads(step, running.runs);
   // A device that chooses tokens is given all layers at once.

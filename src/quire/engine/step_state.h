@@ -25,6 +25,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/kept_states.h"
 #include "quire/engine/request_table.h"
 #include "quire/engine/stats_snapshot.h"
 #include "quire/kernels/choice.h"
@@ -75,6 +76,7 @@ struct Step {
   RunningStep next;          // launched behind it
   bool copies_lost = false;  // true: cached KV may be wrong
   BatchBuilder builder;
+  StepPoints points;
   sched::StepPlan plan;
   std::vector<std::int32_t> ids_from;                                  // [rows of next]
   std::vector<kernels::Choice> choices;                                // [logit rows of a step]

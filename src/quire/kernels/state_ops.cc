@@ -31,27 +31,26 @@ void convolve_rows(const KernelContext& context, const ConvWeights& conv, const 
                    const StridedRows& out) {
   const std::int64_t taps = conv.taps();
   QUIRE_CHECK(taps <= kMaxConvTaps, "a convolution has too many taps");
-  const std::vector<float> zeros(static_cast<std::size_t>(rows.tail == nullptr ? conv.channels : 0));
-  parallel_ranges(context, rows.rows, conv.channels * taps,
-                  [&](std::int64_t first, std::int64_t last) {
-                    std::array<const float*, kMaxConvTaps> inputs = {};
-                    for (std::int64_t row = first; row < last; ++row) {
-                      for (std::int64_t tap = 0; tap < taps; ++tap) {
-                        const float* at =
-                            input(rows, taps, conv.channels, row - (taps - 1) + tap);
-                        inputs[static_cast<std::size_t>(tap)] = at == nullptr ? zeros.data() : at;
-                      }
-                      context.table->convolve(
-                          {.inputs = inputs.data(),
-                           .weights = conv.weights.data(),
-                           .weight_stride = conv.channels,
-                           .bias = conv.bias.empty() ? nullptr : conv.bias.data(),
-                           .taps = static_cast<int>(taps),
-                           .silu = conv.silu,
-                           .count = conv.channels,
-                           .out = out.row(row)});
-                    }
-                  });
+  const std::vector<float> zeros(
+      static_cast<std::size_t>(rows.tail == nullptr ? conv.channels : 0));
+  parallel_ranges(
+      context, rows.rows, conv.channels * taps, [&](std::int64_t first, std::int64_t last) {
+        std::array<const float*, kMaxConvTaps> inputs = {};
+        for (std::int64_t row = first; row < last; ++row) {
+          for (std::int64_t tap = 0; tap < taps; ++tap) {
+            const float* at = input(rows, taps, conv.channels, row - (taps - 1) + tap);
+            inputs[static_cast<std::size_t>(tap)] = at == nullptr ? zeros.data() : at;
+          }
+          context.table->convolve({.inputs = inputs.data(),
+                                   .weights = conv.weights.data(),
+                                   .weight_stride = conv.channels,
+                                   .bias = conv.bias.empty() ? nullptr : conv.bias.data(),
+                                   .taps = static_cast<int>(taps),
+                                   .silu = conv.silu,
+                                   .count = conv.channels,
+                                   .out = out.row(row)});
+        }
+      });
 }
 
 // Goes upwards, so that inputs which stay in the tail are read before they are overwritten.
@@ -111,7 +110,8 @@ void delta_gates(const KernelContext& context, std::span<const float> decay,
         const auto at = static_cast<std::size_t>(head);
         const double x = static_cast<double>(values[heads + head]) + shift[at];
         const double soft = x > kLinear ? x : std::log1p(std::exp(x));
-        values[head] = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(values[head]))));
+        values[head] =
+            static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(values[head]))));
         values[heads + head] = static_cast<float>(std::exp(decay[at] * soft));
       }
     }

@@ -1,6 +1,6 @@
-// Updates of states from row to row: convolutions of the last rows, and the gated delta rule. All in
-// fp32, strictly in order of the rows. So the bits depend on the rows alone, however they are cut
-// into calls.
+// Updates of states from row to row: convolutions of the last rows, and the gated delta rule. All
+// in fp32, strictly in order of the rows. So the bits depend on the rows alone, however they are
+// cut into calls.
 #pragma once
 
 #include <cstddef>

@@ -27,6 +27,7 @@ Ledger::Ledger(const LedgerConfig& config)
     : state_(make_state(config)),
       sequences_(*state_),
       preemption_(*state_),
+      points_(*state_),
       restored_kv_(*state_),
       segments_(*state_),
       cache_(*state_) {}

@@ -16,6 +16,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/preemption.h"
 #include "quire/kv/prefix_cache.h"
+#include "quire/kv/restore_points.h"
 #include "quire/kv/restored_kv.h"
 #include "quire/kv/segments.h"
 #include "quire/kv/sequences.h"
@@ -42,6 +43,8 @@ class Ledger {
   [[nodiscard]] Preemption& preemption() { return preemption_; }
   [[nodiscard]] const Preemption& preemption() const { return preemption_; }
   [[nodiscard]] RestoredKV& restored_kv() { return restored_kv_; }
+  [[nodiscard]] RestorePoints& points() { return points_; }
+  [[nodiscard]] const RestorePoints& points() const { return points_; }
   [[nodiscard]] Segments& segments() { return segments_; }
   [[nodiscard]] const Segments& segments() const { return segments_; }
   [[nodiscard]] PrefixCache& cache() { return cache_; }
@@ -81,6 +84,7 @@ class Ledger {
   std::unique_ptr<LedgerState> state_;
   Sequences sequences_;
   Preemption preemption_;
+  RestorePoints points_;
   RestoredKV restored_kv_;
   Segments segments_;
   PrefixCache cache_;

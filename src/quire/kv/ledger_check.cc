@@ -19,6 +19,7 @@
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 
@@ -113,7 +114,8 @@ class Checker {
     return add_table(blocks, segment.num_tokens(), 0);
   }
 
-  Status add_sequence(const Sequence& sequence) {
+  // `lacks_tail`: the KV of the last tokens lies elsewhere, and their block comes with room.
+  Status add_sequence(const Sequence& sequence, bool lacks_tail) {
     for (const SealedRun& run : sequence.sealed()) {
       QUIRE_TRY_STATUS(add_segment(*run.segment));
     }
@@ -127,7 +129,8 @@ class Checker {
     if (shared_.config().formats[format.value].open) {
       QUIRE_TRY_STATUS(add_opening_run(sequence));
     } else {
-      QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true));
+      QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true,
+                                 lacks_tail && sequence.room() == 0));
     }
     if (sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {
       return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
@@ -163,9 +166,11 @@ class Checker {
 
  private:
   Status add_table(const BlockTable& table, std::int32_t num_tokens, std::int32_t room,
-                   bool open = false) {
+                   bool open = false, bool lacks_block = false) {
     const std::int32_t block_tokens = shared_.config().block_tokens;
-    if (table.size() != blocks_for_tokens(shared_.config(), std::int64_t{num_tokens} + room)) {
+    const std::int32_t wanted =
+        blocks_for_tokens(shared_.config(), std::int64_t{num_tokens} + room);
+    if (table.size() != wanted - (lacks_block ? 1 : 0)) {
       return broken("L4", "a run of ", num_tokens, " tokens with room for ", room, " has ",
                     table.size(), " blocks");
     }
@@ -339,8 +344,22 @@ Status Ledger::check() const {
   for (const auto& [id, segment] : state_->segments) {
     QUIRE_TRY_STATUS(checker.add_segment(*segment));
   }
+  std::vector<std::int32_t> state_users(static_cast<std::size_t>(config().num_states));
   for (const auto& [id, sequence] : state_->sequences) {
-    QUIRE_TRY_STATUS(checker.add_sequence(sequence));
+    const SequenceStates* states = state_->states_of({id});
+    QUIRE_TRY_STATUS(checker.add_sequence(sequence, states != nullptr && states->lacks_tail()));
+    if (states == nullptr) {
+      continue;
+    }
+    states->visit([&](StateRef state) { ++state_users[static_cast<std::size_t>(state.index)]; });
+    const bool has_state = states->now().index >= 0;
+    if (has_state != (sequence.num_computed() > 0)) {
+      return broken("L13", "a sequence of ", sequence.num_computed(), " tokens with KV has ",
+                    has_state ? "a" : "no", " state");
+    }
+  }
+  if (const Status states = state_->states.check(state_users); !states.ok()) {
+    return broken("L13", states.error().message);
   }
   QUIRE_TRY_STATUS(checker.check_blocks());
   const LedgerCounts counts = this->counts();

@@ -83,6 +83,14 @@ Status LedgerConfig::validate() const {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("window_tokens is ", window_tokens, "; give 0 (no window) or more")};
   }
+  if (num_states < 0 || num_states == 1) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("num_states is ", num_states, "; give 0 (no states) or at least 2")};
+  }
+  if (num_states > 0 && (window_tokens > 0 || open_format())) {
+    return {ErrorCode::kInvalidArgument,
+            "states beside a window or KV that is written block by block are not implemented"};
+  }
   if (extent_blocks < 1) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("extent_blocks is ", extent_blocks, "; give 1 (anywhere) or more")};

@@ -1,7 +1,9 @@
 #include "quire/kv/ledger_state.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -21,8 +24,18 @@
 namespace quire::kv {
 
 SeqId LedgerState::add(Sequence sequence) {
-  sequences.emplace(++last_id, std::move(sequence));
-  return {last_id};
+  const std::uint64_t id = last_id + 1;
+  if (states.exist()) {
+    sequence_states.emplace(id, SequenceStates(states));
+  }
+  try {
+    sequences.emplace(id, std::move(sequence));
+  } catch (const std::bad_alloc&) {
+    sequence_states.erase(id);
+    throw;
+  }
+  last_id = id;
+  return {id};
 }
 
 // Closes a sequence. The session gets its claim before the sequence's blocks may be evicted.
@@ -33,6 +46,7 @@ void LedgerState::close(SeqId id) {
   }
   assign(id, {});
   sequences.erase(found);
+  sequence_states.erase(id.value);
 }
 
 void LedgerState::assign(SeqId id, SessionRef session) {
@@ -50,12 +64,40 @@ std::int32_t LedgerState::reattach(SeqId id) {
   if (!sequence.adopts() || sequence.num_computed() > 0) {
     return 0;
   }
-  const std::vector<BlockRef> path = cached_path(sequence.tokens(), sequence.salt());
-  if (!path.empty()) {
-    sequence.attach(path);
+  const Prefix prefix = cached_prefix(sequence.tokens(), sequence.salt());
+  if (prefix.tokens > 0) {
+    sequence.attach(prefix.blocks, prefix.tokens);
+  }
+  if (SequenceStates* own = states_of(id)) {
+    if (prefix.tokens > 0) {
+      own->restore(prefix.state);
+      own->set_lacks_tail(prefix.tokens % shared.config().block_tokens != 0);
+    }
+    own->leave_history_at(prefix.known_tokens > prefix.tokens ? prefix.known_tokens : 0);
   }
   tokens_reused += sequence.num_computed();
   return sequence.num_computed();
+}
+
+// All full blocks of the sequence are there. A block that its old state lacked is still not there
+// if the point lies in it.
+std::int32_t LedgerState::restore_before(SeqId id, std::int32_t length) {
+  const Sequence& sequence = this->sequence(id);
+  SequenceStates& own = *states_of(id);
+  std::optional<States::Found> found;
+  if (sequence.is_plain() && sequence.adopts()) {
+    found = states.find(sequence.tokens().first(static_cast<std::size_t>(length)), sequence.salt(),
+                        [](std::int32_t) { return true; });
+  }
+  if (!found) {
+    own.drop();
+    return 0;
+  }
+  const std::int32_t block_tokens = shared.config().block_tokens;
+  const std::int32_t first_lacking = sequence.num_computed() / block_tokens * block_tokens;
+  own.restore(found->state);
+  own.set_lacks_tail(own.lacks_tail() && found->tokens > first_lacking);
+  return found->tokens;
 }
 
 SegmentId LedgerState::name(std::shared_ptr<const Segment> segment) {
@@ -79,6 +121,36 @@ Error LedgerState::no_room(std::int64_t tokens, const BlockCounts& needed) const
               shared.pool().num_blocks(), "; close sequences or raise kv_budget"),
           .needed_bytes = bytes,
           .free_bytes = shared.num_available() * config.block_bytes(kOwnFormat)};
+}
+
+Error LedgerState::no_state() const {
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message = base::str_cat("no state is free: ", states.num_states(),
+                                   " of the model's states are held by sequences; close some, or "
+                                   "raise kv_budget or state_share")};
+}
+
+LedgerState::Prefix LedgerState::cached_prefix(std::span<const TokenId> tokens,
+                                               std::string_view salt) const {
+  Prefix prefix{.blocks = cached_path(tokens, salt)};
+  const std::int32_t block_tokens = shared.config().block_tokens;
+  prefix.tokens = static_cast<std::int32_t>(prefix.blocks.size()) * block_tokens;
+  prefix.known_tokens = prefix.tokens;
+  if (!states.exist()) {
+    return prefix;
+  }
+  const auto has_blocks = [&](std::int32_t length) {
+    return std::cmp_less_equal(length / block_tokens, prefix.blocks.size());
+  };
+  std::optional<States::Found> found;
+  if (shared.config().prefix_cache && !tokens.empty()) {
+    found = states.find(tokens.first(tokens.size() - 1), salt, has_blocks);
+  }
+  prefix.tokens = found ? found->tokens : 0;
+  prefix.state = found ? found->state : StateRef{};
+  prefix.known_tokens = std::max(prefix.known_tokens, prefix.tokens);
+  prefix.blocks.resize(static_cast<std::size_t>(prefix.tokens / block_tokens));
+  return prefix;
 }
 
 // Returns the cached blocks that a prompt begins with. The last token is always computed: its
@@ -112,6 +184,9 @@ LedgerCounts LedgerState::counts() const {
   counts.evictions_later = shared.num_evictions(PrefixMiss::Why::kReturnsLater);
   counts.blocks_moved = shared.num_moved();
   counts.sessions = shared.index().order().num_sessions();
+  counts.states_total = states.num_states();
+  counts.restore_points = states.num_points();
+  counts.states_in_use = counts.states_total - states.num_available();
   counts.tokens_reused = tokens_reused;
   return counts;
 }

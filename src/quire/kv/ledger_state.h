@@ -15,6 +15,7 @@
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -22,7 +23,7 @@
 namespace quire::kv {
 
 struct LedgerState {
-  explicit LedgerState(const LedgerConfig& config) : shared(config) {}
+  explicit LedgerState(const LedgerConfig& config) : shared(config), states(config.num_states) {}
 
   // Returns a sequence. Precondition (QUIRE_CHECK): the id is known.
   [[nodiscard]] Sequence& sequence(SeqId id) {
@@ -38,18 +39,41 @@ struct LedgerState {
   // Attaches the longest cached prefix to a sequence without KV. Returns its number of tokens.
   std::int32_t reattach(SeqId id);
 
+  // Returns the states of a sequence; null where the model has none.
+  [[nodiscard]] SequenceStates* states_of(SeqId id) {
+    const auto found = sequence_states.find(id.value);
+    return found == sequence_states.end() ? nullptr : &found->second;
+  }
+  // Takes up the last restore point of a sequence that is not behind `length`. Returns its length;
+  // 0 for none.
+  [[nodiscard]] std::int32_t restore_before(SeqId id, std::int32_t length);
+
   SegmentId name(std::shared_ptr<const Segment> segment);
 
   // Returns the refusal of room for the KV of `tokens` tokens that needs so many blocks.
   [[nodiscard]] Error no_room(std::int64_t tokens, const BlockCounts& needed) const;
 
+  // Returns the refusal of a state.
+  [[nodiscard]] Error no_state() const;
+
+  // A cached prefix: full blocks and, where the model has states, the point at its end.
+  struct Prefix {
+    std::vector<BlockRef> blocks;
+    std::int32_t tokens = 0;
+    StateRef state;
+    std::int32_t known_tokens = 0;  // of the longest history known
+  };
+  // Returns the longest prefix of `tokens` from which a sequence can go on, without the last token.
+  [[nodiscard]] Prefix cached_prefix(std::span<const TokenId> tokens, std::string_view salt) const;
   // Returns the blocks of the longest cached prefix of `tokens`, without the last token.
   [[nodiscard]] std::vector<BlockRef> cached_path(std::span<const TokenId> tokens,
                                                   std::string_view salt) const;
   [[nodiscard]] LedgerCounts counts() const;
 
   SharedBlocks shared;  // before everything that holds its blocks
+  States states;        // before what holds them
   std::unordered_map<std::uint64_t, Sequence> sequences;
+  std::unordered_map<std::uint64_t, SequenceStates> sequence_states;  // where the model has some
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // last id of sequences and segments
   std::int64_t tokens_reused = 0;

@@ -11,6 +11,7 @@
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/states.h"
 
 namespace quire::kv {
 
@@ -55,7 +56,12 @@ std::int32_t Preemption::freed_with(std::span<BlockRef> held) const {
   return freed;
 }
 
-void Preemption::drop_kv(SeqId id) { state_->sequence(id).drop_kv(); }
+void Preemption::drop_kv(SeqId id) {
+  state_->sequence(id).drop_kv();
+  if (SequenceStates* states = state_->states_of(id)) {
+    states->drop();
+  }
+}
 
 std::int32_t Preemption::reattach(SeqId id) { return state_->reattach(id); }
 

@@ -24,10 +24,13 @@ std::int32_t PrefixCache::match(std::span<const TokenId> tokens, std::string_vie
 }
 
 PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view salt) const {
-  const std::vector<BlockRef> path = state_->cached_path(tokens, salt);
+  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt);
+  const std::vector<BlockRef>& path = prefix.blocks;
   const LedgerConfig& config = state_->shared.config();
-  PrefixMatch result;
-  result.tokens = static_cast<std::int32_t>(path.size()) * config.block_tokens;
+  PrefixMatch result{.tokens = prefix.tokens, .known_tokens = prefix.known_tokens};
+  if (prefix.state.index >= 0) {
+    result.idle_states = state_->states.num_users(prefix.state) == 0 ? 1 : 0;
+  }
   const auto behind = static_cast<std::size_t>(blocks_behind_window(config, result.tokens));
   for (const BlockRef block : std::span(path).subspan(behind)) {
     ++result.blocks;
@@ -85,7 +88,10 @@ std::string to_text(const PrefixMiss& miss) {
   return "";
 }
 
-std::int32_t PrefixCache::clear() { return state_->shared.clear_cache(); }
+std::int32_t PrefixCache::clear() {
+  state_->states.clear_points();
+  return state_->shared.clear_cache();
+}
 
 void PrefixCache::set_time(TimePoint now) { state_->shared.order().set_time(now); }
 

@@ -248,6 +248,11 @@ Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail ta
 // Opens a composed sequence. In another format than the pool's own, nothing may be lacking.
 Result<SeqId> Segments::open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
                                     FormatId format) {
+  if (state_->states.exist() && !uses.empty()) {
+    return {ErrorCode::kIncompatible,
+            "KV of segments cannot stand before tokens of a model whose layers carry a state; use "
+            "mode exact"};
+  }
   std::vector<SealedRun> sealed;
   sealed.reserve(uses.size());
   std::int32_t end = 0;

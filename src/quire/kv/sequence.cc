@@ -91,7 +91,8 @@ Sequence Sequence::fork() const {
   copy.composed_ = composed_;
   copy.found_blocks_ = found_blocks_;
   copy.sealed_ = sealed_;
-  copy.open_.blocks = open_.blocks.clone(run_blocks(open_.num_tokens));
+  copy.open_.blocks =
+      open_.blocks.clone(std::min(run_blocks(open_.num_tokens), open_.blocks.size()));
   copy.open_.format = open_.format;
   copy.open_.num_tokens = open_.num_tokens;
   copy.open_.start_position = open_.start_position;
@@ -114,6 +115,11 @@ const OpenBlock* Sequence::last_open_block() const {
 Result<Segment> Sequence::seal() const {
   if (open_.num_tokens == 0) {
     return {ErrorCode::kInvalidArgument, "cannot seal a segment: no token of the open run has KV"};
+  }
+  if (shared_->config().num_states > 0) {
+    return {ErrorCode::kIncompatible,
+            "KV of a model whose layers carry a state cannot be used apart from the state behind "
+            "it; use mode exact"};
   }
   if (open_.blocks.num_given_up() > 0) {
     return {ErrorCode::kInvalidArgument,
@@ -139,8 +145,9 @@ bool Sequence::must_copy_open_block() const {
   if (const OpenBlock* last = last_open_block()) {
     return shared_->is_shared(last->block);
   }
-  return open_.num_tokens % block_tokens != 0 &&
-         shared_->is_shared(open_.blocks.ref(open_.num_tokens / block_tokens));
+  const std::int32_t at = open_.num_tokens / block_tokens;
+  return open_.num_tokens % block_tokens != 0 && at < open_.blocks.size() &&
+         shared_->is_shared(open_.blocks.ref(at));
 }
 
 // Returns the blocks that room for `count` tokens takes, in the run's format and open ones.
@@ -339,7 +346,7 @@ Status Sequence::rollback(std::int32_t length) {
   }
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;
-  open_.blocks.truncate(run_blocks(kept));
+  open_.blocks.truncate(std::min(run_blocks(kept), open_.blocks.size()));
   open_.open_blocks.release_from(run_blocks(kept) + (last_open_block() == nullptr ? 0 : 1));
   found_blocks_ = std::min(found_blocks_, run_blocks(kept));
   room_ = 0;
@@ -357,7 +364,7 @@ void Sequence::drop_kv() {
   room_ = keeps_blocks && !opens_blocks() ? static_cast<std::int32_t>(tokens_.size()) : 0;
 }
 
-void Sequence::attach(std::span<const BlockRef> path) {
+void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
   drop_kv();
   open_.blocks.reserve_more(static_cast<std::int32_t>(path.size()));
@@ -366,7 +373,7 @@ void Sequence::attach(std::span<const BlockRef> path) {
     open_.blocks.push(block);
   }
   found_blocks_ = static_cast<std::int32_t>(path.size());
-  open_.num_tokens = found_blocks_ * shared_->config().block_tokens;
+  open_.num_tokens = std::max(found_blocks_ * shared_->config().block_tokens, tokens);
   open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
 }
 

@@ -12,6 +12,9 @@
 //    A block goes behind the one before it, as long as that one is known there. The first one goes
 //    behind the root of the sequence's salt. So behind blocks that were never here nothing is
 //    published.
+// 6. A sequence that has taken up a restore point inside of a block has no block there before room
+// is
+//    made (restore_points.h).
 #pragma once
 
 #include <cstdint>
@@ -109,9 +112,10 @@ class Sequence {
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run, and its blocks where they have the pool's own format.
   void drop_kv();
-  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back.
-  // Precondition: a plain sequence without KV.
-  void attach(std::span<const BlockRef> path);
+  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back. Not 0:
+  // the KV of `tokens` tokens, of which the last ones lie elsewhere. Precondition: a plain sequence
+  // without KV.
+  void attach(std::span<const BlockRef> path, std::int32_t tokens = 0);
 
  private:
   void publish_from(std::int32_t block);

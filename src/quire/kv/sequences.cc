@@ -15,6 +15,7 @@
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -101,11 +102,17 @@ Status Sequences::extend(std::span<const Growth> growths) {
   BlockCounts needed;
   std::int32_t open_needed = 0;
   std::int64_t tokens = 0;
+  std::int32_t states_needed = 0;
   for (const Growth& growth : growths) {
     const Sequence::Needs needs = state_->sequence(growth.sequence).needs(growth.count);
     needed[kOwnFormat] += needs.own;
     open_needed += needs.open;
     tokens += growth.count;
+    const SequenceStates* states = state_->states_of(growth.sequence);
+    states_needed += states != nullptr && states->needs_one() ? 1 : 0;
+  }
+  if (states_needed > state_->states.num_available()) {
+    return state_->no_state();
   }
   std::vector<BlockRef> open;
   if (open_needed == 0) {
@@ -126,18 +133,45 @@ Status Sequences::extend(std::span<const Growth> growths) {
   Leftover left{.shared = shared, .blocks = open};
   for (const Growth& growth : growths) {
     state_->sequence(growth.sequence).extend(growth.count, left.blocks);
+    if (SequenceStates* states = state_->states_of(growth.sequence)) {
+      states->make_room();
+    }
   }
   return {};
 }
 
-void Sequences::advance(SeqId id, std::int32_t count) { state_->sequence(id).advance(count); }
+void Sequences::advance(SeqId id, std::int32_t count) {
+  state_->sequence(id).advance(count);
+  if (SequenceStates* states = state_->states_of(id)) {
+    states->advance();
+  }
+}
 
 void Sequences::append(SeqId id, TokenId token) { state_->sequence(id).append(token); }
 
-SeqId Sequences::fork(SeqId id) { return state_->add(state_->sequence(id).fork()); }
+SeqId Sequences::fork(SeqId id) {
+  const SeqId copy = state_->add(state_->sequence(id).fork());
+  if (SequenceStates* states = state_->states_of(copy)) {
+    *states = state_->states_of(id)->fork();
+  }
+  return copy;
+}
 
 Status Sequences::rollback(SeqId id, std::int32_t length) {
-  return state_->sequence(id).rollback(length);
+  Sequence& sequence = state_->sequence(id);
+  const bool valid = length >= 0 && length <= std::ssize(sequence.tokens());
+  if (!state_->states.exist() || !valid || length >= sequence.num_computed()) {
+    return sequence.rollback(length);
+  }
+  // The tokens behind the point are computed again.
+  const auto all = sequence.tokens();
+  std::vector<TokenId> kept(all.begin(), all.begin() + length);
+  const std::int32_t point = state_->restore_before(id, length);
+  QUIRE_TRY_STATUS(sequence.rollback(point));
+  for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
+    sequence.append(token);
+  }
+  return {};
 }
 
 void Sequences::close_since(LedgerMark mark) {

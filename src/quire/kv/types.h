@@ -30,6 +30,7 @@ struct LedgerConfig {
   std::vector<BlockFormat> formats = std::vector<BlockFormat>(1);
   std::int32_t slab_blocks = 32;  // blocks of the pool's own format in a slab, which is what
                                   // formats lend each other (ADR 0032)
+  std::int32_t num_states = 0;  // of models with layers that carry a state; kept beside the blocks
   // Number of open blocks that are never lacking for want of a slab. Slabs for so many stay with
   // their format. Above 0 only where the pool's own format is written block by block.
   std::int32_t standing_open_blocks = 0;
@@ -154,6 +155,8 @@ struct PrefixMatch {
   std::int32_t blocks = 0;            // blocks that the sequence would hold
   std::int32_t evictable_blocks = 0;  // those of them that no sequence uses now; attaching takes
                                       // them from blocks_available
+  std::int32_t idle_states = 0;       // points that no sequence uses now; taken up likewise
+  std::int32_t known_tokens = 0;      // of the longest history known, usable or not
 };
 
 // The reason why a prompt's cached prefix ends where it does.
@@ -198,6 +201,9 @@ struct LedgerCounts {
   std::int64_t evictions_later = 0;
   std::int64_t blocks_moved = 0;   // cached blocks that made way for others
   std::int32_t sessions = 0;       // open
+  std::int32_t states_total = 0;   // of models with layers that carry a state
+  std::int32_t states_in_use = 0;  // held by sequences
+  std::int32_t restore_points = 0;
   std::int64_t tokens_reused = 0;  // attached from the prefix index since the ledger was made
 };
 

@@ -22,11 +22,11 @@ Result<StatePool> StatePool::create(const tensor::StateGeometry& geometry, std::
   const std::int64_t bytes = stride * num_states;
   pool.bytes_ = device::AlignedBuffer<std::byte>(static_cast<std::size_t>(bytes));
   if (pool.bytes_.size() == 0) {
-    return Error{.code = ErrorCode::kOutOfBlocks,
-                 .message = base::str_cat("no memory for ", num_states, " states of ",
-                                          base::format_bytes(stride),
-                                          "; lower kv_budget or state_share"),
-                 .needed_bytes = bytes};
+    return Error{
+        .code = ErrorCode::kOutOfBlocks,
+        .message = base::str_cat("no memory for ", num_states, " states of ",
+                                 base::format_bytes(stride), "; lower kv_budget or state_share"),
+        .needed_bytes = bytes};
   }
   pool.state_bytes_ = geometry.state_bytes;
   pool.block_bytes_ = block_bytes;

@@ -1,5 +1,5 @@
-// StatePool: one allocation that holds states, each of one sequence at one position, and beside each
-// the KV of the block that its position ends in.
+// StatePool: one allocation that holds states, each of one history at one position. Beside each
+// lies the KV of the block that its position ends in.
 //
 // Thread rule: the engine thread calls; kernels write through the view on pool threads.
 #pragma once

@@ -59,7 +59,7 @@ struct TensorNames {
   std::string_view attention_out_norm, mlp_out_norm;  // of the output, where a family has them
   std::vector<std::string_view> qkv, gate_up;
   ExpertNames experts;
-  // Of layers with a state: what is projected to be mixed, in order, and the gates of the mixing.
+  // Names of layers with a state: what is projected to be mixed, in order, and gates of the mixing.
   // `decay` and `decay_shift` are whole names.
   std::vector<std::string_view> state_in = {}, state_gates = {};
   std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {};

@@ -62,8 +62,8 @@ Status set_mixers(const weights::GgufFile& file, const std::string& kv_heads_key
   }
   if (list->size() != static_cast<std::size_t>(config.layers)) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("GGUF key ", kv_heads_key, " lists ", list->size(), " of ",
-                          config.layers, " layers")};
+            base::str_cat("GGUF key ", kv_heads_key, " lists ", list->size(), " of ", config.layers,
+                          " layers")};
   }
   config.mixers.clear();
   for (const std::int64_t heads : *list) {

@@ -18,12 +18,12 @@ namespace quire::model {
 // Gives each layer a state but each `interval`th. kInvalidArgument that names `field`.
 [[nodiscard]] Status set_mixers_in_turn(std::int64_t interval, std::string_view field,
                                         ModelConfig& config);
-// Takes the layers for which a GGUF file lists no KV heads as those with a state. Sets nothing where
-// the key holds no list.
+// Takes the layers for which a GGUF file lists no KV heads as those with a state. Sets nothing
+// where the key holds no list.
 [[nodiscard]] Status set_mixers(const weights::GgufFile& file, const std::string& kv_heads_key,
                                 ModelConfig& config);
-// Returns the number of KV heads of layers that have some: a number or a list, in which 0 is a layer
-// with a state, where `has_states` says that there may be some. -1: the key is not there.
+// Returns the number of KV heads of layers that have some. The key holds a number or a list, in
+// which 0 is a layer with a state where `has_states` allows that. -1: the key is not there.
 [[nodiscard]] Result<std::int64_t> read_kv_heads(const weights::GgufFile& file,
                                                  const std::string& key, bool has_states);
 

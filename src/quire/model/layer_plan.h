@@ -7,7 +7,7 @@
 
 namespace quire::model {
 
-// What mixes the tokens of a layer: attention, or an update of a state from token to token.
+// The way in which a layer mixes tokens: attention, or an update of a state from token to token.
 enum class MixerKind : std::uint8_t {
   kAttention,
   kShortConv,   // gated convolution of the last tokens (LFM2)

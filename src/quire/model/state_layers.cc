@@ -46,8 +46,8 @@ StateLayers::Places StateLayers::places(const ForwardBatch& batch, const LayerPl
           .to = place(batch, plan, run.to)};
 }
 
-void StateLayers::mix(const ForwardBatch& batch, const LayerPlan& plan,
-                      const StateWeights& weights, const Rows& rows) {
+void StateLayers::mix(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
+                      const Rows& rows) {
   if (plan.mixer == MixerKind::kShortConv) {
     mix_short(batch, plan, weights, rows);
   } else {
@@ -84,10 +84,8 @@ void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
   const std::int64_t channels = shape.channels;
   const auto all = std::ssize(batch.token_ids);
   convolved_.require(static_cast<std::size_t>(all * channels));
-  const ConvWeights conv{.weights = weights.conv,
-                         .bias = weights.conv_bias,
-                         .channels = channels,
-                         .silu = true};
+  const ConvWeights conv{
+      .weights = weights.conv, .bias = weights.conv_bias, .channels = channels, .silu = true};
   for (const StateRun& run : batch.state_runs) {
     const Places states = places(batch, plan, run);
     const ConvRows own{{rows.in.data() + run.first_row * width, width}, run.num_rows, states.from};
@@ -107,15 +105,16 @@ void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
   kernels::rms_norm_heads(context_, {rows.out, out_width, all, shape.value_heads}, weights.norm,
                           config_.norm_epsilon);
   const auto gate = context_.table->gate_mul[static_cast<std::size_t>(kernels::Activation::kSilu)];
-  kernels::parallel_ranges(context_, all, 4 * out_width, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = first; row < last; ++row) {
-      float* out = rows.out.data() + row * out_width;
-      gate({.gate = rows.in.data() + row * width + channels,
-            .up = out,
-            .count = out_width,
-            .out = out});
-    }
-  });
+  kernels::parallel_ranges(context_, all, 4 * out_width,
+                           [&](std::int64_t first, std::int64_t last) {
+                             for (std::int64_t row = first; row < last; ++row) {
+                               float* out = rows.out.data() + row * out_width;
+                               gate({.gate = rows.in.data() + row * width + channels,
+                                     .up = out,
+                                     .count = out_width,
+                                     .out = out});
+                             }
+                           });
 }
 
 // Runs each head of each sequence through its rows. Rows are cut where a state is kept.
@@ -168,13 +167,13 @@ void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan,
   const std::int64_t items = std::ssize(batch.state_runs) * heads;
   const std::int64_t mean_rows =
       items == 0 ? 0 : std::ssize(batch.token_ids) / std::ssize(batch.state_runs) + 1;
-  kernels::parallel_ranges(context_, items, mean_rows * size, [&](std::int64_t begin,
-                                                                  std::int64_t end) {
-    for (std::int64_t item = begin; item < end; ++item) {
-      update(batch.state_runs[static_cast<std::size_t>(item / heads)],
-             static_cast<std::int32_t>(item % heads));
-    }
-  });
+  kernels::parallel_ranges(context_, items, mean_rows * size,
+                           [&](std::int64_t begin, std::int64_t end) {
+                             for (std::int64_t item = begin; item < end; ++item) {
+                               update(batch.state_runs[static_cast<std::size_t>(item / heads)],
+                                      static_cast<std::int32_t>(item % heads));
+                             }
+                           });
 }
 
 }  // namespace quire::model

@@ -1,7 +1,7 @@
 // StateLayers: what layers with a state compute between their two projections, on the CPU.
 //
-// A state is updated row after row in fp32, so it is a function of the tokens before it alone. What
-// is stored is what the next step reads.
+// A state is updated row after row in fp32, so it is a function of the tokens before it alone. The
+// next step reads it as it is stored.
 //
 // Thread rule: one call at a time; a call spreads over the pool of its context.
 #pragma once

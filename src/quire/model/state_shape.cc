@@ -30,7 +30,8 @@ Status StateShape::validate() const {
     return {};
   }
   QUIRE_TRY_STATUS(check("the number of key heads of a layer with a state", key_heads, 1, 1024));
-  QUIRE_TRY_STATUS(check("the number of value heads of a layer with a state", value_heads, 1, 1024));
+  QUIRE_TRY_STATUS(
+      check("the number of value heads of a layer with a state", value_heads, 1, 1024));
   QUIRE_TRY_STATUS(check("the key size of a layer with a state", key_dim, 1, 1024));
   QUIRE_TRY_STATUS(check("the value size of a layer with a state", value_dim, 1, 1024));
   if (value_heads % key_heads != 0) {

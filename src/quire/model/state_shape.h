@@ -27,9 +27,8 @@ struct StateShape {
   }
   // Returns the width of a row that is projected to be mixed.
   [[nodiscard]] std::int64_t in_width() const {
-    return kind == MixerKind::kShortConv
-               ? std::int64_t{3} * channels
-               : channels + std::int64_t{value_heads} * value_dim;
+    return kind == MixerKind::kShortConv ? std::int64_t{3} * channels
+                                         : channels + std::int64_t{value_heads} * value_dim;
   }
   // Returns the width of a mixed row.
   [[nodiscard]] std::int64_t out_width() const {

@@ -188,15 +188,16 @@ class Planner {
     const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
     const std::int64_t fresh = room_.own() - match.evictable_blocks;
     const std::int64_t open = ledger_.config().open_format() ? 1 : 0;
-    if (missing > fresh || !may_open(open, plan)) {
+    if (missing > fresh || !may_open(open, plan) || !room_.has_state_behind(match)) {
       return false;
     }
     const std::int64_t block_tokens = ledger_.config().block_tokens;
-    const auto count =
-        static_cast<std::int32_t>(std::min({std::int64_t{wanted_tokens(waiting) - match.tokens},
-                                            std::int64_t{rows_left_}, fresh * block_tokens}));
-    room_.attach(match.evictable_blocks);
-    room_.take({.own = (count + block_tokens - 1) / block_tokens, .open = open});
+    const std::int64_t tail = match.tokens % block_tokens;
+    const auto count = static_cast<std::int32_t>(
+        std::min({std::int64_t{wanted_tokens(waiting) - match.tokens}, std::int64_t{rows_left_},
+                  fresh * block_tokens - tail}));
+    room_.attach(match);
+    room_.take({.own = (tail + count + block_tokens - 1) / block_tokens, .open = open});
     admit_rows(waiting, match.tokens, count, plan);
     return true;
   }

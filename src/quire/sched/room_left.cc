@@ -16,6 +16,8 @@ RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
     : ledger_(&ledger),
       own_(std::int64_t{ledger.blocks_available()} +
            ledger.preemption().blocks_freed_by_drop(dropped)),
+      states_(std::int64_t{ledger.points().states_available()} +
+              ledger.points().states_freed_by_drop(dropped)),
       drops_(!dropped.empty()) {
   if (ledger.config().open_format()) {
     open_ = ledger.open_blocks_free() + ledger.preemption().open_blocks_freed_by_drop(dropped);
@@ -26,6 +28,9 @@ RoomNeed RoomLeft::need_of(SeqId id, std::int32_t count) const {
   RoomNeed need{.own = ledger_->sequences().blocks_needed(id, count)};
   if (ledger_->config().open_format()) {
     need.open = ledger_->sequences().open_blocks_needed(id, count);
+  }
+  if (count > 0 && ledger_->points().exist()) {
+    need.states = ledger_->points().states_needed(id);
   }
   return need;
 }
@@ -51,6 +56,9 @@ std::int64_t RoomLeft::open_within_reach() const {
 }
 
 bool RoomLeft::fits(const RoomNeed& need) const {
+  if (need.states > states_) {
+    return false;
+  }
   if (need.open <= open_) {
     return need.own <= own_;
   }
@@ -66,6 +74,7 @@ void RoomLeft::take(const RoomNeed& need) {
   open_ -= need.open;
   open_taken_ += need.open;
   own_ -= need.own;
+  states_ -= need.states;
 }
 
 std::int32_t RoomLeft::rows_that_fit(SeqId id, std::int32_t wanted) const {

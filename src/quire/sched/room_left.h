@@ -7,6 +7,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 
 namespace quire::sched {
 
@@ -15,6 +16,7 @@ namespace quire::sched {
 struct RoomNeed {
   std::int64_t own = 0;
   std::int64_t open = 0;
+  std::int64_t states = 0;  // where the model has some
 };
 
 // Open blocks that are free already cost nothing. Others need slabs of the pool's own blocks. Each
@@ -39,8 +41,15 @@ class RoomLeft {
   [[nodiscard]] std::int64_t own() const { return own_; }
   // Returns the open blocks that need no slab.
   [[nodiscard]] std::int64_t open() const { return open_; }
-  // Takes cached blocks that a request attaches, which can no longer be evicted.
-  void attach(std::int64_t blocks) { own_ -= blocks; }
+  // Returns whether a request that attaches `match` can have the state that its first step needs.
+  [[nodiscard]] bool has_state_behind(const kv::PrefixMatch& match) const {
+    return !ledger_->points().exist() || match.idle_states < states_;
+  }
+  // Takes what a request attaches, which can no longer be evicted, and that state.
+  void attach(const kv::PrefixMatch& match) {
+    own_ -= match.evictable_blocks;
+    states_ -= ledger_->points().exist() ? match.idle_states + 1 : 0;
+  }
 
  private:
   [[nodiscard]] std::int64_t slabs_for(std::int64_t open) const;
@@ -50,6 +59,7 @@ class RoomLeft {
   std::int64_t own_ = 0;
   std::int64_t open_ = 0;
   std::int64_t open_taken_ = 0;
+  std::int64_t states_ = 0;
   bool drops_ = false;
   mutable std::optional<std::int64_t> reach_;  // open blocks of all slabs that can be lent
 };

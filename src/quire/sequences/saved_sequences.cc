@@ -72,6 +72,12 @@ kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
 const kv_store::PagedPool& SavedSequences::pool() const { return tiers_.paged_pool(); }
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
+  if (engine_.model_config().state_layers() > 0) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message =
+                     "saving a sequence of a model whose layers carry a state is not "
+                     "implemented; keep its token ids and open a sequence of them"};
+  }
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);

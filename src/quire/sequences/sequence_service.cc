@@ -332,6 +332,11 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
     return replace(state, start, stop, tokens, interrupted,
                    options);  // refused, or nothing stands behind
   }
+  if (chunks_.core().has_states()) {
+    return {ErrorCode::kIncompatible,
+            "an approximate edit moves KV, and the layers of this model that carry a state cannot "
+            "follow; edit in mode exact"};
+  }
   if (chunks_.core().windowed()) {
     return {ErrorCode::kIncompatible,
             "an approximate edit moves KV, which has no meaning for a model with a sliding window, "

@@ -46,8 +46,8 @@ Status read_inner_size(base::JsonView json, ModelConfig& config) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("\"block_ff_dim\" is ", size, "; must be in [1, ", kMost, "]")};
   }
-  const bool has_factor =
-      !json.contains("block_ffn_dim_multiplier") || !json.find("block_ffn_dim_multiplier").is_null();
+  const bool has_factor = !json.contains("block_ffn_dim_multiplier") ||
+                          !json.find("block_ffn_dim_multiplier").is_null();
   if (adjusts) {
     size = static_cast<std::int64_t>(2.0 * static_cast<double>(size) / 3.0);
   }
@@ -70,8 +70,7 @@ Status read_inner_size(base::JsonView json, ModelConfig& config) {
 Status configure_lfm2(base::JsonView json, ModelConfig& config) {
   config.qk_norm = true;
   QUIRE_TRY(config.norm_epsilon, base::get_double(json, "norm_eps", 1e-5));
-  QUIRE_TRY(config.tied_embeddings,
-            base::get_bool(json, "tie_embedding", config.tied_embeddings));
+  QUIRE_TRY(config.tied_embeddings, base::get_bool(json, "tie_embedding", config.tied_embeddings));
   QUIRE_TRY_STATUS(read_inner_size(json, config));
   QUIRE_TRY(const std::int64_t taps, base::get_int(json, "conv_L_cache", 3));
   QUIRE_TRY(const bool bias, base::get_bool(json, "conv_bias", false));

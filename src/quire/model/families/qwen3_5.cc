@@ -125,7 +125,7 @@ const Family& qwen3_5_family() {
       .fields = {"attention_bias", "full_attention_interval", "layer_types",
                  "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads",
                  "linear_num_value_heads", "linear_value_head_dim",
-                 // Of the layers for drafts, which are left out.
+                 // These are of layers for drafts, which are left out.
                  "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"},
       .fixed = {{"attn_output_gate", "true"},
                 {"mamba_ssm_dtype", "\"float32\""},

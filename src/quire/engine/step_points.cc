@@ -1,0 +1,142 @@
+#include "quire/engine/step_points.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/kept_states.h"
+#include "quire/engine/step_state.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/restore_points.h"
+#include "quire/kv/states.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/sched/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::int32_t kFirstDistance = 256;  // of points before the end of a prompt
+
+// A length behind which a point is wanted.
+struct Wanted {
+  std::int32_t tokens = 0;
+  bool evicts = false;  // older points give way to it
+};
+
+// Returns the points that are wanted in a run, without those that are there.
+std::vector<Wanted> wanted_points(const kv::Ledger& ledger, const sched::ScheduledRun& run) {
+  const auto all = static_cast<std::int32_t>(ledger.sequences().tokens(run.sequence).size());
+  std::vector<Wanted> wanted = {
+      {.tokens = all - 1, .evicts = true},
+      {.tokens = ledger.points().left_history_at(run.sequence), .evicts = true}};
+  for (std::int32_t distance = kFirstDistance; distance < all; distance *= 2) {
+    wanted.push_back({.tokens = all - distance});
+  }
+  std::erase_if(wanted, [&](const Wanted& point) {
+    return point.tokens <= run.first || point.tokens > run.first + run.count ||
+           !ledger.points().wants_point(run.sequence, point.tokens);
+  });
+  std::ranges::sort(wanted, {}, &Wanted::tokens);
+  const auto same = std::ranges::unique(wanted, {}, &Wanted::tokens);
+  wanted.erase(same.begin(), same.end());
+  return wanted;
+}
+
+// Copies the KV of the block that the point ends in beside its state.
+void keep_tail(Step& step, const StepPoints::Kept& point) {
+  const std::optional<BlockId> block =
+      step.core.ledger.points().block_of_tail(point.sequence, point.tokens);
+  if (block) {
+    (void)step.core.paged_pool.read_blocks(  // never fails in host memory
+        std::array{*block}, step.core.states.block_beside(point.state.ref().index));
+  }
+}
+
+void add_point(Step& step, const StepPoints::Kept& point) {
+  keep_tail(step, point);
+  step.core.ledger.points().add(point.sequence, point.tokens, point.state);
+}
+
+// Adds a run and what is kept of it. `runs` points to captures only when all are there.
+void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row) {
+  StepPoints& points = step.points;
+  kv::RestorePoints& ledger = step.core.ledger.points();
+  const kv::RestorePoints::Places places = ledger.places(run.sequence);
+  points.runs.push_back(
+      {.first_row = first_row, .num_rows = run.count, .from = places.from, .to = places.to});
+  if (run.count == 1 && run.samples) {
+    return;
+  }
+  for (const Wanted& wanted : wanted_points(step.core.ledger, run)) {
+    kv::HeldState state = ledger.take_state(wanted.evicts);
+    if (!state.is_there()) {
+      continue;
+    }
+    points.captures.push_back(
+        {.row = first_row + wanted.tokens - run.first - 1, .to = state.ref().index});
+    points.kept.push_back(
+        {.sequence = run.sequence, .tokens = wanted.tokens, .state = std::move(state)});
+  }
+}
+
+}  // namespace
+
+Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch) {
+  kv::RestorePoints& ledger = step.core.ledger.points();
+  if (!ledger.exist()) {
+    return {};
+  }
+  StepPoints& points = step.points;
+  points.runs.clear();
+  points.captures.clear();
+  points.kept.clear();
+  std::int32_t first_row = 0;
+  for (const sched::ScheduledRun& run : running.runs) {
+    if (const auto tail = ledger.take_tail(run.sequence)) {
+      QUIRE_TRY_STATUS(step.core.paged_pool.write_blocks(
+          std::array{tail->block}, step.core.states.block_beside(tail->state)));
+    }
+    add_run(step, run, first_row);
+    first_row += run.count;
+  }
+  std::size_t next = 0;
+  for (model::StateRun& run : points.runs) {
+    const std::size_t begin = next;
+    while (next < points.captures.size() &&
+           points.captures[next].row < run.first_row + run.num_rows) {
+      ++next;
+    }
+    run.captures = std::span(points.captures).subspan(begin, next - begin);
+  }
+  batch.state_runs = points.runs;
+  batch.states = step.core.states.view();
+  return {};
+}
+
+void keep_points(Step& step, const sched::ScheduledRun& run, bool ends) {
+  kv::RestorePoints& ledger = step.core.ledger.points();
+  if (!ledger.exist()) {
+    return;
+  }
+  for (StepPoints::Kept& point : step.points.kept) {
+    if (point.sequence == run.sequence && point.state.is_there()) {
+      add_point(step, point);
+      point.state.reset();
+    }
+  }
+  const std::int32_t length = step.core.ledger.sequences().num_computed(run.sequence);
+  if (ends && ledger.wants_point(run.sequence, length)) {
+    add_point(step,
+              {.sequence = run.sequence, .tokens = length, .state = ledger.present(run.sequence)});
+  }
+}
+
+}  // namespace quire::engine

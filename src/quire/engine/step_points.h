@@ -1,0 +1,24 @@
+// The states of a step: where its runs find and store them, and which are kept as restore points.
+// Nothing here does anything for a model without layers that carry a state.
+//
+// A point in the middle of a run is kept by the pass itself, behind the row before it. So no step
+// is made for it. Points are wanted before the last token of a prompt, and at the end of an answer.
+// They are wanted where a prompt leaves a known history, and ever further back from its end.
+//
+// Thread rule: the engine thread.
+#pragma once
+
+#include "quire/engine/step_state.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/sched/types.h"
+
+namespace quire::engine {
+
+// Tells the batch where the states of its runs are, and puts KV into blocks that begin at a point.
+// Fails as PagedPool::write_blocks does.
+[[nodiscard]] Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch);
+// Makes points of what the pass has kept of a run that was booked, and with `ends` of its end.
+void keep_points(Step& step, const sched::ScheduledRun& run, bool ends);
+
+}  // namespace quire::engine

@@ -1,0 +1,41 @@
+#include "quire/engine/step_room.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "quire/base/str.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/hooks.h"
+#include "quire/engine/step_state.h"
+#include "quire/kv/ledger.h"
+#include "quire/result.h"
+
+namespace quire::engine {
+
+bool may_get_blocks(const Step& step) {
+  return step.hooks->holders->await_blocks() || step.thread.has_tasks();
+}
+
+Error no_room_for(Step& step, const ActiveRequest& stuck) {
+  if (step.core.ledger.points().exist() && step.core.ledger.points().states_available() == 0) {
+    return {.code = ErrorCode::kOutOfBlocks,
+            .message = base::str_cat(
+                "the request does not fit now: the ", step.core.ledger.config().num_states,
+                " states of ", base::format_bytes(step.core.states.view().stride),
+                " are held by sequences; close some, or raise kv_budget or state_share")};
+  }
+  const std::int64_t free_blocks = step.core.ledger.blocks_available();
+  const std::int64_t needed =
+      std::max(step.core.ledger.min_blocks(std::ssize(stuck.request().prompt)), free_blocks + 1);
+  return {.code = ErrorCode::kOutOfBlocks,
+          .message =
+              base::str_cat("the request does not fit now: it needs ", needed, " blocks or more, ",
+                            free_blocks, " of ", step.core.ledger.counts().blocks_total,
+                            " can be had; unpin or delete something, or raise kv_budget"),
+          .needed_bytes = needed * step.core.counters.block_bytes,
+          .free_bytes = free_blocks * step.core.counters.block_bytes};
+}
+
+}  // namespace quire::engine

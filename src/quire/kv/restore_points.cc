@@ -1,0 +1,96 @@
+#include "quire/kv/restore_points.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "quire/base/ids.h"
+#include "quire/kv/ledger_state.h"
+#include "quire/kv/sequence.h"
+#include "quire/kv/states.h"
+
+namespace quire::kv {
+
+bool RestorePoints::exist() const { return state_->states.exist(); }
+
+std::int32_t RestorePoints::states_available() const { return state_->states.num_available(); }
+
+std::int32_t RestorePoints::states_freed_by_drop(std::span<const SeqId> ids) const {
+  const States& states = state_->states;
+  std::int32_t freed = 0;
+  for (const SeqId id : ids) {
+    if (!states.exist()) {
+      break;
+    }
+    state_->states_of(id)->visit(
+        [&](StateRef state) { freed += states.num_users(state) == 1 ? 1 : 0; });
+  }
+  return freed;
+}
+
+std::int32_t RestorePoints::states_needed(SeqId id) const {
+  return state_->states_of(id)->needs_one() ? 1 : 0;
+}
+
+RestorePoints::Places RestorePoints::places(SeqId id) const {
+  const SequenceStates& states = *state_->states_of(id);
+  return {.from = states.now().index, .to = states.next().index};
+}
+
+std::optional<RestorePoints::Tail> RestorePoints::take_tail(SeqId id) {
+  SequenceStates& states = *state_->states_of(id);
+  if (!states.lacks_tail()) {
+    return std::nullopt;
+  }
+  states.set_lacks_tail(false);
+  const OpenRun& open = state_->sequence(id).open();
+  return Tail{.state = states.now().index,
+              .block = open.blocks.ref(open.num_tokens / state_->shared.config().block_tokens).id};
+}
+
+bool RestorePoints::wants_point(SeqId id, std::int32_t tokens) const {
+  const Sequence& sequence = state_->sequence(id);
+  return state_->shared.config().prefix_cache && sequence.is_plain() && sequence.adopts() &&
+         tokens > 0 &&
+         !state_->states.has_point(sequence.tokens().first(static_cast<std::size_t>(tokens)),
+                                   sequence.salt());
+}
+
+std::int32_t RestorePoints::left_history_at(SeqId id) const {
+  return state_->states_of(id)->left_history_at();
+}
+
+HeldState RestorePoints::take_state(bool evicts) {
+  States& states = state_->states;
+  if ((evicts ? states.num_available() : states.num_free()) == 0) {
+    return {};
+  }
+  return {states, states.acquire()};
+}
+
+HeldState RestorePoints::present(SeqId id) const {
+  States& states = state_->states;
+  const StateRef now = state_->states_of(id)->now();
+  if (now.index < 0) {
+    return {};
+  }
+  states.retain(now);
+  return {states, now};
+}
+
+void RestorePoints::add(SeqId id, std::int32_t tokens, const HeldState& state) {
+  const Sequence& sequence = state_->sequence(id);
+  state_->states.add_point(sequence.tokens().first(static_cast<std::size_t>(tokens)),
+                           sequence.salt(), state.ref());
+}
+
+std::optional<BlockId> RestorePoints::block_of_tail(SeqId id, std::int32_t tokens) const {
+  const std::int32_t block_tokens = state_->shared.config().block_tokens;
+  if (tokens % block_tokens == 0) {
+    return std::nullopt;
+  }
+  return state_->sequence(id).open().blocks.ref(tokens / block_tokens).id;
+}
+
+}  // namespace quire::kv

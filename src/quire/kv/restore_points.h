@@ -1,0 +1,67 @@
+// RestorePoints: what a step does with the states of its sequences. A view: Ledger::points() lends
+// it.
+//
+// An unknown id is a broken invariant of the caller (QUIRE_CHECK).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "quire/base/ids.h"
+#include "quire/kv/states.h"
+
+namespace quire::kv {
+
+struct LedgerState;
+
+class RestorePoints {
+ public:
+  // Borrows `state`.
+  explicit RestorePoints(LedgerState& state) : state_(&state) {}
+
+  // Returns whether the model has layers with a state.
+  [[nodiscard]] bool exist() const;
+  // Returns how many states extend() could obtain now, and by how many that grows if the KV of all
+  // of `ids` is dropped. The latter does not count what several of them share.
+  [[nodiscard]] std::int32_t states_available() const;
+  [[nodiscard]] std::int32_t states_freed_by_drop(std::span<const SeqId> ids) const;
+  // Returns how many states extend() takes for the next step of a sequence.
+  [[nodiscard]] std::int32_t states_needed(SeqId id) const;
+
+  // Numbers of the states before and behind the next step. `from` is -1 for a sequence without KV.
+  struct Places {
+    std::int32_t from = -1;
+    std::int32_t to = 0;
+  };
+  // Precondition: extend() made room.
+  [[nodiscard]] Places places(SeqId id) const;
+
+  // KV of a block that lies beside a state and not in the block yet, which the sequence has taken
+  // up at a point.
+  struct Tail {
+    std::int32_t state = 0;
+    BlockId block;
+  };
+  // Returns the tail that must be copied before the next step, once.
+  [[nodiscard]] std::optional<Tail> take_tail(SeqId id);
+
+  // Returns whether a point behind the first `tokens` tokens would be found, and is not there.
+  [[nodiscard]] bool wants_point(SeqId id, std::int32_t tokens) const;
+  // Returns the length at which the sequence has left a known history without a point there; 0:
+  // none.
+  [[nodiscard]] std::int32_t left_history_at(SeqId id) const;
+  // Takes a state for a point. Not there where none is free; with `evicts` idle points give way.
+  [[nodiscard]] HeldState take_state(bool evicts);
+  // Returns the state at the length of a sequence.
+  [[nodiscard]] HeldState present(SeqId id) const;
+  // Makes a state the point behind the first `tokens` tokens.
+  void add(SeqId id, std::int32_t tokens, const HeldState& state);
+  // Returns the block that token `tokens` of the sequence lies in, if others before it do too.
+  [[nodiscard]] std::optional<BlockId> block_of_tail(SeqId id, std::int32_t tokens) const;
+
+ private:
+  LedgerState* state_;
+};
+
+}  // namespace quire::kv

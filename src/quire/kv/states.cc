@@ -1,0 +1,252 @@
+#include "quire/kv/states.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/str.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::kv {
+namespace {
+
+constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+
+// Adds a value to a hash: multiplies and rotates. It is chosen for speed, as every hit is verified.
+std::uint64_t mixed(std::uint64_t hash, std::uint32_t value) {
+  return (std::rotl(hash, 5) ^ value) * kOdd;
+}
+
+std::uint64_t hash_of_salt(std::string_view salt) {
+  std::uint64_t hash = kOdd;
+  for (const char letter : salt) {
+    hash = mixed(hash, static_cast<unsigned char>(letter));
+  }
+  return mixed(hash, static_cast<std::uint32_t>(salt.size()));
+}
+
+std::uint64_t hash_of(std::span<const TokenId> tokens, std::string_view salt) {
+  std::uint64_t hash = hash_of_salt(salt);
+  for (const TokenId token : tokens) {
+    hash = mixed(hash, static_cast<std::uint32_t>(token));
+  }
+  return hash;
+}
+
+}  // namespace
+
+States::States(std::int32_t num_states) : slots_(static_cast<std::size_t>(num_states)) {
+  free_.reserve(slots_.size());
+  for (std::int32_t i = num_states; i > 0; --i) {
+    free_.push_back(i - 1);
+  }
+}
+
+const States::Slot& States::slot(StateRef state) const {
+  QUIRE_CHECK(state.index >= 0 && state.index < num_states(), "a handle of no state");
+  const Slot& found = slots_[static_cast<std::size_t>(state.index)];
+  QUIRE_CHECK(found.generation == state.generation, "a stale handle of a state");
+  return found;
+}
+
+StateRef States::acquire() {
+  QUIRE_CHECK(num_available() > 0, "more states asked for than are free or idle points");
+  if (free_.empty()) {
+    auto oldest = points_.end();
+    for (auto point = points_.begin(); point != points_.end(); ++point) {
+      const StateRef state = point->second.state;
+      const bool idle = slot(state).references == 1;
+      if (idle &&
+          (oldest == points_.end() || slot(state).last_use < slot(oldest->second.state).last_use)) {
+        oldest = point;
+      }
+    }
+    drop(oldest);
+    ++num_evictions_;
+  }
+  const std::int32_t index = free_.back();
+  free_.pop_back();
+  Slot& taken = slots_[static_cast<std::size_t>(index)];
+  taken.references = 1;
+  taken.is_point = false;
+  return {index, taken.generation};
+}
+
+void States::retain(StateRef state) {
+  Slot& held = slot(state);
+  num_idle_ -= held.is_point && held.references == 1 ? 1 : 0;
+  ++held.references;
+}
+
+void States::release(StateRef state) {
+  Slot& held = slot(state);
+  QUIRE_CHECK(held.references > 0, "a state was given back twice");
+  --held.references;
+  num_idle_ += held.is_point && held.references == 1 ? 1 : 0;
+  if (held.references == 0) {
+    ++held.generation;
+    free_.push_back(state.index);
+  }
+}
+
+const States::Point* States::look_up(std::uint64_t hash, std::span<const TokenId> tokens,
+                                     std::string_view salt) const {
+  const auto [first, last] = points_.equal_range(hash);
+  for (auto point = first; point != last; ++point) {
+    if (point->second.salt == salt && std::ranges::equal(point->second.tokens, tokens)) {
+      return &point->second;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<States::Found> States::find(std::span<const TokenId> tokens, std::string_view salt,
+                                          const std::function<bool(std::int32_t)>& accepts) const {
+  std::vector<std::pair<std::size_t, std::uint64_t>> candidates;  // lengths and hashes
+  std::uint64_t hash = hash_of_salt(salt);
+  std::size_t done = 0;
+  for (const auto& [length, count] : lengths_) {
+    if (std::cmp_greater(length, tokens.size())) {
+      break;
+    }
+    for (; std::cmp_less(done, length); ++done) {
+      hash = mixed(hash, static_cast<std::uint32_t>(tokens[done]));
+    }
+    if (points_.contains(hash)) {
+      candidates.emplace_back(done, hash);
+    }
+  }
+  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
+    const auto length = static_cast<std::int32_t>(candidate->first);
+    const Point* point = look_up(candidate->second, tokens.first(candidate->first), salt);
+    if (point != nullptr && accepts(length)) {
+      return Found{.tokens = length, .state = point->state};
+    }
+  }
+  return std::nullopt;
+}
+
+bool States::has_point(std::span<const TokenId> tokens, std::string_view salt) const {
+  return look_up(hash_of(tokens, salt), tokens, salt) != nullptr;
+}
+
+// Asks for all memory before anything changes.
+void States::add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state) {
+  QUIRE_CHECK(!tokens.empty(), "a restore point behind no token");
+  const std::uint64_t hash = hash_of(tokens, salt);
+  Slot& held = slot(state);
+  if (held.is_point || look_up(hash, tokens, salt) != nullptr) {
+    return;
+  }
+  std::int32_t& same = lengths_[static_cast<std::int32_t>(tokens.size())];
+  try {
+    points_.emplace(
+        hash,
+        Point{.salt = std::string(salt), .tokens = {tokens.begin(), tokens.end()}, .state = state});
+  } catch (const std::bad_alloc&) {
+    if (same == 0) {
+      lengths_.erase(static_cast<std::int32_t>(tokens.size()));
+    }
+    throw;
+  }
+  ++same;
+  retain(state);
+  held.is_point = true;
+  held.last_use = ++uses_;
+}
+
+void States::touch(StateRef state) { slot(state).last_use = ++uses_; }
+
+void States::drop(Points::iterator point) {
+  const StateRef state = point->second.state;
+  const auto length = lengths_.find(static_cast<std::int32_t>(point->second.tokens.size()));
+  if (--length->second == 0) {
+    lengths_.erase(length);
+  }
+  points_.erase(point);
+  Slot& held = slot(state);
+  num_idle_ -= held.references == 1 ? 1 : 0;
+  held.is_point = false;
+  release(state);
+}
+
+void States::clear_points() {
+  while (!points_.empty()) {
+    drop(points_.begin());
+  }
+}
+
+Status States::check(std::span<const std::int32_t> users) const {
+  std::vector<std::int32_t> points(slots_.size());
+  for (const auto& [hash, point] : points_) {
+    if (hash != hash_of(point.tokens, point.salt) || !slot(point.state).is_point) {
+      return {ErrorCode::kInternal, "a restore point is not found by its tokens"};
+    }
+    ++points[static_cast<std::size_t>(point.state.index)];
+  }
+  std::int32_t idle = 0;
+  std::size_t unused = 0;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& held = slots_[i];
+    if (held.references != users[i] + points[i] || points[i] > 1 ||
+        (held.references > 0 && held.is_point != (points[i] == 1))) {
+      return {ErrorCode::kInternal,
+              base::str_cat("state ", i, " has ", held.references, " references, ", users[i],
+                            " users and ", points[i], " points")};
+    }
+    idle += points[i] == 1 && users[i] == 0 ? 1 : 0;
+    unused += held.references == 0 ? 1 : 0;
+  }
+  if (idle != num_idle_ || unused != free_.size()) {
+    return {ErrorCode::kInternal,
+            base::str_cat(idle, " restore points are idle, counted are ", num_idle_, "; ", unused,
+                          " states are free, listed are ", free_.size())};
+  }
+  return {};
+}
+
+HeldState HeldState::clone() const {
+  if (!is_there()) {
+    return {};
+  }
+  states_->retain(state_);
+  return {*states_, state_};
+}
+
+SequenceStates SequenceStates::fork() const {
+  SequenceStates copy(*states_);
+  copy.now_ = now_.clone();
+  copy.lacks_tail_ = lacks_tail_;
+  return copy;
+}
+
+void SequenceStates::drop() {
+  now_ = HeldState();
+  next_ = HeldState();
+  lacks_tail_ = false;
+}
+
+void SequenceStates::make_room() {
+  if (needs_one()) {
+    next_ = HeldState(*states_, states_->acquire());
+  }
+}
+
+void SequenceStates::restore(StateRef point) {
+  states_->touch(point);
+  states_->retain(point);
+  now_ = HeldState(*states_, point);
+  next_ = HeldState();
+}
+
+}  // namespace quire::kv

@@ -1,0 +1,192 @@
+// Models with layers that carry a state: where their requests go on from, and that nothing of it
+// changes a bit. Oracle: the same request computed from its first token, without any reuse. Models:
+// the tiny random checkpoints of tests/golden/model, which transformers agrees with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/sequence.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+Ids ids_of(std::size_t count, std::uint32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(3 + (seed >> 8) % 190));
+  }
+  return ids;
+}
+
+class StateModels : public testing::TestWithParam<std::string> {
+ protected:
+  [[nodiscard]] static std::string path() {
+    return source_path("tests/golden/model/") + GetParam();
+  }
+  [[nodiscard]] static LLM open(LLMOptions options = {}) {
+    options.threads = 2;
+    options.dtype = "float32";
+    return must(LLM::open(path(), options));
+  }
+};
+
+Ids cold_ids(LLM& llm, const Ids& prompt, std::int32_t count) {
+  Ids all = prompt;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const auto logits = must(llm.forward(all, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+    all.push_back(static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin()));
+  }
+  return {all.begin() + std::ssize(prompt), all.end()};
+}
+
+std::vector<float> cold_logits(LLM& llm, const Ids& ids) {
+  return must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+}
+
+TEST_P(StateModels, GenerateWhatComputingEachTokenFromTheBeginningGives) {
+  LLM llm = open();
+  for (const std::size_t length : {1, 2, 31, 32, 33, 70}) {
+    const Ids prompt = ids_of(length, 3);
+    EXPECT_EQ(must(llm.generate(prompt, greedy_to_length(12))).token_ids, cold_ids(llm, prompt, 12))
+        << length;
+  }
+}
+
+TEST_P(StateModels, ComputeOnlyTheLastTokenOfAPromptThatWasThere) {
+  for (const std::int32_t block_tokens : {1, 16, 32}) {
+    LLM llm = open({.block_tokens = block_tokens});
+    for (std::size_t length = 2; length <= 70; length += length < 36 ? 1 : 7) {
+      const Ids prompt = ids_of(length, static_cast<std::uint32_t>(length));
+      const GenerationOutput first = must(llm.generate(prompt, greedy_to_length(5)));
+      const GenerationOutput again = must(llm.generate(prompt, greedy_to_length(5)));
+      EXPECT_EQ(again.usage.cached_tokens, std::ssize(prompt) - 1) << length;
+      EXPECT_EQ(again.token_ids, first.token_ids) << length;
+      const ForwardOutput warm = must(llm.forward(prompt));
+      EXPECT_EQ(warm.cached_tokens, std::ssize(prompt) - 1) << length;
+      EXPECT_EQ(warm.logits, cold_logits(llm, prompt)) << length;
+    }
+  }
+}
+
+TEST_P(StateModels, GoOnFromTheEndOfAnAnswer) {
+  LLM llm = open();
+  Ids history = ids_of(19, 5);
+  for (int turn = 0; turn < 6; ++turn) {
+    const GenerationOutput answer = must(llm.generate(history, greedy_to_length(9)));
+    const std::int64_t known = std::ssize(history) + 8;  // the last token was never fed
+    history = joined(joined(history, answer.token_ids), ids_of(7, 100 + turn));
+    const ForwardOutput next = must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_EQ(next.cached_tokens, known);
+    EXPECT_EQ(next.logits, cold_logits(llm, history));
+  }
+}
+
+TEST_P(StateModels, LearnWhereTextsBranch) {
+  LLM llm = open();
+  const Ids shared = ids_of(100, 8);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const Ids prompt = joined(shared, ids_of(30, 50 + i));
+    const ForwardOutput output =
+        must(llm.forward(prompt, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_EQ(output.cached_tokens, i < 2 ? 0 : 96) << i;
+    EXPECT_EQ(output.logits, cold_logits(llm, prompt)) << i;
+  }
+}
+
+TEST_P(StateModels, GoTheirOwnWaysInForks) {
+  LLM llm = open();
+  std::mt19937 random(11);
+  std::vector<Sequence> branches;
+  branches.push_back(must(llm.sequence(ids_of(45, 9))));
+  for (int i = 0; i < 7; ++i) {
+    branches.push_back(must(branches.front().fork()));
+  }
+  for (int operation = 0; operation < 60; ++operation) {
+    Sequence& branch = branches[random() % branches.size()];
+    const Ids tokens = branch.tokens();
+    switch (random() % 4) {
+      case 0:
+        ASSERT_TRUE(branch.append(ids_of(1 + random() % 9, random())).ok());
+        break;
+      case 1:
+        (void)must(branch.generate(greedy_to_length(1 + static_cast<std::int32_t>(random() % 5))));
+        break;
+      case 2:
+        ASSERT_TRUE(
+            branch.rollback_to(static_cast<std::int64_t>(1 + random() % std::size(tokens))).ok());
+        break;
+      default:
+        branch = must(branches[random() % branches.size()].fork());
+    }
+    ASSERT_EQ(must(branch.logits()), cold_logits(llm, branch.tokens())) << operation;
+  }
+}
+
+TEST_P(StateModels, EqualTheColdRunRolledBackToEveryLength) {
+  LLM llm = open();
+  Sequence sequence = must(llm.sequence(ids_of(20, 4)));
+  (void)must(sequence.generate(greedy_to_length(30)));
+  const Ids all = sequence.tokens();
+  for (std::int64_t length = std::ssize(all) - 1; length > 0; --length) {
+    Sequence cut = must(sequence.fork());
+    ASSERT_TRUE(cut.rollback_to(length).ok());
+    ASSERT_EQ(must(cut.logits()), cold_logits(llm, {all.begin(), all.begin() + length})) << length;
+  }
+}
+
+TEST_P(StateModels, GiveTheSameIdsWhenTheyArePreempted) {
+  LLM llm = open({.block_tokens = 8, .kv_budget_bytes = std::int64_t{400} << 10});
+  std::vector<Ids> prompts;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    prompts.push_back(ids_of(20 + 3 * i, 70 + i));
+  }
+  const std::vector<Prompt> batch(prompts.begin(), prompts.end());
+  const SamplingParams params = greedy_to_length(250);
+  const auto outputs = must(llm.generate_batch(batch, {&params, 1}));
+  EXPECT_GT(stat(llm, "preemptions"), 0);
+  LLM large = open();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(outputs[i].token_ids, must(large.generate(prompts[i], params)).token_ids) << i;
+  }
+}
+
+TEST_P(StateModels, HoldNoStateWhenNothingRuns) {
+  LLM llm = open();
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    (void)must(llm.generate(ids_of(10 + i, i), greedy_to_length(3)));
+  }
+  EXPECT_EQ(stat(llm, "states_in_use"), 0);
+  EXPECT_GT(stat(llm, "restore_points"), 0);
+  ASSERT_TRUE(llm.clear_prefix_cache().ok());
+  EXPECT_EQ(stat(llm, "restore_points"), 0);
+  EXPECT_EQ(must(llm.forward(ids_of(20, 10))).cached_tokens, 0);
+}
+
+TEST_P(StateModels, FindNothingOfAnotherSalt) {
+  LLM llm = open();
+  const Ids prompt = ids_of(40, 3);
+  (void)must(llm.generate(prompt, greedy_to_length(3), {.salt = "one"}));
+  EXPECT_EQ(must(llm.generate(prompt, greedy_to_length(3), {.salt = "two"})).usage.cached_tokens,
+            0);
+  EXPECT_EQ(must(llm.generate(prompt, greedy_to_length(3), {.salt = "one"})).usage.cached_tokens,
+            39);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StateModels,
+                         testing::Values("lfm2", "lfm2_bias", "qwen3_5", "qwen3_5_image"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace quire
