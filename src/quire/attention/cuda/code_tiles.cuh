@@ -14,8 +14,8 @@ namespace quire::attention::cuda {
 // Widens a tile of codes at `from` to a tile of fp16 at `to`, both as Shared<F, D> has them. A
 // whole warpgroup calls it. Eight lanes take the same 16 codes of eight rows, which lie in
 // different banks.
-template <int D>
-__device__ __forceinline__ void widen_tile(std::uint32_t from, std::uint32_t to, int thread) {
+template <KVFormat F, int D>
+__device__ __forceinline__ void widen_bytes(std::uint32_t from, std::uint32_t to, int thread) {
   constexpr int kPieces = D / 16, kRows = 8 * kGroupThreads / (8 * kPieces);
   const int piece = thread / 8 % kPieces, row = thread % 8 + thread / (8 * kPieces) * 8;
   const int swap = D == 64 ? row / 2 % 4 : row % 8;
@@ -26,8 +26,55 @@ __device__ __forceinline__ void widen_tile(std::uint32_t from, std::uint32_t to,
 #pragma unroll 4
   for (int i = 0; i < kTokens / kRows; ++i) {
     const uint4 codes = load_shared_16(source + i * kRows * D);
-    store_shared_16(first + i * kRows * 128, widen_8(codes.x, codes.y));
-    store_shared_16(second + i * kRows * 128, widen_8(codes.z, codes.w));
+    store_shared_16(first + i * kRows * 128, widen_8<F>(codes.x, codes.y));
+    store_shared_16(second + i * kRows * 128, widen_8<F>(codes.z, codes.w));
+  }
+}
+
+// Widens a tile of int4 keys or values so. A warp takes a run of 32 tokens. Eight lanes take the
+// words of 64 channels of a token, so that they store a row of 128 bytes.
+template <int D, bool kValues>
+__device__ __forceinline__ void widen_int4_tile(std::uint32_t from, std::uint32_t to, int thread) {
+  constexpr int kPieceBytes = kRunTokens * 16;
+  const int run = thread / 32, word = thread % 8, place = thread % 32 / 8;
+  const std::uint32_t codes =
+      from + run * (kRunTokens * D / 2) + word / 4 * kPieceBytes + place * 16 + word % 4 * 4;
+  const std::uint32_t scales = from + kTokens * D / 2 + run * (4 * D);
+#pragma unroll
+  for (int column = 0; column < D / 64; ++column) {
+    std::uint32_t s[4] = {}, m[4] = {};
+    if constexpr (!kValues) {  // of the lane's eight channels
+      const std::uint32_t at = scales + column * 128 + word * 16;
+      const uint4 scale = load_shared_16(at), minimum = load_shared_16(at + 2 * D);
+      s[0] = scale.x, s[1] = scale.y, s[2] = scale.z, s[3] = scale.w;
+      m[0] = minimum.x, m[1] = minimum.y, m[2] = minimum.z, m[3] = minimum.w;
+    }
+#pragma unroll 4
+    for (int i = 0; i < kRunTokens / 4; ++i) {
+      const int token = kernels::cuda::int4_token(place + 4 * i);
+      if constexpr (kValues) {  // of the token, in the group of the lane's channels
+        const std::uint32_t at = scales + (column * 2 + word / 4) * 128 + token * 2;
+        s[0] = s[1] = s[2] = s[3] = twice(load_shared_2(at));
+        m[0] = m[1] = m[2] = m[3] = twice(load_shared_2(at + 2 * kRunTokens));
+      }
+      const Int4Pair pairs[4] = {{s[0], m[0]}, {s[1], m[1]}, {s[2], m[2]}, {s[3], m[3]}};
+      const int row = run * kRunTokens + token;
+      store_shared_16(to + column * kTokens * 128 + row * 128 + (word ^ row % 8) * 16,
+                      widen_int4(load_shared_4(codes + column * 2 * kPieceBytes + i * 64), pairs));
+    }
+  }
+}
+
+// Widens a tile of keys or of values.
+template <KVFormat F, int D>
+__device__ __forceinline__ void widen_tile(std::uint32_t from, std::uint32_t to, bool keys,
+                                           int thread) {
+  if constexpr (kTokenScales<F>) {
+    widen_bytes<F, D>(from, to, thread);
+  } else if (keys) {
+    widen_int4_tile<D, false>(from, to, thread);
+  } else {
+    widen_int4_tile<D, true>(from, to, thread);
   }
 }
 

@@ -77,6 +77,7 @@ class Columns {
 
  private:
   static constexpr bool kCodes = F != KVFormat::kPlain;
+  static constexpr bool kScaled = kTokenScales<F>;
   static constexpr DType kProduct = query_dtype(T, F);
 
   // Computes the item of round `index`. With `more` another one follows.
@@ -224,7 +225,7 @@ class Columns {
     const int slot = stored_.slot(), to = first + tile % 2;
     shared_.full[slot].await(stored_.round());
     shared_.wide_free[to].await(tile / 2 + 1);
-    widen_tile<D>(shared_address(shared_.slots[slot]), wide(to), thread_);
+    widen_tile<F, D>(shared_address(shared_.slots[slot]), wide(to), first == 0, thread_);
     if (first == 0) {
       tell_scales(slot, tile % kToldTiles);
     }
@@ -240,7 +241,7 @@ class Columns {
     const int slot = stored_.slot();
     shared_.full[slot].await(stored_.round());
     meet(kOwn + group_, kGroupThreads);  // the products of what was there have ended
-    widen_tile<D>(shared_address(shared_.slots[slot]), wide(group_), thread_);
+    widen_tile<F, D>(shared_address(shared_.slots[slot]), wide(group_), keys, thread_);
     if (keys) {
       tell_scales(slot, group_);
     }
@@ -249,9 +250,10 @@ class Columns {
     meet(kOwn + group_, kGroupThreads);
     stored_.advance(1);
   }
-  __device__ void tell_scales(int slot, int to) {
-    shared_.told[to].tell(thread_, token_scale(shared_.scales[slot][0][thread_],
-                                               shared_.scales[slot][1][thread_], args_.scale_log2));
+  __device__ void tell_scales([[maybe_unused]] int slot, [[maybe_unused]] int to) {
+    if constexpr (kScaled) {
+      shared_.told[to].tell(thread_, scale_in_slot<F, D>(args_, shared_, slot, thread_));
+    }
   }
 
   // Probabilities may reach 2^this before they are made relative to a larger score: 16-bit floats
@@ -398,8 +400,8 @@ class Columns {
   // Turns scores into probabilities relative to the largest one so far, or to one that it exceeds
   // by kMostExponent at most. So few tiles make what was summed before shrink (FlashAttention-4).
   __device__ void soften(float (&score)[kTokens / 8][4], int first, float (&shrink)[2]) {
-    const float scale_log2 = kCodes ? 1.0f : args_.scale_log2;
-    if constexpr (kCodes) {
+    const float scale_log2 = kScaled ? 1.0f : args_.scale_log2;
+    if constexpr (kScaled) {
       scale_scores(score);
     }
     if (first < all_begin_ || first + kTokens > all_end_) {
@@ -432,7 +434,7 @@ class Columns {
         float& y = score[n][2 * half + 1];
         x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
         y = exp2_approx(__fmaf_rn(y, scale_log2, -largest));
-        if constexpr (kCodes) {
+        if constexpr (kScaled) {
           const float2 inverse = of_tokens(told().inverse, n);
           low = __fmaf_rn(x, inverse.x, low);
           high = __fmaf_rn(y, inverse.y, high);
