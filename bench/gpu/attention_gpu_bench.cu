@@ -195,8 +195,8 @@ __global__ void fill_random(std::uint16_t* data, std::int64_t count) {
   }
 }
 
-// Blocks of any codes, with scales and minimums of fp16 that make keys and values up to 0.5 or 1. As
-// one of fp32 they are as small.
+// Blocks of any codes, with scales and minimums of fp16 that make keys and values up to 0.5 or 1. Two
+// of them as one of fp32 are small, too.
 __global__ void fill_codes(std::uint16_t* data, std::int64_t count, int block_words,
                            int words_of_codes) {
   for (std::int64_t i = blockIdx.x * kFillThreads + threadIdx.x; i < count;

@@ -369,7 +369,7 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
 }
 
 // Rows see codes of several formats, and numbers behind them: some see all, some one format, one row
-// nothing. What a row gives does not depend on the others.
+// nothing.
 TEST_F(Attention, RowsThatSeeSeveralFormatsMergeThem) {
   for (const Shape& shape :
        {Shape{8, 2, 128, 32}, Shape{4, 1, 64, 32, DType::kFloat16}, Shape{4, 2, 96, 32}}) {

@@ -1,5 +1,5 @@
 // Codes of KV as numbers for the tensor core, and their scales as factors of scores and weights.
-// Codes become fp16. It holds those of int8 and fp8 exactly, and their scales stay outside: one
+// Codes become fp16. It holds those of int8 and fp8 exactly, and their scales stay outside. One
 // multiplication and one addition make an exponent of 2 of a product with a key. The addition
 // brings the logarithm of the value's scale, so that weights have that scale in them. The largest
 // weight is near 1 whatever the scales are. Codes of int4 become the numbers that they stand for,

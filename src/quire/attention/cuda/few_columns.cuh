@@ -232,7 +232,7 @@ class FewColumns {
   }
 
   // Loads the queries of the item. A product takes 16 dimensions in the order in which lanes have
-  // codes: four neighbours to a lane or, of int4, a half of eight of 32.
+  // codes. These are four neighbours or, of int4, a half of eight.
   template <int N>
   __device__ void load_queries(Queries<N>& query) const {
     const int g = lane() / 4, t = lane() % 4;
@@ -335,7 +335,7 @@ class FewColumns {
     const std::uint32_t scales = int4_scales_at(slot) + lane() % 4 * 16;
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
-      // Of the lane's eight tokens.
+      // The lane has eight tokens.
       const uint4 s = load_shared_16(scales + d * 128), m = load_shared_16(scales + d * 128 + 64);
       const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
       std::uint32_t value[4];

@@ -59,9 +59,9 @@ template <KVFormat F, int D>
 constexpr int kKeySlotsOfMany = (kSlots<F, D> - kWideSlotsOfMany<F, D>) * 2 / 3;
 inline constexpr int kToldTiles = 3;
 
-// Columns of a product of few, and floats from the sums of one to those of the next, in the room
-// for what the warps of a warpgroup add up. In a slot of bytes there is none between columns.
-inline constexpr int kFewTile = 8;
+inline constexpr int kFewTile = 8;  // columns of a product of few
+// Floats from the sums of a column to those of the next, where the warps of a warpgroup add up. A
+// slot of bytes has no room between columns.
 template <KVFormat F, int D>
 constexpr int kSumStride = kTokenScales<F> ? D : D + 4;
 template <KVFormat F, int D>

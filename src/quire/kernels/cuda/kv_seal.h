@@ -1,5 +1,5 @@
-// Sealing on a GPU: full blocks of numbers are stored in a format that is written block by block,
-// with the codes and scales of kernels/kv_codes.h.
+// Sealing on a GPU: full blocks of numbers are stored in a format that is written block by block.
+// Codes and scales are those of kernels/kv_codes.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

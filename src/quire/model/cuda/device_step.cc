@@ -104,8 +104,8 @@ std::int32_t DeviceStep::room_of(std::size_t count, std::size_t least) const {
   return static_cast<std::int32_t>(pads ? rounded_up(std::max(count, least)) : count);
 }
 
-// Orders the formats that entries name. Rows merge what they see in this order, so it does not
-// depend on the numbers of formats: codes first, and what rows see as it was computed last.
+// Orders the formats that entries name: codes first, and numbers as they were computed last. Rows
+// merge what they see in this order. So it does not depend on how the pool numbers formats.
 void DeviceStep::order_formats(const ForwardBatch& batch,
                                std::span<const tensor::PagedKVView> views) {
   format_order_.clear();
@@ -219,8 +219,10 @@ void DeviceStep::add_slots(const ForwardBatch& batch,
   for (const std::uint8_t format : batch.slot_formats) {
     shape_.slot_formats |= std::uint32_t{1} << format;
   }
-  slot_formats_ =
-      upload_.add(batch.slot_formats, batch.slot_formats.empty() ? 0 : rows, std::uint8_t{0});
+  // Where arrays lie depends on the shape alone.
+  const bool named = shape_.slot_formats != 1;
+  slot_formats_ = upload_.add(named ? batch.slot_formats : std::span<const std::uint8_t>(),
+                              named ? rows : 0, std::uint8_t{0});
   sealed_.clear();
   for (const BlockSeal& seal : batch.seals) {
     sealed_.push_back({.from_format = seal.from_format,

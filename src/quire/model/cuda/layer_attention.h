@@ -27,7 +27,7 @@ namespace quire::model::cuda {
 // Keeps its arrays between steps. The engine thread calls.
 class LayerAttention {
  public:
-  // `config`, `step` and `stored` outlive it.
+  // Makes one for a backend. `config`, `step` and `stored` outlive it.
   LayerAttention(device::cuda::DeviceContext& device, const ModelConfig& config, DeviceStep& step,
                  StoredRows& stored)
       : device_(device), config_(config), step_(step), stored_(stored), mass_(device) {}
