@@ -1,9 +1,9 @@
 // Attention kernels on Llama-3-8B's shape (32 query heads, 8 KV heads of 128, bf16, some also over
-// codes of KV) against the floor of the same run: max(bytes / read bandwidth, FLOP / peak of a product
-// of 8192^3). Graphs hold several layers, each on its own memory, so that the L2 cache does not
-// answer, and at most so many as take kGraphSeconds. The queries are rotated already; planning and
-// upload are not timed. The chip rests before
-// each case, as it has before its ceilings are measured, so that no case depends on the one before.
+// codes of KV) against the floor of the same run: max(bytes / read bandwidth, FLOP / peak of a
+// product of 8192^3). Graphs hold several layers, each on its own memory, so that the L2 cache does
+// not answer, and at most so many as take kGraphSeconds. The queries are rotated already; planning
+// and upload are not timed. The chip rests before each case, as it has before its ceilings are
+// measured, so that no case depends on the one before.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -195,8 +195,8 @@ __global__ void fill_random(std::uint16_t* data, std::int64_t count) {
   }
 }
 
-// Blocks of any codes, with scales and minimums of fp16 that make keys and values up to 0.5 or 1. Two
-// of them as one of fp32 are small, too.
+// Blocks of any codes, with scales and minimums of fp16 that make keys and values up to 0.5 or 1.
+// Two of them as one of fp32 are small, too.
 __global__ void fill_codes(std::uint16_t* data, std::int64_t count, int block_words,
                            int words_of_codes) {
   for (std::int64_t i = blockIdx.x * kFillThreads + threadIdx.x; i < count;
@@ -347,11 +347,11 @@ class Runner {
                                                         : bf16_us / us;
     const bool at_least = unit == Unit::kTeraflops || unit == Unit::kBf16;
     const bool met = at_least ? figure >= must : figure <= must;
-    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s",
-                (made.name + (plain ? "" : " ") +
-                 (plain ? "" : quire::tensor::kv_format_name(format, {})))
-                    .c_str(), us, us / floor, teraflops,
-                plan.num_partials, must, met ? "" : "NOT MET");
+    std::printf(
+        "%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s",
+        (made.name + (plain ? "" : " ") + (plain ? "" : quire::tensor::kv_format_name(format, {})))
+            .c_str(),
+        us, us / floor, teraflops, plan.num_partials, must, met ? "" : "NOT MET");
     std::printf(plain ? "\n" : " %.2f x bf16\n", bf16_us / us);
     return met;
   }

@@ -34,8 +34,8 @@ struct Plans {
   DevicePlan first = make(first_blocks, first_rows, 1200);
   DevicePlan second = make(second_blocks, second_rows, 64);
 
-  static DevicePlan make(const std::vector<std::int32_t>& blocks,
-                         const std::vector<EntryRow>& rows, std::int32_t tokens) {
+  static DevicePlan make(const std::vector<std::int32_t>& blocks, const std::vector<EntryRow>& rows,
+                         std::int32_t tokens) {
     const Entry entry{.blocks = blocks, .num_tokens = tokens, .rows = rows};
     return make_device_plan(kShape, {&entry, 1}, 4, kOptions);
   }

@@ -121,8 +121,8 @@ Status seal_segment(ChunkCore& core, const Conversion& what, kernels::KVErrorSum
       sums.add(block);
     }
     if (opens) {
-      kernels::open_blocks(core.engine.context(), rest, head_dim,
-                           what.read.view(layer, count - 1), what.written.view(layer, count - 1));
+      kernels::open_blocks(core.engine.context(), rest, head_dim, what.read.view(layer, count - 1),
+                           what.written.view(layer, count - 1));
     }
   }
   return {};

@@ -26,8 +26,8 @@ Result<SegmentKV> SegmentKV::open(kv_store::PagedPool& pool, const kv::BlockTabl
     if (!pool.on_device()) {
       continue;
     }
-    QUIRE_TRY(part.copy, pool.create_beside(static_cast<std::int32_t>(part.blocks.size()),
-                                            part.format));
+    QUIRE_TRY(part.copy,
+              pool.create_beside(static_cast<std::int32_t>(part.blocks.size()), part.format));
     if (reads) {
       QUIRE_TRY_STATUS(pool.read_blocks(part.blocks, part.copy->all_bytes(), part.format));
     }

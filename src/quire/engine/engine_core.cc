@@ -83,8 +83,8 @@ Status add_chunk_formats(const model::ModelConfig& config, std::int32_t slab_blo
   tensor::KVGeometry coded = pool.geometry();
   const bool windowed =
       std::ranges::any_of(coded.window_tokens, [](int window) { return window > 0; });
-  if (coded.format != KVFormat::kPlain || windowed ||
-      config.scales.score_cap != 0 || pool.num_blocks() < slab_blocks) {
+  if (coded.format != KVFormat::kPlain || windowed || config.scales.score_cap != 0 ||
+      pool.num_blocks() < slab_blocks) {
     return {};
   }
   for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {

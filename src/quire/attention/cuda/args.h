@@ -62,9 +62,9 @@ struct DeviceWork {
   std::int32_t num_few = 0, num_many = 0;  // items beyond the plan's have no rows
   bool wide = false;                       // an item of few has more than 8 columns
   std::int32_t num_rows = 0;               // rows of the batch
-  bool merges = true;      // true: partials of a row are merged; false: items write all rows
+  bool merges = true;         // true: partials of a row are merged; false: items write all rows
   bool merges_apart = false;  // launch_merge() merges, behind the items of several formats
-  bool like_many = false;  // items of few have the bits of items of many
+  bool like_many = false;     // items of few have the bits of items of many
   // [partials, heads, stored head_dim]; not divided by the sum. Hopper's kernel writes fp16
   // numbers.
   float* partial_values = nullptr;

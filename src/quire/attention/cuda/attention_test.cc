@@ -120,8 +120,9 @@ class Attention : public device::cuda::test::GpuTest {
       return items;
     };
     const auto few = padded(plan.few), many = padded(plan.many);
-    return {upload(seen.scene.kv_), upload(seen.q),      upload(few),       upload(many),
-            few.size(),             many.size(),         upload(plan.queues), upload(plan.rows)};
+    return {upload(seen.scene.kv_), upload(seen.q),   upload(few),
+            upload(many),           few.size(),       many.size(),
+            upload(plan.queues),    upload(plan.rows)};
   }
   static AttentionArgs args_of(const Scene& scene, const DevicePlan& plan, const Uploads& on) {
     const Shape& shape = scene.shape_;
@@ -368,8 +369,8 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
   }
 }
 
-// Rows see codes of several formats, and numbers behind them: some see all, some one format, one row
-// nothing.
+// Rows see codes of several formats, and numbers behind them: some see all, some one format, one
+// row nothing.
 TEST_F(Attention, RowsThatSeeSeveralFormatsMergeThem) {
   for (const Shape& shape :
        {Shape{8, 2, 128, 32}, Shape{4, 1, 64, 32, DType::kFloat16}, Shape{4, 2, 96, 32}}) {

@@ -31,11 +31,6 @@ __device__ __forceinline__ void widen_bytes(std::uint32_t from, std::uint32_t to
   }
 }
 
-// Loads four words of shared memory.
-__device__ __forceinline__ void load_words(std::uint32_t* to, std::uint32_t from) {
-  const uint4 words = load_shared_16(from);
-  to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
-}
 // Returns one half of a word, twice.
 __device__ __forceinline__ std::uint32_t one_of(std::uint32_t word, int half) {
   return __byte_perm(word, 0, half == 0 ? 0x1010 : 0x3232);
@@ -57,26 +52,32 @@ __device__ __forceinline__ void widen_int4_tile(std::uint32_t from, std::uint32_
     const std::uint32_t at = scales + (kValues ? (column * 2 + word / 4) * 128 + place / 2 * 16
                                                : column * 128 + word * 16);
     constexpr int kToMinimums = kValues ? 2 * kRunTokens : 2 * D;
-    std::uint32_t s[8] = {}, m[8] = {};
-    load_words(s, at);
-    load_words(m, at + kToMinimums);
-    if constexpr (kValues) {
-      load_words(s + 4, at + 32);
-      load_words(m + 4, at + 32 + kToMinimums);
-    }
+    uint4 s = load_shared_16(at), m = load_shared_16(at + kToMinimums);
+#pragma unroll 1
+    for (int octet = 0; octet < 2; ++octet) {
+      if (kValues && octet > 0) {
+        s = load_shared_16(at + 32);
+        m = load_shared_16(at + 32 + kToMinimums);
+      }
+      const std::uint32_t scale[4] = {s.x, s.y, s.z, s.w}, minimum[4] = {m.x, m.y, m.z, m.w};
 #pragma unroll
-    for (int i = 0; i < kRunTokens / 4; ++i) {
-      const int row = run * kRunTokens + kernels::cuda::int4_token(place + 4 * i);
-      const std::uint32_t word_at = codes + column * 2 * kPieceBytes + i * 64;
-      const std::uint32_t stored = to + column * kTokens * 128 + row * 128;
-      if constexpr (kValues) {
-        const int of_token = i % 2 * 4 + i / 2;
-        const Int4Pair same(one_of(s[of_token], place % 2), one_of(m[of_token], place % 2));
-        const Int4Pair pairs[4] = {same, same, same, same};
-        store_shared_16(stored + (word ^ row % 8) * 16, widen_int4(load_shared_4(word_at), pairs));
-      } else {
-        const Int4Pair pairs[4] = {{s[0], m[0]}, {s[1], m[1]}, {s[2], m[2]}, {s[3], m[3]}};
-        store_shared_16(stored + (word ^ row % 8) * 16, widen_int4(load_shared_4(word_at), pairs));
+      for (int i = 0; i < kRunTokens / 8; ++i) {
+        const int at_place = place + 4 * octet + 8 * i;
+        const int row = run * kRunTokens + kernels::cuda::int4_token(at_place);
+        const std::uint32_t found =
+            load_shared_4(codes + column * 2 * kPieceBytes + (octet + 2 * i) * 64);
+        const std::uint32_t stored =
+            to + column * kTokens * 128 + row * 128 + (word ^ row % 8) * 16;
+        if constexpr (kValues) {
+          const Int4Pair pair(one_of(scale[i], place % 2), one_of(minimum[i], place % 2));
+          store_shared_16(stored, widen_int4(found, pair));
+        } else {
+          const Int4Pair pairs[4] = {{scale[0], minimum[0]},
+                                     {scale[1], minimum[1]},
+                                     {scale[2], minimum[2]},
+                                     {scale[3], minimum[3]}};
+          store_shared_16(stored, widen_int4(found, pairs));
+        }
       }
     }
   }

@@ -66,8 +66,7 @@ struct ByteCodes<KVFormat::kFp8> {
   __device__ __forceinline__ static std::uint32_t widen(std::uint32_t codes) {
 #if __CUDA_ARCH__ >= 890
     // Takes neighbouring bytes. The compiler permutes a word once for both of its pairs.
-    const std::uint32_t word =
-        P == kLow || P == kHigh ? codes : __byte_perm(codes, 0, 0x3120);
+    const std::uint32_t word = P == kLow || P == kHigh ? codes : __byte_perm(codes, 0, 0x3120);
     std::uint32_t numbers;
     if constexpr (P == kLow || P == kEven) {
       asm("{.reg .b16 low, high;\n"
@@ -164,8 +163,8 @@ __device__ __forceinline__ __half2 int4_codes(std::uint32_t shifted) {
 struct Int4Pair {
   __half2 scale, minimum;
 
-  // Prepares stored ones. fp16 ends at 65504: the scales of a group that passes 65100 shrink so that
-  // it ends there.
+  // Prepares stored ones. fp16 ends at 65504: the scales of a group that passes 65100 shrink so
+  // that it ends there.
   __device__ __forceinline__ Int4Pair(std::uint32_t scales, std::uint32_t minimums)
       : minimum(half2_of(minimums)) {
     constexpr std::uint32_t kShare = 0xac44ac44u, kMost = 0x6c3d6c3du;  // -1/15; 4340
@@ -180,11 +179,16 @@ struct Int4Pair {
 // Returns a word of a number, twice.
 __device__ __forceinline__ std::uint32_t twice(std::uint16_t x) { return x * 0x10001u; }
 
-// Returns the eight numbers of a word, whose pairs have these scales.
+// Returns the eight numbers of a word, whose pairs have these scales, or all have the same.
 __device__ __forceinline__ uint4 widen_int4(std::uint32_t word, const Int4Pair (&pair)[4]) {
   const std::uint32_t shifted = word >> 8;
   return {pair[0].numbers(int4_codes<0>(word)), pair[1].numbers(int4_codes<1>(word)),
           pair[2].numbers(int4_codes<2>(shifted)), pair[3].numbers(int4_codes<3>(shifted))};
+}
+__device__ __forceinline__ uint4 widen_int4(std::uint32_t word, const Int4Pair& pair) {
+  const std::uint32_t shifted = word >> 8;
+  return {pair.numbers(int4_codes<0>(word)), pair.numbers(int4_codes<1>(word)),
+          pair.numbers(int4_codes<2>(shifted)), pair.numbers(int4_codes<3>(shifted))};
 }
 
 // The scales of a run of 32 tokens, in words of 16 bits from its first one on. Minimums lie behind

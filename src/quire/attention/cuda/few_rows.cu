@@ -160,9 +160,9 @@ struct Values<F, D> {
   }
   template <int I>
   __device__ std::uint32_t pair(int first, int d) const {
-    const std::uint32_t both = ByteCodes<F>::raise(
-        __byte_perm(row[first][d], row[first + 1][d], I < 2 ? 0x5140 : 0x7362));
-    return ByteCodes<F>::template widen<I % 2 == 0 ? kLow : kHigh>(both);
+    const std::uint32_t both =
+        ByteCodes<F>::raise(__byte_perm(row[first][d], row[first + 1][d], I < 2 ? 0x5140 : 0x7362));
+    return ByteCodes<F>::template widen < I % 2 == 0 ? kLow : kHigh > (both);
   }
 };
 
@@ -179,8 +179,8 @@ struct Values<KVFormat::kInt4, D> {
       const auto* words = reinterpret_cast<const std::uint32_t*>(token.block + run.kv.v_offset);
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
-        row[r][d] = __ldg(words + kernels::cuda::int4_word(D, token.slot, d * 4 + g / 2)) >>
-                    g % 2 * 8;
+        row[r][d] =
+            __ldg(words + kernels::cuda::int4_word(D, token.slot, d * 4 + g / 2)) >> g % 2 * 8;
       }
     }
     // Those of tokens that nobody sees are there, too.

@@ -50,13 +50,16 @@ constexpr int slots_of(int bytes) {
 
 // Slots over codes. The first ones hold tiles of numbers for the products. Items of many columns
 // have two tiles of keys and two of values. Items of few columns that are computed as many have a
-// tile for each warpgroup. Over int4 items of few have room for the sums of each instead, which a
-// slot has not. The other slots are rings for codes.
-inline constexpr int kWideTilesOfMany = 4, kWideTilesOfFew = kGroups;
+// tile for each warpgroup or, over int4, one of keys and one of values. Other items of few over
+// int4 have room for the sums of each instead, which a slot has not. The other slots are rings for
+// codes.
+inline constexpr int kWideTilesOfMany = 4;
+template <KVFormat F>
+inline constexpr int kWideTilesOfFew = F == KVFormat::kInt4 ? 2 * kGroups : kGroups;
 template <KVFormat F, int D>
 constexpr int kWideSlotsOfMany = slots_of<F, D>(kWideTilesOfMany * kTokens * D * 2);
 template <KVFormat F, int D>
-constexpr int kKeySlotsOfMany = (kSlots<F, D> - kWideSlotsOfMany<F, D>) * 2 / 3;
+constexpr int kKeySlotsOfMany = (kSlots<F, D> - kWideSlotsOfMany<F, D>)*2 / 3;
 inline constexpr int kToldTiles = 3;
 
 inline constexpr int kFewTile = 8;  // columns of a product of few
@@ -78,11 +81,11 @@ constexpr int kScaleBytes = F == KVFormat::kInt8  ? 2 * 2 * kTokens
                             : F == KVFormat::kFp8 ? 16 * kMostBoxes
                                                   : 0;  // of a slot, beside it
 template <KVFormat F, int D>
-constexpr int kCodeBytes = F == KVFormat::kPlain
-                               ? 0
-                               : kSlots<F, D> * kScaleBytes<F> +
-                                     (kTokenScales<F> ? kToldTiles * 3 * 4 * kTokens : 0) +
-                                     2 * 8 * kWideTilesOfMany + 64;
+constexpr int kCodeBytes =
+    F == KVFormat::kPlain
+        ? 0
+        : kSlots<F, D> * kScaleBytes<F> + (kTokenScales<F> ? kToldTiles * 3 * 4 * kTokens : 0) +
+              2 * 8 * kWideTilesOfMany + 64;
 template <KVFormat F, int D>
 constexpr int kSharedBytes = 2 * D * kManyColumns + kSlots<F, D> * kSlotBytes<F, D> +
                              2 * 8 * kSlots<F, D> + kGroups * kGroupBytes + kCodeBytes<F, D>;
@@ -162,8 +165,7 @@ __device__ __forceinline__ TokenScale scale_in_slot(const AttentionArgs& args,
   } else {
     // Boxes begin at multiples of the largest power of two in a block's size.
     const int box_tokens = min(args.kv.block_tokens & -args.kv.block_tokens, kTokens);
-    stored.of_block =
-        *reinterpret_cast<const float2*>(&shared.scales[slot][token & -box_tokens]);
+    stored.of_block = *reinterpret_cast<const float2*>(&shared.scales[slot][token & -box_tokens]);
   }
   return stored.with(args.scale_log2);
 }
@@ -270,8 +272,8 @@ __device__ Cursor<D> ring_of_many() {
 // itself. With `kLikeMany` such items are computed as those of many columns.
 template <KVFormat F, int D, bool kLikeMany>
 __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
-  constexpr int kFirst = F == KVFormat::kPlain  ? 0
-                         : kLikeMany            ? slots_of<F, D>(kWideTilesOfFew * kTokens * D * 2)
+  constexpr int kFirst = F == KVFormat::kPlain ? 0
+                         : kLikeMany ? slots_of<F, D>(kWideTilesOfFew<F> * kTokens * D * 2)
                          : F == KVFormat::kInt4 ? kGroups * slots_of<F, D>(kSumBytes<F, D>)
                                                 : 0;
   constexpr int kOwn = (kSlots<F, D> - kFirst) / kGroups;
@@ -356,7 +358,7 @@ struct BoxCopy {
 // Returns the bytes that arrive for a slot of keys (what = 0) or of values.
 template <KVFormat F, int D>
 __device__ __forceinline__ int bytes_of_slot(int what, int boxes) {
-  return kSlotBytes<F, D> + (what != 0                ? 0
+  return kSlotBytes<F, D> + (what != 0              ? 0
                              : F == KVFormat::kInt8 ? kScaleBytes<F>
                              : F == KVFormat::kFp8  ? 16 * boxes
                                                     : 0);

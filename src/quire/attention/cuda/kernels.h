@@ -86,10 +86,9 @@ template <class Launch>
 // engine. Items write partials, and rows that have but one partial. Then partials become rows, in
 // order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
-// Launches the instance for a dtype of results (over codes: kAnyResult), a format of KV and a stored
-// head size. There must
-// be items. many_rows_*.cu and items_hopper_*.cu share the instances out, since these compile for
-// long.
+// Launches the instance for a dtype of results (over codes: kAnyResult), a format of KV and a
+// stored head size. There must be items. many_rows_*.cu and items_hopper_*.cu share the instances
+// out, since these compile for long.
 template <tensor::DType T, tensor::KVFormat F, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
 template <tensor::DType T, tensor::KVFormat F, int D>

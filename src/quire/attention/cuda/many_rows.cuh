@@ -101,7 +101,8 @@ struct alignas(16) TokenTile {  // two lie one behind the other
                              int word) {
     const auto* codes = reinterpret_cast<const std::uint32_t*>(block);
     const auto* value_codes = reinterpret_cast<const std::uint32_t*>(block + kv.v_offset);
-    const int at = kernels::cuda::int4_word(D, slot, word), to = Rows<D, kTokens<D>>::offset(row, word);
+    const int at = kernels::cuda::int4_word(D, slot, word),
+              to = Rows<D, kTokens<D>>::offset(row, word);
     const int token = slot % tensor::kInt4RunTokens;
     const std::uint16_t* const from =
         block + kv.scale_offset + slot / tensor::kInt4RunTokens * Int4Scales::words(D);
@@ -111,8 +112,7 @@ struct alignas(16) TokenTile {  // two lie one behind the other
     *reinterpret_cast<uint4*>(keys + to) = widen_int4(__ldg(codes + at), pairs);
     const Int4Pair same(twice(__ldg(from + Int4Scales::value(D, word / 4, token))),
                         twice(__ldg(from + Int4Scales::value_minimum(D, word / 4, token))));
-    const Int4Pair values_pairs[4] = {same, same, same, same};
-    *reinterpret_cast<uint4*>(values + to) = widen_int4(__ldg(value_codes + at), values_pairs);
+    *reinterpret_cast<uint4*>(values + to) = widen_int4(__ldg(value_codes + at), same);
   }
 };
 

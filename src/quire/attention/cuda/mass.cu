@@ -36,9 +36,9 @@ __device__ __forceinline__ float number_at(const StoredKey& key, int d) {
     return Element<T>::widen(key.block[key.slot * dim + d]);
   } else if constexpr (F == KVFormat::kInt4) {
     const auto* const words = reinterpret_cast<const std::uint32_t*>(key.block);
-    const std::uint32_t code = words[kernels::cuda::int4_word(dim, key.slot, d / 8)] >>
-                                   4 * tensor::code_place(8, d % 8) &
-                               0xfu;
+    const std::uint32_t code =
+        words[kernels::cuda::int4_word(dim, key.slot, d / 8)] >> 4 * tensor::code_place(8, d % 8) &
+        0xfu;
     const std::uint16_t* const of_run =
         scales + key.slot / tensor::kInt4RunTokens * Int4Scales::words(dim);
     return __fmaf_rn(static_cast<float>(code), Half::widen(of_run[Int4Scales::key(d)]),

@@ -51,14 +51,11 @@ struct Types {
   DType dtype;
   KVFormat format;
 };
-inline constexpr Types kTypes[] = {{DType::kBFloat16, KVFormat::kPlain},
-                            {DType::kFloat16, KVFormat::kPlain},
-                            {DType::kBFloat16, KVFormat::kInt8},
-                            {DType::kFloat16, KVFormat::kInt8},
-                            {DType::kBFloat16, KVFormat::kFp8},
-                            {DType::kFloat16, KVFormat::kFp8},
-                            {DType::kBFloat16, KVFormat::kInt4},
-                            {DType::kFloat16, KVFormat::kInt4}};
+inline constexpr Types kTypes[] = {
+    {DType::kBFloat16, KVFormat::kPlain}, {DType::kFloat16, KVFormat::kPlain},
+    {DType::kBFloat16, KVFormat::kInt8},  {DType::kFloat16, KVFormat::kInt8},
+    {DType::kBFloat16, KVFormat::kFp8},   {DType::kFloat16, KVFormat::kFp8},
+    {DType::kBFloat16, KVFormat::kInt4},  {DType::kFloat16, KVFormat::kInt4}};
 
 inline Shape in(KVFormat format, Shape shape) {
   shape.format = format;
@@ -145,8 +142,8 @@ class Scene {
     seal(blocks);
   }
 
-  // Makes tokens from `first` on hold any bytes again, as slots that nobody has written yet. Formats
-  // that are written by block forget whole blocks.
+  // Makes tokens from `first` on hold any bytes again, as slots that nobody has written yet.
+  // Formats that are written by block forget whole blocks.
   void forget(std::span<const std::int32_t> blocks, int first, int tokens) {
     if (tensor::is_written_by_block(shape_.format)) {
       const int whole = (first + shape_.block_tokens - 1) / shape_.block_tokens;
@@ -213,8 +210,7 @@ class Scene {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       for (int head = 0; head < shape_.kv_heads; ++head) {
         const std::size_t at = head_block(head, blocks[i]);
-        std::fill_n(kv_.begin() + static_cast<std::ptrdiff_t>(at), block_words(),
-                    std::uint16_t{0});
+        std::fill_n(kv_.begin() + static_cast<std::ptrdiff_t>(at), block_words(), std::uint16_t{0});
         for (const Part part : kParts) {
           if (shape_.format == KVFormat::kFp8) {
             seal_fp8({blocks, static_cast<int>(i) * shape_.block_tokens, head, part}, at);
@@ -248,8 +244,7 @@ class Scene {
     const int dim = stored_;
     const bool is_value = first.part == Part::kValue;
     // Stores one group: `count` numbers from (token, channel) on, next to each other by `step`.
-    const auto group = [&](int token, int channel, int count, bool by_token,
-                           std::size_t scale_at) {
+    const auto group = [&](int token, int channel, int count, bool by_token, std::size_t scale_at) {
       std::vector<float> x;
       for (int i = 0; i < count; ++i) {
         x.push_back(seen_[seen_at(after(first, token + (by_token ? i : 0))) +
@@ -264,10 +259,12 @@ class Scene {
         const int to_token = token + (by_token ? i : 0), to = channel + (by_token ? 0 : i);
         put_code(block + (is_value ? v_offset() : 0), to_token, to,
                  codes[static_cast<std::size_t>(i)]);
+        // The device rounds to fp16.
         seen_[seen_at(after(first, to_token)) + static_cast<std::size_t>(to)] =
-            static_cast<float>(codes[static_cast<std::size_t>(i)]) *
-                tensor::fp16_to_float(scale.scale) +
-            tensor::fp16_to_float(scale.minimum);
+            tensor::fp16_to_float(
+                tensor::float_to_fp16(static_cast<float>(codes[static_cast<std::size_t>(i)]) *
+                                          tensor::fp16_to_float(scale.scale) +
+                                      tensor::fp16_to_float(scale.minimum)));
       }
     };
     for (int run = 0; run < shape_.block_tokens / 32; ++run) {
@@ -288,8 +285,7 @@ class Scene {
   void put_code(std::size_t part, int token, int channel, std::uint8_t code) {
     const int bit = 4 * tensor::code_place(8, channel % 8);
     const int word = 2 * kernels::cuda::int4_word(stored_, token, channel / 8) + bit / 16;
-    kv_[part + static_cast<std::size_t>(word)] |=
-        static_cast<std::uint16_t>(code << bit % 16);
+    kv_[part + static_cast<std::size_t>(word)] |= static_cast<std::uint16_t>(code << bit % 16);
   }
   [[nodiscard]] static Place after(Place place, int tokens) {
     place.token += tokens;

@@ -14,8 +14,8 @@ constexpr int kThreads = 256;
 
 using tensor::KVFormat;
 
-// Returns the bytes of K or V of a head block; head_block_bytes returns those of all of it. The type
-// of plain numbers has 16 bits, whichever it is.
+// Returns the bytes of K or V of a head block; head_block_bytes returns those of all of it. The
+// type of plain numbers has 16 bits, whichever it is.
 __device__ __forceinline__ std::int64_t half_bytes(const KVPool& pool) {
   return std::int64_t{pool.slots} * pool.head_dim *
          tensor::kv_value_bits(pool.format, tensor::DType::kBFloat16) / 8;
@@ -97,8 +97,7 @@ __device__ __forceinline__ std::uint32_t gather_codes(int which, const Word& wor
   std::uint32_t made = 0;
 #pragma unroll
   for (int i = 0; i < kInt4WordCodes; ++i) {
-    const std::uint32_t code =
-        word(i) >> 4 * tensor::code_place(kInt4WordCodes, which) & 0xfu;
+    const std::uint32_t code = word(i) >> 4 * tensor::code_place(kInt4WordCodes, which) & 0xfu;
     made |= code << 4 * tensor::code_place(kInt4WordCodes, i);
   }
   return made;
@@ -119,8 +118,8 @@ __device__ __forceinline__ void convert_int4(const KVPool& pool, std::uint32_t* 
       if (kPack) {
         const int octet = (i - half) / dim, channel = (i - half) % dim;
         host[i] = gather_codes(channel % kInt4WordCodes, [&](int token) {
-          return device[half + int4_word(dim, octet * kInt4WordCodes + token,
-                                         channel / kInt4WordCodes)];
+          return device[half +
+                        int4_word(dim, octet * kInt4WordCodes + token, channel / kInt4WordCodes)];
         });
       } else {
         const int word = (i - half) / slots, slot = (i - half) % slots;

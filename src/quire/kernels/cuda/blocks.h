@@ -15,14 +15,14 @@
 
 namespace quire::kernels::cuda {
 
-// The whole pool as blocks of one format: [layers * kv_heads] heads of head blocks, of bf16 or fp16,
-// or of codes and their scales.
+// The whole pool as blocks of one format: [layers * kv_heads] heads of head blocks, of bf16 or
+// fp16, or of codes and their scales.
 struct KVPool {
   Half* data = nullptr;
-  std::int32_t heads = 0;           // layers * kv_heads
-  std::int64_t head_words = 0;      // words of 16 bits from a head to the next
-  std::int32_t slots = 0;     // slots of a stored block: even
-  std::int32_t head_dim = 0;  // stored head size: a multiple of 32
+  std::int32_t heads = 0;       // layers * kv_heads
+  std::int64_t head_words = 0;  // words of 16 bits from a head to the next
+  std::int32_t slots = 0;       // slots of a stored block: even
+  std::int32_t head_dim = 0;    // stored head size: a multiple of 32
   tensor::KVFormat format = tensor::KVFormat::kPlain;
 };
 

@@ -1,8 +1,8 @@
 // The places of int4 codes in a head block on a device. K and V each hold, for each run of 32
-// tokens, [head_dim / 32][32 tokens][4] words. A word has eight neighbouring channels of a token, in
-// the order of tensor::code_place. So 32 tokens of 32 channels are 512 neighbouring bytes, rows of 16
-// that a warp loads at once. Tokens lie in the order in which the tensor core's small products give
-// them to lanes: a lane of four has eight neighbours. Scales lie as on the host.
+// tokens, [head_dim / 32][32 tokens][4] words. A word has eight neighbouring channels of a token,
+// in the order of tensor::code_place. So 32 tokens of 32 channels are 512 neighbouring bytes, rows
+// of 16 that a warp loads at once. Tokens lie in the order in which the tensor core's small
+// products give them to lanes: a lane of four has eight neighbours. Scales lie as on the host.
 #pragma once
 
 #include "quire/tensor/kv_format.h"
@@ -24,8 +24,8 @@ inline constexpr int kInt4PieceWords = 4;  // of a token that lie together: 32 c
 // Returns the index of the word with channels [8 * word, 8 * word + 8) of a token slot, in K or V.
 [[nodiscard]] constexpr int int4_word(int head_dim, int slot, int word) {
   constexpr int kRun = tensor::kInt4RunTokens;
-  const int piece = slot / kRun * (head_dim / (kInt4WordCodes * kInt4PieceWords)) +
-                    word / kInt4PieceWords;
+  const int piece =
+      slot / kRun * (head_dim / (kInt4WordCodes * kInt4PieceWords)) + word / kInt4PieceWords;
   return (piece * kRun + int4_place(slot % kRun)) * kInt4PieceWords + word % kInt4PieceWords;
 }
 

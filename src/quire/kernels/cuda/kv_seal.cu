@@ -1,5 +1,3 @@
-#include "quire/kernels/cuda/kv_seal.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/int4_place.h"
+#include "quire/kernels/cuda/kv_seal.h"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/float8.h"
@@ -27,10 +26,10 @@ constexpr std::uint16_t kFp16Infinity = 0x7c00;
 
 // A head's K or V: numbers as they were computed, and the block that holds their codes.
 struct Part {
-  const Half* numbers;   // [tokens][dim]
-  std::uint8_t* codes;   // of K or V in the target
-  Half* scales;          // of the target, those of K and V
-  int dim, head_dim;     // as stored, and of the model
+  const Half* numbers;  // [tokens][dim]
+  std::uint8_t* codes;  // of K or V in the target
+  Half* scales;         // of the target, those of K and V
+  int dim, head_dim;    // as stored, and of the model
   bool is_value;
 };
 
@@ -114,7 +113,8 @@ __device__ __forceinline__ bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7fffffffu) < kInfinityBits;
 }
 
-// Encodes the channels of K of a run, one to a thread. Returns whether all of the thread's are held.
+// Encodes the channels of K of a run, one to a thread. Returns whether all of the thread's are
+// held.
 template <DType T>
 __device__ bool encode_keys(const Part& part, int run, std::uint8_t (&codes)[kRun * kMostDim],
                             ErrorSums* sums) {
@@ -236,8 +236,7 @@ __device__ bool seal_fp8(const Part& part, int tokens, ErrorSums* sums) {
   const std::uint32_t largest = largest_of_cta(mine);
   constexpr float kLeastScale = 0x1p-126f;
   const float least = __fdiv_rn(__uint_as_float(largest), tensor::kLargestE4m3);
-  const bool held = largest < kInfinityBits &&
-                    is_finite(__fmul_rn(least, tensor::kLargestE4m3));
+  const bool held = largest < kInfinityBits && is_finite(__fmul_rn(least, tensor::kLargestE4m3));
   const float scale = held && least >= kLeastScale ? least : 0.0f;
   auto* const words = reinterpret_cast<std::uint32_t*>(part.codes);
   for (int i = static_cast<int>(threadIdx.x); i < slots * part.dim / 4; i += kThreads) {
@@ -247,8 +246,7 @@ __device__ bool seal_fp8(const Part& part, int tokens, ErrorSums* sums) {
       const int at = 4 * i + c;
       if (at < all) {
         const float x = Element<T>::widen(part.numbers[at]);
-        const std::uint8_t code =
-            scale == 0 ? 0 : tensor::float_to_e4m3(__fdiv_rn(x, scale));
+        const std::uint8_t code = scale == 0 ? 0 : tensor::float_to_e4m3(__fdiv_rn(x, scale));
         packed |= std::uint32_t{code} << 8 * c;
         if (sums != nullptr && at % part.dim < part.head_dim) {
           sums->add(__fmul_rn(tensor::e4m3_to_float(code), scale), x);

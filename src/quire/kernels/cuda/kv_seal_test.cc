@@ -154,8 +154,8 @@ void SealOnGpu::expect_bits_of_the_cpu(DType dtype, KVFormat format, int head_di
         for (int token = 0; token < block_tokens; ++token) {
           for (int channel = 0; channel < head_dim; ++channel) {
             const float x = number(random, block, token, channel);
-            to[token * dim + channel] = dtype == DType::kFloat16 ? tensor::float_to_fp16(x)
-                                                                 : tensor::float_to_bf16(x);
+            to[token * dim + channel] =
+                dtype == DType::kFloat16 ? tensor::float_to_fp16(x) : tensor::float_to_bf16(x);
           }
         }
       }
@@ -178,9 +178,9 @@ void SealOnGpu::expect_bits_of_the_cpu(DType dtype, KVFormat format, int head_di
   SealViews views{.kv_heads = kKvHeads, .head_dim = head_dim, .block_tokens = block_tokens};
   views.of[0] = layer_of(plain, from.data());
   views.of[1] = layer_of(coded, to.data());
-  must(device::cuda::to_status(seal_blocks(views, list.data(), kBlocks,
-                                           {refused.data(), errors.data()}, stream()),
-                               "seal_blocks"));
+  must(device::cuda::to_status(
+      seal_blocks(views, list.data(), kBlocks, {refused.data(), errors.data()}, stream()),
+      "seal_blocks"));
   const std::vector<std::byte> got = packed(coded, to.data());
   const auto got_refused = download(refused, std::size_t{2 * kBlocks});
   const auto got_errors = download(errors, std::size_t{2 * kBlocks});
@@ -191,12 +191,10 @@ void SealOnGpu::expect_bits_of_the_cpu(DType dtype, KVFormat format, int head_di
   std::vector<KVErrorSums> want_errors(pairs.size());
   device::ThreadPool pool(1);
   const KernelContext context{&kernels_for(device::Isa::kPortable), &pool};
-  EXPECT_FALSE(kernels::seal_blocks(context,
-                                    {.blocks = pairs,
-                                     .head_dim = head_dim,
-                                     .refused = want_refused,
-                                     .errors = want_errors},
-                                    view_of(plain, host.data()), view_of(coded, want.data())));
+  EXPECT_FALSE(kernels::seal_blocks(
+      context,
+      {.blocks = pairs, .head_dim = head_dim, .refused = want_refused, .errors = want_errors},
+      view_of(plain, host.data()), view_of(coded, want.data())));
   const auto head_bytes = static_cast<std::size_t>(coded.head_block_bytes());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const std::string what = "block " + std::to_string(i);

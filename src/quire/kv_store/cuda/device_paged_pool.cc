@@ -94,7 +94,8 @@ class CudaPagedPool final : public DevicePagedPool {
     const Format& how = formats_[format.value];
     return move(heads, blocks, how, [&](const Part& part) -> Status {
       QUIRE_TRY_STATUS(device::cuda::to_status(
-          kernels::cuda::pack_blocks(how.pool, part.heads, part.staging, part.stream), "pack_blocks"));
+          kernels::cuda::pack_blocks(how.pool, part.heads, part.staging, part.stream),
+          "pack_blocks"));
       return copy_async(to.data() + part.offset, part.staging, part.bytes, part.stream);
     });
   }

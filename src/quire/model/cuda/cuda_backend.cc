@@ -4,7 +4,6 @@
 // for each shape of a step.
 #include "quire/model/cuda/cuda_backend.h"
 
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -139,14 +138,14 @@ class CudaBackend final : public DecoderBackend {
   cuda::RecordedSteps recorded_;
   cuda::LayerAttention attention_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
-  DeviceBuffer<float> residual_;                 // [T, H]
-  DeviceBuffer<float> kept_;                     // [S, H]
-  DeviceBuffer<Half> normed_;                    // [T, H]
-  DeviceBuffer<float> qkv_;                      // [T, Q + 2 K]
-  DeviceBuffer<float> gate_up_;                 // [T, 2 I]
-  DeviceBuffer<Half> gated_;                    // [T, I]
-  Work since_await_, last_;                     // the latter: before the last await ended
-  std::vector<PagedKVView> layer_views_;        // of one layer, by format
+  DeviceBuffer<float> residual_;          // [T, H]
+  DeviceBuffer<float> kept_;              // [S, H]
+  DeviceBuffer<Half> normed_;             // [T, H]
+  DeviceBuffer<float> qkv_;               // [T, Q + 2 K]
+  DeviceBuffer<float> gate_up_;           // [T, 2 I]
+  DeviceBuffer<Half> gated_;              // [T, I]
+  Work since_await_, last_;               // the latter: before the last await ended
+  std::vector<PagedKVView> layer_views_;  // of one layer, by format
 };
 
 // Makes room for a step of this shape.

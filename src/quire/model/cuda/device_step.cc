@@ -134,9 +134,8 @@ void DeviceStep::plan(WindowStep& window, const ForwardBatch& batch,
   window.num_formats = 0;
   for (const std::uint8_t format : format_order_) {
     entries_.clear();
-    std::ranges::copy_if(
-        batch.entries, std::back_inserter(entries_),
-        [&](const attention::Entry& entry) { return entry.format == format; });
+    std::ranges::copy_if(batch.entries, std::back_inserter(entries_),
+                         [&](const attention::Entry& entry) { return entry.format == format; });
     if (window.known.size() == window.num_formats) {
       window.known.emplace_back();
     }
@@ -185,8 +184,7 @@ void DeviceStep::add_arrays(WindowStep& window) {
   for (FormatPlan& each : window.formats()) {
     positions_of_queries_.insert(positions_of_queries_.end(), each.plan.query_positions.begin(),
                                  each.plan.query_positions.end());
-    positions_of_queries_.resize(
-        static_cast<std::size_t>(each.first_query + each.shape.queries));
+    positions_of_queries_.resize(static_cast<std::size_t>(each.first_query + each.shape.queries));
   }
   window.query_positions = add(positions_of_queries_, window.queries());
   positions_of_queries_.clear();
@@ -211,8 +209,7 @@ void DeviceStep::add_choices(const ForwardBatch& batch) {
 }
 
 // Adds where rows are stored, and the blocks that become full.
-void DeviceStep::add_slots(const ForwardBatch& batch,
-                           std::span<const tensor::PagedKVView> views) {
+void DeviceStep::add_slots(const ForwardBatch& batch, std::span<const tensor::PagedKVView> views) {
   const auto rows = static_cast<std::size_t>(shape_.rows);
   slots_ = upload_.add(batch.slots, rows, kNoSlot);
   shape_.slot_formats = batch.slot_formats.empty() ? 1 : 0;
@@ -270,8 +267,8 @@ Status DeviceStep::prepare(const ForwardBatch& batch, std::span<const tensor::Pa
   ids_from_ = upload_.add(batch.ids_from, rows, std::int32_t{-1});
   positions_ = upload_.add(batch.positions, rows, std::int32_t{0});
   add_slots(batch, views);
-  logit_rows_ = upload_.add(batch.logit_rows, static_cast<std::size_t>(shape_.logit_rows),
-                            std::int32_t{0});
+  logit_rows_ =
+      upload_.add(batch.logit_rows, static_cast<std::size_t>(shape_.logit_rows), std::int32_t{0});
   add_choices(batch);
   order_formats(batch, views);
   for (WindowStep& window : windows_) {

@@ -60,8 +60,8 @@ Status LayerAttention::reserve(int stored_dim, RecordedSteps& recorded) {
   std::size_t partials = 0, queries = 0;
   for (WindowStep& window : step_.windows()) {
     const auto count = static_cast<std::size_t>(window.queries());
-    partials = std::max(partials,
-                        static_cast<std::size_t>(window.formats().front().plan.num_partials));
+    partials =
+        std::max(partials, static_cast<std::size_t>(window.formats().front().plan.num_partials));
     queries = std::max(queries, count);
     QUIRE_TRY_STATUS(recorded.reserve(window.cosines, count * half));
     QUIRE_TRY_STATUS(recorded.reserve(window.sines, count * half));
@@ -106,8 +106,7 @@ Status LayerAttention::begin_step() {
                                                 step_.get(positions), count, to, stream()),
                      "fill_rotary");
   };
-  QUIRE_TRY_STATUS(
-      fill(step_.positions(), step_.shape().rows, table(key_cosines_, key_sines_)));
+  QUIRE_TRY_STATUS(fill(step_.positions(), step_.shape().rows, table(key_cosines_, key_sines_)));
   for (const WindowStep& window : step_.windows()) {
     QUIRE_TRY_STATUS(
         fill(window.query_positions, window.queries(), table(window.cosines, window.sines)));
@@ -170,8 +169,7 @@ const FormatPlan* LayerAttention::fused_plan(const Call& call, const WindowStep&
 }
 
 // Queues the storage of rows, format by format. The first plain one rotates the queries of `fused`.
-Status LayerAttention::append(const Call& call, const WindowStep& window,
-                              const FormatPlan* fused) {
+Status LayerAttention::append(const Call& call, const WindowStep& window, const FormatPlan* fused) {
   const std::uint32_t formats = call.stores ? step_.shape().slot_formats : 0;
   for (std::uint8_t format = 0; formats >> format != 0; ++format) {
     if ((formats >> format & 1U) == 0) {
@@ -191,9 +189,9 @@ Status LayerAttention::append(const Call& call, const WindowStep& window,
           "append_and_rotate"));
       fused = nullptr;
     } else {
-      QUIRE_TRY_STATUS(to_status(
-          kernels::cuda::append_kv(qkv_rows(call), rows, stored_layer(view), stream()),
-          "append_kv"));
+      QUIRE_TRY_STATUS(
+          to_status(kernels::cuda::append_kv(qkv_rows(call), rows, stored_layer(view), stream()),
+                    "append_kv"));
     }
   }
   return {};

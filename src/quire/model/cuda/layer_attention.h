@@ -68,8 +68,7 @@ class LayerAttention {
                                                  std::int64_t first_row = 0) const;
   [[nodiscard]] kernels::cuda::QKVRows qkv_rows(const Call& call) const;
   [[nodiscard]] kernels::cuda::KVLayer stored_layer(const tensor::PagedKVView& view) const;
-  [[nodiscard]] kernels::cuda::QueryRows query_rows(const Call& call,
-                                                    const FormatPlan& plan) const;
+  [[nodiscard]] kernels::cuda::QueryRows query_rows(const Call& call, const FormatPlan& plan) const;
   [[nodiscard]] const FormatPlan* fused_plan(const Call& call, const WindowStep& window) const;
   [[nodiscard]] Status append(const Call& call, const WindowStep& window, const FormatPlan* fused);
   [[nodiscard]] Status seal(const Call& call);

@@ -54,20 +54,21 @@ Status MassProbe::weigh(const ForwardBatch& batch, const FormatPlan& plan,
       continue;
     }
     QUIRE_TRY_STATUS(device::cuda::to_status(
-        attention::cuda::add_mass({.kv = args.kv,
-                                   .blocks = args.work.blocks + plan.first_block + wanted.first_block,
-                                   .first_token = entry.first_token,
-                                   .num_tokens = entry.num_tokens,
-                                   .q = args.q + wanted.first_query * width,
-                                   .query_rows = query_rows + wanted.first_query,
-                                   .query_ends = query_ends + wanted.first_query,
-                                   .num_queries = static_cast<std::int32_t>(entry.rows.size()),
-                                   .heads = args.heads,
-                                   .kv_heads = args.kv_heads,
-                                   .scale_log2 = args.scale_log2,
-                                   .lse = args.lse,
-                                   .mass = mass_.data() + wanted.first_token},
-                                  device_->compute_stream().get()),
+        attention::cuda::add_mass(
+            {.kv = args.kv,
+             .blocks = args.work.blocks + plan.first_block + wanted.first_block,
+             .first_token = entry.first_token,
+             .num_tokens = entry.num_tokens,
+             .q = args.q + wanted.first_query * width,
+             .query_rows = query_rows + wanted.first_query,
+             .query_ends = query_ends + wanted.first_query,
+             .num_queries = static_cast<std::int32_t>(entry.rows.size()),
+             .heads = args.heads,
+             .kv_heads = args.kv_heads,
+             .scale_log2 = args.scale_log2,
+             .lse = args.lse,
+             .mass = mass_.data() + wanted.first_token},
+            device_->compute_stream().get()),
         "add_mass"));
   }
   return {};
