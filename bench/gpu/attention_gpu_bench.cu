@@ -1,18 +1,20 @@
 // Attention kernels on Llama-3-8B's shape (32 query heads, 8 KV heads of 128, bf16, some also over
-// int8 KV) against the floor of the same run: max(bytes / read bandwidth, FLOP / peak of a product
-// of 8192^3). Graphs hold several layers, each on its own memory, so that the L2 cache does not
-// answer, and at most so many as take kGraphSeconds. The queries are rotated already; planning and
-// upload are not timed. The chip rests before
-// each case, as it has before its ceilings are measured, so that no case depends on the one before.
+// codes of KV) against the floor of the same run: max(bytes / read bandwidth, FLOP / peak of a
+// product of 8192^3). Graphs hold several layers, each on its own memory, so that the L2 cache does
+// not answer, and at most so many as take kGraphSeconds. The queries are rotated already; planning
+// and upload are not timed. The chip rests before each case, as it has before its ceilings are
+// measured, so that no case depends on the one before.
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <span>
@@ -51,12 +53,15 @@ constexpr std::int64_t kFewestLayers = 3;
 
 using quire::tensor::KVFormat;
 
+constexpr KVFormat kCoded[] = {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4};
+
 // Returns the bytes of a head block's K or V; head_block_bytes returns those of all of it.
 constexpr std::int64_t half_bytes(KVFormat format) {
-  return std::int64_t{kBlock} * kDim * (format == KVFormat::kPlain ? 2 : 1);
+  return std::int64_t{kBlock} * kDim *
+         quire::tensor::kv_value_bits(format, quire::tensor::DType::kBFloat16) / 8;
 }
 constexpr std::int64_t head_block_bytes(KVFormat format) {
-  return 2 * half_bytes(format) + (format == KVFormat::kPlain ? 0 : 4 * kBlock);
+  return 2 * half_bytes(format) + quire::tensor::kv_scales_bytes(format, kDim, kBlock);
 }
 
 // A step to time, with the storage that its entries borrow.
@@ -69,10 +74,10 @@ struct Case {
   std::string name;
   double must = 0;  // at most so many floors; or microseconds where `in_us`; or TFLOP/s at least
   enum class Unit { kFloors, kMicroseconds, kTeraflops, kBf16 } unit = Unit::kFloors;
-  // Bar over int8: at most so many floors, or at least so many times as fast as bf16; 0: not
+  // Bars over kCoded: at most so many floors, or at least so many times as fast as bf16; 0: not
   // measured.
-  double int8_must = 0;
-  Unit int8_unit = Unit::kFloors;
+  double coded_must[std::size(kCoded)] = {};
+  Unit coded_unit = Unit::kFloors;
   std::vector<Use> uses;
   std::int32_t rows = 0;
   std::int32_t blocks = 0;  // used
@@ -190,7 +195,8 @@ __global__ void fill_random(std::uint16_t* data, std::int64_t count) {
   }
 }
 
-// Blocks of any codes, with scales that make keys and values up to 0.5 or 1.
+// Blocks of any codes, with scales and minimums of fp16 that make keys and values up to 0.5 or 1.
+// Two of them as one of fp32 are small, too.
 __global__ void fill_codes(std::uint16_t* data, std::int64_t count, int block_words,
                            int words_of_codes) {
   for (std::int64_t i = blockIdx.x * kFillThreads + threadIdx.x; i < count;
@@ -224,9 +230,12 @@ class Runner {
     // Constant numbers would take less power, and so less time.
     fill_random<<<kFillBlocks, kFillThreads, 0, stream()>>>(pool_.data(), kPoolBytes / 2);
     must(cudaGetLastError());
-    fill_codes<<<kFillBlocks, kFillThreads, 0, stream()>>>(codes_.data(), kPoolBytes / 4,
-                                                           head_block_bytes(KVFormat::kInt8) / 2,
-                                                           half_bytes(KVFormat::kInt8));
+  }
+  // Makes the codes blocks of a format.
+  void fill(KVFormat format) {
+    fill_codes<<<kFillBlocks, kFillThreads, 0, stream()>>>(
+        codes_.data(), kPoolBytes / 4, static_cast<int>(head_block_bytes(format) / 2),
+        static_cast<int>(half_bytes(format)));
     must(cudaGetLastError());
   }
 
@@ -327,8 +336,9 @@ class Runner {
              const DevicePlan& plan) const {
     using Unit = Case::Unit;
     const bool plain = format == KVFormat::kPlain;
-    const Unit unit = plain ? made.unit : made.int8_unit;
-    const double must = plain ? made.must : made.int8_must;
+    const auto* const coded = std::ranges::find(kCoded, format);
+    const Unit unit = plain ? made.unit : made.coded_unit;
+    const double must = plain ? made.must : made.coded_must[coded - std::begin(kCoded)];
     const double floor = 1e6 * floor_seconds(made, format);
     const double teraflops = made.flops / us * 1e-6;
     const double figure = unit == Unit::kFloors         ? us / floor
@@ -337,16 +347,18 @@ class Runner {
                                                         : bf16_us / us;
     const bool at_least = unit == Unit::kTeraflops || unit == Unit::kBf16;
     const bool met = at_least ? figure >= must : figure <= must;
-    std::printf("%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s",
-                (made.name + (plain ? "" : " int8")).c_str(), us, us / floor, teraflops,
-                plan.num_partials, must, met ? "" : "NOT MET");
+    std::printf(
+        "%-36s %9.1f us %6.2f floors %6.0f TFLOP/s %6d partials bar %5.4g %s",
+        (made.name + (plain ? "" : " ") + (plain ? "" : quire::tensor::kv_format_name(format, {})))
+            .c_str(),
+        us, us / floor, teraflops, plan.num_partials, must, met ? "" : "NOT MET");
     std::printf(plain ? "\n" : " %.2f x bf16\n", bf16_us / us);
     return met;
   }
 
   DeviceContext& context_;
   quire::kernels::DeviceCeilings ceilings_;
-  DeviceBuffer<std::uint16_t> pool_, codes_;  // KV in bf16, in int8
+  DeviceBuffer<std::uint16_t> pool_, codes_;  // KV in bf16, in codes
   std::vector<DeviceBuffer<std::byte>> buffers_;
 };
 
@@ -358,24 +370,25 @@ std::vector<Case> cases() {
         256 * std::exp2(7 * std::uniform_real_distribution<double>()(random))));
   }
   std::vector<Case> all;
-  const auto int8_too = [&](double must, Case::Unit unit = Case::Unit::kFloors) {
-    all.back().int8_must = must;
-    all.back().int8_unit = unit;
+  const auto coded_too = [&](double int8, double fp8, double int4,
+                             Case::Unit unit = Case::Unit::kFloors) {
+    std::ranges::copy(std::array{int8, fp8, int4}, all.back().coded_must);
+    all.back().coded_unit = unit;
   };
   all.push_back(decode("64 x 8192", 1.1, std::vector<std::int32_t>(64, 8192)));
-  int8_too(1.15);
+  coded_too(1.15, 1.15, 1.35);
   all.push_back(decode("16 x 8192", 1.1, std::vector<std::int32_t>(16, 8192)));
-  int8_too(1.41);
+  coded_too(1.41, 1.41, 1.9);
   all.push_back(decode("256 x 128", 1.6, std::vector<std::int32_t>(256, 128)));
   all.push_back(decode("64 x 1024", 1.6, std::vector<std::int32_t>(64, 1024)));
-  int8_too(1.49);
+  coded_too(1.49, 1.49, 1.9);
   all.push_back(decode("64 mixed 256..32k", 1.12, mixed));
-  int8_too(1.37);
+  coded_too(1.37, 1.37, 1.6);
   all.push_back(one(1024, 8));
   all.push_back(one(8192, 16));
-  int8_too(1.25, Case::Unit::kBf16);
+  coded_too(1.25, 1.25, 1.25, Case::Unit::kBf16);
   all.push_back(one(32768, 40));
-  int8_too(1.5, Case::Unit::kBf16);
+  coded_too(1.5, 1.5, 1.7, Case::Unit::kBf16);
   for (const std::int32_t requests : {64, 256}) {
     for (const std::int32_t common : {8192, 32768}) {
       for (const std::int32_t own : {128, 512}) {
@@ -385,13 +398,13 @@ std::vector<Case> cases() {
   }
   all.push_back(shared(64, 16384, 128));
   all.push_back(shared(128, 8192, 256));
-  int8_too(0.69, Case::Unit::kBf16);
+  coded_too(0.69, 0.69, 0.6, Case::Unit::kBf16);
   all.push_back(composition());
-  int8_too(0.81, Case::Unit::kBf16);
+  coded_too(0.81, 0.81, 0.7, Case::Unit::kBf16);
   all.push_back(prefill(8192, 450));
-  int8_too(0.64, Case::Unit::kBf16);
+  coded_too(0.64, 0.64, 0.55, Case::Unit::kBf16);
   all.push_back(prefill(32768, 500));
-  int8_too(0.64, Case::Unit::kBf16);
+  coded_too(0.64, 0.64, 0.55, Case::Unit::kBf16);
   return all;
 }
 
@@ -411,9 +424,13 @@ int main(int argc, char** argv) {
         continue;
       }
       double us = 0;
-      for (const KVFormat format : {KVFormat::kPlain, KVFormat::kInt8}) {
-        if (format == KVFormat::kInt8 && each.int8_must == 0) {
-          continue;
+      for (const KVFormat format :
+           {KVFormat::kPlain, KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
+        if (format != KVFormat::kPlain) {
+          if (each.coded_must[0] == 0) {
+            continue;
+          }
+          runner.fill(format);
         }
         std::this_thread::sleep_for(kRest);
         missed += runner.run(each, range, format, us) ? 0 : range == 0 ? 1 : 0;

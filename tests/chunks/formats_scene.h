@@ -20,7 +20,9 @@ inline constexpr double kMostDistance = 0.05;
 inline ChunkedLLM open_chunked(const std::string& kv_dtype, const std::string& store = "",
                                std::int64_t budget = std::int64_t{1} << 26) {
   auto llm = ChunkedLLM::open(
-      kModel, {.kv_dtype = kv_dtype, .kv_budget_bytes = budget, .threads = 2}, {.store = store});
+      kModel,
+      {.device = test_device(), .kv_dtype = kv_dtype, .kv_budget_bytes = budget, .threads = 2},
+      {.store = store});
   EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
   return std::move(llm).value();
 }

@@ -32,7 +32,10 @@ struct Kind {
 class SealedKV : public testing::TestWithParam<Kind> {
  protected:
   [[nodiscard]] static LLM open(LLMOptions options = {}) {
-    options.dtype = GetParam().dtype;
+    // A GPU computes in no float32.
+    const bool half = on_gpu() && GetParam().dtype == "float32";
+    options.device = test_device();
+    options.dtype = half ? "float16" : GetParam().dtype;
     options.kv_dtype = GetParam().kv_dtype;
     options.block_tokens = GetParam().block_tokens;
     options.threads = 2;

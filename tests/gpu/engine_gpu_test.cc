@@ -274,38 +274,50 @@ TEST(Gpu, AFileGoesFromCpuToGpuAndBackWithTheSameKvToTheBit) { expect_the_same_k
 
 TEST(Gpu, Int8KVGoesFromCpuToGpuAndBackToTheBit) { expect_the_same_kv_back("int8"); }
 
-TEST(Gpu, OverInt8KVLogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
-  LLM gpu = open("cuda", "bfloat16", "int8"), cpu = open("cpu", "bfloat16", "int8");
-  LLM half = open("cuda", "float16", "int8"), exact = open("cpu", "float32");
-  for (const std::size_t length : {1, 5, 32, 33, 200, 700, 1500}) {
-    const Ids ids = some_ids(length, static_cast<std::uint32_t>(length));
-    const auto want = last_logits(exact, ids);
-    const double theirs = distance(want, last_logits(cpu, ids));
-    EXPECT_LE(distance(want, last_logits(gpu, ids)), 2 * theirs + 1e-3) << length << " tokens";
-    EXPECT_LE(distance(want, last_logits(half, ids)), 2 * theirs + 1e-3) << length << " tokens";
+TEST(Gpu, OverCodesOfKVLogitsAreAsCloseToFp32AsTheCpusTwiceOver) {
+  LLM exact = open("cpu", "float32");
+  for (const std::string format : {"int8", "fp8", "int4"}) {
+    LLM gpu = open("cuda", "bfloat16", format), half = open("cuda", "float16", format);
+    LLM cpu = open("cpu", "bfloat16", format);
+    for (const std::size_t length : {1, 5, 32, 33, 200, 700, 1500}) {
+      const Ids ids = some_ids(length, static_cast<std::uint32_t>(length));
+      const auto want = last_logits(exact, ids);
+      const double most = 2 * distance(want, last_logits(cpu, ids)) + 1e-3;
+      EXPECT_LE(distance(want, last_logits(gpu, ids)), most) << format << ", " << length;
+      EXPECT_LE(distance(want, last_logits(half, ids)), most) << format << ", " << length;
+    }
   }
 }
 
 // Rows of a batch are computed as many, as few and alone, behind blocks of whole and of parts.
-TEST(Gpu, OverInt8KVAWarmRequestGivesTheBitsOfAColdOneAndABatchThoseOfEachAlone) {
-  for (const std::string dtype : {"bfloat16", "float16"}) {
-    LLM gpu = open("cuda", dtype, "int8");
-    expect_a_warm_request_to_give_the_bits_of_a_cold_one(gpu);
-    expect_a_batch_to_give_what_each_prompt_gives_alone(gpu);
+TEST(Gpu, OverCodesOfKVAWarmRequestGivesTheBitsOfAColdOneAndABatchThoseOfEachAlone) {
+  for (const std::string format : {"int8", "fp8", "int4"}) {
+    for (const std::string dtype : {"bfloat16", "float16"}) {
+      SCOPED_TRACE(format + ", " + dtype);
+      LLM gpu = open("cuda", dtype, format);
+      expect_a_warm_request_to_give_the_bits_of_a_cold_one(gpu);
+      expect_a_batch_to_give_what_each_prompt_gives_alone(gpu);
+    }
   }
 }
 
-TEST(Gpu, AChunkOverInt8KVSaysWhatItsFormatHasChanged) {
-  const auto error_on = [](const std::string& device) {
-    LLMOptions options = on(device);
-    options.kv_dtype = "int8";
-    ChunkedLLM llm = ChunkedLLM::open(kModel, options, {}).value();
-    const std::string id = llm.register_chunk({.content = some_ids(140, 2)}).value();
-    return llm.get_chunk(id).value().kv_error.value();
-  };
-  const KVError gpu = error_on("cuda"), cpu = error_on("cpu");
-  EXPECT_NEAR(gpu.key, cpu.key, 0.02 * cpu.key);
-  EXPECT_NEAR(gpu.value, cpu.value, 0.02 * cpu.value);
+TEST(Gpu, AChunkOverCodesSaysWhatItsFormatHasChanged) {
+  for (const std::string format : {"int8", "fp8", "int4"}) {
+    const auto error_on = [&](const std::string& device, bool of_the_pool) {
+      LLMOptions options = on(device);
+      options.kv_dtype = of_the_pool ? format : "auto";
+      ChunkedLLM llm = ChunkedLLM::open(kModel, options, {}).value();
+      ChunkContent content{.content = some_ids(140, 2)};
+      content.options.kv_dtype = format;
+      return llm.get_chunk(llm.register_chunk(content).value()).value().kv_error.value();
+    };
+    const KVError cpu = error_on("cpu", true);
+    for (const bool of_the_pool : {true, false}) {
+      const KVError gpu = error_on("cuda", of_the_pool);
+      EXPECT_NEAR(gpu.key, cpu.key, 0.02 * cpu.key) << format;
+      EXPECT_NEAR(gpu.value, cpu.value, 0.02 * cpu.value) << format;
+    }
+  }
 }
 
 TEST(Gpu, SavedByAGpuItGoesOnBitForBit) {

@@ -15,7 +15,7 @@ constexpr LLMField kLLMFields[] = {
     {"dtype", &LLMOptions::dtype, "compute type: auto, float32, bfloat16, float16 (on a GPU)"},
     {"quantize", &LLMOptions::quantize, "weights, while loading: none, q8g32, q4g32, fp8"},
     {"kv_dtype", &LLMOptions::kv_dtype,
-     "auto (= dtype), float32, bfloat16, float16 (on a GPU), int8"},
+     "auto (= dtype), float32, bfloat16, float16 (on a GPU), int8, fp8, int4"},
     {"block_tokens", &LLMOptions::block_tokens, "tokens of a KV block, 1..256"},
     {"kv_budget", &LLMOptions::kv_budget_bytes,
      "memory of KV blocks, such as 512MiB, or auto (default 1GiB)"},

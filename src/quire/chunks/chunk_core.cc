@@ -142,9 +142,6 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 }
 
 const char* ChunkCore::why_one_format() const {
-  if (engine.core().paged_pool.on_device()) {
-    return ", and a GPU stores all KV in one format so far";
-  }
   if (has_states()) {
     return ", and chunks of a model whose layers carry a state have no KV of their own";
   }

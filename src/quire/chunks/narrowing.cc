@@ -14,6 +14,7 @@
 #include "quire/base/str.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_prefills.h"
+#include "quire/chunks/segment_kv.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/kernels/kv_codes.h"
@@ -53,24 +54,29 @@ int bits_of(std::string_view name) {
   return found == std::end(kPrecisions) ? 0 : found->bits;
 }
 
-tensor::KVSlot slot_of(const kv::BlockTable& blocks, std::int32_t token,
-                       std::int32_t block_tokens) {
-  return {.block = blocks.ids()[static_cast<std::size_t>(token / block_tokens)].value,
-          .offset = token % block_tokens};
+// A segment whose KV is converted, and the one that gets it.
+struct Conversion {
+  const kv::Segment& from;
+  const kv::Segment& to;
+  const SegmentKV& read;
+  SegmentKV& written;
+};
+
+tensor::KVSlot slot_of(const SegmentKV& blocks, std::int32_t token, std::int32_t block_tokens) {
+  return {.block = blocks.block(token / block_tokens), .offset = token % block_tokens};
 }
 
 // Stores the KV of one segment as int8 in the blocks of another one, and adds what that changes.
-Status encode_tokens(const kv_store::PagedPool& pool, const kv::Segment& from,
-                     const kv::Segment& to, kernels::KVErrorSums& sums) {
-  const tensor::KVGeometry& geometry = pool.geometry();
+Status encode_tokens(const tensor::KVGeometry& geometry, const Conversion& what,
+                     kernels::KVErrorSums& sums) {
   const auto dim = static_cast<std::size_t>(geometry.stored_head_dim());
   std::vector<float> k(dim), v(dim);
   for (int layer = 0; layer < geometry.layers; ++layer) {
-    const tensor::PagedKVView source = pool.view(layer, from.blocks().format());
-    const tensor::PagedKVView target = pool.view(layer, to.blocks().format());
-    for (std::int32_t token = 0; token < from.num_tokens(); ++token) {
-      const tensor::KVSlot in = slot_of(from.blocks(), token, geometry.block_tokens);
-      const tensor::KVSlot out = slot_of(to.blocks(), token, geometry.block_tokens);
+    const tensor::PagedKVView source = what.read.view(layer, 0);
+    const tensor::PagedKVView target = what.written.view(layer, 0);
+    for (std::int32_t token = 0; token < what.from.num_tokens(); ++token) {
+      const tensor::KVSlot in = slot_of(what.read, token, geometry.block_tokens);
+      const tensor::KVSlot out = slot_of(what.written, token, geometry.block_tokens);
       for (int head = 0; head < geometry.kv_heads; ++head) {
         kernels::read_key(source, head, in, k);
         kernels::read_value(source, head, in, v);
@@ -85,47 +91,71 @@ Status encode_tokens(const kv_store::PagedPool& pool, const kv::Segment& from,
 }
 
 // Stores the KV of one segment block by block in the blocks of another one. A last block that is
-// not full stays plain.
-Status seal_segment(ChunkCore& core, const kv::Segment& from, const kv::Segment& to,
-                    kernels::KVErrorSums& sums) {
-  kv_store::PagedPool& pool = core.engine.core().paged_pool;
-  const tensor::KVGeometry& geometry = pool.geometry();
-  const std::int32_t full = from.num_tokens() / geometry.block_tokens;
+// not full is opened as plain numbers, or stays what it is where both segments have it so.
+Status seal_segment(ChunkCore& core, const Conversion& what, kernels::KVErrorSums& sums) {
+  const tensor::KVGeometry& geometry = core.engine.core().paged_pool.geometry();
+  const std::int32_t full = what.from.num_tokens() / geometry.block_tokens;
+  const std::int32_t count = what.from.blocks().size();
   std::vector<kernels::BlockPair> pairs;
-  pairs.reserve(static_cast<std::size_t>(from.blocks().size()));
-  for (std::int32_t i = 0; i < from.blocks().size(); ++i) {
-    pairs.push_back({.from = from.blocks().ref(i).id.value, .to = to.blocks().ref(i).id.value});
+  pairs.reserve(static_cast<std::size_t>(count));
+  for (std::int32_t i = 0; i < count; ++i) {
+    pairs.push_back({.from = what.read.block(i), .to = what.written.block(i)});
   }
   const auto whole = std::span(pairs).first(static_cast<std::size_t>(full));
   const auto rest = std::span(pairs).subspan(static_cast<std::size_t>(full));
+  const bool opens =
+      !rest.empty() && what.from.blocks().last_format() != what.to.blocks().last_format();
   const int head_dim = core.engine.model_config().head_dim;
   for (int layer = 0; layer < geometry.layers; ++layer) {
     std::vector<kernels::KVErrorSums> errors(whole.size());
     std::vector<std::uint8_t> refused(whole.size());
     const kernels::SealParams params = {
         .blocks = whole, .head_dim = head_dim, .refused = refused, .errors = errors};
-    if (!whole.empty() && !kernels::seal_blocks(core.engine.context(), params,
-                                                pool.view(layer, from.blocks().format()),
-                                                pool.view(layer, to.blocks().format()))) {
+    if (!whole.empty() &&
+        !kernels::seal_blocks(core.engine.context(), params, what.read.view(layer, 0),
+                              what.written.view(layer, 0))) {
       const auto block = std::ranges::find(refused, std::uint8_t{1}) - refused.begin();
       return model::kv_refused(block * geometry.block_tokens);
     }
     for (const kernels::KVErrorSums& block : errors) {
       sums.add(block);
     }
-    if (!rest.empty() && from.blocks().last_format() != to.blocks().last_format()) {
-      kernels::open_blocks(core.engine.context(), rest, head_dim,
-                           pool.view(layer, from.blocks().last_format()),
-                           pool.view(layer, to.blocks().last_format()));
+    if (opens) {
+      kernels::open_blocks(core.engine.context(), rest, head_dim, what.read.view(layer, count - 1),
+                           what.written.view(layer, count - 1));
     }
   }
-  if (!rest.empty() && from.blocks().last_format() == to.blocks().last_format()) {
-    return pool.copy({.from = BlockId{rest.front().from},
-                      .to = BlockId{rest.front().to},
-                      .tokens = from.num_tokens() - full * geometry.block_tokens,
-                      .format = to.blocks().last_format()});
-  }
   return {};
+}
+
+// Copies a last block that both segments store alike.
+Status copy_last(ChunkCore& core, const kv::Segment& from, const kv::Segment& to) {
+  kv_store::PagedPool& pool = core.engine.core().paged_pool;
+  const std::int32_t tokens = from.num_tokens() % pool.geometry().block_tokens;
+  if (tokens == 0 || from.blocks().last_format() != to.blocks().last_format()) {
+    return {};
+  }
+  return pool.copy({.from = from.blocks().ref(from.blocks().size() - 1).id,
+                    .to = to.blocks().ref(to.blocks().size() - 1).id,
+                    .tokens = tokens,
+                    .format = to.blocks().last_format()});
+}
+
+// Converts the KV of a segment to that of another one, which was made for another format.
+Status convert(ChunkCore& core, const kv::Segment& from, const kv::Segment& to, kv::FormatId format,
+               kernels::KVErrorSums& sums) {
+  kv_store::PagedPool& pool = core.engine.core().paged_pool;
+  QUIRE_TRY(const SegmentKV read, SegmentKV::open(pool, from.blocks(), true));
+  QUIRE_TRY(SegmentKV written, SegmentKV::open(pool, to.blocks(), false));
+  const Conversion what{from, to, read, written};
+  const tensor::KVGeometry& geometry = pool.geometry(format);
+  if (!tensor::is_written_by_block(geometry.format)) {
+    QUIRE_TRY_STATUS(encode_tokens(geometry, what, sums));
+    return written.write_back();
+  }
+  QUIRE_TRY_STATUS(seal_segment(core, what, sums));
+  QUIRE_TRY_STATUS(written.write_back());
+  return copy_last(core, from, to);
 }
 
 // Returns a segment with the KV of `id` in another format.
@@ -140,11 +170,7 @@ Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId 
       segments.reserve({from->tokens().begin(), from->tokens().end()}, from->stored_from(), to));
   Status status = core.engine.copy_blocks_now();
   if (status.ok()) {
-    const kv_store::PagedPool& pool = core.engine.core().paged_pool;
-    const kv::Segment& to_segment = *segments.find(made);
-    status = tensor::is_written_by_block(pool.geometry(to).format)
-                 ? seal_segment(core, *from, to_segment, sums)
-                 : encode_tokens(pool, *from, to_segment, sums);
+    status = convert(core, *from, *segments.find(made), to, sums);
   }
   if (!status.ok()) {
     segments.drop(made);

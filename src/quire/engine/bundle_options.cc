@@ -53,7 +53,7 @@ std::optional<tensor::KVFormat> coded_kv_format(std::string_view kv_dtype) {
   return std::nullopt;
 }
 
-Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format, bool on_gpu) {
+Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format) {
   const auto refused = [&](const std::string& why) {
     return Status{
         ErrorCode::kUnsupported,
@@ -69,9 +69,6 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
   }
   if (!tensor::is_written_by_block(format)) {
     return {};
-  }
-  if (on_gpu) {
-    return refused("a GPU");
   }
   if (std::ranges::any_of(config.window_tokens, [](int window) { return window > 0; })) {
     return refused(base::str_cat("models with a window, as this ", config.family, " model has"));
@@ -108,7 +105,7 @@ Result<Formats> choose_formats(const BundleOptions& options, const model::ModelC
                           "\" is another")};
   }
   const tensor::KVFormat stored = coded.value_or(tensor::KVFormat::kPlain);
-  QUIRE_TRY_STATUS(check_kv_format(config, stored, on_gpu));
+  QUIRE_TRY_STATUS(check_kv_format(config, stored));
   return Formats{weight_format(options.quantize, dtype), kv, stored, dtype};
 }
 

@@ -108,17 +108,17 @@ std::int32_t slab_blocks_of(std::int32_t num_blocks) {
   return std::clamp(num_blocks / kSlabs, kLeast, kMost);
 }
 
-// Adds the formats of codes that chunks may have beside KV in the pool's own format. The CPU's
-// kernels alone take blocks of several formats, and none caps scores over codes. A model with a
-// window has no KV of chunks. Each slab shall hold two blocks of codes.
+// Adds the formats of codes that chunks may have beside KV in the pool's own format. No kernel caps
+// scores over codes. A model with a window has no KV of chunks. Each slab shall hold two blocks of
+// codes.
 Status add_chunk_formats(const model::ModelConfig& config, std::int32_t slab_blocks,
                          kv_store::PagedPool& pool) {
   using tensor::KVFormat;
   tensor::KVGeometry coded = pool.geometry();
   const bool windowed =
       std::ranges::any_of(coded.window_tokens, [](int window) { return window > 0; });
-  if (pool.on_device() || coded.format != KVFormat::kPlain || windowed ||
-      config.scales.score_cap != 0 || pool.num_blocks() < slab_blocks) {
+  if (coded.format != KVFormat::kPlain || windowed || config.scales.score_cap != 0 ||
+      pool.num_blocks() < slab_blocks) {
     return {};
   }
   for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
@@ -256,7 +256,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   std::optional<kv_store::PagedPool> staging;
   if (std::ranges::any_of(ledger.formats,
                           [](const kv::BlockFormat& format) { return format.open.has_value(); })) {
-    QUIRE_TRY(staging, make_staging(geometry, options.max_batch_tokens));
+    QUIRE_TRY(staging, make_staging(geometry, options.max_batch_tokens, accelerator));
   }
   return make_core(std::move(bundle), std::move(paged_pool), std::move(staging), ledger, options);
 }

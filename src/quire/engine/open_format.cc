@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "quire/base/str.h"
+#include "quire/device/accelerator.h"
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
@@ -40,12 +41,15 @@ Status add_open_format(kv_store::PagedPool& pool, kv::LedgerConfig& ledger,
 }
 
 Result<kv_store::PagedPool> make_staging(const tensor::KVGeometry& geometry,
-                                         std::int32_t step_tokens) {
+                                         std::int32_t step_tokens,
+                                         device::Accelerator* accelerator) {
   tensor::KVGeometry staged = geometry;
   staged.format = tensor::KVFormat::kPlain;
   staged.layers = 1;
   staged.window_tokens = {};
-  return kv_store::PagedPool::create(staged, std::max(step_tokens / staged.block_tokens, 1));
+  const std::int32_t blocks = std::max(step_tokens / staged.block_tokens, 1);
+  return accelerator == nullptr ? kv_store::PagedPool::create(staged, blocks)
+                                : kv_store::PagedPool::create_on(*accelerator, staged, blocks);
 }
 
 }  // namespace quire::engine

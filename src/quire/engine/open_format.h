@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "quire/device/accelerator.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
@@ -17,8 +18,10 @@ namespace quire::engine {
                                      std::int64_t open_blocks);
 
 // Makes the blocks that a step of `step_tokens` rows begins and fills. They are of one layer, since
-// each layer stores them before the next begins. kOutOfBlocks when the system has no memory.
+// each layer stores them before the next begins. On `accelerator`, or in host memory without one.
+// kOutOfBlocks when there is no memory; kDevice only on an accelerator.
 [[nodiscard]] Result<kv_store::PagedPool> make_staging(const tensor::KVGeometry& geometry,
-                                                       std::int32_t step_tokens);
+                                                       std::int32_t step_tokens,
+                                                       device::Accelerator* accelerator = nullptr);
 
 }  // namespace quire::engine

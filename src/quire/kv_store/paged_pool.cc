@@ -216,10 +216,6 @@ Result<PagedPool> PagedPool::create_beside(std::int32_t num_blocks, kv::FormatId
 
 Result<kv::FormatId> PagedPool::add_format(const tensor::KVGeometry& geometry) {
   QUIRE_TRY_STATUS(check_geometry(geometry));
-  if (device_ != nullptr) {
-    return {ErrorCode::kUnsupported,
-            "kv store: blocks of several formats in one pool are not supported on a GPU yet"};
-  }
   if (more_.size() + 1 == kv::kMaxFormats) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("kv store: the pool has ", kv::kMaxFormats, " formats, and no more fit")};
@@ -234,6 +230,9 @@ Result<kv::FormatId> PagedPool::add_format(const tensor::KVGeometry& geometry) {
                           " are too many blocks of ", geometry.head_block_bytes(), " bytes")};
   }
   more_.push_back(geometry);
+  if (device_ != nullptr) {
+    device_->add_format(geometry);
+  }
   return kv::FormatId{static_cast<std::uint8_t>(more_.size())};
 }
 
@@ -336,7 +335,10 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
     return {};
   }
   if (device_ != nullptr) {
-    return device_->copy({.from = {&copy.from, 1}, .count = copy.tokens, .to = {&copy.to, 1}});
+    return device_->copy({.from = {&copy.from, 1},
+                          .count = copy.tokens,
+                          .to = {&copy.to, 1},
+                          .format = copy.format});
   }
   const std::ptrdiff_t block_bytes = geometry.head_block_bytes();
   std::byte* head = bytes_.data();
@@ -358,7 +360,8 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
   QUIRE_CHECK(count <= std::ssize(to) * std::int64_t{block_tokens}, "no room for the slots");
   QUIRE_CHECK(!tensor::is_written_by_block(geometry.format), "such blocks are copied whole");
   if (device_ != nullptr) {
-    return device_->copy({.from = from, .first = first, .count = count, .to = to});
+    return device_->copy(
+        {.from = from, .first = first, .count = count, .to = to, .format = format});
   }
   const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
   const auto copy = bytes == 4   ? copy_slot_range<std::uint32_t>
@@ -386,7 +389,7 @@ Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::by
   QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry(format).block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
-    return device_->read({.count = geometry_.layers * geometry_.kv_heads}, blocks, to);
+    return device_->read({.count = geometry_.layers * geometry_.kv_heads}, blocks, to, format);
   }
   visit_blocks(*this, {.end = geometry_.layers}, blocks, format,
                [&](std::span<const std::byte> from) {
@@ -401,7 +404,7 @@ Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const 
   QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry(format).block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
-    return device_->write({.count = geometry_.layers * geometry_.kv_heads}, blocks, from);
+    return device_->write({.count = geometry_.layers * geometry_.kv_heads}, blocks, from, format);
   }
   write_layers(*this, {.end = geometry_.layers}, blocks, from, format);
   return {};
@@ -415,7 +418,7 @@ Status PagedPool::write_layer(int layer, std::span<const BlockId> blocks,
       "not the size of a layer of the blocks");
   if (device_ != nullptr) {
     return device_->write({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads},
-                          blocks, from);
+                          blocks, from, format);
   }
   write_layers(*this, {layer, layer + 1}, blocks, from, format);
   return {};
@@ -456,7 +459,7 @@ Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> b
   if (device_ != nullptr) {
     QUIRE_TRY_STATUS(
         device_->read({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads}, blocks,
-                      copy.all_bytes()));
+                      copy.all_bytes(), format));
     return copy;
   }
   std::span<std::byte> to = copy.all_bytes();

@@ -38,7 +38,7 @@ class PagedPool {
                                                 std::int32_t num_blocks);
   // Adds a format: from now on the bytes are blocks of this geometry too. Returns its name, which
   // is the next number. kInvalidArgument names the field that is not as in the pool's own geometry
-  // and has to be. kUnsupported on an accelerator.
+  // and has to be. Before any other thread uses the pool.
   [[nodiscard]] Result<kv::FormatId> add_format(const tensor::KVGeometry& geometry);
   // Makes the pool on `accelerator`, which outlives it; errors of make_device_paged_pool.
   [[nodiscard]] static Result<PagedPool> create_on(device::Accelerator& accelerator,

@@ -14,8 +14,9 @@ namespace quire::attention::cuda {
 
 // One layer of KV on the device. Block b of KV head h begins at data + h * head_stride + b *
 // block_stride and holds K [token][head_dim], and V [token][head_dim] from v_offset on. These are
-// numbers of dtype or, of int8, codes of one byte. Then a block has scales in fp16, too: of K
-// [token] from scale_offset on, of V from v_scale_offset on.
+// numbers of dtype or, of int8 and fp8, codes of one byte; kernels/cuda/int4_place.h says where
+// those of int4 lie. Behind codes a block has scales from scale_offset on, as
+// tensor/paged_kv_view.h says.
 struct DeviceKV {
   std::uint16_t* data = nullptr;    // elements of dtype, or codes in pairs
   std::ptrdiff_t head_stride = 0;   // words of 16 bits
@@ -27,8 +28,13 @@ struct DeviceKV {
   // Type of results, and of plain KV and its queries: kBFloat16 or kFloat16.
   tensor::DType dtype = tensor::DType::kBFloat16;
   tensor::KVFormat format = tensor::KVFormat::kPlain;
-  std::ptrdiff_t scale_offset = 0, v_scale_offset = 0;  // words, int8 only
+  std::ptrdiff_t scale_offset = 0;    // words, of codes only
+  std::ptrdiff_t v_scale_offset = 0;  // words, int8 only: the scales of V
 };
+
+// In place of a type of results: DeviceKV::dtype says it. Kernels over codes compute in fp16
+// whatever it is, and one instance serves both types.
+inline constexpr tensor::DType kAnyResult = tensor::DType::kFloat32;
 
 // Returns the type of rotated queries. It is fp16 over codes, which fp16 holds exactly.
 constexpr tensor::DType query_dtype(tensor::DType dtype, tensor::KVFormat format) {
@@ -56,8 +62,9 @@ struct DeviceWork {
   std::int32_t num_few = 0, num_many = 0;  // items beyond the plan's have no rows
   bool wide = false;                       // an item of few has more than 8 columns
   std::int32_t num_rows = 0;               // rows of the batch
-  bool merges = true;      // true: partials of a row are merged; false: items write all rows
-  bool like_many = false;  // items of few have the bits of items of many
+  bool merges = true;         // true: partials of a row are merged; false: items write all rows
+  bool merges_apart = false;  // launch_merge() merges, behind the items of several formats
+  bool like_many = false;     // items of few have the bits of items of many
   // [partials, heads, stored head_dim]; not divided by the sum. Hopper's kernel writes fp16
   // numbers.
   float* partial_values = nullptr;

@@ -6,9 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -18,15 +16,16 @@
 #include "quire/attention/attention_plan.h"
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/test_support.h"
+#include "quire/attention/device_join.h"
 #include "quire/attention/device_plan.h"
 #include "quire/attention/device_plan_maker.h"
 #include "quire/attention/entry.h"
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/gpu_test_util.h"
-#include "quire/kernels/kv_codes.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
-#include "quire/tensor/kv_geometry.h"
 
 namespace quire::attention::cuda {
 namespace {
@@ -34,213 +33,7 @@ namespace {
 using device::cuda::test::must;
 using tensor::DType;
 using tensor::KVFormat;
-
-struct Shape {
-  int heads, kv_heads, head_dim, block_tokens;
-  DType dtype = DType::kBFloat16;
-  KVFormat format = KVFormat::kPlain;
-};
-
-constexpr std::uint16_t kNaN = 0x7fc0;  // in both; also as a scale
-
-std::uint16_t narrow(DType dtype, float value) {
-  return dtype == DType::kFloat16 ? tensor::float_to_fp16(value) : tensor::float_to_bf16(value);
-}
-float widen(DType dtype, std::uint16_t bits) {
-  return dtype == DType::kFloat16 ? tensor::fp16_to_float(bits) : tensor::bf16_to_float(bits);
-}
-
-// The norm of a head's error beside the norm of the head. Keys, values and queries are exact, also
-// as codes and scales. Probabilities and results are rounded, by 2^-8 of each in bf16 and by 2^-11
-// in fp16. Where many
-// values cancel, the errors of their probabilities do alike.
-double tolerance(DType dtype) { return dtype == DType::kFloat16 ? 8e-4 : 6e-3; }
-
-struct Types {
-  DType dtype;
-  KVFormat format;
-};
-constexpr Types kTypes[] = {{DType::kBFloat16, KVFormat::kPlain},
-                            {DType::kFloat16, KVFormat::kPlain},
-                            {DType::kBFloat16, KVFormat::kInt8},
-                            {DType::kFloat16, KVFormat::kInt8}};
-
-Shape int8(Shape shape) {
-  shape.format = KVFormat::kInt8;
-  return shape;
-}
-
-// Keys, values and queries as they are on the device.
-class Scene {
- public:
-  Scene(const Shape& shape, int num_blocks, std::uint32_t seed)
-      : shape_(shape),
-        stored_((shape.head_dim + 31) / 32 * 32),
-        geometry_{.layers = 1,
-                  .kv_heads = shape.kv_heads,
-                  .head_dim = shape.head_dim,
-                  .dtype = shape.dtype,
-                  .block_tokens = shape.block_tokens,
-                  .format = shape.format},
-        random_(seed) {
-    // NaN wherever nobody writes.
-    kv_.assign(static_cast<std::size_t>(shape.kv_heads) * num_blocks * block_words(), kNaN);
-    num_blocks_ = num_blocks;
-    seen_.resize(static_cast<std::size_t>(shape.kv_heads) * num_blocks * shape.block_tokens * 2 *
-                 stored_);
-    free_.resize(static_cast<std::size_t>(num_blocks));
-    std::iota(free_.begin(), free_.end(), 0);
-    std::shuffle(free_.begin(), free_.end(), random_);
-  }
-
-  // A run of random tokens.
-  std::vector<std::int32_t> run(int tokens) {
-    std::vector<std::int32_t> blocks;
-    for (int token = 0; token < tokens; ++token) {
-      if (token % shape_.block_tokens == 0) {
-        blocks.push_back(free_.back());
-        free_.pop_back();
-      }
-      for (int head = 0; head < shape_.kv_heads; ++head) {
-        for (const Part part : kParts) {
-          std::vector<float> row(static_cast<std::size_t>(shape_.head_dim));
-          const float size = magnitude();
-          std::ranges::generate(row, [&] { return size * random_number(); });
-          write({blocks, token, head, part}, row);
-        }
-      }
-    }
-    return blocks;
-  }
-
-  // Keys whose first dimension rises to `most` in the first three quarters of a run and falls back.
-  void slope_keys(std::span<const std::int32_t> blocks, int tokens, float most) {
-    for (int token = 0; token < tokens; ++token) {
-      const float up = static_cast<float>(token) / (0.75f * static_cast<float>(tokens));
-      const float first = most * (2 * std::min(up, 4 - 3 * up) - 1);
-      for (int head = 0; head < shape_.kv_heads; ++head) {
-        const std::span<const float> stored = row({blocks, token, head, Part::kKey});
-        std::vector<float> key(stored.begin(), stored.end());
-        key[0] = first;
-        write({blocks, token, head, Part::kKey}, key);
-      }
-    }
-  }
-
-  // Values `factor` times as large.
-  void scale_values(std::span<const std::int32_t> blocks, int tokens, float factor) {
-    for (int token = 0; token < tokens; ++token) {
-      for (int head = 0; head < shape_.kv_heads; ++head) {
-        const std::span<const float> stored = row({blocks, token, head, Part::kValue});
-        std::vector<float> value(stored.begin(), stored.end());
-        for (float& x : value) {
-          x *= factor;
-        }
-        write({blocks, token, head, Part::kValue}, value);
-      }
-    }
-  }
-
-  // Makes tokens from `first` on hold any bytes again, as slots that nobody has written yet.
-  void forget(std::span<const std::int32_t> blocks, int first, int tokens) {
-    for (int token = first; token < tokens; ++token) {
-      for (int head = 0; head < shape_.kv_heads; ++head) {
-        for (const Part part : kParts) {
-          const Place place{blocks, token, head, part};
-          std::fill_n(kv_.begin() + static_cast<std::ptrdiff_t>(row_at(place)), row_words(), kNaN);
-          if (shape_.format == KVFormat::kInt8) {
-            kv_[scale_at(place)] = kNaN;
-          }
-        }
-      }
-    }
-  }
-
-  enum class Part { kKey, kValue };
-  static constexpr Part kParts[] = {Part::kKey, Part::kValue};
-  struct Place {
-    std::span<const std::int32_t> blocks;
-    int token, head;
-    Part part;
-  };
-  // Returns the numbers that the device should see.
-  [[nodiscard]] std::span<const float> row(const Place& place) const {
-    return std::span(seen_).subspan(seen_at(place), static_cast<std::size_t>(shape_.head_dim));
-  }
-  void write(const Place& place, std::vector<float> numbers) {
-    numbers.resize(static_cast<std::size_t>(stored_));
-    const std::size_t at = row_at(place), seen = seen_at(place);
-    if (shape_.format == KVFormat::kPlain) {
-      for (std::size_t dim = 0; dim < numbers.size(); ++dim) {
-        kv_[at + dim] = narrow(shape_.dtype, numbers[dim]);
-        seen_[seen + dim] = widen(shape_.dtype, kv_[at + dim]);
-      }
-      return;
-    }
-    std::vector<std::int8_t> codes(numbers.size());
-    ASSERT_TRUE(kernels::encode_int8(numbers, codes, kv_[scale_at(place)]));
-    std::memcpy(kv_.data() + at, codes.data(), codes.size());
-    const float scale = tensor::fp16_to_float(kv_[scale_at(place)]);
-    for (std::size_t dim = 0; dim < codes.size(); ++dim) {
-      seen_[seen + dim] = static_cast<float>(codes[dim]) * scale;
-    }
-  }
-  [[nodiscard]] std::size_t seen_at(const Place& place) const {
-    const auto block = static_cast<std::size_t>(place.blocks[place.token / shape_.block_tokens]);
-    const std::size_t row = (static_cast<std::size_t>(place.head) * num_blocks_ + block) *
-                                static_cast<std::size_t>(shape_.block_tokens) +
-                            slot_of(place);
-    return (2 * row + (place.part == Part::kValue ? 1 : 0)) * static_cast<std::size_t>(stored_);
-  }
-
-  // In words of 16 bits.
-  [[nodiscard]] std::size_t block_words() const {
-    return static_cast<std::size_t>(geometry_.head_block_bytes() / 2);
-  }
-  [[nodiscard]] std::size_t v_offset() const {
-    return static_cast<std::size_t>(geometry_.v_offset() / 2);
-  }
-  [[nodiscard]] std::size_t scale_offset(Part part) const {
-    return static_cast<std::size_t>(geometry_.scale_offset() / 2 +
-                                    (part == Part::kValue ? geometry_.stored_block_tokens() : 0));
-  }
-  [[nodiscard]] std::size_t row_words() const {
-    return v_offset() / static_cast<std::size_t>(geometry_.stored_block_tokens());
-  }
-  [[nodiscard]] std::size_t block_at(const Place& place) const {
-    const auto block = static_cast<std::size_t>(place.blocks[place.token / shape_.block_tokens]);
-    return (static_cast<std::size_t>(place.head) * num_blocks_ + block) * block_words();
-  }
-  [[nodiscard]] std::size_t slot_of(const Place& place) const {
-    return static_cast<std::size_t>(place.token % shape_.block_tokens);
-  }
-  [[nodiscard]] std::size_t row_at(const Place& place) const {
-    return block_at(place) + (place.part == Part::kValue ? v_offset() : 0) +
-           slot_of(place) * row_words();
-  }
-  [[nodiscard]] std::size_t scale_at(const Place& place) const {
-    return block_at(place) + scale_offset(place.part) + slot_of(place);
-  }
-
-  float random_number() { return std::uniform_real_distribution<float>(-1, 1)(random_); }
-  // Codes hold rows of any size.
-  float magnitude() {
-    return shape_.format == KVFormat::kPlain
-               ? 1.0f
-               : std::exp2(std::uniform_real_distribution<float>(-3, 2)(random_));
-  }
-  [[nodiscard]] DType query_type() const { return query_dtype(shape_.dtype, shape_.format); }
-  std::uint16_t random_query() { return narrow(query_type(), random_number()); }
-
-  const Shape shape_;
-  const int stored_;
-  const tensor::KVGeometry geometry_;
-  int num_blocks_ = 0;
-  std::mt19937 random_;
-  std::vector<std::uint16_t> kv_;
-  std::vector<float> seen_;  // what kv_ holds
-  std::vector<std::int32_t> free_;
-};
+using namespace test;  // NOLINT(google-build-using-namespace): a test
 
 struct Result {
   std::vector<std::uint16_t> out;
@@ -249,42 +42,93 @@ struct Result {
 
 constexpr std::size_t kPadding = 3;  // items
 
+// Entries over the KV of one scene, and their queries.
+struct Seen {
+  const Scene& scene;
+  std::span<const Entry> entries;
+  const std::vector<std::uint16_t>& q;
+};
+
 class Attention : public device::cuda::test::GpuTest {
  protected:
   Result run(const Scene& scene, std::span<const Entry> entries, int rows,
              const std::vector<std::uint16_t>& q, std::int32_t range, std::int32_t window) {
-    const Shape& shape = scene.shape_;
-    const DevicePlan plan = make_device_plan(
-        {.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim}, entries,
-        rows,
-        fit_to_device(
-            {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range},
-            scene.stored_));
-    const auto kv = upload(scene.kv_), queries = upload(q);
+    const Seen seen{scene, entries, q};
+    return run({&seen, 1}, rows, range, window);
+  }
+  // Computes rows that see KV of several scenes, which differ in their format alone.
+  Result run(std::span<const Seen> all, int rows, std::int32_t range, std::int32_t window) {
+    const Shape& shape = all.front().scene.shape_;
+    const int stored = all.front().scene.stored_;
+    std::vector<DevicePlan> plans;
+    for (const Seen& seen : all) {
+      plans.push_back(make_device_plan(
+          {.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
+          seen.entries, rows,
+          fit_to_device(
+              {.block_tokens = shape.block_tokens, .window_tokens = window, .range_tokens = range},
+              stored)));
+    }
+    std::vector<DevicePlan*> joined;
+    for (DevicePlan& plan : plans) {
+      joined.push_back(&plan);
+    }
+    std::vector<std::int32_t> ids;
+    join_device_plans(joined, ids);
+    const auto blocks = upload(ids);
+    const auto partials = upload(plans.front().partials);
+    const auto size = static_cast<std::size_t>(rows * shape.heads);
+    const auto partial_size =
+        static_cast<std::size_t>(std::max(plans.front().num_partials, 1) * shape.heads);
+    constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+    const auto values = upload(std::vector<float>(partial_size * stored, kNone));
+    const auto stats = upload(std::vector<float>(partial_size * 2, kNone));
+    const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, kNaN));
+    const auto lse = upload(std::vector<float>(size, 7));
+    const auto partials_there = upload(std::vector<std::uint32_t>(size));
+    std::vector<Uploads> uploads;
+    std::vector<AttentionArgs> args;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      uploads.push_back(upload_plan(all[i], plans[i]));
+      args.push_back(args_of(all[i].scene, plans[i], uploads.back()));
+      args.back().work.partials = partials.data();
+      args.back().work.blocks = blocks.data();
+      args.back().work.num_rows = rows;
+      args.back().work.partial_values = values.data();
+      args.back().work.partial_stats = reinterpret_cast<float2*>(stats.data());
+      args.back().work.partials_there = partials_there.data();
+      args.back().out = out.data();
+      args.back().lse = lse.data();
+    }
+    must(device::cuda::to_status(launch_attention(args, stream()), "attention"));
+    EXPECT_THAT(download(partials_there, size), testing::Each(0)) << "the next kernel counts on";
+    return {download(out, size * shape.head_dim), download(lse, size)};
+  }
+
+ private:
+  struct Uploads {
+    device::cuda::DeviceBuffer<std::uint16_t> kv, queries;
+    device::cuda::DeviceBuffer<DevicePlan::WorkItem> few, many;
+    std::size_t num_few = 0, num_many = 0;
+    device::cuda::DeviceBuffer<DevicePlan::Queue> queues;
+    device::cuda::DeviceBuffer<DevicePlan::Row> rows;
+  };
+  Uploads upload_plan(const Seen& seen, const DevicePlan& plan) {
     // Items beyond those of the plan have no rows and do nothing.
     const auto padded = [&](std::vector<DevicePlan::WorkItem> items) {
       items.resize(items.empty() ? 0 : items.size() + kPadding);
       return items;
     };
-    const auto few_items = padded(plan.few), many_items = padded(plan.many);
-    const auto few = upload(few_items), many = upload(many_items);
-    const auto queues = upload(plan.queues);
-    const auto plan_rows = upload(plan.rows);
-    const auto partials = upload(plan.partials);
-    const auto blocks = upload(plan.blocks);
-    const auto size = static_cast<std::size_t>(rows * shape.heads);
-    const auto partial_size =
-        static_cast<std::size_t>(std::max(plan.num_partials, 1) * shape.heads);
-    const auto values = upload(
-        std::vector<float>(partial_size * scene.stored_, std::numeric_limits<float>::quiet_NaN()));
-    const auto stats =
-        upload(std::vector<float>(partial_size * 2, std::numeric_limits<float>::quiet_NaN()));
-    const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, kNaN));
-    const auto lse = upload(std::vector<float>(size, 7));
+    const auto few = padded(plan.few), many = padded(plan.many);
+    return {upload(seen.scene.kv_), upload(seen.q),   upload(few),
+            upload(many),           few.size(),       many.size(),
+            upload(plan.queues),    upload(plan.rows)};
+  }
+  static AttentionArgs args_of(const Scene& scene, const DevicePlan& plan, const Uploads& on) {
+    const Shape& shape = scene.shape_;
     const auto block_words = static_cast<std::ptrdiff_t>(scene.block_words());
-    const auto partials_there = upload(std::vector<std::uint32_t>(size));
-    const AttentionArgs args{
-        .kv = {.data = kv.data(),
+    return {
+        .kv = {.data = on.kv.data(),
                .head_stride = block_words * scene.num_blocks_,
                .block_stride = block_words,
                .v_offset = static_cast<std::ptrdiff_t>(scene.v_offset()),
@@ -296,31 +140,20 @@ class Attention : public device::cuda::test::GpuTest {
                .scale_offset = static_cast<std::ptrdiff_t>(scene.scale_offset(Scene::Part::kKey)),
                .v_scale_offset =
                    static_cast<std::ptrdiff_t>(scene.scale_offset(Scene::Part::kValue))},
-        .work = {.few = few.data(),
-                 .many = many.data(),
-                 .rows = plan_rows.data(),
-                 .partials = partials.data(),
-                 .blocks = blocks.data(),
-                 .queues = queues.data(),
-                 .num_few = static_cast<std::int32_t>(few_items.size()),
-                 .num_many = static_cast<std::int32_t>(many_items.size()),
+        .work = {.few = on.few.data(),
+                 .many = on.many.data(),
+                 .rows = on.rows.data(),
+                 .queues = on.queues.data(),
+                 .num_few = static_cast<std::int32_t>(on.num_few),
+                 .num_many = static_cast<std::int32_t>(on.num_many),
                  .wide = plan.widest_few > 8,
-                 .num_rows = rows,
                  .merges = plan.num_merged > 0,
-                 .like_many = plan.like_many,
-                 .partial_values = values.data(),
-                 .partial_stats = reinterpret_cast<float2*>(stats.data()),
-                 .partials_there = partials_there.data()},
-        .q = queries.data(),
+                 .like_many = plan.like_many},
+        .q = on.queries.data(),
         .heads = shape.heads,
         .kv_heads = shape.kv_heads,
         .head_dim = shape.head_dim,
-        .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(shape.head_dim)),
-        .out = out.data(),
-        .lse = lse.data()};
-    must(device::cuda::to_status(launch_attention(args, stream()), "attention"));
-    EXPECT_THAT(download(partials_there, size), testing::Each(0)) << "the next kernel counts on";
-    return {download(out, size * shape.head_dim), download(lse, size)};
+        .scale_log2 = 1.44269504f / std::sqrt(static_cast<float>(shape.head_dim))};
   }
 };
 
@@ -330,31 +163,32 @@ struct Expected {
   double lse = -std::numeric_limits<double>::infinity();
 };
 
-Expected expected(const Scene& scene, std::span<const Entry> entries,
-                  const std::vector<std::uint16_t>& q, int row, int head, int window) {
-  const Shape& shape = scene.shape_;
+Expected expected(std::span<const Seen> all, int row, int head, int window) {
+  const Shape& shape = all.front().scene.shape_;
   const int kv_head = head / (shape.heads / shape.kv_heads);
   std::vector<double> scores;
   std::vector<std::span<const float>> values;
-  std::size_t query = 0;
-  for (const Entry& entry : entries) {
-    for (const EntryRow& seen : entry.rows) {
-      const std::size_t mine = query++;
-      if (seen.row != row) {
-        continue;
-      }
-      const TokenRange range = visible_tokens(entry, seen, window);
-      for (int token = range.begin; token < range.end; ++token) {
-        const std::span<const float> key =
-            scene.row({entry.blocks, token, kv_head, Scene::Part::kKey});
-        double dot = 0;
-        for (int d = 0; d < shape.head_dim; ++d) {
-          dot += double{widen(scene.query_type(),
-                              q[(mine * shape.heads + head) * scene.stored_ + d])} *
-                 key[static_cast<std::size_t>(d)];
+  for (const auto& [scene, entries, q] : all) {
+    std::size_t query = 0;
+    for (const Entry& entry : entries) {
+      for (const EntryRow& seen : entry.rows) {
+        const std::size_t mine = query++;
+        if (seen.row != row) {
+          continue;
         }
-        scores.push_back(dot / std::sqrt(double(shape.head_dim)));
-        values.push_back(scene.row({entry.blocks, token, kv_head, Scene::Part::kValue}));
+        const TokenRange range = visible_tokens(entry, seen, window);
+        for (int token = range.begin; token < range.end; ++token) {
+          const std::span<const float> key =
+              scene.row({entry.blocks, token, kv_head, Scene::Part::kKey});
+          double dot = 0;
+          for (int d = 0; d < shape.head_dim; ++d) {
+            dot += double{widen(scene.query_type(),
+                                q[(mine * shape.heads + head) * scene.stored_ + d])} *
+                   key[static_cast<std::size_t>(d)];
+          }
+          scores.push_back(dot / std::sqrt(double(shape.head_dim)));
+          values.push_back(scene.row({entry.blocks, token, kv_head, Scene::Part::kValue}));
+        }
       }
     }
   }
@@ -436,13 +270,11 @@ std::vector<std::uint16_t> random_queries(Scene& scene, const Case& made) {
   return q;
 }
 
-void expect_right(const Scene& scene, const Case& made, const std::vector<std::uint16_t>& q,
-                  const Result& got, int window) {
-  const Shape& shape = scene.shape_;
-  const std::vector<Entry> entries = made.entries();
-  for (int row = 0; row < made.rows; ++row) {
+void expect_right(std::span<const Seen> all, int rows, const Result& got, int window) {
+  const Shape& shape = all.front().scene.shape_;
+  for (int row = 0; row < rows; ++row) {
     for (int head = 0; head < shape.heads; ++head) {
-      const Expected want = expected(scene, entries, q, row, head, window);
+      const Expected want = expected(all, row, head, window);
       const std::size_t at = static_cast<std::size_t>(row * shape.heads + head);
       double error = 0, norm = 0;
       for (int d = 0; d < shape.head_dim; ++d) {
@@ -461,6 +293,13 @@ void expect_right(const Scene& scene, const Case& made, const std::vector<std::u
   }
 }
 
+void expect_right(const Scene& scene, const Case& made, const std::vector<std::uint16_t>& q,
+                  const Result& got, int window) {
+  const std::vector<Entry> entries = made.entries();
+  const Seen seen{scene, entries, q};
+  expect_right({&seen, 1}, made.rows, got, window);
+}
+
 TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
   std::mt19937 random(7);
   int cases = 0;
@@ -470,7 +309,7 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
           Shape{14, 2, 64, 32}, Shape{4, 2, 80, 48}, Shape{4, 1, 256, 32}, Shape{10, 2, 96, 5},
           Shape{16, 1, 128, 64}, Shape{64, 1, 64, 32}}) {
       shape.dtype = dtype;
-      shape.format = format;
+      shape = in(format, shape);
       for (const std::int32_t range : {0, 256, 512}) {
         for (const std::int32_t window : {0, 100}) {
           for (int i = 0; i < 4; ++i) {
@@ -495,7 +334,7 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
       }
     }
   }
-  EXPECT_EQ(cases, 960);
+  EXPECT_EQ(cases, 1920);
 }
 
 TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
@@ -530,13 +369,58 @@ TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
   }
 }
 
+// Rows see codes of several formats, and numbers behind them: some see all, some one format, one
+// row nothing.
+TEST_F(Attention, RowsThatSeeSeveralFormatsMergeThem) {
+  for (const Shape& shape :
+       {Shape{8, 2, 128, 32}, Shape{4, 1, 64, 32, DType::kFloat16}, Shape{4, 2, 96, 32}}) {
+    std::vector<Scene> scenes;
+    for (const KVFormat format :
+         {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4, KVFormat::kPlain}) {
+      scenes.emplace_back(in(format, shape), 120, static_cast<std::uint32_t>(format) + 31);
+    }
+    constexpr int kRows = 60;
+    std::vector<Case> cases(scenes.size());
+    for (std::size_t i = 0; i < scenes.size(); ++i) {
+      const int tokens = 300 + 160 * static_cast<int>(i);
+      Case::Use shared{scenes[i].run(tokens), tokens, {}};
+      Case::Use alone{scenes[i].run(64), 64, {}};
+      for (int row = 0; row + 1 < kRows; ++row) {
+        if (row % 5 == 4 || row % 5 == static_cast<int>(i)) {
+          shared.rows.push_back({row, 2000 + row, row % 2 == 0 ? tokens : tokens / 2});
+        }
+      }
+      alone.rows.push_back({4, 70, 64});
+      cases[i].rows = kRows;
+      cases[i].uses = {shared, alone};
+    }
+    std::vector<std::vector<Entry>> entries;
+    std::vector<std::vector<std::uint16_t>> queries;
+    for (std::size_t i = 0; i < scenes.size(); ++i) {
+      entries.push_back(cases[i].entries());
+      queries.push_back(random_queries(scenes[i], cases[i]));
+    }
+    std::vector<Seen> all;
+    for (std::size_t i = 0; i < scenes.size(); ++i) {
+      all.push_back({scenes[i], entries[i], queries[i]});
+    }
+    for (const std::int32_t range : {0, 256}) {
+      const Result got = run(all, kRows, range, 0);
+      expect_right(all, kRows, got, 0);
+      if (HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
 // A row may be computed when nothing behind it is stored yet, and as one of many or few.
 TEST_F(Attention, WithFixedRangesAPromptInPiecesHasTheBitsOfOne) {
   for (const auto& [dtype, format] : kTypes) {
     for (Shape shape : {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16}, Shape{4, 4, 128, 8},
                         Shape{4, 1, 96, 32}, Shape{8, 2, 128, 4}}) {
       shape.dtype = dtype;
-      shape.format = format;
+      shape = in(format, shape);
       constexpr int kBefore = 513, kTokens = 1300;
       Scene scene(shape, kTokens / shape.block_tokens + 100, 23);
       Case all{.rows = kTokens - kBefore};
@@ -585,7 +469,10 @@ TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
   for (const Shape& shape :
        {Shape{8, 2, 128, 32}, Shape{8, 2, 64, 128}, Shape{4, 1, 128, 128}, Shape{8, 2, 64, 8},
         Shape{8, 2, 128, 64, DType::kFloat16}, int8(Shape{8, 2, 128, 32}),
-        int8(Shape{8, 2, 64, 128}), int8(Shape{8, 2, 128, 8, DType::kFloat16})}) {
+        int8(Shape{8, 2, 64, 128}), int8(Shape{8, 2, 128, 8, DType::kFloat16}),
+        fp8(Shape{8, 2, 128, 32}), fp8(Shape{8, 2, 64, 128}),
+        fp8(Shape{8, 2, 128, 8, DType::kFloat16}), int4(Shape{8, 2, 128, 32}),
+        int4(Shape{8, 2, 64, 128, DType::kFloat16})}) {
     Scene scene(shape, 17000 / shape.block_tokens + 100, 13);
     Case made;
     std::vector<Case::Use> shared;
@@ -615,7 +502,10 @@ TEST_F(Attention, TilesThatTwoMultiprocessorsReadTogetherAreRight) {
 TEST_F(Attention, EqualsADenseSoftmaxWhereScoresRiseAndFall) {
   for (const Shape& shape :
        {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16, DType::kFloat16}, int8(Shape{8, 2, 128, 32}),
-        int8(Shape{4, 2, 64, 16, DType::kFloat16}), int8(Shape{4, 2, 96, 16})}) {
+        int8(Shape{4, 2, 64, 16, DType::kFloat16}), int8(Shape{4, 2, 96, 16}),
+        fp8(Shape{8, 2, 128, 32}), fp8(Shape{4, 2, 64, 16, DType::kFloat16}),
+        fp8(Shape{4, 2, 96, 16}), int4(Shape{8, 2, 128, 32}),
+        int4(Shape{4, 2, 64, 32, DType::kFloat16}), int4(Shape{4, 2, 96, 64})}) {
     Scene scene(shape, 400, 13);
     Case made;
     Case::Use shared{scene.run(1500), 1500, {}};
@@ -665,7 +555,9 @@ TEST_F(Attention, PartialsOfManyRowsHoldValuesThatFp16DoesNot) {
 TEST_F(Attention, RangesByLoadGiveABatchTheSameBitsEachTime) {
   for (const Shape& shape :
        {Shape{8, 2, 128, 32}, Shape{16, 1, 64, 16}, Shape{32, 2, 128, 64},
-        int8(Shape{8, 2, 128, 32}), int8(Shape{16, 1, 64, 16}), int8(Shape{32, 2, 128, 64})}) {
+        int8(Shape{8, 2, 128, 32}), int8(Shape{16, 1, 64, 16}), int8(Shape{32, 2, 128, 64}),
+        fp8(Shape{8, 2, 128, 32}), fp8(Shape{16, 1, 64, 16}), int4(Shape{8, 2, 128, 32}),
+        int4(Shape{16, 1, 64, 32}), int4(Shape{32, 2, 128, 64})}) {
     Scene scene(shape, 400, 11);
     Case made;
     Case::Use shared{scene.run(1500), 1500, {}};

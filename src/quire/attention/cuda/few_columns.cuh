@@ -50,19 +50,24 @@ class FewColumns {
  private:
   static constexpr bool kCodes = F != KVFormat::kPlain;
   static constexpr DType kProduct = query_dtype(T, F);
-  static constexpr int kTile = 8;                      // columns of a product
+  static constexpr bool kInt4 = F == KVFormat::kInt4;
+  static constexpr bool kScaled = kTokenScales<F>;
+  static constexpr int kTile = kFewTile;               // columns of a product
   static constexpr int kMine = kTokens / kGroupWarps;  // tokens of a warp
   static constexpr int kSteps = kMine / 16;            // steps of 16 tokens
   static constexpr int kOwn = 1;                       // barrier 1 + group is the warpgroup's
-  // Rows of what the warps add up, in floats: columns lie four banks apart.
-  static constexpr int kStride = kCodes ? D : D + 4;
-  static_assert(kGroupWarps * kTile * kStride * 4 <= kSlotBytes<F, D>, "of one tile in a slot");
+  // Over codes probabilities may reach 2^this: 16-bit floats are as exact there as below 1.
+  static constexpr float kMostExponent = kCodes ? 8 : 0;
+  // Rows of what the warps add up, in floats.
+  static constexpr int kStride = kSumStride<F, D>;
+  static_assert(kInt4 || kSumBytes<F, D> <= kSlotBytes<F, D>, "of one tile in a slot");
+  static_assert(!kInt4 || kMine == kRunTokens, "a warp's tokens have scales together");
 
   // Sums of a lane for N tiles of columns: columns 2t and 2t + 1 of each.
   template <int N>
   struct Sums {
     float largest[N][2], sum[N][2];
-    float out[N][D / 16][4];  // dimensions g and g + 8 of 16; over codes 2g and 2g + 1
+    float out[N][D / 16][4];  // dimensions dim_of(d, 0) and dim_of(d, 1)
   };
   // Queries over codes stay in registers: two words for each 16 dimensions.
   template <int N>
@@ -71,6 +76,15 @@ class FewColumns {
   struct Scales {
     TokenScale of[kSteps][2];
   };
+
+  // Codes of int4 of the warp's tokens in 32 channels, and their scales.
+  struct Int4Codes {
+    std::uint32_t word[4];
+    uint4 scale, minimum;
+  };
+  // Pieces of 32 channels whose codes are loaded at once: all, where registers suffice.
+  template <int N>
+  static constexpr int kInt4Pieces = N == 1 ? D / 32 : 1;
 
   template <int N>
   __device__ void attend(int index) {
@@ -104,8 +118,13 @@ class FewColumns {
       const bool seen = first < brief_.last_token && first + kMine > brief_.first_seen;
       shared_.full[cursor_.slot()].await(cursor_.round());
       [[maybe_unused]] Scales scales;
+      [[maybe_unused]] Int4Codes codes[kInt4Pieces<N>];
       if (seen) {
-        if constexpr (kCodes) {
+        if constexpr (kInt4 && N == 1) {
+          load_int4<false>(codes, cursor_.slot(), 0);
+        } else if constexpr (kInt4) {
+          multiply_int4(score, query, codes, cursor_.slot());
+        } else if constexpr (kScaled) {
           load_scales(scales, cursor_.slot());
           multiply_codes(score, query);
         } else {
@@ -115,7 +134,9 @@ class FewColumns {
       release(cursor_.slot());
       cursor_.advance(1);
       if (seen) {
-        if constexpr (kCodes) {
+        if constexpr (kInt4 && N == 1) {
+          multiply_int4(score, query, codes, 0);
+        } else if constexpr (kScaled) {
           scale_scores(score, scales);
         }
         if (first < brief_.all_begin || first + kMine > brief_.all_end) {
@@ -126,7 +147,11 @@ class FewColumns {
       slot = cursor_.slot();
       shared_.full[slot].await(cursor_.round());
       if (seen) {
-        if constexpr (kCodes) {
+        if constexpr (kInt4 && N == 1) {
+          load_int4<true>(codes, slot, 0);
+        } else if constexpr (kInt4) {
+          add_int4(mine, weight, codes, slot);
+        } else if constexpr (kScaled) {
           add_codes(mine, weight, slot);
         } else {
           if (first < brief_.first_seen || first + kMine > brief_.last_token) {
@@ -135,14 +160,21 @@ class FewColumns {
           add_values(mine, weight, slot);
         }
       }
-      if (tile + kTokens < brief_.last_token) {
+      if (kInt4 || tile + kTokens < brief_.last_token) {
         release(slot);
+      }
+      if constexpr (kInt4 && N == 1) {
+        if (seen) {
+          add_int4(mine, weight, codes, 0);
+        }
       }
       cursor_.advance(1);
     }
     finish(mine, slot);
     publish_shared();
-    release(slot);
+    if constexpr (!kInt4) {
+      release(slot);
+    }
     if (merges_) {
       merge(index, num_partials);
     }
@@ -162,6 +194,20 @@ class FewColumns {
   }
   [[nodiscard]] static __device__ std::uint32_t further(std::uint32_t place, int pieces) {
     return place ^ pieces % 8 * 16;
+  }
+
+  // Returns the token, of the warp's, of one of the lane's rows of a product of step `step`.
+  [[nodiscard]] __device__ int token_of(int step, int half) const {
+    const int place = step * 16 + half * 8 + lane() / 4;
+    return kInt4 ? kernels::cuda::int4_token(place) : place;
+  }
+  // Returns the dimension of a lane's two sums `half` of product `d`.
+  [[nodiscard]] __device__ int dim_of(int d, int half) const {
+    const int g = lane() / 4;
+    if constexpr (kInt4) {
+      return d / 2 * 32 + g / 2 * 8 + g % 2 + (d % 2 * 2 + half) * 2;
+    }
+    return d * 16 + (kScaled ? 2 * g + half : g + 8 * half);
   }
 
   // Returns the address of a piece of a row of codes.
@@ -211,7 +257,7 @@ class FewColumns {
   }
 
   // Loads the queries of the item. A product takes 16 dimensions in the order in which lanes have
-  // codes: four neighbours to a lane.
+  // codes. These are four neighbours or, of int4, a half of eight.
   template <int N>
   __device__ void load_queries(Queries<N>& query) const {
     const int g = lane() / 4, t = lane() % 4;
@@ -219,10 +265,10 @@ class FewColumns {
     for (int n = 0; n < N; ++n) {
 #pragma unroll
       for (int d = 0; d < D / 16; ++d) {
-        const std::uint32_t from =
-            place(shared_.queries[group_] + d / 4 * kGroupColumns * 64,
-                  buffer_ * kFewColumnsOfOneKernel + n * kTile + g, d % 4 * 2 + t / 2);
-        const uint2 words = load_shared_8(from + t % 2 * 8);
+        const int piece = kInt4 ? d / 2 % 2 * 4 + t : d % 4 * 2 + t / 2;
+        const std::uint32_t from = place(shared_.queries[group_] + d / 4 * kGroupColumns * 64,
+                                         buffer_ * kFewColumnsOfOneKernel + n * kTile + g, piece);
+        const uint2 words = load_shared_8(from + (kInt4 ? d % 2 : t % 2) * 8);
         query[n][d][0] = words.x;
         query[n][d][1] = words.y;
       }
@@ -233,8 +279,7 @@ class FewColumns {
   // them.
   __device__ void load_scales(Scales& scales, int slot) const {
     const int token = warp() * kMine + lane();
-    const TokenScale own = token_scale(shared_.scales[slot][0][token],
-                                       shared_.scales[slot][1][token], args_.scale_log2);
+    const TokenScale own = scale_in_slot<F, D>(args_, shared_, slot, token);
 #pragma unroll
     for (int i = 0; i < kSteps * 2; ++i) {
       const int from = i * 8 + lane() / 4;
@@ -257,14 +302,111 @@ class FewColumns {
         load_matrices(key, further(keys, d) + step * 16 * D);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const std::uint32_t low = raise_codes(key[2 * half]);
-          const std::uint32_t high = raise_codes(key[2 * half + 1]);
-          const Left a = {widen_codes<kLow>(low), widen_codes<kLow>(high), widen_codes<kHigh>(low),
-                          widen_codes<kHigh>(high)};
+          using Codes = ByteCodes<F>;
+          const std::uint32_t low = Codes::raise(key[2 * half]);
+          const std::uint32_t high = Codes::raise(key[2 * half + 1]);
+          const Left a = {Codes::template widen<kLow>(low), Codes::template widen<kLow>(high),
+                          Codes::template widen<kHigh>(low), Codes::template widen<kHigh>(high)};
 #pragma unroll
           for (int n = 0; n < N; ++n) {
             mma<kProduct>(score[n][step], a, query[n][d + half][0], query[n][d + half][1]);
           }
+        }
+      }
+    }
+  }
+
+  // Returns where the codes of the warp's tokens begin in a slot, and their scales.
+  [[nodiscard]] __device__ std::uint32_t int4_codes_at(int slot) const {
+    return shared_address(shared_.slots[slot]) + warp() * (kRunTokens * D / 2);
+  }
+  [[nodiscard]] __device__ std::uint32_t int4_scales_at(int slot) const {
+    return shared_address(shared_.slots[slot]) + kNumbersBytes<F, D> + warp() * (4 * D);
+  }
+
+  // Loads the codes and scales of the warp's tokens, of pieces from `first` on: of keys, or of
+  // values, transposed.
+  template <bool kValues, int P>
+  __device__ void load_int4(Int4Codes (&codes)[P], int slot, int first) const {
+    const std::uint32_t from = int4_codes_at(slot) + lane() * 16;
+    const std::uint32_t scales = int4_scales_at(slot) + lane() % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < P; ++i) {
+      const int d = first + i;
+      if constexpr (kValues) {
+        load_transposed(codes[i].word, from + d * (kRunTokens * 16));
+      } else {
+        load_matrices(codes[i].word, from + d * (kRunTokens * 16));
+      }
+      codes[i].scale = load_shared_16(scales + d * (kValues ? 128 : 64));
+      codes[i].minimum = load_shared_16(scales + (kValues ? d * 128 + 64 : 2 * D + d * 64));
+    }
+  }
+
+  // Multiplies the numbers of the tile's keys by the queries. A lane has eight dimensions of a
+  // token in a word. One column tile has two sums side by side. Pieces that are not loaded yet come
+  // from `slot`.
+  template <int N>
+  __device__ void multiply_int4(float (&score)[N][kSteps][4], const Queries<N>& query,
+                                Int4Codes (&codes)[kInt4Pieces<N>],
+                                [[maybe_unused]] int slot) const {
+    float upper[N == 1 ? kSteps : 1][4] = {};
+#pragma unroll
+    for (int d = 0; d < D / 32; ++d) {
+      if constexpr (N > 1) {
+        load_int4<false>(codes, slot, d);
+      }
+      const Int4Codes& piece = codes[d % kInt4Pieces<N>];
+      const uint4& s = piece.scale;
+      const uint4& m = piece.minimum;
+      const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {  // tokens of rows g and g + 8
+        const uint4 low = widen_int4(piece.word[2 * step], pairs);
+        const uint4 high = widen_int4(piece.word[2 * step + 1], pairs);
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+          mma<kProduct>(score[n][step], {low.x, high.x, low.y, high.y}, query[n][2 * d][0],
+                        query[n][2 * d][1]);
+          mma<kProduct>(N == 1 ? upper[N == 1 ? step : 0] : score[n][step],
+                        {low.z, high.z, low.w, high.w}, query[n][2 * d + 1][0],
+                        query[n][2 * d + 1][1]);
+        }
+      }
+    }
+    if constexpr (N == 1) {
+#pragma unroll
+      for (int i = 0; i < kSteps * 4; ++i) {
+        score[0][i / 4][i % 4] += upper[i / 4][i % 4];
+      }
+    }
+  }
+
+  // Transposed, a lane has four dimensions of two tokens in a word of codes.
+  template <int N>
+  __device__ void add_int4(Sums<N>& mine, const std::uint32_t (&weight)[N][kSteps][2],
+                           Int4Codes (&codes)[kInt4Pieces<N>], [[maybe_unused]] int slot) const {
+#pragma unroll
+    for (int d = 0; d < D / 32; ++d) {
+      if constexpr (N > 1) {
+        load_int4<true>(codes, slot, d);
+      }
+      // The lane has eight tokens.
+      const Int4Codes& piece = codes[d % kInt4Pieces<N>];
+      const uint4& s = piece.scale;
+      const uint4& m = piece.minimum;
+      const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        // Four dimensions of tokens 2t.. and 2t + 8.. of the step.
+        const uint4 low = widen_int4(piece.word[2 * step], pairs[2 * step]);
+        const uint4 high = widen_int4(piece.word[2 * step + 1], pairs[2 * step + 1]);
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+          mma<kProduct>(mine.out[n][2 * d], {low.x, low.y, high.x, high.y}, weight[n][step][0],
+                        weight[n][step][1]);
+          mma<kProduct>(mine.out[n][2 * d + 1], {low.z, low.w, high.z, high.w}, weight[n][step][0],
+                        weight[n][step][1]);
         }
       }
     }
@@ -294,7 +436,7 @@ class FewColumns {
         const Brief::Column seen = column(n * kTile + lane() % 4 * 2 + c);
 #pragma unroll
         for (int i = c; i < kSteps * 4; i += 2) {
-          const int token = first + i / 4 * 16 + i % 4 / 2 * 8 + lane() / 4;
+          const int token = first + token_of(i / 4, i % 4 / 2);
           if (token < seen.begin || token >= seen.end) {
             score[n][i / 4][i % 4] = -INFINITY;
           }
@@ -303,44 +445,44 @@ class FewColumns {
     }
   }
 
-  // Turns scores into probabilities relative to the largest one that the warp has seen, as
-  // operands.
+  // Makes room for larger scores of N columns: what is summed shrinks. Over codes it seldom does,
+  // as weights may pass 1 by 2^kMostExponent.
   template <int N>
-  __device__ void soften(Sums<N>& mine, float (&score)[N][kSteps][4],
-                         std::uint32_t (&weight)[N][kSteps][2],
-                         [[maybe_unused]] const Scales& scales) const {
-    const float scale_log2 = kCodes ? 1.0f : args_.scale_log2;
+  __device__ void make_room(Sums<N>& mine, const float (&score)[N][kSteps][4],
+                            float scale_log2) const {
+    float largest[N][2];
+    bool exceeds = false;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& mine_at_most = largest[n][c];
+        mine_at_most = -INFINITY;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          mine_at_most = fmaxf(mine_at_most, fmaxf(score[n][step][c], score[n][step][2 + c]));
+        }
+        mine_at_most *= scale_log2;
+        exceeds = exceeds || mine_at_most > mine.largest[n][c] + kMostExponent;
+      }
+    }
+    if (kCodes && !__any_sync(0xffffffffu, exceeds)) {
+      return;
+    }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       float shrink[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        float largest = -INFINITY;
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          largest = fmaxf(largest, fmaxf(score[n][step][c], score[n][step][2 + c]));
-        }
+        float& most = largest[n][c];
 #pragma unroll
         for (int lanes = 4; lanes < 32; lanes *= 2) {
-          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+          most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
         }
-        largest = fmaxf(largest * scale_log2, mine.largest[n][c]);
-        shrink[c] = exp2_approx(mine.largest[n][c] - largest);
-        mine.largest[n][c] = largest;
+        most = fmaxf(most, mine.largest[n][c]);
+        shrink[c] = exp2_approx(mine.largest[n][c] - most);
+        mine.largest[n][c] = most;
         mine.sum[n][c] *= shrink[c];
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-          for (int i = c; i < 4; i += 2) {
-            float& x = score[n][step][i];
-            x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
-            if constexpr (kCodes) {
-              mine.sum[n][c] = __fmaf_rn(x, scales.of[step][i / 2].inverse, mine.sum[n][c]);
-            } else {
-              mine.sum[n][c] += x;
-            }
-          }
-        }
       }
 #pragma unroll
       for (auto& sixteen : mine.out[n]) {
@@ -348,6 +490,35 @@ class FewColumns {
         sixteen[1] *= shrink[1];
         sixteen[2] *= shrink[0];
         sixteen[3] *= shrink[1];
+      }
+    }
+  }
+
+  // Turns scores into probabilities relative to the largest one that the warp has seen, or to one
+  // that make_room() left, as operands.
+  template <int N>
+  __device__ void soften(Sums<N>& mine, float (&score)[N][kSteps][4],
+                         std::uint32_t (&weight)[N][kSteps][2],
+                         [[maybe_unused]] const Scales& scales) const {
+    const float scale_log2 = kScaled ? 1.0f : args_.scale_log2;
+    make_room(mine, score, scale_log2);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+          for (int i = c; i < 4; i += 2) {
+            float& x = score[n][step][i];
+            x = exp2_approx(__fmaf_rn(x, scale_log2, -mine.largest[n][c]));
+            if constexpr (kScaled) {
+              mine.sum[n][c] = __fmaf_rn(x, scales.of[step][i / 2].inverse, mine.sum[n][c]);
+            } else {
+              mine.sum[n][c] += x;
+            }
+          }
+        }
       }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -406,10 +577,11 @@ class FewColumns {
         load_transposed(value, further(values, d) + step * 16 * D);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const std::uint32_t low = raise_codes(value[2 * half]);
-          const std::uint32_t high = raise_codes(value[2 * half + 1]);
-          const Left a = {widen_codes<kEven>(low), widen_codes<kOdd>(low), widen_codes<kEven>(high),
-                          widen_codes<kOdd>(high)};
+          using Codes = ByteCodes<F>;
+          const std::uint32_t low = Codes::raise(value[2 * half]);
+          const std::uint32_t high = Codes::raise(value[2 * half + 1]);
+          const Left a = {Codes::template widen<kEven>(low), Codes::template widen<kOdd>(low),
+                          Codes::template widen<kEven>(high), Codes::template widen<kOdd>(high)};
 #pragma unroll
           for (int n = 0; n < N; ++n) {
             mma<kProduct>(mine.out[n][d + half], a, weight[n][step][0], weight[n][step][1]);
@@ -419,17 +591,18 @@ class FewColumns {
     }
   }
 
-  // Returns the place of the sum of a dimension for a column of a warp. Over codes a tile has no
-  // room for a longer stride.
+  // Returns the place of the sum of a dimension for a column of a warp. Columns lie in different
+  // banks, by the stride or, where it has no room for that, by the dimension.
   [[nodiscard]] static __device__ int sum_at(int column, int dim) {
-    return column * kStride + (kCodes ? dim ^ column / 2 % 4 * 8 : dim);
+    return column * kStride + (kScaled ? dim ^ column / 2 % 4 * 8 : dim);
   }
 
   // Adds up what the warps have, in their order, where the values of the last tile and the queries
-  // were. 16 threads share a column.
+  // were. Over int4 there is room beside the ring. 16 threads share a column.
   template <int N>
   __device__ void finish(const Sums<N>& mine, int slot) const {
-    auto* const sums = reinterpret_cast<float*>(shared_.slots[slot]);
+    auto* const sums = reinterpret_cast<float*>(
+        shared_.slots[kInt4 ? group_ * slots_of<F, D>(kSumBytes<F, D>) : slot]);
     auto* const stats =
         reinterpret_cast<float2*>(shared_.queries[group_] + buffer_ * kFewColumnsOfOneKernel * 64);
     const int g = lane() / 4, t = lane() % 4;
@@ -449,13 +622,12 @@ class FewColumns {
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) {
           const int column = warp() * kTile + 2 * t + c;
-          if constexpr (kCodes) {
-            *reinterpret_cast<float2*>(sums + sum_at(column, d * 16 + 2 * g)) = {
-                mine.out[n][d][c], mine.out[n][d][2 + c]};
+          float* const to = sums + sum_at(column, dim_of(d, 0));
+          if constexpr (kScaled) {
+            *reinterpret_cast<float2*>(to) = {mine.out[n][d][c], mine.out[n][d][2 + c]};
           } else {
-            float* const to = sums + sum_at(column, d * 16 + g);
             to[0] = mine.out[n][d][c];
-            to[8] = mine.out[n][d][2 + c];
+            to[dim_of(d, 1) - dim_of(d, 0)] = mine.out[n][d][2 + c];
           }
         }
       }

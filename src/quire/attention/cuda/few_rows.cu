@@ -25,10 +25,10 @@ constexpr float kNothing = -1e30f;
 
 // The address of a token of a run in one KV head, in words of 16 bits.
 struct RunAddress {
+  const DeviceKV& kv;
   const std::uint16_t* head;
   const std::int32_t* blocks;
-  std::ptrdiff_t block_stride, v_offset, scale_offset, v_scale_offset;
-  int block_tokens, block_shift, row_words;
+  int row_words;
   int first_seen, last_token;  // tokens outside are read as the nearest one inside
 
   struct Token {
@@ -37,8 +37,8 @@ struct RunAddress {
   };
   __device__ Token token(int index) const {
     const int token = min(max(index, first_seen), last_token - 1);
-    const TokenPlace place = place_of(token, block_tokens, block_shift);
-    return {head + __ldg(blocks + place.block) * block_stride, place.slot};
+    const TokenPlace place = place_of(token, kv.block_tokens, kv.block_shift);
+    return {head + __ldg(blocks + place.block) * kv.block_stride, place.slot};
   }
   __device__ const std::uint16_t* key(int index) const {
     const Token found = token(index);
@@ -46,9 +46,10 @@ struct RunAddress {
   }
 };
 
+// Keys of 16 tokens: a lane has 8 dimensions of each 32, of tokens g and g + 8.
 template <KVFormat F, int D>
 struct Keys {
-  uint4 row[2][D / 32];  // tokens g and g + 8, 8 dimensions of each 32
+  uint4 row[2][D / 32];
 
   __device__ void load(const RunAddress& run, int first, int g, int t) {
 #pragma unroll
@@ -63,10 +64,11 @@ struct Keys {
   __device__ uint4 numbers(int r, int d) const { return row[r][d]; }
 };
 
-template <int D>
-struct Keys<KVFormat::kInt8, D> {
+template <KVFormat F, int D>
+  requires(kTokenScales<F>)
+struct Keys<F, D> {
   uint2 row[2][D / 32];
-  std::uint16_t scales[2][2];  // of keys and values
+  StoredScale<F> scales[2];
 
   __device__ void load(const RunAddress& run, int first, int g, int t) {
 #pragma unroll
@@ -77,55 +79,132 @@ struct Keys<KVFormat::kInt8, D> {
       for (int d = 0; d < D / 32; ++d) {
         row[r][d] = __ldg(reinterpret_cast<const uint2*>(key + d * 16));
       }
-      scales[r][0] = __ldg(token.block + run.scale_offset + token.slot);
-      scales[r][1] = __ldg(token.block + run.v_scale_offset + token.slot);
+      scales[r].load(token.block, run.kv, token.slot);
     }
   }
-  __device__ uint4 numbers(int r, int d) const { return widen_8(row[r][d].x, row[r][d].y); }
+  __device__ uint4 numbers(int r, int d) const { return widen_8<F>(row[r][d].x, row[r][d].y); }
 };
 
+// The 16 tokens are of one run of 32.
+template <int D>
+struct Keys<KVFormat::kInt4, D> {
+  std::uint32_t row[2][D / 32];
+  uint4 scales[D / 32], minimums[D / 32];
+
+  __device__ void load(const RunAddress& run, int first, int g, int t) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const RunAddress::Token token = run.token(first + g + 8 * r);
+      const auto* words = reinterpret_cast<const std::uint32_t*>(token.block);
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        row[r][d] = __ldg(words + kernels::cuda::int4_word(D, token.slot, d * 4 + t));
+      }
+    }
+    const RunAddress::Token token = run.token(first);
+    const std::uint16_t* from = token.block + run.kv.scale_offset +
+                                token.slot / tensor::kInt4RunTokens * Int4Scales::words(D);
+#pragma unroll
+    for (int d = 0; d < D / 32; ++d) {
+      scales[d] = load_16(from + Int4Scales::key(d * 32 + t * 8));
+      minimums[d] = load_16(from + Int4Scales::key_minimum(D, d * 32 + t * 8));
+    }
+  }
+  __device__ uint4 numbers(int r, int d) const {
+    const uint4& s = scales[d];
+    const uint4& m = minimums[d];
+    const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
+    return widen_int4(row[r][d], pairs);
+  }
+};
+
+// Values of 16 tokens: a lane has 4 dimensions of each 32, of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
 template <KVFormat F, int D>
 struct Values {
-  uint2 row[4][D / 32];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9, 4 dimensions of each 32
+  uint2 row[4][D / 32];
 
   __device__ void load(const RunAddress& run, int first, int g, int t) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int token = first + 2 * t + (r & 1) + 8 * (r >> 1);
-      const std::uint16_t* value = run.key(token) + run.v_offset + g * 4;
+      const std::uint16_t* value = run.key(token) + run.kv.v_offset + g * 4;
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
         row[r][d] = __ldg(reinterpret_cast<const uint2*>(value + d * 32));
       }
     }
   }
-  // Returns dimension i of the lane's four, of two tokens.
-  __device__ std::uint32_t pair(int first, int d, int i) const {
+  // Returns dimension I of the lane's four, of tokens `first` and the next one.
+  template <int I>
+  __device__ std::uint32_t pair(int first, int d) const {
     const uint2 a = row[first][d], b = row[first + 1][d];
-    const std::uint32_t x = i < 2 ? a.x : a.y, y = i < 2 ? b.x : b.y;
-    return __byte_perm(x, y, i & 1 ? 0x7632 : 0x5410);
+    return __byte_perm(I < 2 ? a.x : a.y, I < 2 ? b.x : b.y, I & 1 ? 0x7632 : 0x5410);
   }
 };
 
-template <int D>
-struct Values<KVFormat::kInt8, D> {
+template <KVFormat F, int D>
+  requires(kTokenScales<F>)
+struct Values<F, D> {
   std::uint32_t row[4][D / 32];
 
   __device__ void load(const RunAddress& run, int first, int g, int t) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int token = first + 2 * t + (r & 1) + 8 * (r >> 1);
-      const std::uint16_t* value = run.key(token) + run.v_offset + g * 2;
+      const std::uint16_t* value = run.key(token) + run.kv.v_offset + g * 2;
 #pragma unroll
       for (int d = 0; d < D / 32; ++d) {
         row[r][d] = __ldg(reinterpret_cast<const std::uint32_t*>(value + d * 16));
       }
     }
   }
-  __device__ std::uint32_t pair(int first, int d, int i) const {
+  template <int I>
+  __device__ std::uint32_t pair(int first, int d) const {
     const std::uint32_t both =
-        raise_codes(__byte_perm(row[first][d], row[first + 1][d], i < 2 ? 0x5140 : 0x7362));
-    return i & 1 ? widen_codes<kHigh>(both) : widen_codes<kLow>(both);
+        ByteCodes<F>::raise(__byte_perm(row[first][d], row[first + 1][d], I < 2 ? 0x5140 : 0x7362));
+    return ByteCodes<F>::template widen < I % 2 == 0 ? kLow : kHigh > (both);
+  }
+};
+
+// A word has eight dimensions. Lanes of odd g take the upper four.
+template <int D>
+struct Values<KVFormat::kInt4, D> {
+  std::uint32_t row[4][D / 32];
+  std::uint32_t scales[2][D / 32], minimums[2][D / 32];  // of two tokens
+
+  __device__ void load(const RunAddress& run, int first, int g, int t) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const RunAddress::Token token = run.token(first + 2 * t + (r & 1) + 8 * (r >> 1));
+      const auto* words = reinterpret_cast<const std::uint32_t*>(token.block + run.kv.v_offset);
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        row[r][d] =
+            __ldg(words + kernels::cuda::int4_word(D, token.slot, d * 4 + g / 2)) >> g % 2 * 8;
+      }
+    }
+    // Those of tokens that nobody sees are there, too.
+    const RunAddress::Token token = run.token(first);
+    const std::uint16_t* from = token.block + run.kv.scale_offset +
+                                token.slot / tensor::kInt4RunTokens * Int4Scales::words(D);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int of_run = first % tensor::kInt4RunTokens + 2 * t + 8 * half;
+#pragma unroll
+      for (int d = 0; d < D / 32; ++d) {
+        const auto load = [&](int at) {
+          return __ldg(reinterpret_cast<const std::uint32_t*>(from + at));
+        };
+        scales[half][d] = load(Int4Scales::value(D, d, of_run));
+        minimums[half][d] = load(Int4Scales::value_minimum(D, d, of_run));
+      }
+    }
+  }
+  template <int I>
+  __device__ std::uint32_t pair(int first, int d) const {
+    const std::uint32_t both =
+        __byte_perm(row[first][d], row[first + 1][d], I % 2 == 0 ? 0x5410 : 0x7632);
+    return Int4Pair(scales[first / 2][d], minimums[first / 2][d]).numbers(int4_codes<I / 2>(both));
   }
 };
 
@@ -168,7 +247,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
                                                : D * N <= 256 ? 2
                                                               : 1)
     few_rows(const AttentionArgs args) {
-  constexpr bool kCodes = F != KVFormat::kPlain;
+  constexpr bool kScaled = kTokenScales<F>;
   constexpr DType kProduct = query_dtype(T, F);
   const int index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (index >= args.work.num_few) {
@@ -181,15 +260,10 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
   if (item.num_rows == 0 || (item.num_rows * group > 8) != (N > 1)) {
     return;  // empty, or the other instance's
   }
-  const RunAddress run = {args.kv.data + kv_head * args.kv.head_stride,
+  const RunAddress run = {args.kv,
+                          args.kv.data + kv_head * args.kv.head_stride,
                           args.work.blocks + item.first_block,
-                          args.kv.block_stride,
-                          args.kv.v_offset,
-                          args.kv.scale_offset,
-                          args.kv.v_scale_offset,
-                          args.kv.block_tokens,
-                          args.kv.block_shift,
-                          D * kNumberBytes<F> / 2,
+                          D * kNumberBits<F> / 16,
                           item.first_seen,
                           item.last_token};
 
@@ -223,9 +297,9 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
     Values<F, D> values;
     values.load(run, first, g, t);
     [[maybe_unused]] TokenScale scale[2];  // tokens g and g + 8
-    if constexpr (kCodes) {
-      scale[0] = token_scale(keys.scales[0][0], keys.scales[0][1], args.scale_log2);
-      scale[1] = token_scale(keys.scales[1][0], keys.scales[1][1], args.scale_log2);
+    if constexpr (kScaled) {
+      scale[0] = keys.scales[0].with(args.scale_log2);
+      scale[1] = keys.scales[1].with(args.scale_log2);
     }
     float score[N][4] = {};  // tokens g and g + 8, columns 2t and 2t + 1
 #pragma unroll
@@ -250,7 +324,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
         float& low = score[n][c];
         float& high = score[n][2 + c];
         const int token = first + g;
-        if constexpr (kCodes) {
+        if constexpr (kScaled) {
           low = __fmaf_rn(low, scale[0].score, scale[0].exponent);
           high = __fmaf_rn(high, scale[1].score, scale[1].exponent);
         } else {
@@ -265,7 +339,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
         largest[n][c] = now;
         low = exp2_approx(low - now);
         high = exp2_approx(high - now);
-        if constexpr (kCodes) {
+        if constexpr (kScaled) {
           sum[n][c] = sum[n][c] * shrink + low * scale[0].inverse + high * scale[1].inverse;
         } else {
           sum[n][c] = sum[n][c] * shrink + low + high;
@@ -284,14 +358,14 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
     }
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
+      const Left low = {values.template pair<0>(0, d), values.template pair<1>(0, d),
+                        values.template pair<0>(2, d), values.template pair<1>(2, d)};
+      const Left high = {values.template pair<2>(0, d), values.template pair<3>(0, d),
+                         values.template pair<2>(2, d), values.template pair<3>(2, d)};
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const Left a = {values.pair(0, d, 2 * m), values.pair(0, d, 2 * m + 1),
-                        values.pair(2, d, 2 * m), values.pair(2, d, 2 * m + 1)};
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-          mma<kProduct>(out[n][d][m], a, weights[n][0], weights[n][1]);
-        }
+      for (int n = 0; n < N; ++n) {
+        mma<kProduct>(out[n][d][0], low, weights[n][0], weights[n][1]);
+        mma<kProduct>(out[n][d][1], high, weights[n][0], weights[n][1]);
       }
     }
   }

@@ -60,7 +60,12 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], std::uin
                : "memory");
 }
 
-// Loads 8 bytes of shared memory; load_shared_16 loads 16.
+// Loads 4 bytes of shared memory; the others load as many as their names say.
+__device__ __forceinline__ std::uint32_t load_shared_4(std::uint32_t from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
 __device__ __forceinline__ uint2 load_shared_8(std::uint32_t from) {
   uint2 x;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     __syncthreads();
   }
   kernels::cuda::allow_next();
-  const bool merges = !kMany && args.work.merges;
+  const bool merges = !kMany && args.work.merges && !args.work.merges_apart;
   if (group == kGroups) {
     keep_registers<56>();
     serve<T, F, D, kFew == Few::kLikeMany>(args, {map, box_tokens}, merges, shared);
@@ -189,10 +189,13 @@ inline cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
 
 template <DType T, KVFormat F, int D, bool kMany, Few kFew>
 cudaError_t launch_kernel(const AttentionArgs& args, cudaStream_t stream) {
-  CUtensorMap map;
+  // int4 needs no map: runs of tokens are copied as they lie.
+  CUtensorMap map = {};
   int ctas = 0;
-  if (const cudaError_t error = make_map(args.kv, args.kv_heads, map); error != cudaSuccess) {
-    return error;
+  if (F != KVFormat::kInt4) {
+    if (const cudaError_t error = make_map(args.kv, args.kv_heads, map); error != cudaSuccess) {
+      return error;
+    }
   }
   if (const cudaError_t error =
           count_ctas(args.work.num_many + args.work.num_few, args.kv_heads, ctas);
@@ -209,7 +212,8 @@ cudaError_t launch_kernel(const AttentionArgs& args, cudaStream_t stream) {
   return kernels::cuda::launch_early(
       kernel,
       {(ctas + cluster - 1) / cluster * cluster, kHopperThreads, kSharedBytes<F, D>, cluster},
-      stream, args, map, box_of(args.kv.block_tokens));
+      stream, args, map,
+      F == KVFormat::kInt4 ? tensor::kInt4RunTokens : box_of(args.kv.block_tokens));
 }
 
 template <DType T, KVFormat F, int D, bool kMany>

@@ -28,31 +28,70 @@ inline constexpr int kGroupColumns = kManyColumns / kGroups;
 // There is room for the queries of two items of few columns.
 inline constexpr int kQueryBuffers = kGroupColumns / kFewColumnsOfOneKernel;
 
+inline constexpr int kRunTokens = tensor::kInt4RunTokens;  // of int4: a warp's share of a tile
+
 // Slots in shared memory for tiles of keys or values as they are stored.
 template <KVFormat F, int D>
-constexpr int kSlots = F == KVFormat::kPlain ? (D == 64 ? 12 : 6) : (D == 64 ? 20 : 11);
+constexpr int kSlots = F == KVFormat::kPlain  ? (D == 64 ? 12 : 6)
+                       : F == KVFormat::kInt4 ? (D == 64 ? 32 : 19)
+                                              : (D == 64 ? 20 : 11);
+// Bytes of the numbers or codes of a slot. Behind codes of int4 lie their scales and minimums.
 template <KVFormat F, int D>
-constexpr int kSlotBytes = kTokens * D * kNumberBytes<F>;
+constexpr int kNumbersBytes = kTokens * D * kNumberBits<F> / 8;
+template <KVFormat F, int D>
+constexpr int kSlotBytes =
+    kNumbersBytes<F, D> + (F == KVFormat::kInt4 ? kTokens / kRunTokens * 4 * D : 0);
 
-// Slots over codes. The first ones hold tiles of numbers for the products, two slots a tile. Items
-// of many columns have two tiles of keys and two of values. Items of few columns that are computed
-// as many have a tile for each warpgroup. The other slots are rings for codes.
-inline constexpr int kWideTilesOfMany = 4, kWideTilesOfFew = kGroups;
-template <int D>
-constexpr int kKeySlotsOfMany = (kSlots<KVFormat::kInt8, D> - 2 * kWideTilesOfMany) * 2 / 3;
+// Returns the slots that so many bytes take.
+template <KVFormat F, int D>
+constexpr int slots_of(int bytes) {
+  return (bytes + kSlotBytes<F, D> - 1) / kSlotBytes<F, D>;
+}
+
+// Slots over codes. The first ones hold tiles of numbers for the products. Items of many columns
+// have two tiles of keys and two of values. Items of few columns that are computed as many have a
+// tile for each warpgroup or, over int4, one of keys and one of values. Other items of few over
+// int4 have room for the sums of each instead, which a slot has not. The other slots are rings for
+// codes.
+inline constexpr int kWideTilesOfMany = 4;
+template <KVFormat F>
+inline constexpr int kWideTilesOfFew = F == KVFormat::kInt4 ? 2 * kGroups : kGroups;
+template <KVFormat F, int D>
+constexpr int kWideSlotsOfMany = slots_of<F, D>(kWideTilesOfMany * kTokens * D * 2);
+template <KVFormat F, int D>
+constexpr int kKeySlotsOfMany = (kSlots<F, D> - kWideSlotsOfMany<F, D>)*2 / 3;
 inline constexpr int kToldTiles = 3;
+
+inline constexpr int kFewTile = 8;  // columns of a product of few
+// Floats from the sums of a column to those of the next, where the warps of a warpgroup add up. A
+// slot of bytes has no room between columns.
+template <KVFormat F, int D>
+constexpr int kSumStride = kTokenScales<F> ? D : D + 4;
+template <KVFormat F, int D>
+constexpr int kSumBytes = kGroupThreads / 32 * kFewTile * kSumStride<F, D> * 4;
+
+// Boxes of fp8, whose blocks have scales: the most of a tile.
+inline constexpr int kMostBoxes = kTokens / 8;
 
 // Bytes of Shared<F, D>, which only device code knows: bytes of a group, and of what codes need.
 inline constexpr int kGroupBytes = kQueryBuffers * (2 * 8 + 28) + 16 * kGroupColumns +
                                    4 * (kGroupThreads / 32) + 2 * 4 * kFewColumnsOfOneKernel;
+template <KVFormat F>
+constexpr int kScaleBytes = F == KVFormat::kInt8  ? 2 * 2 * kTokens
+                            : F == KVFormat::kFp8 ? 16 * kMostBoxes
+                                                  : 0;  // of a slot, beside it
 template <KVFormat F, int D>
 constexpr int kCodeBytes =
-    F == KVFormat::kPlain ? 0
-                          : kSlots<F, D> * 2 * 2 * kTokens + kToldTiles * 3 * 4 * kTokens +
-                                2 * 8 * kWideTilesOfMany + 64;
+    F == KVFormat::kPlain
+        ? 0
+        : kSlots<F, D> * kScaleBytes<F> + (kTokenScales<F> ? kToldTiles * 3 * 4 * kTokens : 0) +
+              2 * 8 * kWideTilesOfMany + 64;
 template <KVFormat F, int D>
 constexpr int kSharedBytes = 2 * D * kManyColumns + kSlots<F, D> * kSlotBytes<F, D> +
                              2 * 8 * kSlots<F, D> + kGroups * kGroupBytes + kCodeBytes<F, D>;
+static_assert(kSharedBytes<KVFormat::kInt4, 128> <= 232448 &&
+                  kSharedBytes<KVFormat::kFp8, 128> <= 232448,
+              "as much as a CTA may have");
 
 #if QUIRE_WGMMA
 
@@ -99,14 +138,37 @@ struct TileScales {
     inverse[token] = scale.inverse;
   }
 };
-template <int D>
-struct Shared<KVFormat::kInt8, D> : SharedTiles<KVFormat::kInt8, D> {
-  // Scales of keys and of values, brought with a slot of keys.
-  alignas(16) std::uint16_t scales[kSlots<KVFormat::kInt8, D>][2][kTokens];
-  alignas(16) TileScales told[kToldTiles];
-  // Barriers of tiles of numbers: keys, keys, values, values.
+// Barriers of tiles of numbers: keys, keys, values, values.
+struct WideBarriers {
   PhaseBarrier wide_full[kWideTilesOfMany], wide_free[kWideTilesOfMany];
 };
+template <KVFormat F, int D>
+  requires(kTokenScales<F>)
+struct Shared<F, D> : SharedTiles<F, D>, WideBarriers {
+  // Scales of keys and of values, brought with a slot of keys: of int8 [2][kTokens] in fp16, of fp8
+  // 16 bytes of each box.
+  alignas(16) std::uint16_t scales[kSlots<F, D>][kScaleBytes<F> / 2];
+  alignas(16) TileScales told[kToldTiles];
+};
+template <int D>
+struct Shared<KVFormat::kInt4, D> : SharedTiles<KVFormat::kInt4, D>, WideBarriers {};
+
+// Returns the scales of a token of a slot of keys.
+template <KVFormat F, int D>
+__device__ __forceinline__ TokenScale scale_in_slot(const AttentionArgs& args,
+                                                    const Shared<F, D>& shared, int slot,
+                                                    int token) {
+  StoredScale<F> stored;
+  if constexpr (F == KVFormat::kInt8) {
+    stored.key = shared.scales[slot][token];
+    stored.value = shared.scales[slot][kTokens + token];
+  } else {
+    // Boxes begin at multiples of the largest power of two in a block's size.
+    const int box_tokens = min(args.kv.block_tokens & -args.kv.block_tokens, kTokens);
+    stored.of_block = *reinterpret_cast<const float2*>(&shared.scales[slot][token & -box_tokens]);
+  }
+  return stored.with(args.scale_log2);
+}
 
 // Returns the kind of a CTA, whole warps at once. Also brings all that there is about its queues,
 // which is read next, by the same load.
@@ -197,7 +259,7 @@ enum class Parts : std::uint8_t { kBoth, kKeys, kValues };
 // of values have rings of their own, since one warpgroup widens keys and the other one values.
 template <KVFormat F, int D, Parts P>
 __device__ Cursor<D> ring_of_many() {
-  constexpr int kFirst = 2 * kWideTilesOfMany, kKeys = kKeySlotsOfMany<D>;
+  constexpr int kFirst = kWideSlotsOfMany<F, D>, kKeys = kKeySlotsOfMany<F, D>;
   if constexpr (F == KVFormat::kPlain) {
     return {0, kSlots<F, D>};
   } else if constexpr (P == Parts::kKeys) {
@@ -210,7 +272,10 @@ __device__ Cursor<D> ring_of_many() {
 // itself. With `kLikeMany` such items are computed as those of many columns.
 template <KVFormat F, int D, bool kLikeMany>
 __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
-  constexpr int kFirst = F != KVFormat::kPlain && kLikeMany ? 2 * kWideTilesOfFew : 0;
+  constexpr int kFirst = F == KVFormat::kPlain ? 0
+                         : kLikeMany ? slots_of<F, D>(kWideTilesOfFew<F> * kTokens * D * 2)
+                         : F == KVFormat::kInt4 ? kGroups * slots_of<F, D>(kSumBytes<F, D>)
+                                                : 0;
   constexpr int kOwn = (kSlots<F, D> - kFirst) / kGroups;
   return queue.alone() ? Cursor<D>(kFirst, kGroups * kOwn) : Cursor<D>(kFirst + group * kOwn, kOwn);
 }
@@ -280,17 +345,62 @@ struct TokenTileMap {
   int box_tokens;
 };
 
-// Copies the scales of a box, those of keys and those of values.
-template <int D, bool kPaired>
-__device__ void copy_scales(const AttentionArgs& args, const Boxes::Place& from, int to_slot,
-                            int row, int tokens, Shared<KVFormat::kInt8, D>& shared) {
-  const std::uint16_t* const block = args.kv.data + from.kv_head * args.kv.head_stride +
-                                     from.block * args.kv.block_stride + from.slot;
-  const PhaseBarrier& full = shared.full[to_slot];
-  copy_piece<kPaired>(shared.scales[to_slot][0] + row, block + args.kv.scale_offset, 2 * tokens,
-                      full);
-  copy_piece<kPaired>(shared.scales[to_slot][1] + row, block + args.kv.v_scale_offset, 2 * tokens,
-                      full);
+// A box of a worker's tiles on its way: what, and where to.
+struct BoxCopy {
+  const AttentionArgs& args;
+  const TokenTileMap& tiles;
+  Boxes::Place from;
+  int to_slot, row;  // row: of the tile, the box's first
+  int what;          // 0: keys, 1: values
+  int column;        // of plain numbers 64 of them; over codes 0: these, 1: scales
+};
+
+// Returns the bytes that arrive for a slot of keys (what = 0) or of values.
+template <KVFormat F, int D>
+__device__ __forceinline__ int bytes_of_slot(int what, int boxes) {
+  return kSlotBytes<F, D> + (what != 0              ? 0
+                             : F == KVFormat::kInt8 ? kScaleBytes<F>
+                             : F == KVFormat::kFp8  ? 16 * boxes
+                                                    : 0);
+}
+
+// Copies one column of a box. One lane calls it.
+template <KVFormat F, int D, bool kPaired>
+__device__ __forceinline__ void bring(const BoxCopy& box, Shared<F, D>& shared) {
+  const PhaseBarrier& full = shared.full[box.to_slot];
+  std::uint16_t* const slot = shared.slots[box.to_slot];
+  const Boxes::Place& from = box.from;
+  const DeviceKV& kv = box.args.kv;
+  [[maybe_unused]] const std::uint16_t* const block =
+      kv.data + from.kv_head * kv.head_stride + from.block * kv.block_stride;
+  if constexpr (F == KVFormat::kPlain) {
+    copy_box<kPaired>(slot + box.column * kTokens * 64 + box.row * 64, box.tiles.map,
+                      {box.column * 64, from.slot, box.what, from.block, from.kv_head}, full);
+  } else if constexpr (F == KVFormat::kInt4) {
+    // A box is a run of 32 tokens: one piece, and so are its scales and minimums.
+    constexpr int kRunWords = kRunTokens * D / 4, kScaleWords = Int4Scales::words(D) / 2;
+    const int run = from.slot / kRunTokens, to_run = box.row / kRunTokens;
+    if (box.column == 0) {
+      copy_piece<kPaired>(slot + to_run * kRunWords,
+                          block + box.what * kv.v_offset + run * kRunWords, 2 * kRunWords, full);
+    } else {
+      copy_piece<kPaired>(slot + kNumbersBytes<F, D> / 2 + to_run * kScaleWords,
+                          block + kv.scale_offset + (2 * run + box.what) * kScaleWords,
+                          2 * kScaleWords, full);
+    }
+  } else if (box.column == 0) {
+    copy_box<kPaired>(slot + box.row * (D / 2), box.tiles.map,
+                      {0, from.slot, box.what, from.block, from.kv_head}, full);
+  } else if (box.what == 0) {
+    std::uint16_t* const scales = shared.scales[box.to_slot] + box.row;
+    if constexpr (F == KVFormat::kInt8) {
+      const int bytes = 2 * box.tiles.box_tokens;
+      copy_piece<kPaired>(scales, block + kv.scale_offset + from.slot, bytes, full);
+      copy_piece<kPaired>(scales + kTokens, block + kv.v_scale_offset + from.slot, bytes, full);
+    } else {
+      copy_piece<kPaired>(scales, block + kv.scale_offset, 16, full);
+    }
+  }
 }
 
 // Supplies keys and values of tile after tile, or one of them. One warp runs it. With `kPaired` the
@@ -298,11 +408,12 @@ __device__ void copy_scales(const AttentionArgs& args, const Boxes::Place& from,
 template <KVFormat F, int D, bool kPaired, Parts P>
 __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const Queue& queue,
                      Cursor<D> cursor, Shared<F, D>& shared) {
-  constexpr bool kCodes = F != KVFormat::kPlain;
   // Columns of boxes: 64 numbers each, or all codes and beside them their scales.
-  constexpr int kColumns = kCodes ? 2 : D / 64;
+  constexpr int kColumns = F != KVFormat::kPlain ? 2 : D / 64;
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTokens / tiles.box_tokens;
-  fetch_map(tiles.map);
+  if constexpr (F != KVFormat::kInt4) {
+    fetch_map(tiles.map);
+  }
   const int column = lane / boxes, row = lane % boxes * tiles.box_tokens;
   const bool brings =
       column < kColumns && (!kPaired || lane % 2 == static_cast<int>(blockIdx.x) % 2);
@@ -316,22 +427,13 @@ __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const
       if (P == (what == 0 ? Parts::kValues : Parts::kKeys)) {
         continue;
       }
-      PhaseBarrier& full = shared.full[cursor.slot()];
       shared.free[cursor.slot()].await(cursor.round() + 1);
       if (lane == 0) {
-        full.arrive_expecting(kSlotBytes<F, D> + (kCodes && what == 0 ? 4 * kTokens : 0));
+        shared.full[cursor.slot()].arrive_expecting(bytes_of_slot<F, D>(what, boxes));
       }
       __syncwarp();
-      if constexpr (kCodes) {
-        if (brings && column == 0) {
-          copy_box<kPaired>(shared.slots[cursor.slot()] + row * (D / 2), tiles.map,
-                            {0, here.slot, what, here.block, here.kv_head}, full);
-        } else if (brings && what == 0) {
-          copy_scales<D, kPaired>(args, here, cursor.slot(), row, tiles.box_tokens, shared);
-        }
-      } else if (brings) {
-        copy_box<kPaired>(shared.slots[cursor.slot()] + column * kTokens * 64 + row * 64, tiles.map,
-                          {column * 64, here.slot, what, here.block, here.kv_head}, full);
+      if (brings) {
+        bring<F, D, kPaired>({args, tiles, here, cursor.slot(), row, what, column}, shared);
       }
       cursor.advance(1);
     }

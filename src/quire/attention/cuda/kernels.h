@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "quire/attention/cuda/args.h"
 #include "quire/tensor/dtype.h"
@@ -50,17 +51,23 @@ template <class Launch>
 }
 template <class Launch>
 [[nodiscard]] cudaError_t launch_for_format(const DeviceKV& kv, const Launch& launch) {
+  const auto over_codes = [&]<tensor::KVFormat F>() {
+    return launch_for_head<kAnyResult>(kv.head_dim, [&]<tensor::DType T, int D>() {
+      return launch.template operator()<T, F, D>();
+    });
+  };
+  switch (kv.format) {
+    case tensor::KVFormat::kPlain:
+      break;
+    case tensor::KVFormat::kInt8:
+      return over_codes.template operator()<tensor::KVFormat::kInt8>();
+    case tensor::KVFormat::kFp8:
+      return over_codes.template operator()<tensor::KVFormat::kFp8>();
+    case tensor::KVFormat::kInt4:
+      return over_codes.template operator()<tensor::KVFormat::kInt4>();
+  }
   return launch_for(kv, [&]<tensor::DType T, int D>() {
-    switch (kv.format) {
-      case tensor::KVFormat::kPlain:
-        return launch.template operator()<T, tensor::KVFormat::kPlain, D>();
-      case tensor::KVFormat::kInt8:
-        return launch.template operator()<T, tensor::KVFormat::kInt8, D>();
-      case tensor::KVFormat::kFp8:
-      case tensor::KVFormat::kInt4:
-        break;  // no kernel yet
-    }
-    return cudaErrorInvalidValue;
+    return launch.template operator()<T, tensor::KVFormat::kPlain, D>();
   });
 }
 
@@ -69,15 +76,19 @@ template <class Launch>
 [[nodiscard]] DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim);
 // Computes every row of `out` and `lse`, also those that see nothing.
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
+// Computes so where rows see KV in several formats. `formats` have the items of each, all the same
+// rows, partials and places of results (join_device_plans).
+[[nodiscard]] cudaError_t launch_attention(std::span<const AttentionArgs> formats,
+                                           cudaStream_t stream);
 
 // Launches the items of few columns. launch_attention() launches those of few and of many columns.
 // On Hopper one kernel computes both at once where stored head size and block size suit its copy
 // engine. Items write partials, and rows that have but one partial. Then partials become rows, in
 // order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
-// Launches the instance for a dtype of results, a format of KV and a stored head size. There must
-// be items. many_rows_*.cu and items_hopper_*.cu share the instances out, since these compile for
-// long.
+// Launches the instance for a dtype of results (over codes: kAnyResult), a format of KV and a
+// stored head size. There must be items. many_rows_*.cu and items_hopper_*.cu share the instances
+// out, since these compile for long.
 template <tensor::DType T, tensor::KVFormat F, int D>
 [[nodiscard]] cudaError_t launch_many_rows(const AttentionArgs& args, cudaStream_t stream);
 template <tensor::DType T, tensor::KVFormat F, int D>

@@ -4,6 +4,7 @@
 #include <driver_types.h>
 
 #include <cstdint>
+#include <span>
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
@@ -28,7 +29,7 @@ bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
 // time, and one more kernel is expensive there. A row of many columns has few partials beside its
 // work.
 bool hopper_merges(const AttentionArgs& args) {
-  return args.work.num_many == 0 && args.work.num_few > 0;
+  return args.work.num_many == 0 && args.work.num_few > 0 && !args.work.merges_apart;
 }
 
 cudaError_t launch_on_hopper(const AttentionArgs& args, cudaStream_t stream) {
@@ -68,18 +69,42 @@ DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim
   return options;
 }
 
-cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
-  if (hopper_takes(args.kv.head_dim, args.kv.block_tokens)) {
-    const cudaError_t error = launch_on_hopper(args, stream);
-    return error != cudaSuccess || hopper_merges(args) ? error : launch_merge(args, true, stream);
+namespace {
+
+// Launches the items of one format.
+cudaError_t launch_items(const AttentionArgs& args, bool on_hopper, cudaStream_t stream) {
+  if (on_hopper) {
+    return launch_on_hopper(args, stream);
   }
   if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
     return error;
   }
-  if (const cudaError_t error = launch_many(args, stream); error != cudaSuccess) {
-    return error;
+  return launch_many(args, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
+  const bool on_hopper = hopper_takes(args.kv.head_dim, args.kv.block_tokens);
+  const cudaError_t error = launch_items(args, on_hopper, stream);
+  return error != cudaSuccess || (on_hopper && hopper_merges(args))
+             ? error
+             : launch_merge(args, on_hopper, stream);
+}
+
+cudaError_t launch_attention(std::span<const AttentionArgs> formats, cudaStream_t stream) {
+  if (formats.size() == 1) {
+    return launch_attention(formats.front(), stream);
   }
-  return launch_merge(args, false, stream);
+  const DeviceKV& kv = formats.front().kv;
+  const bool on_hopper = hopper_takes(kv.head_dim, kv.block_tokens);
+  for (AttentionArgs args : formats) {
+    args.work.merges_apart = true;
+    if (const cudaError_t error = launch_items(args, on_hopper, stream); error != cudaSuccess) {
+      return error;
+    }
+  }
+  return launch_merge(formats.front(), on_hopper, stream);
 }
 
 }  // namespace quire::attention::cuda

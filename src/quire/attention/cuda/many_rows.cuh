@@ -49,14 +49,12 @@ __device__ __forceinline__ void await_copies() {
 template <int D>
 constexpr int kTokens = D <= 128 ? 64 : 32;
 
-// A tile in shared memory. Codes have become numbers, and each token has its scales.
+// A tile in shared memory. Codes have become numbers; those of a byte have scales by token.
 template <KVFormat F, int D>
 struct alignas(16) TokenTile {  // two lie one behind the other
-  static constexpr bool kCodes = F != KVFormat::kPlain;
-
   std::uint16_t keys[kTokens<D> * D];
   std::uint16_t values[kTokens<D> * D];
-  TokenScale scales[kCodes ? kTokens<D> : 1];
+  TokenScale scales[kTokenScales<F> ? kTokens<D> : 1];
 
   // Copies tokens from `first` on. Those that no row sees are read as the nearest one that some row
   // sees.
@@ -64,19 +62,23 @@ struct alignas(16) TokenTile {  // two lie one behind the other
                         int first) {
     const std::uint16_t* head = args.kv.data + kv_head * args.kv.head_stride;
     const std::int32_t* blocks = args.work.blocks + item.first_block;
-    constexpr int kPieces = D * kNumberBytes<F> / 16;
+    // Pieces of 16 bytes, or words of int4.
+    constexpr int kPieces = F == KVFormat::kInt4 ? D / 8 : D * kNumberBits<F> / 128;
     for (int i = static_cast<int>(threadIdx.x); i < kTokens<D> * kPieces; i += kThreads) {
       const int row = i / kPieces, piece = i % kPieces;
       const int token = min(max(first + row, item.first_seen), item.last_token - 1);
       const TokenPlace place = place_of(token, args.kv.block_tokens, args.kv.block_shift);
       const std::uint16_t* block = head + __ldg(blocks + place.block) * args.kv.block_stride;
       const std::uint16_t* from = block + (place.slot * kPieces + piece) * 8;
-      if constexpr (kCodes) {
+      if constexpr (F == KVFormat::kInt4) {
+        widen_word(args.kv, block, place.slot, row, piece);
+      } else if constexpr (kTokenScales<F>) {
         widen(keys, row, piece, load_16(from));
         widen(values, row, piece, load_16(from + args.kv.v_offset));
         if (piece == 0) {
-          scales[row] = token_scale(block[args.kv.scale_offset + place.slot],
-                                    block[args.kv.v_scale_offset + place.slot], args.scale_log2);
+          StoredScale<F> stored;
+          stored.load(block, args.kv, place.slot);
+          scales[row] = stored.with(args.scale_log2);
         }
       } else {
         const int at = Rows<D, kTokens<D>>::offset(row, piece);
@@ -90,8 +92,27 @@ struct alignas(16) TokenTile {  // two lie one behind the other
  private:
   __device__ static void widen(std::uint16_t* to, int row, int piece, const uint4& codes) {
     using Place = Rows<D, kTokens<D>>;
-    *reinterpret_cast<uint4*>(to + Place::offset(row, 2 * piece)) = widen_8(codes.x, codes.y);
-    *reinterpret_cast<uint4*>(to + Place::offset(row, 2 * piece + 1)) = widen_8(codes.z, codes.w);
+    *reinterpret_cast<uint4*>(to + Place::offset(row, 2 * piece)) = widen_8<F>(codes.x, codes.y);
+    *reinterpret_cast<uint4*>(to + Place::offset(row, 2 * piece + 1)) =
+        widen_8<F>(codes.z, codes.w);
+  }
+  // Widens a word of a token's key and of its value.
+  __device__ void widen_word(const DeviceKV& kv, const std::uint16_t* block, int slot, int row,
+                             int word) {
+    const auto* codes = reinterpret_cast<const std::uint32_t*>(block);
+    const auto* value_codes = reinterpret_cast<const std::uint32_t*>(block + kv.v_offset);
+    const int at = kernels::cuda::int4_word(D, slot, word),
+              to = Rows<D, kTokens<D>>::offset(row, word);
+    const int token = slot % tensor::kInt4RunTokens;
+    const std::uint16_t* const from =
+        block + kv.scale_offset + slot / tensor::kInt4RunTokens * Int4Scales::words(D);
+    const uint4 s = load_16(from + Int4Scales::key(word * 8));
+    const uint4 m = load_16(from + Int4Scales::key_minimum(D, word * 8));
+    const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
+    *reinterpret_cast<uint4*>(keys + to) = widen_int4(__ldg(codes + at), pairs);
+    const Int4Pair same(twice(__ldg(from + Int4Scales::value(D, word / 4, token))),
+                        twice(__ldg(from + Int4Scales::value_minimum(D, word / 4, token))));
+    *reinterpret_cast<uint4*>(values + to) = widen_int4(__ldg(value_codes + at), same);
   }
 };
 
@@ -106,7 +127,7 @@ struct Column {
 // The 16 columns of a warp. A lane holds columns g and g + 8.
 template <DType T, KVFormat F, int D>
 struct WarpColumns {
-  static constexpr bool kCodes = F != KVFormat::kPlain;
+  static constexpr bool kScaled = kTokenScales<F>;
   static constexpr DType kProduct = query_dtype(T, F);
 
   std::uint32_t q[D / 16][4];
@@ -171,7 +192,7 @@ struct WarpColumns {
   // Turns scores into probabilities relative to the largest one so far.
   __device__ void soften(const TokenTile<F, D>& tile, float (&score)[kTokens<D> / 8][4], int first,
                          float scale_log2, int t) {
-    if constexpr (kCodes) {
+    if constexpr (kScaled) {
       scale_scores(tile, score, t);
       scale_log2 = 1;
     }
@@ -198,7 +219,7 @@ struct WarpColumns {
         for (int c = 0; c < 2; ++c) {
           float& x = score[n][2 * half + c];
           x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
-          if constexpr (kCodes) {
+          if constexpr (kScaled) {
             mine.sum = __fmaf_rn(x, tile.scales[n * 8 + 2 * t + c].inverse, mine.sum);
           } else {
             mine.sum += x;

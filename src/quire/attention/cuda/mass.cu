@@ -7,6 +7,8 @@
 #include "quire/attention/cuda/mass.h"
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/float8.h"
+#include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 namespace {
@@ -17,13 +19,37 @@ using tensor::DType;
 constexpr int kThreads = 128;
 constexpr float kLog2E = 1.44269504088896f;
 
-// Returns number d of a stored key, without its scale.
+// The key of one token, where it lies.
+struct StoredKey {
+  const DeviceKV& kv;
+  const std::uint16_t* block;
+  int slot;
+};
+
+// Returns number d of a key.
 template <DType T, KVFormat F>
-__device__ __forceinline__ float number_at(const std::uint16_t* key, int d) {
+__device__ __forceinline__ float number_at(const StoredKey& key, int d) {
+  using Half = Element<DType::kFloat16>;
+  const int dim = key.kv.head_dim;
+  const std::uint16_t* const scales = key.block + key.kv.scale_offset;
   if constexpr (F == KVFormat::kPlain) {
-    return Element<T>::widen(key[d]);
+    return Element<T>::widen(key.block[key.slot * dim + d]);
+  } else if constexpr (F == KVFormat::kInt4) {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(key.block);
+    const std::uint32_t code =
+        words[kernels::cuda::int4_word(dim, key.slot, d / 8)] >> 4 * tensor::code_place(8, d % 8) &
+        0xfu;
+    const std::uint16_t* const of_run =
+        scales + key.slot / tensor::kInt4RunTokens * Int4Scales::words(dim);
+    return __fmaf_rn(static_cast<float>(code), Half::widen(of_run[Int4Scales::key(d)]),
+                     Half::widen(of_run[Int4Scales::key_minimum(dim, d)]));
+  } else if constexpr (F == KVFormat::kFp8) {
+    const auto* const codes = reinterpret_cast<const std::uint8_t*>(key.block);
+    return tensor::e4m3_to_float(codes[key.slot * dim + d]) *
+           *reinterpret_cast<const float*>(scales);
   } else {
-    return static_cast<float>(reinterpret_cast<const signed char*>(key)[d]);
+    const auto* const codes = reinterpret_cast<const signed char*>(key.block);
+    return static_cast<float>(codes[key.slot * dim + d]) * Half::widen(scales[key.slot]);
   }
 }
 
@@ -37,7 +63,6 @@ __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
   const int group = args.heads / args.kv_heads;
   const int slot = token - block * args.kv.block_tokens;
   const std::uint16_t* stored = args.kv.data + args.blocks[block] * args.kv.block_stride;
-  const std::uint16_t* keys = stored + slot * (dim * kNumberBytes<F> / 2);
   double sum = 0;
   for (int pair = static_cast<int>(threadIdx.x); pair < args.num_queries * args.heads;
        pair += kThreads) {
@@ -46,14 +71,10 @@ __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
       continue;
     }
     const std::uint16_t* q = args.q + static_cast<std::int64_t>(pair) * dim;
-    const std::uint16_t* k = keys + head / group * args.kv.head_stride;
+    const StoredKey key = {args.kv, stored + head / group * args.kv.head_stride, slot};
     float dot = 0;
     for (int d = 0; d < dim; ++d) {
-      dot += Element<query_dtype(T, F)>::widen(q[d]) * number_at<T, F>(k, d);
-    }
-    if constexpr (F != KVFormat::kPlain) {
-      dot *= Element<DType::kFloat16>::widen(
-          stored[head / group * args.kv.head_stride + args.kv.scale_offset + slot]);
+      dot += Element<query_dtype(T, F)>::widen(q[d]) * number_at<T, F>(key, d);
     }
     const std::int64_t row = args.query_rows[query];
     sum += exp2f(dot * args.scale_log2 - args.lse[row * args.heads + head] * kLog2E);
@@ -77,14 +98,22 @@ cudaError_t add_mass(const MassArgs& args, cudaStream_t stream) {
     return cudaSuccess;
   }
   const auto blocks = static_cast<unsigned>(tokens);
-  return kernels::cuda::launch_for_dtype(args.kv.dtype, [&]<DType T>() {
-    if (args.kv.format == KVFormat::kInt8) {
-      mass_kernel<T, KVFormat::kInt8><<<blocks, kThreads, 0, stream>>>(args);
-    } else {
-      mass_kernel<T, KVFormat::kPlain><<<blocks, kThreads, 0, stream>>>(args);
-    }
+  const auto launch = [&](auto* kernel) {
+    kernel<<<blocks, kThreads, 0, stream>>>(args);
     return cudaGetLastError();
-  });
+  };
+  switch (args.kv.format) {
+    case KVFormat::kPlain:
+      break;
+    case KVFormat::kInt8:
+      return launch(mass_kernel<kAnyResult, KVFormat::kInt8>);
+    case KVFormat::kFp8:
+      return launch(mass_kernel<kAnyResult, KVFormat::kFp8>);
+    case KVFormat::kInt4:
+      return launch(mass_kernel<kAnyResult, KVFormat::kInt4>);
+  }
+  return kernels::cuda::launch_for_dtype(
+      args.kv.dtype, [&]<DType T>() { return launch(mass_kernel<T, KVFormat::kPlain>); });
 }
 
 }  // namespace quire::attention::cuda

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "quire/attention/cuda/args.h"
+#include "quire/attention/cuda/partials.cuh"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/tensor/dtype.h"
@@ -48,7 +49,7 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
 #pragma unroll
   for (int d = 0; d < kMine; ++d) {
     mine.value[d] =
-        kernels::cuda::Element<T>::round(merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
+        Rounding<T>::round(args, merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
   }
   if (args.head_dim == D) {
     *reinterpret_cast<Mine*>(out + lane * kMine) = mine;

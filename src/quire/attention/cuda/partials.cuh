@@ -35,6 +35,27 @@ __device__ __forceinline__ PartialScale scale_of_partial(float most) {
   return {static_cast<float>(exponent), __int_as_float((kBias - exponent) << 23)};
 }
 
+// Rounds results to T or, with kAnyResult, to the type that the arguments name.
+template <DType T>
+struct Rounding {
+  __device__ static std::uint16_t round(const AttentionArgs& args, float x) {
+    if constexpr (T == kAnyResult) {
+      return args.kv.dtype == DType::kFloat16 ? Element<DType::kFloat16>::round(x)
+                                              : Element<DType::kBFloat16>::round(x);
+    } else {
+      return Element<T>::round(x);
+    }
+  }
+  __device__ static std::uint32_t round_pair(const AttentionArgs& args, float low, float high) {
+    if constexpr (T == kAnyResult) {
+      return args.kv.dtype == DType::kFloat16 ? Element<DType::kFloat16>::round_pair(low, high)
+                                              : Element<DType::kBFloat16>::round_pair(low, high);
+    } else {
+      return Element<T>::round_pair(low, high);
+    }
+  }
+};
+
 template <DType T>
 class PartialWriter {
  public:
@@ -103,7 +124,8 @@ class PartialWriter {
     Words<N> words;
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
-      words.word[i] = Element<T>::round_pair(value[2 * i] * scale_, value[2 * i + 1] * scale_);
+      words.word[i] =
+          Rounding<T>::round_pair(args_, value[2 * i] * scale_, value[2 * i + 1] * scale_);
     }
     if (args_.head_dim % N == 0) {
       if (dim < args_.head_dim) {

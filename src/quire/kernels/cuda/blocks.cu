@@ -3,6 +3,8 @@
 #include <cstdint>
 
 #include "quire/kernels/cuda/blocks.h"
+#include "quire/kernels/cuda/int4_place.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 
 namespace quire::kernels::cuda {
@@ -12,12 +14,14 @@ constexpr int kThreads = 256;
 
 using tensor::KVFormat;
 
-// Returns the bytes of K or V of a head block; head_block_bytes returns those of all of it.
+// Returns the bytes of K or V of a head block; head_block_bytes returns those of all of it. The
+// type of plain numbers has 16 bits, whichever it is.
 __device__ __forceinline__ std::int64_t half_bytes(const KVPool& pool) {
-  return std::int64_t{pool.slots} * pool.head_dim * (pool.format == KVFormat::kPlain ? 2 : 1);
+  return std::int64_t{pool.slots} * pool.head_dim *
+         tensor::kv_value_bits(pool.format, tensor::DType::kBFloat16) / 8;
 }
 __device__ __forceinline__ std::int64_t head_block_bytes(const KVPool& pool) {
-  return 2 * half_bytes(pool) + (pool.format == KVFormat::kPlain ? 0 : 4 * pool.slots);
+  return 2 * half_bytes(pool) + tensor::kv_scales_bytes(pool.format, pool.head_dim, pool.slots);
 }
 
 // Copies K, then V, of one token of a head per warp.
@@ -31,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t half = half_bytes(pool) / 2, block = head_block_bytes(pool) / 2;
   const int row = static_cast<int>(half / pool.slots), lane = static_cast<int>(threadIdx.x) % 32;
   const auto at = [&](Slot slot) {
-    return pool.data + (std::int64_t{blockIdx.y} * pool.num_blocks + slot / pool.slots) * block;
+    return pool.data + blockIdx.y * pool.head_words + slot / pool.slots * block;
   };
   const Half* const source = at(from[token]);
   Half* const target = at(to[token]);
@@ -44,6 +48,20 @@ __global__ void __launch_bounds__(kThreads)
   if (pool.format != KVFormat::kPlain && lane < 2) {  // scales, of K and of V
     const std::int64_t scales = 2 * half + lane * pool.slots;
     target[scales + target_slot] = source[scales + source_slot];
+  }
+}
+
+// Copies one head block per block of threads.
+__global__ void __launch_bounds__(kThreads)
+    copy_blocks_kernel(const KVPool pool, const std::int32_t* from, const std::int32_t* to) {
+  const std::int64_t bytes = head_block_bytes(pool);
+  const auto at = [&](std::int32_t block) {
+    return reinterpret_cast<uint4*>(pool.data + blockIdx.y * pool.head_words + block * bytes / 2);
+  };
+  const uint4* const source = at(from[blockIdx.x]);
+  uint4* const target = at(to[blockIdx.x]);
+  for (int i = static_cast<int>(threadIdx.x); i < bytes / sizeof(uint4); i += kThreads) {
+    target[i] = source[i];
   }
 }
 
@@ -73,6 +91,51 @@ __device__ __forceinline__ int device_byte(const KVPool& pool, int i) {
   return half + (word / pool.head_dim * 4 + inside) * pool.head_dim + word % pool.head_dim;
 }
 
+// Returns a word of eight codes: code i is that at code_place(8, which) of word(i).
+template <class Word>
+__device__ __forceinline__ std::uint32_t gather_codes(int which, const Word& word) {
+  std::uint32_t made = 0;
+#pragma unroll
+  for (int i = 0; i < kInt4WordCodes; ++i) {
+    const std::uint32_t code = word(i) >> 4 * tensor::code_place(kInt4WordCodes, which) & 0xfu;
+    made |= code << 4 * tensor::code_place(kInt4WordCodes, i);
+  }
+  return made;
+}
+
+// Converts a head block of int4. Words of K have the same codes on both sides. Those of V have
+// eight channels of a token on the device and eight tokens of a channel on the host.
+template <bool kPack>
+__device__ __forceinline__ void convert_int4(const KVPool& pool, std::uint32_t* device,
+                                             std::uint32_t* host) {
+  const int dim = pool.head_dim, slots = pool.slots;
+  const int half = slots * dim / kInt4WordCodes;
+  const auto all =
+      2 * half + static_cast<int>(tensor::kv_scales_bytes(pool.format, dim, slots) / 4);
+  for (int i = static_cast<int>(threadIdx.x); i < all; i += kThreads) {
+    const int at = i < half ? int4_word(dim, i % slots, i / slots) : i;
+    if (i >= half && i < 2 * half) {
+      if (kPack) {
+        const int octet = (i - half) / dim, channel = (i - half) % dim;
+        host[i] = gather_codes(channel % kInt4WordCodes, [&](int token) {
+          return device[half +
+                        int4_word(dim, octet * kInt4WordCodes + token, channel / kInt4WordCodes)];
+        });
+      } else {
+        const int word = (i - half) / slots, slot = (i - half) % slots;
+        device[half + int4_word(dim, slot, word)] =
+            gather_codes(slot % kInt4WordCodes, [&](int channel) {
+              return host[half + slot / kInt4WordCodes * dim + word * kInt4WordCodes + channel];
+            });
+      }
+    } else if (kPack) {
+      host[i] = device[at];
+    } else {
+      device[at] = host[i];
+    }
+  }
+}
+
 // Converts the elements of a head block, numbers of 16 bits or bytes.
 template <bool kPack, class T, class Place>
 __device__ __forceinline__ void convert(Half* on_device, Half* on_host, std::int64_t bytes,
@@ -94,10 +157,13 @@ __global__ void __launch_bounds__(kThreads)
     convert_kernel(const KVPool pool, const HeadBlocks which, Half* host_layout) {
   const std::int64_t bytes = head_block_bytes(pool), words = bytes / 2;
   const std::int64_t head = which.first_head + static_cast<std::int64_t>(blockIdx.y);
-  Half* device = pool.data + (head * pool.num_blocks + which.blocks[blockIdx.x]) * words;
+  Half* device = pool.data + head * pool.head_words + which.blocks[blockIdx.x] * words;
   Half* host = host_layout + (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * words;
   if (pool.format == KVFormat::kPlain) {
     convert<kPack, Half>(device, host, bytes, [&](int i) { return device_element(pool, i); });
+  } else if (pool.format == KVFormat::kInt4) {
+    convert_int4<kPack>(pool, reinterpret_cast<std::uint32_t*>(device),
+                        reinterpret_cast<std::uint32_t*>(host));
   } else {
     convert<kPack, std::uint8_t>(device, host, bytes, [&](int i) { return device_byte(pool, i); });
   }
@@ -117,6 +183,15 @@ cudaError_t copy_slots(const KVPool& pool, const Slot* from, const Slot* to, std
   constexpr int kWarps = kThreads / 32;
   copy_kernel<<<grid((count + kWarps - 1) / kWarps, pool.heads), kThreads, 0, stream>>>(pool, from,
                                                                                         to, count);
+  return cudaGetLastError();
+}
+
+cudaError_t copy_blocks(const KVPool& pool, const std::int32_t* from, const std::int32_t* to,
+                        std::int32_t count, cudaStream_t stream) {
+  if (count == 0) {
+    return cudaSuccess;
+  }
+  copy_blocks_kernel<<<grid(count, pool.heads), kThreads, 0, stream>>>(pool, from, to);
   return cudaGetLastError();
 }
 

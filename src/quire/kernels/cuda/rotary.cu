@@ -119,11 +119,17 @@ __device__ __forceinline__ void write_head(const QKVRows& from, const float* hea
   }
 }
 
+// Returns the slot of a row; block -1: the row is not stored here.
+__device__ __forceinline__ tensor::KVSlot slot_of(const AppendedRows& rows, std::int64_t row) {
+  const bool other = rows.formats != nullptr && rows.formats[row] != rows.format;
+  return other ? tensor::KVSlot{.block = -1} : rows.slots[row];
+}
+
 // Appends one token's KV head. The lanes of a warp call it.
 template <DType T>
 __device__ __forceinline__ void append_head(const QKVRows& from, const AppendedRows& rows,
                                             const KVLayer& to, std::int64_t token, int head) {
-  const tensor::KVSlot slot = rows.slots[token];
+  const tensor::KVSlot slot = slot_of(rows, token);
   if (slot.block < 0) {
     return;
   }
@@ -209,14 +215,13 @@ __device__ __forceinline__ void add_errors(double error, double whole, double* t
 
 // Stores one KV head of a token per block.
 __global__ void __launch_bounds__(kCodeThreads)
-    append_codes_kernel(const QKVRows from, const RotaryTable table, const tensor::KVSlot* slots,
-                        const KVLayer to) {
+    append_codes_kernel(const QKVRows from, const AppendedRows rows, const KVLayer to) {
   begin_kernel();
   const std::int64_t token = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const bool is_value = threadIdx.x >= 32;
-  const tensor::KVSlot slot = slots[token];
+  const tensor::KVSlot slot = slot_of(rows, token);
   if (slot.block < 0) {
     return;
   }
@@ -231,7 +236,7 @@ __global__ void __launch_bounds__(kCodeThreads)
     for (int i = 0; i < 4; ++i) {
       const int dim = (word * 32 + lane) * 4 + i;
       float& x = numbers.x[word][i];
-      x = dim >= from.head_dim ? 0.0f : is_value ? in[dim] : rotated(in, dim, table, token);
+      x = dim >= from.head_dim ? 0.0f : is_value ? in[dim] : rotated(in, dim, rows.table, token);
       largest = max(largest, __float_as_uint(x) & 0x7fffffffu);
     }
   }
@@ -308,8 +313,10 @@ cudaError_t append_kv(const QKVRows& from, const AppendedRows& rows, const KVLay
                       cudaStream_t stream) {
   if (to.format == tensor::KVFormat::kInt8 && rows.count > 0) {
     const dim3 blocks(static_cast<unsigned>(rows.count), static_cast<unsigned>(from.kv_heads));
-    return launch_early(append_codes_kernel, {blocks, kCodeThreads}, stream, from, rows.table,
-                        rows.slots, to);
+    return launch_early(append_codes_kernel, {blocks, kCodeThreads}, stream, from, rows, to);
+  }
+  if (tensor::is_written_by_block(to.format)) {
+    return cudaErrorInvalidValue;
   }
   return launch_append_and_rotate(from, rows, to, {}, {}, stream);
 }

@@ -54,12 +54,16 @@ struct AppendedRows {
   RotaryTable table;
   const tensor::KVSlot* slots = nullptr;
   std::int64_t count = 0;
+  // [count] or null: rows whose number is not `format` are left out, as they belong to other
+  // layers.
+  const std::uint8_t* formats = nullptr;
+  std::uint8_t format = 0;
 };
 
 // Stores K, rotated by row t of the table, and V of rows t in [0, count) at slots[t]; what is
 // behind head_dim becomes zero. Codes and scales have the bits of kernels/kv_codes.h. Slots are
 // distinct and inside the cache: checked by the caller. A row whose slot has block -1 is not
-// stored.
+// stored. The layer's format is not written by block (kv_seal.h).
 [[nodiscard]] cudaError_t append_kv(const QKVRows& from, const AppendedRows& rows,
                                     const KVLayer& to, cudaStream_t stream);
 

@@ -22,8 +22,10 @@
 #include "quire/device/host_buffer.h"
 #include "quire/kernels/cuda/blocks.h"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kv/format.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -36,6 +38,7 @@ using device::cuda::DeviceContext;
 using device::cuda::DeviceGuard;
 using device::cuda::Event;
 
+constexpr std::int64_t kWordBytes = sizeof(kernels::cuda::Half);
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;  // bytes of a part; at least one head
 
 class CudaPagedPool final : public DevicePagedPool {
@@ -43,25 +46,29 @@ class CudaPagedPool final : public DevicePagedPool {
   CudaPagedPool(DeviceContext& device, const tensor::KVGeometry& geometry, std::int32_t num_blocks,
                 DeviceBuffer<std::byte> bytes, CudaStream second_stream)
       : device_(device),
-        geometry_(geometry),
+        head_words_(geometry.head_block_bytes() * num_blocks / kWordBytes),
         bytes_(std::move(bytes)),
-        second_stream_(std::move(second_stream)),
-        pool_{.data = reinterpret_cast<kernels::cuda::Half*>(bytes_.data()),
-              .heads = geometry.layers * geometry.kv_heads,
-              .num_blocks = num_blocks,
-              .slots = geometry.stored_block_tokens(),
-              .head_dim = geometry.stored_head_dim(),
-              .format = geometry.format} {}
+        second_stream_(std::move(second_stream)) {
+    formats_.push_back(format_of(geometry));
+  }
 
   [[nodiscard]] std::byte* data() const override { return bytes_.data(); }
 
+  void add_format(const tensor::KVGeometry& geometry) override {
+    formats_.push_back(format_of(geometry));
+  }
+
   [[nodiscard]] Status copy(const SlotCopy& copy) override {
-    const std::int32_t tokens = geometry_.block_tokens;
+    const Format& format = formats_[copy.format.value];
+    if (tensor::is_written_by_block(format.geometry.format)) {
+      return copy_whole(copy, format);
+    }
+    const std::int32_t tokens = format.geometry.block_tokens;
     std::vector<kernels::cuda::Slot> slots;  // all sources, then all targets
     slots.reserve(2 * static_cast<std::size_t>(copy.count));
     const auto slot = [&](std::span<const BlockId> blocks, std::int32_t index) {
       const BlockId block = blocks[static_cast<std::size_t>(index / tokens)];
-      return std::int64_t{block.value} * pool_.slots + index % tokens;
+      return std::int64_t{block.value} * format.pool.slots + index % tokens;
     };
     for (std::int32_t i = 0; i < copy.count; ++i) {
       slots.push_back(slot(copy.from, copy.first + i));
@@ -69,18 +76,9 @@ class CudaPagedPool final : public DevicePagedPool {
     for (std::int32_t i = 0; i < copy.count; ++i) {
       slots.push_back(slot(copy.to, i));
     }
-    // A caller's thread may run this, and its own device stays what it was.
-    QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
-    const CudaStream& stream = device_.compute_stream();
-    QUIRE_TRY(const auto on_device,
-              DeviceBuffer<kernels::cuda::Slot>::make(device_.device_pool(), slots.size()));
-    return device_.queue_unrecorded([&]() -> Status {
-      QUIRE_TRY_STATUS(copy_async(on_device.data(), slots.data(),
-                                  slots.size() * sizeof(kernels::cuda::Slot), stream.get()));
-      return device::cuda::to_status(
-          kernels::cuda::copy_slots(pool_, on_device.data(), on_device.data() + copy.count,
-                                    copy.count, stream.get()),
-          "copy_slots");
+    return queue_copy(slots, [&](const kernels::cuda::Slot* on_device) {
+      return kernels::cuda::copy_slots(format.pool, on_device, on_device + copy.count, copy.count,
+                                       device_.compute_stream().get());
     });
   }
 
@@ -92,26 +90,77 @@ class CudaPagedPool final : public DevicePagedPool {
   }
 
   [[nodiscard]] Status read(HeadRange heads, std::span<const BlockId> blocks,
-                            std::span<std::byte> to) const override {
-    return move(heads, blocks, [&](const Part& part) -> Status {
+                            std::span<std::byte> to, kv::FormatId format) const override {
+    const Format& how = formats_[format.value];
+    return move(heads, blocks, how, [&](const Part& part) -> Status {
       QUIRE_TRY_STATUS(device::cuda::to_status(
-          kernels::cuda::pack_blocks(pool_, part.heads, part.staging, part.stream), "pack_blocks"));
+          kernels::cuda::pack_blocks(how.pool, part.heads, part.staging, part.stream),
+          "pack_blocks"));
       return copy_async(to.data() + part.offset, part.staging, part.bytes, part.stream);
     });
   }
 
   [[nodiscard]] Status write(HeadRange heads, std::span<const BlockId> blocks,
-                             std::span<const std::byte> from) override {
-    return move(heads, blocks, [&](const Part& part) -> Status {
+                             std::span<const std::byte> from, kv::FormatId format) override {
+    const Format& how = formats_[format.value];
+    return move(heads, blocks, how, [&](const Part& part) -> Status {
       QUIRE_TRY_STATUS(
           copy_async(part.staging, from.data() + part.offset, part.bytes, part.stream));
       return device::cuda::to_status(
-          kernels::cuda::unpack_blocks(pool_, part.heads, part.staging, part.stream),
+          kernels::cuda::unpack_blocks(how.pool, part.heads, part.staging, part.stream),
           "unpack_blocks");
     });
   }
 
  private:
+  // A format: the pool as blocks of it.
+  struct Format {
+    tensor::KVGeometry geometry;
+    kernels::cuda::KVPool pool;
+  };
+
+  [[nodiscard]] Format format_of(const tensor::KVGeometry& geometry) const {
+    return {geometry,
+            {.data = reinterpret_cast<kernels::cuda::Half*>(bytes_.data()),
+             .heads = geometry.layers * geometry.kv_heads,
+             .head_words = head_words_,
+             .slots = geometry.stored_block_tokens(),
+             .head_dim = geometry.stored_head_dim(),
+             .format = geometry.format}};
+  }
+
+  // Copies whole blocks.
+  [[nodiscard]] Status copy_whole(const SlotCopy& copy, const Format& format) {
+    const std::int32_t tokens = format.geometry.block_tokens;
+    const auto count = static_cast<std::size_t>((copy.count + tokens - 1) / tokens);
+    const auto first = static_cast<std::size_t>(copy.first / tokens);
+    std::vector<std::int32_t> blocks;  // all sources, then all targets
+    for (const BlockId block : copy.from.subspan(first, count)) {
+      blocks.push_back(block.value);
+    }
+    for (const BlockId block : copy.to.first(count)) {
+      blocks.push_back(block.value);
+    }
+    return queue_copy(blocks, [&](const std::int32_t* on_device) {
+      return kernels::cuda::copy_blocks(format.pool, on_device, on_device + count,
+                                        static_cast<std::int32_t>(count),
+                                        device_.compute_stream().get());
+    });
+  }
+
+  // Queues a copy of `places` to the device, and what `launch` does with them there.
+  template <class T, class Launch>
+  [[nodiscard]] Status queue_copy(const std::vector<T>& places, const Launch& launch) {
+    // A caller's thread may run this, and its own device stays what it was.
+    QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
+    QUIRE_TRY(const auto on_device, DeviceBuffer<T>::make(device_.device_pool(), places.size()));
+    return device_.queue_unrecorded([&]() -> Status {
+      QUIRE_TRY_STATUS(copy_async(on_device.data(), places.data(), places.size() * sizeof(T),
+                                  device_.compute_stream().get()));
+      return device::cuda::to_status(launch(on_device.data()), "copy of KV");
+    });
+  }
+
   // Some heads of all blocks of a call: consecutive bytes of the host's.
   struct Part {
     kernels::cuda::HeadBlocks heads;
@@ -127,10 +176,10 @@ class CudaPagedPool final : public DevicePagedPool {
     std::int32_t heads = 0;      // heads of a part
   };
 
-  [[nodiscard]] Result<Staging> make_staging(HeadRange heads,
-                                             std::span<const BlockId> blocks) const {
+  [[nodiscard]] Result<Staging> make_staging(HeadRange heads, std::span<const BlockId> blocks,
+                                             const Format& format) const {
     Staging made;
-    made.head_bytes = blocks.size() * static_cast<std::size_t>(geometry_.head_block_bytes());
+    made.head_bytes = blocks.size() * static_cast<std::size_t>(format.geometry.head_block_bytes());
     made.heads = static_cast<std::int32_t>(std::clamp<std::size_t>(
         kStagingBytes / made.head_bytes, 1, static_cast<std::size_t>(heads.count)));
     const std::size_t part_bytes = made.head_bytes * static_cast<std::size_t>(made.heads);
@@ -170,13 +219,14 @@ class CudaPagedPool final : public DevicePagedPool {
   }
 
   template <class MovePart>
-  Status move(HeadRange heads, std::span<const BlockId> blocks, MovePart move_part) const {
+  Status move(HeadRange heads, std::span<const BlockId> blocks, const Format& format,
+              MovePart move_part) const {
     if (blocks.empty()) {
       return {};
     }
     const std::lock_guard lock(moving_);
     QUIRE_TRY(const DeviceGuard guard, DeviceGuard::enter(device_.properties().ordinal));
-    QUIRE_TRY(const Staging staging, make_staging(heads, blocks));
+    QUIRE_TRY(const Staging staging, make_staging(heads, blocks, format));
     const Status queued = queue_parts(heads, blocks, staging, move_part);
     // The streams are awaited after an error, too: the staging may not go while something moves.
     const Status first_done = device_.copy_stream().synchronize();
@@ -187,10 +237,10 @@ class CudaPagedPool final : public DevicePagedPool {
   }
 
   DeviceContext& device_;
-  const tensor::KVGeometry geometry_;
+  const std::int64_t head_words_;  // words of 16 bits from a head of a layer to the next
   const DeviceBuffer<std::byte> bytes_;
   const CudaStream second_stream_;
-  const kernels::cuda::KVPool pool_;
+  std::vector<Format> formats_;  // the pool's own first
   mutable std::mutex moving_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/device/accelerator.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/test_support.h"
@@ -99,6 +100,39 @@ TEST(DevicePagedPool, CopiesOfSlotsCarryAllThatATokenHas) {
       EXPECT_EQ(bytes_of(pool, every), bytes_of(host, every))
           << tensor::kv_format_name(format, dtype) << ", blocks of " << block_tokens;
     }
+  }
+}
+
+// The oracle is the host's pool with the same formats.
+TEST(DevicePagedPool, BlocksOfSeveralFormatsInOnePoolAreMovedAndCopiedEachAsItIs) {
+  const auto accelerator = device::Accelerator::open("cuda").value();
+  const tensor::KVGeometry own = small_geometry(DType::kBFloat16, 32);
+  PagedPool pool = PagedPool::create_on(*accelerator, own, kBlocks).value();
+  for (const tensor::KVFormat kind :
+       {tensor::KVFormat::kInt8, tensor::KVFormat::kFp8, tensor::KVFormat::kInt4}) {
+    tensor::KVGeometry geometry = own;
+    geometry.format = kind;
+    const kv::FormatId format = pool.add_format(geometry).value();
+    PagedPool host = pool.create_beside(kBlocks, format).value();
+    const PagedPool chance = random_pool(geometry, kBlocks, 5);
+    std::vector<std::int32_t> all(kBlocks);
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<BlockId> every;
+    for (const std::int32_t block : all) {
+      every.push_back(BlockId{block});
+    }
+    const std::vector<std::byte> bytes = bytes_of(chance, every);
+    ASSERT_TRUE(pool.write_blocks(every, bytes, format).ok());
+    ASSERT_TRUE(host.write_blocks(every, bytes).ok());
+    ASSERT_TRUE(
+        pool.copy({.from = BlockId{3}, .to = BlockId{9}, .tokens = 32, .format = format}).ok());
+    ASSERT_TRUE(host.copy({.from = BlockId{3}, .to = BlockId{9}, .tokens = 32}).ok());
+    std::vector<std::byte> got(bytes.size());
+    ASSERT_TRUE(pool.read_blocks(every, got, format).ok());
+    EXPECT_EQ(got, bytes_of(host, every)) << tensor::kv_format_name(kind, own.dtype);
+    const PagedPool layer = pool.copy_of_layer(1, ids({9, 0}), format).value();
+    const PagedPool want = host.copy_of_layer(1, ids({9, 0})).value();
+    EXPECT_EQ(bytes_of(layer, ids({0, 1})), bytes_of(want, ids({0, 1})));
   }
 }
 

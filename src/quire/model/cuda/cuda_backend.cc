@@ -4,25 +4,17 @@
 // for each shape of a step.
 #include "quire/model/cuda/cuda_backend.h"
 
-#include <vector_types.h>
-
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <numbers>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "quire/attention/attention_plan.h"
-#include "quire/attention/cuda/args.h"
-#include "quire/attention/cuda/kernels.h"
-#include "quire/attention/device_plan.h"
 #include "quire/attention/fixed_range.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
@@ -32,12 +24,11 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/cuda/coded_weights.h"
-#include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
-#include "quire/model/cuda/mass_probe.h"
+#include "quire/model/cuda/layer_attention.h"
 #include "quire/model/cuda/products.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/step_result.h"
@@ -52,14 +43,10 @@
 namespace quire::model {
 namespace {
 
-using attention::DevicePlan;
-using attention::cuda::AttentionArgs;
 using cuda::DeviceLayer;
 using cuda::DeviceMatrix;
 using cuda::DeviceStep;
 using cuda::StepShape;
-using cuda::Uploaded;
-using cuda::WindowStep;
 using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
 using device::cuda::PinnedBuffer;
@@ -67,7 +54,6 @@ using device::cuda::to_status;
 using kernels::cuda::Half;
 using tensor::PagedKVView;
 
-constexpr std::ptrdiff_t kElement = sizeof(Half);
 constexpr std::size_t kMostGraphRows = 256;
 
 class CudaBackend final : public DecoderBackend {
@@ -82,14 +68,9 @@ class CudaBackend final : public DecoderBackend {
         result_(device, config.vocab_size),
         stored_(device),
         recorded_(device),
-        mass_(device) {}
+        attention_(device, config, step_, stored_) {}
 
-  [[nodiscard]] Status set_up() {
-    const std::vector<double>& frequencies = config_.rotary.inverse_frequencies;
-    QUIRE_TRY_STATUS(reserve(frequencies_, std::max<std::size_t>(frequencies.size(), 1)));
-    return device::cuda::copy_async(frequencies_.data(), frequencies.data(),
-                                    frequencies.size() * sizeof(double), stream());
-  }
+  [[nodiscard]] Status set_up() { return attention_.set_up(recorded_); }
 
   [[nodiscard]] Result<std::span<float>> forward(const ForwardBatch& batch,
                                                  std::span<const PagedKVView> kv,
@@ -112,13 +93,6 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] attention::PlanCounters last_counters() const override { return last_.counters; }
 
  private:
-  // One layer of a step.
-  struct LayerCall {
-    const DeviceLayer& weights;
-    const PagedKVView& view;
-    const WindowStep& window;
-  };
-
   // Seconds that calls have cost the host, and counts of what they have planned.
   struct Work {
     double seconds = 0;  // without waiting
@@ -126,9 +100,6 @@ class CudaBackend final : public DecoderBackend {
   };
 
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
-  [[nodiscard]] float scale_log2() const {
-    return static_cast<float>(std::numbers::log2e / std::sqrt(double(config_.head_dim)));
-  }
   [[nodiscard]] std::int64_t qkv_width() const {
     return std::int64_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
   }
@@ -138,26 +109,16 @@ class CudaBackend final : public DecoderBackend {
   }
 
   [[nodiscard]] Status reserve_all(const PagedKVView& view);
-  [[nodiscard]] Status fill_rotary(Uploaded<std::int32_t> positions, std::int64_t count,
-                                   const DeviceBuffer<float>& cosines,
-                                   const DeviceBuffer<float>& sines);
-  [[nodiscard]] kernels::cuda::RotaryTable table(const DeviceBuffer<float>& cosines,
-                                                 const DeviceBuffer<float>& sines) const {
-    return {cosines.data(), sines.data(), config_.rotary.rotary_dim() / 2};
-  }
-
   [[nodiscard]] Status norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows);
   [[nodiscard]] Status linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows,
                               float* out, bool accumulate);
   [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
-  [[nodiscard]] kernels::cuda::KVLayer stored_layer(const PagedKVView& view) const;
-  [[nodiscard]] Status append_and_rotate(const LayerCall& call, bool stores,
-                                         const std::function<void()>& between);
-  [[nodiscard]] AttentionArgs attention_args(const LayerCall& call, bool with_lse) const;
   [[nodiscard]] Status mlp(const DeviceLayer& layer, float* x, std::int64_t rows);
   [[nodiscard]] Result<bool> pass_layer(const ForwardBatch& batch, std::size_t index,
-                                        const PagedKVView& view, ForwardProbe* probe);
+                                        std::span<const PagedKVView> views, ForwardProbe* probe);
 
+  [[nodiscard]] std::span<const PagedKVView> views_of(std::span<const PagedKVView> kv,
+                                                      std::size_t layer);
   [[nodiscard]] Status read_values(std::int64_t rows, ForwardProbe& probe);
   [[nodiscard]] Status queue_logits();
   [[nodiscard]] Result<bool> queue(const ForwardBatch& batch, std::span<const PagedKVView> kv,
@@ -175,32 +136,17 @@ class CudaBackend final : public DecoderBackend {
   cuda::StepResult result_;
   cuda::StoredRows stored_;
   cuda::RecordedSteps recorded_;
-  DeviceBuffer<double> frequencies_;
+  cuda::LayerAttention attention_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
-  DeviceBuffer<float> key_cosines_, key_sines_;  // [T, half]
-  DeviceBuffer<float> residual_;                 // [T, H]
-  DeviceBuffer<float> kept_;                     // [S, H]
-  DeviceBuffer<Half> normed_;                    // [T, H]
-  DeviceBuffer<float> qkv_;                      // [T, Q + 2 K]
-  DeviceBuffer<Half> queries_;                   // [entry rows, heads, stored head_dim]
-  DeviceBuffer<Half> attended_;                  // [T, Q]
-  DeviceBuffer<float> partial_values_, partial_stats_;
-  DeviceBuffer<std::uint32_t> partials_there_;  // [T, heads]
-  DeviceBuffer<float> lse_;                     // [T, heads], for a probe
-  DeviceBuffer<float> gate_up_;                 // [T, 2 I]
-  DeviceBuffer<Half> gated_;                    // [T, I]
-  Work since_await_, last_;                     // the latter: before the last await ended
-  cuda::MassProbe mass_;
+  DeviceBuffer<float> residual_;          // [T, H]
+  DeviceBuffer<float> kept_;              // [S, H]
+  DeviceBuffer<Half> normed_;             // [T, H]
+  DeviceBuffer<float> qkv_;               // [T, Q + 2 K]
+  DeviceBuffer<float> gate_up_;           // [T, 2 I]
+  DeviceBuffer<Half> gated_;              // [T, I]
+  Work since_await_, last_;               // the latter: before the last await ended
+  std::vector<PagedKVView> layer_views_;  // of one layer, by format
 };
-
-Status CudaBackend::fill_rotary(Uploaded<std::int32_t> positions, std::int64_t count,
-                                const DeviceBuffer<float>& cosines,
-                                const DeviceBuffer<float>& sines) {
-  return to_status(
-      kernels::cuda::fill_rotary(frequencies_.data(), config_.rotary.scale, step_.get(positions),
-                                 count, table(cosines, sines), stream()),
-      "fill_rotary");
-}
 
 // Makes room for a step of this shape.
 Status CudaBackend::reserve_all(const PagedKVView& view) {
@@ -208,39 +154,11 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   const auto logit_rows = static_cast<std::size_t>(step_.shape().logit_rows);
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
   const auto inner = static_cast<std::size_t>(config_.intermediate_size);
-  const auto heads = static_cast<std::size_t>(config_.heads);
-  const auto stored = static_cast<std::size_t>(view.head_dim);
-  const auto half = static_cast<std::size_t>(config_.rotary.rotary_dim()) / 2;
-  std::size_t partials = 0, queries = 0;
-  for (WindowStep& window : step_.windows()) {
-    partials = std::max(partials, static_cast<std::size_t>(window.plan.num_partials));
-    queries = std::max(queries, static_cast<std::size_t>(window.shape.queries));
-    QUIRE_TRY_STATUS(
-        reserve(window.cosines, static_cast<std::size_t>(window.shape.queries) * half));
-    QUIRE_TRY_STATUS(reserve(window.sines, static_cast<std::size_t>(window.shape.queries) * half));
-  }
-  // Partials grow with the length of what is read; a step seldom needs more than the one before.
-  partials = std::bit_ceil(std::max<std::size_t>(partials, 1));
-  QUIRE_TRY_STATUS(reserve(key_cosines_, rows * half));
-  QUIRE_TRY_STATUS(reserve(key_sines_, rows * half));
   QUIRE_TRY_STATUS(reserve(residual_, rows * hidden));
   QUIRE_TRY_STATUS(reserve(kept_, logit_rows * hidden));
   QUIRE_TRY_STATUS(reserve(normed_, rows * hidden));
   QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(qkv_width())));
-  QUIRE_TRY_STATUS(reserve(queries_, queries * heads * stored));
-  QUIRE_TRY_STATUS(reserve(attended_, rows * heads * static_cast<std::size_t>(config_.head_dim)));
-  QUIRE_TRY_STATUS(reserve(partial_values_, partials * heads * stored));
-  QUIRE_TRY_STATUS(reserve(partial_stats_, partials * heads * 2));
-  if (partials_there_.size() < rows * heads) {
-    QUIRE_TRY_STATUS(reserve(partials_there_, rows * heads));
-    if (Status zero = device::cuda::fill_async(
-            partials_there_.data(), 0, partials_there_.size() * sizeof(std::uint32_t), stream());
-        !zero.ok()) {
-      partials_there_ = {};
-      return zero;
-    }
-  }
-  QUIRE_TRY_STATUS(reserve(lse_, rows * heads));
+  QUIRE_TRY_STATUS(attention_.reserve(view.head_dim, recorded_));
   QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
   QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
   QUIRE_TRY_STATUS(stored_.reserve(step_.shape(), recorded_));
@@ -292,98 +210,6 @@ Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   return to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads");
 }
 
-// Where a block's scales of V lie, in words.
-std::ptrdiff_t v_scale_offset(const PagedKVView& view) {
-  return view.scale_offset / kElement + view.stored_block_tokens();
-}
-
-kernels::cuda::KVLayer CudaBackend::stored_layer(const PagedKVView& view) const {
-  return {.dtype = view.dtype,
-          .data = reinterpret_cast<Half*>(view.data),
-          .head_stride = view.head_stride / kElement,
-          .block_stride = view.block_stride / kElement,
-          .v_offset = view.v_offset / kElement,
-          .stored_dim = view.head_dim,
-          .format = view.format,
-          .scale_offset = view.scale_offset / kElement,
-          .v_scale_offset = v_scale_offset(view),
-          .refused = stored_.refused(step_.shape()),
-          .errors = stored_.errors(step_.shape())};
-}
-
-// Stores the keys and values of qkv_ where `stores`, and computes its queries -> queries_. One
-// kernel does both where nothing comes between them.
-Status CudaBackend::append_and_rotate(const LayerCall& call, bool stores,
-                                      const std::function<void()>& between) {
-  const WindowStep& window = call.window;
-  const PagedKVView& view = call.view;
-  const kernels::cuda::QKVRows qkv{.qkv = qkv_.data(),
-                                   .stride = qkv_width(),
-                                   .heads = config_.heads,
-                                   .kv_heads = config_.kv_heads,
-                                   .head_dim = config_.head_dim};
-  const kernels::cuda::AppendedRows rows{table(key_cosines_, key_sines_), step_.slots(),
-                                         stores ? step_.shape().rows : 0};
-  const tensor::DType dtype = attention::cuda::query_dtype(view.dtype, view.format);
-  const kernels::cuda::QueryRows queries{.dtype = dtype,
-                                         .rows = step_.get(window.query_rows),
-                                         .count = window.shape.queries,
-                                         .stored_dim = view.head_dim,
-                                         .out = queries_.data(),
-                                         .saturates = dtype != view.dtype};
-  const kernels::cuda::KVLayer layer = stored_layer(view);
-  const kernels::cuda::RotaryTable query_table = table(window.cosines, window.sines);
-  if (!between && view.format == tensor::KVFormat::kPlain) {
-    return to_status(
-        kernels::cuda::append_and_rotate(qkv, rows, layer, query_table, queries, stream()),
-        "append_and_rotate");
-  }
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::append_kv(qkv, rows, layer, stream()), "append_kv"));
-  if (between) {
-    between();
-  }
-  return to_status(kernels::cuda::rotate_queries(qkv, query_table, queries, stream()),
-                   "rotate_queries");
-}
-
-AttentionArgs CudaBackend::attention_args(const LayerCall& call, bool with_lse) const {
-  const PagedKVView& view = call.view;
-  const WindowStep& window = call.window;
-  return {.kv = {.data = reinterpret_cast<Half*>(view.data),
-                 .head_stride = view.head_stride / kElement,
-                 .block_stride = view.block_stride / kElement,
-                 .v_offset = view.v_offset / kElement,
-                 .block_tokens = view.block_tokens,
-                 .block_shift = attention::cuda::block_shift(view.block_tokens),
-                 .head_dim = view.head_dim,
-                 .dtype = view.dtype,
-                 .format = view.format,
-                 .scale_offset = view.scale_offset / kElement,
-                 .v_scale_offset = v_scale_offset(view)},
-          .work = {.few = step_.get(window.few),
-                   .many = step_.get(window.many),
-                   .rows = step_.get(window.rows),
-                   .partials = step_.get(window.partials),
-                   .blocks = step_.blocks(),
-                   .queues = step_.get(window.queues),
-                   .num_few = window.shape.few,
-                   .num_many = window.shape.many,
-                   .wide = window.shape.wide,
-                   .num_rows = step_.shape().rows,
-                   .merges = window.shape.merges,
-                   .like_many = window.plan.like_many,
-                   .partial_values = partial_values_.data(),
-                   .partial_stats = reinterpret_cast<float2*>(partial_stats_.data()),
-                   .partials_there = partials_there_.data()},
-          .q = queries_.data(),
-          .heads = config_.heads,
-          .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim,
-          .scale_log2 = scale_log2(),
-          .out = attended_.data(),
-          .lse = with_lse ? lse_.data() : nullptr};
-}
-
 // Computes x [rows, H] += down(silu(gate(normed)) * up(normed)).
 Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
@@ -427,32 +253,41 @@ Status CudaBackend::queue_logits() {
 // Passes residual_ through one layer; of the last one only its attention. False when the probe ends
 // the pass.
 Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t index,
-                                     const PagedKVView& view, ForwardProbe* probe) {
+                                     std::span<const PagedKVView> views, ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows;
-  const LayerCall call{weights_.layers[index], view, step_.window_of(index)};
-  QUIRE_TRY_STATUS(project(call.weights, rows));
+  const DeviceLayer& layer = weights_.layers[index];
+  QUIRE_TRY_STATUS(project(layer, rows));
   if (probe != nullptr && std::cmp_equal(index, probe->values_layer)) {
     QUIRE_TRY_STATUS(read_values(std::ssize(batch.token_ids), *probe));
     return false;
   }
-  std::function<void()> between;
+  cuda::LayerAttention::Call call{.layer = index,
+                                  .views = views,
+                                  .qkv = qkv_.data(),
+                                  .qkv_width = qkv_width(),
+                                  .stores = probe == nullptr || probe->values_layer < 0};
   if (batch.before_layer != nullptr) {
-    between = [&] { (*batch.before_layer)(static_cast<int>(index)); };
+    call.before_read = [&] { (*batch.before_layer)(static_cast<int>(index)); };
   }
-  const bool stores = probe == nullptr || probe->values_layer < 0;
-  QUIRE_TRY_STATUS(append_and_rotate(call, stores, between));
-  const bool weighs = probe != nullptr && !probe->mass.empty();
-  QUIRE_TRY_STATUS(to_status(
-      attention::cuda::launch_attention(attention_args(call, weighs), stream()), "attention"));
-  if (weighs) {
-    QUIRE_TRY_STATUS(mass_.weigh(batch, attention_args(call, true),
-                                 step_.get(call.window.query_rows), step_.query_ends()));
+  if (probe != nullptr && !probe->mass.empty()) {
+    call.weighed = &batch;
   }
-  QUIRE_TRY_STATUS(linear(call.weights.output, attended_.data(), rows, residual_.data(), true));
+  QUIRE_TRY_STATUS(attention_.run(call));
+  QUIRE_TRY_STATUS(linear(layer.output, attention_.attended(), rows, residual_.data(), true));
   if (index + 1 < weights_.layers.size()) {
-    QUIRE_TRY_STATUS(mlp(call.weights, residual_.data(), rows));
+    QUIRE_TRY_STATUS(mlp(layer, residual_.data(), rows));
   }
   return true;
+}
+
+// Returns the views of one layer, those of all formats.
+std::span<const PagedKVView> CudaBackend::views_of(std::span<const PagedKVView> kv,
+                                                   std::size_t layer) {
+  layer_views_.clear();
+  for (std::size_t at = layer; at < kv.size(); at += weights_.layers.size()) {
+    layer_views_.push_back(kv[at]);
+  }
+  return layer_views_;
 }
 
 // Queues all kernels of a step whose arrays are on their way. False when the probe ends the pass.
@@ -460,11 +295,7 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
                                 ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows, kept = step_.shape().logit_rows;
   QUIRE_TRY_STATUS(stored_.clear(step_.shape()));
-  QUIRE_TRY_STATUS(fill_rotary(step_.positions(), rows, key_cosines_, key_sines_));
-  for (const WindowStep& window : step_.windows()) {
-    QUIRE_TRY_STATUS(
-        fill_rotary(window.query_positions, window.shape.queries, window.cosines, window.sines));
-  }
+  QUIRE_TRY_STATUS(attention_.begin_step());
   const DeviceMatrix& table = config_.tied_embeddings ? weights_.head : weights_.embedding;
   const kernels::cuda::EmbedParams embed{
       .dtype = config_.tied_embeddings ? weights_.dtype : weights_.embedding_dtype,
@@ -480,7 +311,7 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
                              : kernels::cuda::embed(embed, stream()),
                 "embed"));
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
-    QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv[i], probe));
+    QUIRE_TRY(const bool goes_on, pass_layer(batch, i, views_of(kv, i), probe));
     if (!goes_on) {
       return false;
     }
@@ -555,11 +386,11 @@ Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedK
   // Shapes are rounded where nothing is recorded, too: a product of a new small number of rows
   // tries algorithms first.
   const bool small = batch.token_ids.size() <= kMostGraphRows;
-  QUIRE_TRY_STATUS(step_.prepare(batch, kv.front(), small));
+  QUIRE_TRY_STATUS(step_.prepare(batch, views_of(kv, 0), small));
   QUIRE_TRY_STATUS(reserve_all(kv.front()));
   const bool weighs = probe != nullptr && !probe->mass.empty();
   if (weighs) {
-    QUIRE_TRY_STATUS(mass_.begin(batch, *probe));
+    QUIRE_TRY_STATUS(attention_.begin_mass(batch, *probe));
   }
   bool all_passed = true;
   const auto queue_all = [&]() -> Status {
@@ -572,7 +403,7 @@ Status CudaBackend::queue_step(const ForwardBatch& batch, std::span<const PagedK
     return {};
   }
   if (weighs) {
-    QUIRE_TRY_STATUS(mass_.end(*probe));
+    QUIRE_TRY_STATUS(attention_.end_mass(*probe));
   }
   QUIRE_TRY_STATUS(stored_.send(batch.token_ids.size(), batch.kv_errors, step_.shape()));
   Status sent = result_.send(batch.logit_rows.size(), step_.shape());

@@ -13,13 +13,14 @@
 
 #include "quire/attention/attention_plan.h"
 #include "quire/attention/device_plan.h"
+#include "quire/attention/entry.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
+#include "quire/kernels/cuda/kv_seal.h"
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -31,12 +32,17 @@ struct Uploaded {
   std::size_t offset = 0;
 };
 
-// Numbers of elements that the kernels of layers with one window are launched for.
-struct WindowShape {
+// Numbers of elements that the kernels of one format and window are launched for.
+struct PlanShape {
+  std::uint8_t format = 0;
   std::int32_t few = 0, many = 0;  // items
   std::int32_t item_rows = 0;
   std::int32_t queries = 0;
-  bool wide = false;    // an item of few has more than 8 columns
+  bool wide = false;  // an item of few has more than 8 columns
+  auto operator<=>(const PlanShape&) const = default;
+};
+struct WindowShape {
+  std::vector<PlanShape> formats;
   bool merges = false;  // a row has several partials, or none
   auto operator<=>(const WindowShape&) const = default;
 };
@@ -44,8 +50,10 @@ struct WindowShape {
 struct StepShape {
   const std::byte* kv = nullptr;      // KV of the first layer
   const std::byte* arrays = nullptr;  // on the device
-  tensor::KVFormat format = tensor::KVFormat::kPlain;
-  bool measures = false;  // what storing KV as codes changes
+  std::uint32_t slot_formats = 1;     // formats in which rows are stored, a bit for each
+  std::int32_t seals = 0;             // blocks that become full
+  bool refuses = false;               // codes are stored, which cannot hold every number
+  bool measures = false;              // what storing KV as codes changes
   std::int32_t rows = 0;
   std::int32_t logit_rows = 0;
   bool chooses = false;      // tokens are chosen on the device
@@ -56,17 +64,37 @@ struct StepShape {
   auto operator<=>(const StepShape&) const = default;
 };
 
-// State that all layers with one window share during a step.
-struct WindowStep {
-  std::int32_t window_tokens = 0;
+// The entries of one format, as layers with one window see them.
+struct FormatPlan {
+  std::uint8_t format = 0;
   attention::DevicePlan plan;
-  WindowShape shape;
+  PlanShape shape;
+  std::int32_t first_query = 0;  // its queries stand behind those of the formats before
+  std::int32_t first_block = 0;  // so do its blocks
   Uploaded<attention::DevicePlan::Queue> queues;
   Uploaded<attention::DevicePlan::WorkItem> few, many;
   Uploaded<attention::DevicePlan::Row> rows;
+  Uploaded<std::int32_t> query_rows;
+};
+
+// State that all layers with one window share during a step.
+struct WindowStep {
+  std::int32_t window_tokens = 0;
+  std::vector<FormatPlan> known;  // kept for their memory
+  std::size_t num_formats = 0;    // of the batch's entries: the first ones
   Uploaded<attention::DevicePlan::PartialResults> partials;
-  Uploaded<std::int32_t> query_rows, query_positions;
+  Uploaded<std::int32_t> query_positions;            // of all formats
   device::cuda::DeviceBuffer<float> cosines, sines;  // [queries, half]
+
+  [[nodiscard]] std::span<const FormatPlan> formats() const {
+    return std::span(known).first(num_formats);
+  }
+  [[nodiscard]] std::span<FormatPlan> formats() { return std::span(known).first(num_formats); }
+  // Returns the queries of all formats.
+  [[nodiscard]] std::int32_t queries() const {
+    return known[num_formats - 1].first_query + known[num_formats - 1].shape.queries;
+  }
+  [[nodiscard]] bool merges() const { return known.front().plan.num_merged > 0; }
 };
 
 // Bytes collected on the host and sent to the device as one copy.
@@ -117,8 +145,9 @@ class DeviceStep {
   // Plans the batch and queues the copy of its arrays on the compute stream. With `rounded` the
   // numbers of its shape are rounded up, so that few shapes serve many batches. The elements that
   // this adds do nothing, or compute rows that nobody reads.
-  [[nodiscard]] Status prepare(const ForwardBatch& batch, const tensor::PagedKVView& view,
-                               bool rounded);
+  // `views` are of one layer, for each format that the batch names.
+  [[nodiscard]] Status prepare(const ForwardBatch& batch,
+                               std::span<const tensor::PagedKVView> views, bool rounded);
 
   [[nodiscard]] const StepShape& shape() const { return shape_; }
   // Returns one window step per distinct window.
@@ -135,18 +164,28 @@ class DeviceStep {
   [[nodiscard]] const std::int32_t* ids_from() const { return get(ids_from_); }
   [[nodiscard]] Uploaded<std::int32_t> positions() const { return positions_; }
   [[nodiscard]] const tensor::KVSlot* slots() const { return get(slots_); }
+  // Returns the formats of the slots; null: all have the first one.
+  [[nodiscard]] const std::uint8_t* slot_formats() const {
+    return shape_.slot_formats == 1 ? nullptr : get(slot_formats_);
+  }
+  // Returns the blocks to seal: shape().seals of them.
+  [[nodiscard]] const kernels::cuda::SealedBlock* seals() const { return get(seals_); }
   [[nodiscard]] const std::int32_t* logit_rows() const { return get(logit_rows_); }
   [[nodiscard]] const kernels::Choice* choices() const { return get(choices_); }
   [[nodiscard]] const kernels::LogitChange* changes() const { return get(changes_); }
   [[nodiscard]] const std::int32_t* blocks() const {
     return get(blocks_);
   }  // block ids of all plans
-  // Returns, per entry row, what each query sees of its entry's run.
+  // Returns, per query of all formats, what it sees of its entry's run.
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 
  private:
+  void order_formats(const ForwardBatch& batch, std::span<const tensor::PagedKVView> views);
   void plan(WindowStep& window, const ForwardBatch& batch, const tensor::PagedKVView& view);
   void add_arrays(WindowStep& window);
+  void add_choices(const ForwardBatch& batch);
+  void add_slots(const ForwardBatch& batch, std::span<const tensor::PagedKVView> views);
+  void add_query_ends(const ForwardBatch& batch);
   [[nodiscard]] std::int32_t room_of(std::size_t count, std::size_t least = 1) const;
 
   const ModelConfig& config_;
@@ -156,10 +195,17 @@ class DeviceStep {
   Upload upload_;
   StepShape shape_;
   std::vector<WindowStep> windows_;
+  std::vector<std::uint8_t> format_order_;  // formats of the entries
+  std::vector<attention::Entry> entries_;   // of one format
+  std::vector<std::int32_t> blocks_of_plans_;
+  std::vector<std::int32_t> positions_of_queries_;
   std::vector<std::int32_t> ends_;  // array that is uploaded as query_ends_
+  std::vector<kernels::cuda::SealedBlock> sealed_;
   Uploaded<TokenId> ids_;
   Uploaded<std::int32_t> ids_from_, positions_, logit_rows_, query_ends_, blocks_;
   Uploaded<tensor::KVSlot> slots_;
+  Uploaded<std::uint8_t> slot_formats_;
+  Uploaded<kernels::cuda::SealedBlock> seals_;
   Uploaded<kernels::Choice> choices_;
   Uploaded<kernels::LogitChange> changes_;
 };

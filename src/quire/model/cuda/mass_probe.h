@@ -9,6 +9,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/model/cuda/device_step.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 
@@ -20,10 +21,10 @@ class MassProbe {
 
   // Makes zeroed room for what the probe wants.
   [[nodiscard]] Status begin(const ForwardBatch& batch, const ForwardProbe& probe);
-  // Queues what a layer adds, behind its attention, of which `args` are with `lse`. On the device,
-  // [entry rows]: the row of each query and what it sees of its entry's run.
-  [[nodiscard]] Status weigh(const ForwardBatch& batch, const attention::cuda::AttentionArgs& args,
-                             const std::int32_t* query_rows, const std::int32_t* query_ends);
+  // Queues what a layer adds to the entries of one format, behind its attention, of which `args`
+  // are with `lse`.
+  [[nodiscard]] Status weigh(const ForwardBatch& batch, const FormatPlan& plan,
+                             const attention::cuda::AttentionArgs& args, const DeviceStep& step);
   // Waits, and adds all to the probe's.
   [[nodiscard]] Status end(ForwardProbe& probe);
 
@@ -31,8 +32,8 @@ class MassProbe {
   // Mass that a probe wants of one entry.
   struct EntryMass {
     std::size_t entry = 0;
-    std::int32_t first_query = 0;  // first query of the entry
-    std::int32_t first_block = 0;  // index into the plan's blocks
+    std::int32_t first_query = 0;  // first query of the entry, among those of its format
+    std::int32_t first_block = 0;  // index into the blocks of its format
     std::size_t first_token = 0;   // index of its first token's score in `mass_`
   };
 

@@ -13,7 +13,6 @@
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_format.h"
 
 namespace quire::model::cuda {
 namespace {
@@ -22,7 +21,7 @@ using device::cuda::DeviceBuffer;
 using device::cuda::DeviceContext;
 using device::cuda::PinnedBuffer;
 
-bool says(const StepShape& shape) { return shape.format != tensor::KVFormat::kPlain; }
+bool says(const StepShape& shape) { return shape.refuses; }
 
 // Queues the copy of the first `size` elements, making room for them.
 template <class T>

@@ -1,14 +1,13 @@
-// Instantiates items_hopper.cuh for one dtype and head size over int8.
+// Instantiates items_hopper.cuh for one head size over int8.
 #include <cuda_runtime.h>
 
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/items_hopper.cuh"
-#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 
 namespace quire::attention::cuda {
 
-template cudaError_t launch_items_hopper<tensor::DType::kBFloat16, tensor::KVFormat::kInt8, 64>(
+template cudaError_t launch_items_hopper<kAnyResult, tensor::KVFormat::kInt8, 64>(
     const AttentionArgs& args, cudaStream_t stream);
 
 }  // namespace quire::attention::cuda
