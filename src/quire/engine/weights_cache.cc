@@ -58,6 +58,9 @@ std::string key_of(const WeightsCache::Model& model) {
       hasher.add_int(size);
     }
     hasher.add_bytes(tensor.bytes.first(std::min(kSampleBytes, tensor.bytes.size())));
+    if (tensor.reader != nullptr) {
+      hasher.add(tensor.reader->rule());
+    }
   }
   return base::to_hex(hasher.finish());
 }

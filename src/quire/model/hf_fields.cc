@@ -8,6 +8,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/family.h"
+#include "quire/weights/quantisation.h"
 
 namespace quire::model {
 namespace {
@@ -277,12 +278,22 @@ bool check_fixed(const auto& fixed, std::string_view name, JsonView json, Refuse
   return found;
 }
 
+// Read by module weights, which says what is not implemented.
+constexpr std::string_view kQuantisation = "quantization_config";
+
+void check_quantisation(JsonView config, Refused& refused) {
+  const auto how = weights::parse_quantisation(config);
+  if (!how.ok()) {
+    refused.push_back(how.error().message);
+  }
+}
+
 }  // namespace
 
 void check_fields(JsonView config, const Family& family, Refused& refused) {
   for (const auto [name, value] : config.members()) {
-    if (value.is_null() || contains(kCommonFields, name) || contains(family.fields, name) ||
-        is_harmless(name)) {
+    if (value.is_null() || name == kQuantisation || contains(kCommonFields, name) ||
+        contains(family.fields, name) || is_harmless(name)) {
       continue;
     }
     const bool of_family = check_fixed(family.fixed, name, value, refused);
@@ -292,11 +303,14 @@ void check_fields(JsonView config, const Family& family, Refused& refused) {
                                       " models and may change the result"));
     }
   }
+  check_quantisation(config, refused);
 }
 
 void check_wrapper_fields(JsonView wrapper, const Family& family, Refused& refused) {
+  check_quantisation(wrapper, refused);
   for (const auto [name, value] : wrapper.members()) {
-    if (!contains(kWrapperFields, name) && !is_harmless(name) && !is_neutral(value)) {
+    if (name != kQuantisation && !contains(kWrapperFields, name) && !is_harmless(name) &&
+        !is_neutral(value)) {
       refused.push_back(base::str_cat("field ", base::quoted(name), " = ", shown_json(value),
                                       " is not known for ", family.wrapper.model_type,
                                       " models and may change the result"));

@@ -131,26 +131,35 @@ std::optional<WeightFormat> format_of(weights::CodeKind kind) {
   return std::nullopt;
 }
 
+// Tells whether a tensor has values that some format of codes holds. Others in several tensors are
+// expanded as they are.
+bool has_own_format(const TensorInfo& tensor) {
+  return tensor.encoding >= weights::Encoding::kQ8_0 &&
+         (tensor.reader == nullptr || weights::code_kind(tensor) != weights::CodeKind::kNone);
+}
+
 // Returns the format in which a matrix is computed without being expanded. Tensors of one matrix
 // that differ are quantised again, to 8 bits, and so are encodings whose codes no format has (Q5_1,
 // Q5_K, Q6_K, NVFP4). So are, for a GPU, those of a table or of two bits. That adds at most half a
-// step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight.
+// step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight. Tensors
+// of Hugging Face folders are expanded instead.
 OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool for_gpu) {
   if (role == WeightRole::kRouter) {
     return {};
   }
-  const weights::Encoding first = parts.front().tensor->encoding;
-  const auto is_quantised = [](const TensorPart& part) {
-    return part.tensor->encoding >= weights::Encoding::kQ8_0;
-  };
-  const auto is_alike = [=](const TensorPart& part) {
-    return weights::code_kind(part.tensor->encoding) == weights::code_kind(first) &&
-           weights::code_table(part.tensor->encoding) == weights::code_table(first);
+  const TensorInfo& first = *parts.front().tensor;
+  const auto is_quantised = [](const TensorPart& part) { return has_own_format(*part.tensor); };
+  const auto is_alike = [&](const TensorPart& part) {
+    return weights::code_kind(*part.tensor) == weights::code_kind(first) &&
+           weights::code_table(*part.tensor) == weights::code_table(first);
   };
   OwnFormat own = {.quantised = std::ranges::all_of(parts, is_quantised)};
   const auto format = format_of(weights::code_kind(first));
   own.has_codes = own.quantised && format && std::ranges::all_of(parts, is_alike) &&
                   !(for_gpu && *format > WeightFormat::kQ4m32);
+  if (!own.has_codes && first.reader != nullptr) {
+    return {};
+  }
   if (own.has_codes) {
     own.format = *format;
     own.table = weights::code_table(first);
@@ -207,7 +216,10 @@ Error misfit(std::span<const TensorPart> parts, WeightFormat format) {
 }
 
 // Describes how one tensor of a matrix is kept in that format.
-std::string described(const OwnFormat& own, weights::Encoding encoding) {
+std::string described(const OwnFormat& own, const TensorInfo& tensor) {
+  if (!own.quantised && tensor.reader != nullptr) {
+    return "expanded";
+  }
   if (!own.quantised) {
     return "expanded, as a part of the same matrix is not quantised";
   }
@@ -215,7 +227,8 @@ std::string described(const OwnFormat& own, weights::Encoding encoding) {
   if (!own.has_codes) {
     return format + ", within 1/225 of each group's largest weight";
   }
-  return format + (encoding == weights::Encoding::kQ4_K ? ", scales within 1/2048" : ", unchanged");
+  return format +
+         (tensor.encoding == weights::Encoding::kQ4_K ? ", scales within 1/2048" : ", unchanged");
 }
 
 // Visitor that says of each quantised tensor what Packer makes of it.
@@ -230,7 +243,7 @@ class Describer {
     const OwnFormat own = own_format(id.role, parts, false);
     for (const TensorPart& part : parts) {
       if (part.tensor->encoding >= weights::Encoding::kQ8_0) {
-        computed_[part.tensor->name] = described(own, part.tensor->encoding);
+        computed_[part.tensor->name] = described(own, *part.tensor);
       }
     }
     return {};
@@ -303,6 +316,11 @@ class Packer {
           &storage_);
     } else {
       weights = PackedWeights::pack(context_, format, columns, depth, rows, &storage_);
+    }
+    if (own.has_codes && std::ranges::any_of(parts, [](const TensorPart& part) {
+          return weights::has_misfits(*part.tensor);
+        })) {
+      weights = PackedWeights::pack(context_, WeightFormat::kF32, columns, depth, rows, &storage_);
     }
     QUIRE_TRY_STATUS(check_memory(weights));
     QUIRE_TRY_STATUS(model_files_.check_whole());

@@ -106,11 +106,11 @@ TEST_F(SmallIntegersTest, CodesWithTheirScalesAreTheValues) {
     }
     ++kinds;
     const bool has_table = kind == CodeKind::kTable || kind == CodeKind::kTableHalves;
-    EXPECT_EQ(code_table(tensor.encoding) != nullptr, has_table);
+    EXPECT_EQ(code_table(tensor) != nullptr, has_table);
     const std::vector<float> values = decoded(tensor);
     const Codes codes(tensor);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      ASSERT_EQ(static_cast<float>(codes.value(kind, code_table(tensor.encoding), i)), values[i])
+      ASSERT_EQ(static_cast<float>(codes.value(kind, code_table(tensor), i)), values[i])
           << tensor.name << " value " << i;
     }
   }

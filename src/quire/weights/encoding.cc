@@ -41,7 +41,15 @@ constexpr std::array<EncodingTraits, kEncodings> kTraits = {
      {"MXFP4", 32, 17, CodeKind::kTable},
      {"NVFP4", 64, 36, CodeKind::kNone},
      {"Q1_0", 128, 18, CodeKind::kFour},
-     {"Q2_0", 64, 18, CodeKind::kFour}}};
+     {"Q2_0", 64, 18, CodeKind::kFour},
+     {"fp8", 1, 1, CodeKind::kNone},
+     {"mxfp4", 1, 1, CodeKind::kNone},
+     {"W4A16", 1, 1, CodeKind::kNone},
+     {"W8A16", 1, 1, CodeKind::kNone},
+     {"W8A8", 1, 1, CodeKind::kNone},
+     {"awq 4 bits", 1, 1, CodeKind::kNone},
+     {"gptq 4 bits", 1, 1, CodeKind::kNone},
+     {"gptq 8 bits", 1, 1, CodeKind::kNone}}};
 
 const EncodingTraits& traits(Encoding encoding) {
   return kTraits[static_cast<std::size_t>(encoding)];

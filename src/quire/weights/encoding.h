@@ -36,8 +36,18 @@ enum class Encoding : std::uint8_t {
   kNVFP4,
   kQ1_0,
   kQ2_0,
+  // Matrices of Hugging Face folders in several tensors (quantised_tensor.h).
+  kFP8,
+  kMXFP4Blocks,
+  kPacked4,
+  kPacked8,
+  kINT8,
+  kAWQ,
+  kGPTQ4,
+  kGPTQ8,
 };
-inline constexpr int kEncodings = 28;
+inline constexpr int kEncodings = 36;
+inline constexpr int kFileEncodings = 28;  // those that one tensor of a file may have
 // NOLINTEND(readability-identifier-naming)
 [[nodiscard]] const char* encoding_name(Encoding encoding);
 // Returns the values of one code block (1, 32, 64, 128 or 256).
@@ -55,6 +65,7 @@ enum class CodeKind : std::uint8_t {
   kTableHalves,  // weight = wide scale * multiple of the half * table[code]
   kTwoMinimum,   // weight = scale * multiple * code + minimum * multiple; codes below 4
 };
+// Returns how codes of one tensor become weights. A matrix in several tensors says it itself.
 [[nodiscard]] CodeKind code_kind(Encoding encoding);
 
 }  // namespace quire::weights

@@ -24,6 +24,7 @@
 #include "quire/base/str.h"
 #include "quire/result.h"
 #include "quire/weights/gguf.h"
+#include "quire/weights/quantised_folder.h"
 #include "quire/weights/safetensors.h"
 
 namespace quire::weights {
@@ -126,8 +127,8 @@ Error nothing_found(const fs::path& folder) {
 // Lists the types that are decoded.
 std::string supported_types() {
   std::string list;
-  for (int i = 0; i < kEncodings; ++i) {
-    list += i == 0 ? "" : i + 1 == kEncodings ? " and " : ", ";
+  for (int i = 0; i < kFileEncodings; ++i) {
+    list += i == 0 ? "" : i + 1 == kFileEncodings ? " and " : ", ";
     list += encoding_name(static_cast<Encoding>(i));
   }
   return list;
@@ -150,6 +151,7 @@ struct ModelFiles::Impl {
   TensorTable table;
   std::unordered_map<std::string_view, const TensorInfo*> by_name;  // into table.tensors
   std::int64_t total_bytes = 0;
+  QuantisedFolder quantised;  // matrices that lie in several tensors
 
   Status map(const fs::path& file);
   // Lets the tensors of the file mapped last be read from it.
@@ -172,9 +174,15 @@ Status ModelFiles::Impl::map(const fs::path& file) {
 }
 
 void ModelFiles::Impl::attach(TensorTable& of_last) const {
-  for (TensorInfo& tensor : of_last.tensors) {
+  const auto attach_to = [&](auto& tensor) {
     tensor.file = tensor_files.back().get();
     tensor.offset = static_cast<std::uint64_t>(tensor.bytes.data() - files.back().bytes().data());
+  };
+  std::ranges::for_each(of_last.tensors, attach_to);
+  for (StoredTensor& tensor : of_last.unsupported) {
+    if (tensor.bytes.data() != nullptr) {
+      attach_to(tensor);
+    }
   }
 }
 
@@ -257,6 +265,9 @@ Result<ModelFiles> ModelFiles::open(const std::string& name) {
   }
   if (fs::is_directory(path, failure)) {
     QUIRE_TRY_STATUS(impl->open_folder(path));
+    if (impl->gguf == nullptr) {
+      QUIRE_TRY_STATUS(impl->quantised.combine(path / "config.json", impl->table));
+    }
   } else if (!is_gguf_file(name) && path.extension() == ".safetensors") {
     QUIRE_TRY_STATUS(impl->open_safetensors(path));
   } else {

@@ -74,12 +74,15 @@ Status add_entry(SafetensorsEntry entry, std::span<const std::byte> data, std::s
     return {};
   }
   QUIRE_TRY_STATUS(check_size(entry, *dtype, file));
-  if (!dtype->encoding) {
-    table.unsupported.push_back({.name = std::move(entry.name), .type = std::move(entry.dtype)});
-    return {};
-  }
   const auto begin = static_cast<std::size_t>(entry.data_offsets[0]);
   const auto end = static_cast<std::size_t>(entry.data_offsets[1]);
+  if (!dtype->encoding) {
+    table.unsupported.push_back({.name = std::move(entry.name),
+                                 .type = std::move(entry.dtype),
+                                 .shape = std::move(entry.shape),
+                                 .bytes = data.subspan(begin, end - begin)});
+    return {};
+  }
   table.tensors.push_back({.name = std::move(entry.name),
                            .encoding = *dtype->encoding,
                            .shape = std::move(entry.shape),

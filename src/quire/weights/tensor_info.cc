@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "quire/base/check.h"
 #include "quire/tensor/code_rows.h"
@@ -134,8 +135,25 @@ void TensorFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+void read_bytes(const StoredTensor& tensor, std::size_t first, std::span<std::byte> out) {
+  QUIRE_CHECK(first <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - first,
+              "bytes outside the tensor");
+  if (tensor.file != nullptr) {
+    tensor.file->read(tensor.offset + first, out);
+  } else {
+    std::ranges::copy(tensor.bytes.subspan(first, out.size()), out.begin());
+  }
+}
+
 void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                std::span<float> out) {
+  if (tensor.reader != nullptr) {
+    QUIRE_CHECK(first_row >= 0 && num_rows >= 0 && num_rows <= tensor.rows() - first_row &&
+                    std::cmp_equal(out.size(), num_rows * tensor.columns()),
+                "rows outside the tensor, or no room for them");
+    tensor.reader->read_rows(first_row, num_rows, out);
+    return;
+  }
   const RowBytes rows = row_bytes(tensor, first_row, num_rows);
   QUIRE_CHECK(out.size() == static_cast<std::size_t>(num_rows * tensor.columns()),
               "output size is not rows * columns");
@@ -185,9 +203,13 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
                 const tensor::CodeRows& out) {
   const auto codes = static_cast<std::size_t>(num_rows * tensor.columns());
   const std::size_t groups = codes / tensor::kCodeGroup;
-  QUIRE_CHECK(code_kind(tensor.encoding) != CodeKind::kNone, "an encoding without codes");
-  QUIRE_CHECK(out.codes.size() == codes && has_scales(code_kind(tensor.encoding), groups, out),
+  QUIRE_CHECK(code_kind(tensor) != CodeKind::kNone, "an encoding without codes");
+  QUIRE_CHECK(out.codes.size() == codes && has_scales(code_kind(tensor), groups, out),
               "output size is not rows * columns");
+  if (tensor.reader != nullptr) {
+    tensor.reader->read_codes(first_row, num_rows, out);
+    return;
+  }
   const EncodedBytes encoded(tensor, row_bytes(tensor, first_row, num_rows));
   const std::span<const std::byte> in = encoded.get();
   const CodeBlockReader& reader = *code_block_reader(tensor.encoding);
@@ -205,8 +227,19 @@ void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t n
   }
 }
 
-const tensor::CodeTable* code_table(Encoding encoding) {
-  const CodeBlockReader* reader = code_block_reader(encoding);
+CodeKind code_kind(const TensorInfo& tensor) {
+  return tensor.reader == nullptr ? code_kind(tensor.encoding) : tensor.reader->kind();
+}
+
+bool has_misfits(const TensorInfo& tensor) {
+  return tensor.reader != nullptr && tensor.reader->misfits();
+}
+
+const tensor::CodeTable* code_table(const TensorInfo& tensor) {
+  if (tensor.reader != nullptr) {
+    return tensor.reader->table();
+  }
+  const CodeBlockReader* reader = code_block_reader(tensor.encoding);
   return reader == nullptr ? nullptr : reader->table;
 }
 

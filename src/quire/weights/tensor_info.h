@@ -31,6 +31,24 @@ class TensorFile {
   mutable std::atomic<bool> was_cut_ = false;
 };
 
+// Reads a matrix that lies in several tensors of a file. Any thread.
+class MatrixReader {
+ public:
+  virtual ~MatrixReader() = default;
+  [[nodiscard]] virtual CodeKind kind() const = 0;
+  [[nodiscard]] virtual const tensor::CodeTable* table() const = 0;  // null: codes are numbers
+  // Rows exist, and `out` has their size.
+  virtual void read_rows(std::int64_t first_row, std::int64_t num_rows,
+                         std::span<float> out) const = 0;
+  // Precondition: kind() is not kNone.
+  virtual void read_codes(std::int64_t first_row, std::int64_t num_rows,
+                          const tensor::CodeRows& out) const = 0;
+  // Tells whether read_codes met a scale or zero point that its kind does not hold exactly.
+  [[nodiscard]] virtual bool misfits() const = 0;
+  // Returns what decides the numbers beside the bytes of the parts.
+  [[nodiscard]] virtual std::string rule() const = 0;
+};
+
 // One tensor; `bytes` borrows from the mapping and may be unaligned. Row-major; shape [rows,
 // columns] for matrices (GGUF's reversed order is already turned round). The readers guarantee that
 // no dimension is negative, their product fits in int64, and columns are whole code blocks. `bytes`
@@ -43,6 +61,8 @@ struct TensorInfo {
   // File that is read instead of `bytes` where it is there; borrowed.
   const TensorFile* file = nullptr;
   std::uint64_t offset = 0;  // place of the first byte in that file
+  // Reads the values where they lie in several tensors; `bytes` are the codes then. Borrowed.
+  const MatrixReader* reader = nullptr;
 
   [[nodiscard]] std::int64_t num_values() const;
   [[nodiscard]] std::int64_t columns() const;  // last dimension; 1 for a scalar
@@ -50,11 +70,20 @@ struct TensorInfo {
 };
 
 // A tensor whose element type is known to the format but not decoded here, e.g. an I64 buffer or a
-// Q8_K matrix. The packer of weights decides whether it matters.
-struct UnsupportedTensor {
+// Q8_K matrix. The packer of weights decides whether it matters. Those of safetensors know their
+// bytes, as TensorInfo does.
+struct StoredTensor {
   std::string name;
   std::string type;  // type as the format spells it: "I64", "Q8_K"
+  std::vector<std::int64_t> shape = {};
+  std::span<const std::byte> bytes = {};
+  const TensorFile* file = nullptr;
+  std::uint64_t offset = 0;
 };
+using UnsupportedTensor = StoredTensor;
+
+// Copies bytes of a tensor, from `first` on.
+void read_bytes(const StoredTensor& tensor, std::size_t first, std::span<std::byte> out);
 
 // Tensors that a reader found in one file, both lists in order of their data.
 struct TensorTable {
@@ -77,7 +106,11 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
 // size in what the kind has.
 void read_codes(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                 const tensor::CodeRows& out);
-// Returns what the codes of an encoding name; null where they are numbers themselves.
-[[nodiscard]] const tensor::CodeTable* code_table(Encoding encoding);
+// Says how a tensor's codes become weights; kNone for one that has none that read_codes takes out.
+[[nodiscard]] CodeKind code_kind(const TensorInfo& tensor);
+// Returns what the codes of a tensor name; null where they are numbers themselves.
+[[nodiscard]] const tensor::CodeTable* code_table(const TensorInfo& tensor);
+// Tells whether read_codes met a number that its kind does not hold exactly.
+[[nodiscard]] bool has_misfits(const TensorInfo& tensor);
 
 }  // namespace quire::weights
