@@ -68,6 +68,17 @@ struct ModelInfo {
     // In a layer that has some, and those of them that a token is computed with; 0: none.
     std::int32_t experts = 0, experts_per_token = 0;
   };
+  // Layers that share blocks of KV, or states.
+  struct Group {
+    // "full" or "window" for layers with KV, "state" for layers that carry one.
+    std::string kind;
+    // Numbers of the layers.
+    std::vector<std::int32_t> layers;
+    // Bytes of a token's KV in all these layers, as "auto" stores it; bytes of one state.
+    std::int64_t bytes = 0;
+    // Tokens that a layer with a window sees; 0 for others.
+    std::int32_t window = 0;
+  };
   // A configuration that is supported.
   struct Config {
     // Name of the architecture: "llama", "qwen3", and so on.
@@ -83,6 +94,8 @@ struct ModelInfo {
     NamedNumbers weight_bytes;
     // Bytes of a token's KV per type of KV.
     NamedNumbers kv_bytes_per_token;
+    // Layers by what they hold of tokens, in the order of their first layers.
+    std::vector<Group> groups;
     // Says what of the configuration loading leaves out.
     std::vector<std::string> remarks;
   };
@@ -129,6 +142,9 @@ struct ModelInfo {
 //   how many are computed in which format, and how near that is. Files alone have these.
 // * weight_bytes per dtype and quantize choice; "auto" is a model opened with neither.
 // * kv_bytes_per_token per type of KV.
+// * groups: layers by what they hold of tokens: kind (full, window, state), layers, bytes_per_token
+// or
+//   bytes of a state, window.
 // * tokenizer, chat_template, chat_template_error. Files alone have these.
 // * unsupported: a list of reasons why the model would not load. Empty when it would.
 // Errors: kOutOfBlocks.

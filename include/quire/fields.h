@@ -45,7 +45,8 @@ using SamplingField = Field<SamplingParams, bool, double, std::int32_t, std::opt
                             std::optional<std::uint64_t>, std::vector<std::string>,
                             std::vector<TokenId>, std::vector<std::pair<TokenId, double>>>;
 // A field of LLMOptions. A std::int64_t holds bytes.
-using LLMField = Field<LLMOptions, bool, std::int32_t, std::int64_t, std::uint64_t, std::string>;
+using LLMField =
+    Field<LLMOptions, bool, std::int32_t, std::int64_t, std::uint64_t, double, std::string>;
 
 // Returns all fields of SamplingParams, in the order of the struct. Static memory.
 [[nodiscard]] QUIRE_API std::span<const SamplingField> sampling_fields();
@@ -134,8 +135,8 @@ void visit_members(const Delta& delta, const Visit& visit) {
 
 // Visits the members of a ReusePart.
 // chunk_type and chunk_id are a MissingIfEmpty each: a plain prompt has neither.
-// The other values are two std::int64_t, a bool and a std::string. A chunk has a kv_dtype behind
-// them, which is a std::string.
+// The other values are two std::int64_t, a bool and a std::string. A plain prompt has three
+// std::int64_t behind them, and a chunk a kv_dtype, which is a std::string.
 template <class Visit>
 void visit_members(const ReusePart& part, const Visit& visit) {
   visit("chunk_type", MissingIfEmpty{part.chunk_type});
@@ -144,6 +145,11 @@ void visit_members(const ReusePart& part, const Visit& visit) {
   visit("tokens", part.tokens);
   visit("hit", part.hit);
   visit("reason", part.reason);
+  if (part.matched_tokens && part.usable_tokens && part.replayed_tokens) {
+    visit("matched_tokens", *part.matched_tokens);
+    visit("usable_tokens", *part.usable_tokens);
+    visit("replayed_tokens", *part.replayed_tokens);
+  }
   if (!part.kv_dtype.empty()) {
     visit("kv_dtype", part.kv_dtype);
   }

@@ -46,6 +46,10 @@ struct LLMOptions {
   // Bytes of all KV blocks together, or kAutoBudget. The blocks never exceed it. LLM::open returns
   // kInvalidArgument for a budget below one block, and for one that is not positive.
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
+  // Share of the budget for states of models whose layers carry one, above 0 and at most 0.9. They
+  // are those of running requests and sequences, and restore points, from which later requests go
+  // on. There are two states at least. Other models take nothing of it.
+  double state_share = 0.25;
   // Maximum number of rows (tokens) of one step, 1 to 1,048,576. A longer prompt is computed in
   // pieces.
   std::int32_t max_batch_tokens = 2048;

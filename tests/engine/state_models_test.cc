@@ -184,6 +184,100 @@ TEST_P(StateModels, FindNothingOfAnotherSalt) {
             39);
 }
 
+TEST_P(StateModels, ReplayAtMostHalfOfWhatStandsBehindAnEdit) {
+  LLM llm = open();
+  const Ids prompt = ids_of(480, 6);
+  (void)must(llm.generate(prompt, greedy_to_length(1)));
+  for (const std::size_t share : {9, 5, 1}) {
+    Ids edited = prompt;
+    const std::size_t place = prompt.size() * share / 10;
+    edited[place] = edited[place] == 5 ? 6 : 5;
+    const ForwardOutput output =
+        must(llm.forward(edited, ForwardReuse::kExact, ForwardRows::kLast));
+    const auto replayed = static_cast<std::int64_t>(place) - output.cached_tokens;
+    EXPECT_LE(replayed, static_cast<std::int64_t>(prompt.size() - place) / 2 + 256) << share;
+    EXPECT_EQ(output.logits, cold_logits(llm, edited)) << share;
+  }
+}
+
+TEST_P(StateModels, KeepFewPointsOfALongConversation) {
+  LLM llm = open({.kv_budget_bytes = std::int64_t{64} << 20});
+  Ids history = ids_of(8, 2);
+  while (history.size() < 480) {
+    history = joined(history, must(llm.generate(history, greedy_to_length(4))).token_ids);
+    history = joined(history, ids_of(20, static_cast<std::uint32_t>(history.size())));
+  }
+  // Two for each turn of the last 256 tokens, and those at growing distances.
+  EXPECT_LE(stat(llm, "restore_points"), 2 * (256 / 24 + 1) + 4);
+  EXPECT_EQ(must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast)).logits,
+            cold_logits(llm, history));
+}
+
+TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
+  LLM llm = open({.block_tokens = 16});
+  const Ids shared = ids_of(64, 1);
+  (void)must(llm.generate(joined(shared, ids_of(9, 2)), greedy_to_length(1)));
+  const Ids other = joined(shared, ids_of(9, 3));
+  const std::vector<ReusePart> parts = must(llm.explain(other));
+  ASSERT_EQ(parts.size(), 1);
+  EXPECT_EQ(parts[0].matched_tokens, 64);
+  EXPECT_EQ(parts[0].usable_tokens, 0);
+  EXPECT_EQ(parts[0].replayed_tokens, 64);
+  EXPECT_THAT(parts[0].reason, HasSubstr("no restore point"));
+  (void)must(llm.generate(other, greedy_to_length(1)));
+  const std::vector<ReusePart> learned = must(llm.explain(joined(shared, ids_of(9, 4))));
+  ASSERT_EQ(learned.size(), 2);
+  EXPECT_TRUE(learned[0].hit);
+  EXPECT_EQ(learned[0].tokens, 64);
+  EXPECT_EQ(learned[1].replayed_tokens, 0);
+}
+
+TEST_P(StateModels, RefuseByNameWhatStatesCannotFollow) {
+  LLM llm = open();
+  Sequence sequence = must(llm.sequence(ids_of(20, 1)));
+  const base::TemporaryFolder folder;
+  const Status saved = sequence.save((folder.path() / "sequence").string());
+  EXPECT_EQ(saved.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(saved.error().message, HasSubstr("carry a state"));
+  EXPECT_EQ(llm.kv_accuracy(ids_of(20, 1), "int8").error().code, ErrorCode::kUnsupported);
+  LLMOptions small;
+  small.kv_budget_bytes = 4096;
+  EXPECT_THAT(LLM::open(path(), small).error().message, HasSubstr("states"));
+  LLMOptions coded;
+  coded.kv_dtype = "int4";
+  EXPECT_THAT(LLM::open(path(), coded).error().message, HasSubstr("block by block"));
+  LLMOptions share;
+  share.state_share = 0.95;
+  EXPECT_THAT(LLM::open(path(), share).error().message, HasSubstr("state_share"));
+}
+
+TEST_P(StateModels, ComposeChunksInModeExactAndRefuseOthersByName) {
+  LLMOptions options;
+  options.threads = 2;
+  ChunkedLLM llm = must(ChunkedLLM::open(path(), options));
+  const auto chunk = [&](ChunkType type, std::uint32_t seed) {
+    return must(llm.register_chunk({.content = ids_of(23, seed), .type = type}));
+  };
+  CompositionSpec spec{
+      .system_chunk_id = chunk(ChunkType::kSystemPrompt, 1),
+      .context_chunk_ids = {chunk(ChunkType::kContext, 2), chunk(ChunkType::kContext, 3)},
+      .query_chunk_id = chunk(ChunkType::kQuery, 4),
+      .mode = ReuseMode::kExact};
+  const Ids all =
+      joined(joined(ids_of(23, 1), ids_of(23, 2)), joined(ids_of(23, 3), ids_of(23, 4)));
+  EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy_to_length(8))).token_ids,
+            must(llm.llm().generate(all, greedy_to_length(8))).token_ids);
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
+    spec.mode = mode;
+    const auto refused = llm.compose(spec);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
+    EXPECT_THAT(refused.error().message, HasSubstr(std::string("mode ") + reuse_mode_name(mode)));
+    EXPECT_THAT(refused.error().message, HasSubstr("carry a state"));
+    EXPECT_THAT(refused.error().message, HasSubstr("use mode exact"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, StateModels,
                          testing::Values("lfm2", "lfm2_bias", "qwen3_5", "qwen3_5_image"),
                          [](const auto& info) { return info.param; });

@@ -94,6 +94,7 @@ class ChunkedLLM(LLM):
         kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
+        state_share: float = 0.25,
         max_batch_tokens: int = 2048,
         threads: int | None = None,
         seed: int = 0,

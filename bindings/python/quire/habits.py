@@ -123,7 +123,7 @@ CALLS = {
 
 # Quire's own options of opening a model that no call takes.
 OPTIONS = (
-    "device deterministic dtype quantize kv_dtype block_tokens kv_budget max_batch_tokens threads prefix_cache share_reads "
+    "device deterministic dtype quantize kv_dtype block_tokens kv_budget state_share max_batch_tokens threads prefix_cache share_reads "
     "cache_weights"
 ).split()
 

@@ -16,6 +16,7 @@ from .ending import opened
 from .errors import ClosedError
 from .load_options import TAKEN, Device, DType, KVDType, Model, Quantize, model_of
 from .logs import Delivery, Log
+from .machine import groups_in_use, inspect
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
 from .prompts import Prompt, is_batch, prompt_of
@@ -41,6 +42,7 @@ class LLM(metaclass=habits.Named):
     """
 
     _class_habits = habits.LLM_CALLS
+    _groups: list[dict[str, Any]] | None = None  # layers of the model, read by the first stats()
 
     @habits.names_unknown(habits.LLM_OPTIONS)
     def __init__(
@@ -54,6 +56,7 @@ class LLM(metaclass=habits.Named):
         kv_dtype: KVDType = "auto",
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
+        state_share: float = 0.25,
         max_batch_tokens: int = 2048,
         threads: int | None = None,
         seed: int = 0,
@@ -68,7 +71,8 @@ class LLM(metaclass=habits.Named):
     ) -> None:
         """Opens a model. `store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed
         weights. A second start maps them, without reading and packing the model. `remarks()` has what keeps that from
-        working. `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `deterministic`:
+        working. `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `state_share`:
+        the share of it for states of layers that carry one, as LFM2 and Qwen3.5 have them. `deterministic`:
         False lets a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what
         requests share for each of them, to measure what sharing gains. `chat_template`: the text of a template, or the path
         of its file, in place of the model's own. `log`: a logging.Logger, or a function of a level (logging.INFO, WARNING,
@@ -560,9 +564,14 @@ class LLM(metaclass=habits.Named):
         is only read."""
         return self._handle.remarks()
 
-    def stats(self) -> dict[str, int | float]:
-        """Returns counters after the last finished step; times are in seconds."""
-        return {k: v if k.endswith("_seconds") else int(v) for k, v in self._handle.stats().items()}
+    def stats(self) -> dict[str, Any]:
+        """Returns counters after the last finished step; times are in seconds. `groups` has the layers by what they hold of
+        tokens, as inspect() has them, with what of it is in use."""
+        counters = {k: v if k.endswith("_seconds") else int(v) for k, v in self._handle.stats().items()}
+        if self._groups is None:
+            self._groups = inspect(self.model)["groups"]
+        counters["groups"] = groups_in_use(self._groups, counters)
+        return counters
 
     def metrics_text(self) -> str:
         """Writes the counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4. For the operator."""

@@ -19,3 +19,21 @@ def doctor() -> dict[str, Any]:
 def inspect(model: Model) -> dict[str, Any]:
     """Tells what a model folder holds, what it needs in memory, and what is unsupported."""
     return json.loads(_quire.inspect_json(to_model(model)))
+
+
+def groups_in_use(groups: list[dict[str, Any]], counters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns `groups` of inspect() with what of each is in use and free. KV of all layers lies in the same blocks."""
+    per_token = sum(group.get("bytes_per_token", 0) for group in groups)
+    shares = []
+    for group in groups:
+        share = dict(group)
+        if group["kind"] == "state":
+            for name in ("states_in_use", "restore_points", "tokens_replayed"):
+                share[name] = counters[name]
+            share["bytes_in_use"] = counters["states_in_use"] * group["bytes"]
+            share["bytes_free"] = (counters["states_total"] - counters["states_in_use"]) * group["bytes"]
+        else:
+            for name in ("bytes_in_use", "bytes_free"):
+                share[name] = counters[name] * group["bytes_per_token"] // per_token
+        shares.append(share)
+    return shares

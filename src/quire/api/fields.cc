@@ -19,6 +19,7 @@ constexpr LLMField kLLMFields[] = {
     {"block_tokens", &LLMOptions::block_tokens, "tokens of a KV block, 1..256"},
     {"kv_budget", &LLMOptions::kv_budget_bytes,
      "memory of KV blocks, such as 512MiB, or auto (default 1GiB)"},
+    {"state_share", &LLMOptions::state_share, "share of it for states of layers that carry one"},
     {"max_batch_tokens", &LLMOptions::max_batch_tokens, "rows of one step"},
     {"threads", &LLMOptions::threads, "0 = one for each core"},
     {"seed", &LLMOptions::seed, "of requests that bring none"},

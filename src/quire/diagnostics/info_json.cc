@@ -38,6 +38,16 @@ Json object_of(const ModelInfo::Shape& shape) {
   return object;
 }
 
+Json object_of(const ModelInfo::Group& group) {
+  Json entry = Json::object({{"kind", group.kind}});
+  entry.set("layers", Json::list(group.layers));
+  entry.set(group.kind == "state" ? "bytes" : "bytes_per_token", group.bytes);
+  if (group.kind == "window") {
+    entry.set("window", group.window);
+  }
+  return entry;
+}
+
 void add_config(const ModelInfo::Config& config, Json& report) {
   report.set("family", config.family);
   report.set("shape", object_of(config.shape));
@@ -48,6 +58,11 @@ void add_config(const ModelInfo::Config& config, Json& report) {
   report.set("dtype", config.dtype);
   report.set("weight_bytes", object_of(config.weight_bytes));
   report.set("kv_bytes_per_token", object_of(config.kv_bytes_per_token));
+  Json groups = Json::array();
+  for (const ModelInfo::Group& group : config.groups) {
+    groups.push(object_of(group));
+  }
+  report.set("groups", std::move(groups));
   report.set("remarks", Json::list(config.remarks));
 }
 

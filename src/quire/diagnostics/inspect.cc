@@ -1,4 +1,6 @@
 // inspect(): what a model path holds and needs, without reading weights.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -13,6 +15,7 @@
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/layer_plan.h"
 #include "quire/model/tensor_map.h"
 #include "quire/model/weight_packer.h"
 #include "quire/result.h"
@@ -75,6 +78,31 @@ NamedNumbers kv_bytes_of(const model::ModelConfig& config) {
   return bytes;
 }
 
+// Returns the layers by kind and window.
+std::vector<ModelInfo::Group> groups_of(const model::ModelConfig& config) {
+  const auto dtype = computed_format(config) == WeightFormat::kF32 ? tensor::DType::kFloat32
+                                                                   : tensor::DType::kBFloat16;
+  const auto geometry = config.kv_geometry(dtype, 32);
+  const std::int64_t layer_bytes =
+      geometry.block_bytes() / geometry.block_tokens / std::max(geometry.layers, 1);
+  std::vector<ModelInfo::Group> groups;
+  for (std::int32_t layer = 0; layer < config.layers; ++layer) {
+    const model::LayerPlan plan = config.layer_plan(static_cast<std::size_t>(layer));
+    const bool has_state = plan.mixer != model::MixerKind::kAttention;
+    const std::int32_t window = has_state ? 0 : plan.window_tokens;
+    const char* kind = has_state ? "state" : window > 0 ? "window" : "full";
+    auto group = std::ranges::find_if(groups, [&](const ModelInfo::Group& known) {
+      return known.kind == kind && known.window == window;
+    });
+    if (group == groups.end()) {
+      group = groups.insert(group, {.kind = kind, .layers = {}, .window = window});
+    }
+    group->layers.push_back(layer);
+    group->bytes = has_state ? config.state_geometry().state_bytes : group->bytes + layer_bytes;
+  }
+  return groups;
+}
+
 ModelInfo::Config config_info(const model::ModelConfig& config,
                               const std::optional<weights::ModelFiles>& model_files) {
   return {.family = std::string(config.family),
@@ -84,6 +112,7 @@ ModelInfo::Config config_info(const model::ModelConfig& config,
           .dtype = std::string(tensor::dtype_name(config.stored_dtype)),
           .weight_bytes = weight_bytes_of(config, model_files),
           .kv_bytes_per_token = kv_bytes_of(config),
+          .groups = groups_of(config),
           .remarks = config.remarks};
 }
 

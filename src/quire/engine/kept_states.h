@@ -18,6 +18,7 @@ struct StepPoints {
     SeqId sequence;
     std::int32_t tokens = 0;  // the point is behind so many
     kv::HeldState state;
+    bool stays = false;  // several histories may go on from it
   };
   std::vector<model::StateRun> runs;
   std::vector<model::StateCapture> captures;

@@ -76,6 +76,11 @@ Status check_options(const LLMOptions& options) {
   if (options.threads < 0 || options.threads > 1024) {
     return out_of_range("threads", options.threads, "0 (one per core) to 1024");
   }
+  if (!(options.state_share > 0.0 && options.state_share <= 0.9)) {
+    return {
+        ErrorCode::kInvalidArgument,
+        base::str_cat("state_share must be above 0 and at most 0.9, not ", options.state_share)};
+  }
   if (options.kv_budget_bytes <= 0 && options.kv_budget_bytes != kAutoBudget) {
     return out_of_range("kv_budget", options.kv_budget_bytes, "a positive number of bytes");
   }
@@ -87,6 +92,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .deterministic = options.deterministic,
           .block_tokens = options.block_tokens,
           .kv_budget_bytes = options.kv_budget_bytes,
+          .state_share = options.state_share,
           .max_batch_tokens = options.max_batch_tokens,
           .threads = options.threads,
           .seed = options.seed,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ constexpr std::int32_t kFirstDistance = 256;  // of points before the end of a p
 struct Wanted {
   std::int32_t tokens = 0;
   bool evicts = false;  // older points give way to it
+  bool stays = false;   // several histories may go on from it
 };
 
 // Returns the points that are wanted in a run, without those that are there.
@@ -36,15 +38,17 @@ std::vector<Wanted> wanted_points(const kv::Ledger& ledger, const sched::Schedul
   const auto all = static_cast<std::int32_t>(ledger.sequences().tokens(run.sequence).size());
   std::vector<Wanted> wanted = {
       {.tokens = all - 1, .evicts = true},
-      {.tokens = ledger.points().left_history_at(run.sequence), .evicts = true}};
-  for (std::int32_t distance = kFirstDistance; distance < all; distance *= 2) {
+      {.tokens = ledger.points().left_history_at(run.sequence), .evicts = true, .stays = true}};
+  for (std::int32_t distance = kFirstDistance; distance < all; distance += distance / 2) {
     wanted.push_back({.tokens = all - distance});
   }
   std::erase_if(wanted, [&](const Wanted& point) {
     return point.tokens <= run.first || point.tokens > run.first + run.count ||
            !ledger.points().wants_point(run.sequence, point.tokens);
   });
-  std::ranges::sort(wanted, {}, &Wanted::tokens);
+  std::ranges::sort(wanted, [](const Wanted& a, const Wanted& b) {
+    return std::tuple(a.tokens, !a.stays, !a.evicts) < std::tuple(b.tokens, !b.stays, !b.evicts);
+  });
   const auto same = std::ranges::unique(wanted, {}, &Wanted::tokens);
   wanted.erase(same.begin(), same.end());
   return wanted;
@@ -62,7 +66,7 @@ void keep_tail(Step& step, const StepPoints::Kept& point) {
 
 void add_point(Step& step, const StepPoints::Kept& point) {
   keep_tail(step, point);
-  step.core.ledger.points().add(point.sequence, point.tokens, point.state);
+  step.core.ledger.points().add(point.sequence, point.tokens, point.state, point.stays);
 }
 
 // Adds a run and what is kept of it. `runs` points to captures only when all are there.
@@ -82,8 +86,10 @@ void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row)
     }
     points.captures.push_back(
         {.row = first_row + wanted.tokens - run.first - 1, .to = state.ref().index});
-    points.kept.push_back(
-        {.sequence = run.sequence, .tokens = wanted.tokens, .state = std::move(state)});
+    points.kept.push_back({.sequence = run.sequence,
+                           .tokens = wanted.tokens,
+                           .state = std::move(state),
+                           .stays = wanted.stays});
   }
 }
 
@@ -133,10 +139,14 @@ void keep_points(Step& step, const sched::ScheduledRun& run, bool ends) {
     }
   }
   const std::int32_t length = step.core.ledger.sequences().num_computed(run.sequence);
-  if (ends && ledger.wants_point(run.sequence, length)) {
+  if (!ends) {
+    return;
+  }
+  if (ledger.wants_point(run.sequence, length)) {
     add_point(step,
               {.sequence = run.sequence, .tokens = length, .state = ledger.present(run.sequence)});
   }
+  ledger.thin(run.sequence);
 }
 
 }  // namespace quire::engine

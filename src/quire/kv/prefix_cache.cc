@@ -57,6 +57,14 @@ PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_vie
   if (!state_->shared.config().prefix_cache) {
     return {.why = PrefixMiss::Why::kCacheOff};
   }
+  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt);
+  if (prefix.known_tokens > prefix.tokens) {
+    const auto known = tokens.first(static_cast<std::size_t>(prefix.known_tokens));
+    return {.why = state_->states.lost_point(known, salt) > prefix.tokens
+                       ? PrefixMiss::Why::kPointEvicted
+                       : PrefixMiss::Why::kNoPoint,
+            .token = prefix.known_tokens};
+  }
   return state_->shared.index().explain(tokens.first(tokens.empty() ? 0 : tokens.size() - 1), salt);
 }
 
@@ -82,6 +90,12 @@ std::string to_text(const PrefixMiss& miss) {
                            ": its session was expected back later than others");
     case PrefixMiss::Why::kCleared:
       return base::str_cat("the cache was cleared", ago());
+    case PrefixMiss::Why::kNoPoint:
+      return base::str_cat("known up to token ", miss.token,
+                           ", and no restore point is kept behind it");
+    case PrefixMiss::Why::kPointEvicted:
+      return base::str_cat("known up to token ", miss.token,
+                           ", and the state behind it was evicted to make room");
     case PrefixMiss::Why::kTail:
       return "less than a block is left, and the last token is always computed";
   }

@@ -79,10 +79,17 @@ HeldState RestorePoints::present(SeqId id) const {
   return {states, now};
 }
 
-void RestorePoints::add(SeqId id, std::int32_t tokens, const HeldState& state) {
+void RestorePoints::add(SeqId id, std::int32_t tokens, const HeldState& state, bool stays) {
   const Sequence& sequence = state_->sequence(id);
   state_->states.add_point(sequence.tokens().first(static_cast<std::size_t>(tokens)),
-                           sequence.salt(), state.ref());
+                           sequence.salt(), state.ref(), stays);
+}
+
+void RestorePoints::thin(SeqId id) {
+  constexpr std::int32_t kRecent = 256;
+  const Sequence& sequence = state_->sequence(id);
+  state_->states.thin(sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())),
+                      sequence.salt(), kRecent);
 }
 
 std::optional<BlockId> RestorePoints::block_of_tail(SeqId id, std::int32_t tokens) const {

@@ -56,7 +56,10 @@ class RestorePoints {
   // Returns the state at the length of a sequence.
   [[nodiscard]] HeldState present(SeqId id) const;
   // Makes a state the point behind the first `tokens` tokens.
-  void add(SeqId id, std::int32_t tokens, const HeldState& state);
+  // With `stays` thin() leaves it.
+  void add(SeqId id, std::int32_t tokens, const HeldState& state, bool stays = false);
+  // Forgets points of the sequence's history that stand close together, far from its end.
+  void thin(SeqId id);
   // Returns the block that token `tokens` of the sequence lies in, if others before it do too.
   [[nodiscard]] std::optional<BlockId> block_of_tail(SeqId id, std::int32_t tokens) const;
 

@@ -43,10 +43,13 @@ std::uint64_t hash_of(std::span<const TokenId> tokens, std::string_view salt) {
   return hash;
 }
 
+constexpr std::size_t kRememberedPoints = 4096;
+
 }  // namespace
 
 States::States(std::int32_t num_states) : slots_(static_cast<std::size_t>(num_states)) {
   free_.reserve(slots_.size());
+  lost_.resize(slots_.empty() ? 0 : kRememberedPoints);
   for (std::int32_t i = num_states; i > 0; --i) {
     free_.push_back(i - 1);
   }
@@ -71,6 +74,7 @@ StateRef States::acquire() {
         oldest = point;
       }
     }
+    lost_[next_lost_++ % kRememberedPoints] = oldest->first;
     drop(oldest);
     ++num_evictions_;
   }
@@ -141,7 +145,8 @@ bool States::has_point(std::span<const TokenId> tokens, std::string_view salt) c
 }
 
 // Asks for all memory before anything changes.
-void States::add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state) {
+void States::add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state,
+                       bool stays) {
   QUIRE_CHECK(!tokens.empty(), "a restore point behind no token");
   const std::uint64_t hash = hash_of(tokens, salt);
   Slot& held = slot(state);
@@ -162,7 +167,64 @@ void States::add_point(std::span<const TokenId> tokens, std::string_view salt, S
   ++same;
   retain(state);
   held.is_point = true;
+  held.stays = stays;
   held.last_use = ++uses_;
+}
+
+// Returns the points behind some of `tokens`, the shortest first.
+std::vector<States::Points::iterator> States::points_within(std::span<const TokenId> tokens,
+                                                            std::string_view salt) {
+  std::vector<Points::iterator> found;
+  std::uint64_t hash = hash_of_salt(salt);
+  std::size_t done = 0;
+  for (const auto& [length, count] : lengths_) {
+    if (std::cmp_greater(length, tokens.size())) {
+      break;
+    }
+    for (; std::cmp_less(done, length); ++done) {
+      hash = mixed(hash, static_cast<std::uint32_t>(tokens[done]));
+    }
+    const auto [first, last] = points_.equal_range(hash);
+    for (auto point = first; point != last; ++point) {
+      if (point->second.salt == salt &&
+          std::ranges::equal(point->second.tokens, tokens.first(done))) {
+        found.push_back(point);
+      }
+    }
+  }
+  return found;
+}
+
+// Goes from the end backwards. A point is left out if the one before it is near enough.
+void States::thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t recent) {
+  const std::vector<Points::iterator> points = points_within(tokens, salt);
+  const auto distance = [&](std::size_t i) {
+    return std::ssize(tokens) - std::ssize(points[i]->second.tokens);
+  };
+  std::int64_t kept = recent;
+  for (std::size_t i = points.size(); i-- > 1;) {
+    if (distance(i) <= recent) {
+      continue;
+    }
+    const Slot& held = slot(points[i]->second.state);
+    if (distance(i - 1) * 2 <= kept * 3 && held.references == 1 && !held.stays) {
+      drop(points[i]);
+    } else {
+      kept = distance(i);
+    }
+  }
+}
+
+std::int32_t States::lost_point(std::span<const TokenId> tokens, std::string_view salt) const {
+  std::uint64_t hash = hash_of_salt(salt);
+  std::int32_t longest = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    hash = mixed(hash, static_cast<std::uint32_t>(tokens[i]));
+    if (std::ranges::find(lost_, hash) != lost_.end()) {
+      longest = static_cast<std::int32_t>(i) + 1;
+    }
+  }
+  return longest;
 }
 
 void States::touch(StateRef state) { slot(state).last_use = ++uses_; }

@@ -74,7 +74,16 @@ class States {
   // Returns whether there is a point behind exactly these tokens.
   [[nodiscard]] bool has_point(std::span<const TokenId> tokens, std::string_view salt) const;
   // Makes a state the point behind `tokens`, unless there is one. Precondition: at least one token.
-  void add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state);
+  // With `stays` thin() leaves it.
+  void add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state,
+                 bool stays = false);
+  // Forgets points of a history of which others do nearly as well. Those that are left stand at most
+  // half as far again from the end as the next nearer one. The last `recent` tokens keep all.
+  void thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t recent);
+  // Returns the length of the longest point behind some of `tokens` that gave way; 0 for none. For
+  // people: the last ones are known by hash alone.
+  [[nodiscard]] std::int32_t lost_point(std::span<const TokenId> tokens,
+                                        std::string_view salt) const;
   // Notes that the point is used now.
   void touch(StateRef state);
   // Forgets all points.
@@ -89,6 +98,7 @@ class States {
     std::int32_t references = 0;
     std::uint32_t generation = 0;
     bool is_point = false;
+    bool stays = false;  // a point that several histories share
     std::uint64_t last_use = 0;
   };
   struct Point {
@@ -102,6 +112,8 @@ class States {
   [[nodiscard]] Slot& slot(StateRef state) {
     return const_cast<Slot&>(std::as_const(*this).slot(state));
   }
+  [[nodiscard]] std::vector<Points::iterator> points_within(std::span<const TokenId> tokens,
+                                                            std::string_view salt);
   [[nodiscard]] const Point* look_up(std::uint64_t hash, std::span<const TokenId> tokens,
                                      std::string_view salt) const;
   void drop(Points::iterator point);
@@ -111,6 +123,8 @@ class States {
   Points points_;                                 // by the hash of salt and tokens
   std::map<std::int32_t, std::int32_t> lengths_;  // of points: how many have it
   std::int32_t num_idle_ = 0;
+  std::vector<std::uint64_t> lost_;  // hashes of the last points that gave way, a ring
+  std::size_t next_lost_ = 0;
   std::uint64_t uses_ = 0;
   std::int64_t num_evictions_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -137,6 +138,28 @@ TEST_F(StatesOfALedger, RollingBackLandsOnAPointAndOwesTheRest) {
   EXPECT_TRUE(ledger_.check().ok());
 }
 
+TEST(States, ThinnedPointsStandAtMostHalfAsFarAgainFromTheEnd) {
+  States states(400);
+  Tokens tokens(8000);
+  std::ranges::generate(tokens, [i = 0]() mutable { return i++ % 7; });
+  for (std::size_t length = 20; length < tokens.size(); length += 20) {
+    const HeldState held(states, states.acquire());
+    states.add_point(std::span(tokens).first(length), "", held.ref(), length == 100);
+  }
+  states.thin(tokens, "", 256);
+  std::vector<std::int64_t> distances;
+  for (std::size_t length = tokens.size() - 1; length > 0; --length) {
+    if (states.has_point(std::span(tokens).first(length), "")) {
+      distances.push_back(std::ssize(tokens) - static_cast<std::int64_t>(length));
+    }
+  }
+  EXPECT_LE(distances.size(), 256 / 20 + 12) << "all recent ones, and log n others";
+  EXPECT_TRUE(states.has_point(std::span(tokens).first(100), "")) << "it was to stay";
+  for (std::size_t i = 1; i < distances.size(); ++i) {
+    EXPECT_LE(distances[i], std::max<std::int64_t>(256, distances[i - 1]) * 3 / 2 + 20);
+  }
+}
+
 TEST_F(StatesOfALedger, ASealedSegmentIsRefused) {
   const SeqId id = ledger_.sequences().open(Tokens{1, 2, 3, 4}, true);
   ASSERT_TRUE(step(id, 4, false));
@@ -173,6 +196,7 @@ TEST_F(StatesOfALedger, NoHistoryReadsTheStateOfAnother) {
       case 5:
         if (random() % 2 == 0) {
           keep_end(open[at]);
+          ledger_.points().thin(open[at]);
         }
         ledger_.sequences().close(open[at]);
         open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));

@@ -170,7 +170,9 @@ struct PrefixMiss {
     kExpired,       // evicted, since its session's TTL was over
     kReturnsLater,  // evicted, since its session was expected back later than others
     kCleared,
-    kTail,  // less than a block is left, or only the last token, which is always computed
+    kNoPoint,       // KV is there, and no restore point behind it
+    kPointEvicted,  // the restore point gave way to another state
+    kTail,          // less than a block is left, or only the last token, which is always computed
   };
   static constexpr std::size_t kNumWhys = static_cast<std::size_t>(Why::kTail) + 1;
   Why why = Why::kNeverSeen;

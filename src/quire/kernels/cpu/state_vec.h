@@ -71,12 +71,10 @@ void delta_columns(const DeltaTask& t, std::int64_t column) {
     }
     for (int k = 0; k < t.key_dim; ++k) {
       const F key_k = V::set(key[k]);
-      float* state = t.state + k * t.state_stride + column;
+      const float* state = t.state + k * t.state_stride + column;
 #pragma GCC unroll 8
       for (int j = 0; j < kVectors; ++j) {
-        const F kept = V::mul(V::load(state + j * V::kLanes), decay);
-        V::store(state + j * V::kLanes, kept);
-        read[j] = V::fma(kept, key_k, read[j]);
+        read[j] = V::fma(V::mul(V::load(state + j * V::kLanes), decay), key_k, read[j]);
       }
     }
     for (int j = 0; j < kVectors; ++j) {
@@ -87,7 +85,8 @@ void delta_columns(const DeltaTask& t, std::int64_t column) {
       float* state = t.state + k * t.state_stride + column;
 #pragma GCC unroll 8
       for (int j = 0; j < kVectors; ++j) {
-        const F next = V::fma(read[j], key_k, V::load(state + j * V::kLanes));
+        const F kept = V::mul(V::load(state + j * V::kLanes), decay);  // the same bits again
+        const F next = V::fma(read[j], key_k, kept);
         V::store(state + j * V::kLanes, next);
         out[j] = V::fma(next, query_k, out[j]);
       }

@@ -1,0 +1,153 @@
+// Families whose layers carry a state: what config.json and GGUF metadata make of them. That each
+// key means what it means in transformers is a matter of parity_test, whose models differ in them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "quire/base/sha256.h"
+#include "quire/model/config.h"
+#include "quire/model/layer_plan.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+
+namespace quire::model {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using enum MixerKind;
+
+// A small model of 4 layers of this type.
+std::string state_model(std::string_view type, std::string_view members) {
+  return R"({"model_type": ")" + std::string(type) +
+         R"(", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 200, "head_dim": 16,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2)" +
+         (members.empty() ? "" : ", ") + std::string(members) + "}";
+}
+
+ModelConfig parsed(std::string_view type, std::string_view members = "") {
+  auto config = config_from_hf(state_model(type, members), "");
+  EXPECT_TRUE(config.ok()) << members << (config.ok() ? "" : config.error().message);
+  return config.ok() ? *config : ModelConfig();
+}
+
+std::string refused(std::string_view type, std::string_view members) {
+  const auto config = config_from_hf(state_model(type, members), "");
+  return config.ok() ? "accepted" : config.error().message;
+}
+
+std::string digest_of(const ModelConfig& config) {
+  base::FieldHasher hasher;
+  add_config(hasher, config);
+  return base::to_hex(hasher.finish());
+}
+
+constexpr std::string_view kConvLayers =
+    R"("layer_types": ["conv", "full_attention", "conv", "conv"])";
+
+TEST(Lfm2Config, LayersAreConvolutionsOrAttentionByEitherList) {
+  EXPECT_THAT(parsed("lfm2", kConvLayers).mixers,
+              ElementsAre(kShortConv, kAttention, kShortConv, kShortConv));
+  EXPECT_THAT(parsed("lfm2", R"("full_attn_idxs": [1, 2])").mixers,
+              ElementsAre(kShortConv, kAttention, kAttention, kShortConv));
+  EXPECT_THAT(parsed("lfm2").mixers, ElementsAre(kAttention, kAttention, kAttention, kAttention))
+      << "transformers takes all layers for attention";
+}
+
+TEST(Lfm2Config, TheInnerSizeIsTwoThirdsRoundedUp) {
+  const auto inner = [](std::string_view members) {
+    return parsed("lfm2", members).intermediate_size;
+  };
+  EXPECT_EQ(inner(""), 256);
+  EXPECT_EQ(inner(R"("block_ff_dim": 12288)"), 8192);
+  EXPECT_EQ(inner(R"("block_ff_dim": 120, "block_multiple_of": 32)"), 96);
+  EXPECT_EQ(inner(R"("block_multiple_of": 32, "block_ffn_dim_multiplier": 1.5)"), 96);
+  EXPECT_EQ(inner(R"("block_ffn_dim_multiplier": null)"), 64);
+  EXPECT_EQ(inner(R"("block_auto_adjust_ff_dim": false)"), 96);
+}
+
+TEST(StateGeometry, CountsStatesApartFromKV) {
+  const ModelConfig config = parsed("lfm2", kConvLayers);
+  EXPECT_EQ(config.kv_layers(), 1);
+  EXPECT_EQ(config.kv_geometry(tensor::DType::kBFloat16, 32).layers, 1);
+  EXPECT_EQ(config.state_geometry().state_bytes, 3 * 2 * 64 * 4);
+  EXPECT_THAT(config.state_geometry().offsets, ElementsAre(0, 512, 1024));
+  EXPECT_EQ(config.layer_plan(3).group_index, 2);
+  EXPECT_EQ(config.layer_plan(1).group_index, 0);
+}
+
+// Sizes that logs of another engine tell (research of the format): MiB of a state.
+TEST(StateGeometry, OfPublishedModelsIsWhatOthersMeasured) {
+  const auto mebibytes = [](std::string_view preset) {
+    return static_cast<double>(config_from_preset(preset).value().state_geometry().state_bytes) /
+           (1 << 20);
+  };
+  EXPECT_NEAR(mebibytes("qwen3.5-27b"), 149.626, 0.001);
+  EXPECT_NEAR(mebibytes("qwen3.5-4b"), 50.25, 0.01);
+  EXPECT_NEAR(mebibytes("lfm2-1.2b"), 0.16, 0.01);
+}
+
+TEST(Qwen35Config, EveryFourthLayerIsAttentionUnlessTheFileSaysOtherwise) {
+  const ModelConfig config = parsed("qwen3_5_text");
+  EXPECT_THAT(config.mixers, ElementsAre(kGatedDelta, kGatedDelta, kGatedDelta, kAttention));
+  EXPECT_TRUE(config.gates_attention && config.qk_norm);
+  EXPECT_EQ(config.rotary.rotary_dim(), 4) << "a quarter, where the file does not say it";
+  EXPECT_THAT(parsed("qwen3_5_text", R"("full_attention_interval": 2)").mixers,
+              ElementsAre(kGatedDelta, kAttention, kGatedDelta, kAttention));
+  EXPECT_EQ(config.state.channels, 2 * 16 * 128 + 32 * 128);
+}
+
+TEST(StateConfig, EachKeyChangesTheDigest) {
+  const std::vector<std::pair<std::string_view, std::vector<std::string>>> families = {
+      {"lfm2",
+       {std::string(kConvLayers), std::string(kConvLayers) + R"(, "conv_L_cache": 4)",
+        std::string(kConvLayers) + R"(, "conv_bias": true)",
+        std::string(kConvLayers) + R"(, "norm_eps": 1e-3)",
+        std::string(kConvLayers) + R"(, "block_ff_dim": 1000)",
+        std::string(kConvLayers) + R"(, "tie_embedding": false)", R"("full_attn_idxs": [2])"}},
+      {"qwen3_5_text",
+       {"", R"("linear_conv_kernel_dim": 3)", R"("linear_num_key_heads": 8)",
+        R"("linear_num_value_heads": 16)", R"("linear_key_head_dim": 64)",
+        R"("linear_value_head_dim": 64)", R"("attention_bias": true)",
+        R"("full_attention_interval": 2)", R"("partial_rotary_factor": 0.5)",
+        R"("rms_norm_eps": 1e-3)"}}};
+  for (const auto& [family, changes] : families) {
+    std::set<std::string> digests;
+    for (const std::string& members : changes) {
+      EXPECT_TRUE(digests.insert(digest_of(parsed(family, members))).second) << members;
+    }
+  }
+}
+
+TEST(StateConfig, NamesWhatIsNotImplementedOrOutOfBounds) {
+  EXPECT_THAT(refused("lfm2", R"("layer_types": ["conv", "conv", "conv", "conv"])"),
+              HasSubstr("no attention layer"));
+  EXPECT_THAT(refused("lfm2", R"("layer_types": ["conv"])"), HasSubstr("list of 4 names"));
+  EXPECT_THAT(refused("lfm2", R"("layer_types": ["conv", "mamba", "conv", "full_attention"])"),
+              HasSubstr("mamba"));
+  EXPECT_THAT(refused("lfm2", R"("full_attn_idxs": [4])"), HasSubstr("from 0 to 3"));
+  EXPECT_THAT(refused("lfm2", std::string(kConvLayers) + R"(, "conv_L_cache": 1)"),
+              HasSubstr("inputs of a convolution"));
+  EXPECT_THAT(refused("lfm2", R"("use_pos_enc": false)"), HasSubstr("use_pos_enc"));
+  EXPECT_THAT(refused("qwen3_5_text", R"("attn_output_gate": false)"),
+              HasSubstr("attn_output_gate"));
+  EXPECT_THAT(refused("qwen3_5_text", R"("mamba_ssm_dtype": "bfloat16")"),
+              HasSubstr("mamba_ssm_dtype"));
+  EXPECT_THAT(refused("qwen3_5_text", R"("linear_num_value_heads": 24)"), HasSubstr("no multiple"));
+  EXPECT_THAT(refused("qwen3_5_text", R"("mlp_only_layers": [1])"), HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(refused("qwen3_5_text", R"("full_attention_interval": 0)"),
+              HasSubstr("full_attention_interval"));
+}
+
+TEST(StateConfig, AGpuRefusesStatesByName) {
+  EXPECT_THAT(check_device_switches(parsed("lfm2", kConvLayers)).error().message,
+              HasSubstr("layers that carry a state"));
+}
+
+}  // namespace
+}  // namespace quire::model
