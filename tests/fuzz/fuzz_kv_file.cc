@@ -27,7 +27,8 @@ void read_all(const KVFile& file) {
   for (int run = 0; run < static_cast<int>(file.content().runs.size()); ++run) {
     const SavedRun& saved = file.content().runs[static_cast<std::size_t>(run)];
     const std::int32_t blocks = saved.num_blocks_with_kv(geometry.block_tokens);
-    auto pool = PagedPool::create(geometry, blocks);
+    auto pool =
+        PagedPool::create(file.content().geometry_of(static_cast<std::size_t>(run)), blocks);
     std::vector<quire::BlockId> to;
     for (std::int32_t i = blocks; i > 0; --i) {
       to.push_back({i - 1});

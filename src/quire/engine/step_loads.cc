@@ -6,6 +6,7 @@
 
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_state.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
@@ -43,7 +44,9 @@ std::vector<KvGate::LoadRef> awaited_loads(const Step& step,
   }
   for (const sched::ScheduledRun& run : runs) {
     for (const kv::RunView& view : step.core.ledger.sequences().runs(run.sequence)) {
-      step.hooks->kv_gate->append_loads(view.blocks, view.format, awaited);
+      for (const kv::BlockPart& part : kv::parts_of(view)) {
+        step.hooks->kv_gate->append_loads(part.blocks, part.format, awaited);
+      }
     }
   }
   return awaited;
@@ -54,7 +57,9 @@ Status check_loaded(const Step& step, const sched::ScheduledRun& run) {
     return {};
   }
   for (const kv::RunView& view : step.core.ledger.sequences().runs(run.sequence)) {
-    QUIRE_TRY_STATUS(step.hooks->kv_gate->outcome(view.blocks, view.format));
+    for (const kv::BlockPart& part : kv::parts_of(view)) {
+      QUIRE_TRY_STATUS(step.hooks->kv_gate->outcome(part.blocks, part.format));
+    }
   }
   return {};
 }

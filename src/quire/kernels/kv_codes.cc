@@ -303,4 +303,44 @@ void read_coded_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSl
   QUIRE_CHECK(false, "plain KV has no codes");
 }
 
+bool codes_are_numbers(const tensor::KVGeometry& geometry, std::span<const std::byte> head_block) {
+  const auto codes = head_block.first(static_cast<std::size_t>(geometry.scale_offset()));
+  const auto scales = head_block.subspan(codes.size());
+  if (geometry.format == tensor::KVFormat::kFp8) {
+    constexpr std::byte kNaN{0x7f};  // and with its sign
+    const auto is_nan = [](std::byte code) { return (code & kNaN) == kNaN; };
+    const auto is_scale = [&](std::ptrdiff_t at) {
+      const float scale = fp32_at(scales.data() + at);
+      return scale == 0 || (scale >= std::numeric_limits<float>::min() &&
+                            scale * tensor::kLargestE4m3 <= std::numeric_limits<float>::max());
+    };
+    return is_scale(0) && is_scale(sizeof(float)) && std::ranges::count_if(codes, is_nan) == 0;
+  }
+  QUIRE_CHECK(geometry.format == tensor::KVFormat::kInt4, "codes that are stored block by block");
+  const std::ptrdiff_t dim = geometry.stored_head_dim(), group = tensor::kInt4RunTokens;
+  // Scales of K [dim], minimums of K [dim], then as many of V by groups.
+  const auto are_numbers = [](const std::byte* at, std::ptrdiff_t count) {
+    bool good = true;
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+      Int4Scale group;
+      std::memcpy(&group.scale, at + 2 * i, sizeof(group.scale));
+      std::memcpy(&group.minimum, at + 2 * (count + i), sizeof(group.minimum));
+      good = good && group.scale < kFp16Infinity && is_finite_fp16(group.minimum);
+    }
+    return good;
+  };
+  for (const std::byte* at = scales.data(); at != scales.data() + scales.size();) {
+    if (!are_numbers(at, dim)) {
+      return false;
+    }
+    const std::byte* const end = at + 8 * dim;
+    for (at += 4 * dim; at != end; at += 4 * group) {
+      if (!are_numbers(at, group)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace quire::kernels

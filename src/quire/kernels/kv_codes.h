@@ -3,9 +3,11 @@
 // nearest, ties to even.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels {
@@ -69,5 +71,10 @@ void read_coded_key(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot
                     std::span<float> out);
 void read_coded_value(const tensor::PagedKVView& view, int kv_head, tensor::KVSlot slot,
                       std::span<float> out);
+
+// Returns whether the scales, minimums and codes of a head block of fp8 or int4 stand for numbers
+// that encode_fp8 or encode_int4 may have made. A stranger may have written the block.
+[[nodiscard]] bool codes_are_numbers(const tensor::KVGeometry& geometry,
+                                     std::span<const std::byte> head_block);
 
 }  // namespace quire::kernels

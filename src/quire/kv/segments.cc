@@ -117,18 +117,27 @@ Result<std::vector<SegmentUse>> Segments::seal_runs(SeqId id) {
 }
 
 Result<SegmentId> Segments::reserve(std::vector<TokenId> tokens, std::int32_t stored_from,
-                                    FormatId format) {
+                                    FormatId format, std::optional<FormatId> last) {
   SharedBlocks& shared = state_->shared;
   const LedgerConfig& config = shared.config();
   if (tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "a segment has at least one token"};
   }
-  if (format.value >= config.formats.size()) {
+  const std::uint8_t most = std::max(format.value, last.value_or(format).value);
+  if (most >= config.formats.size()) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("a segment cannot have format ", +format.value, ": the pool has ",
+            base::str_cat("a segment cannot have format ", +most, ": the pool has ",
                           config.formats.size(), " formats")};
   }
-  const BlockCounts needed = config.blocks_for(std::ssize(tokens), format);
+  const bool full = std::ssize(tokens) % config.block_tokens == 0;
+  const FormatId last_format =
+      full || !last ? config.last_format(std::ssize(tokens), format) : *last;
+  BlockCounts needed;
+  needed[format] = blocks_for_tokens(config, std::ssize(tokens));
+  if (last_format != format) {
+    --needed[format];
+    ++needed[last_format];
+  }
   QUIRE_TRY_STATUS(
       check_room(shared, needed, base::str_cat("a segment of ", tokens.size(), " tokens")));
   BlockTable blocks(shared);
@@ -140,8 +149,8 @@ Result<SegmentId> Segments::reserve(std::vector<TokenId> tokens, std::int32_t st
     }
   };
   take(format);
-  if (const FormatId last = config.last_format(std::ssize(tokens), format); last != format) {
-    take(last);
+  if (last_format != format) {
+    take(last_format);
   }
   return state_->name(std::make_shared<const Segment>(std::move(blocks), std::move(tokens),
                                                       stored_from, 0, format));

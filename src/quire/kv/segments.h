@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,11 +35,12 @@ class Segments {
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);
   // Makes a segment whose KV the caller stores into its blocks, after Ledger::take_copies and
   // before any use. `stored_from` is the position that the key of its first token is rotated to.
-  // The blocks have this format, and a last one that is not full has the format that this one opens
-  // as. Other formats than the pool's own borrow slabs where they have no free block. Fails with
-  // kInvalidArgument for no tokens or an unknown format, and with kOutOfBlocks.
+  // The blocks have this format. A last one that is not full has `last`, or else the format that
+  // this one opens as. Other formats than the pool's own borrow slabs where they have no free
+  // block. Fails with kInvalidArgument for no tokens or an unknown format, and with kOutOfBlocks.
   [[nodiscard]] Result<SegmentId> reserve(std::vector<TokenId> tokens, std::int32_t stored_from = 0,
-                                          FormatId format = {});
+                                          FormatId format = {},
+                                          std::optional<FormatId> last = std::nullopt);
   // Makes a segment with the same tokens in which the KV of `tokens` (ascending indices) may be
   // written once more. Blocks that hold one of them are copies of its own, in their formats; the
   // others are shared.

@@ -26,6 +26,7 @@
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
@@ -200,10 +201,26 @@ bool is_alike(const tensor::KVGeometry& a, tensor::KVGeometry b) {
   return geometry_difference(a, b).empty();
 }
 
+// Returns the geometry of the pool that a sequence was saved from. It is that of its last run, or of
+// blocks that are written whole where the last run is the rest behind them.
+const tensor::KVGeometry& own_geometry(const LiveSequence& sequence) {
+  const LiveRun& last = sequence.runs.back();
+  if (sequence.runs.size() < 2) {
+    return last.geometry;
+  }
+  const LiveRun& before = sequence.runs[sequence.runs.size() - 2];
+  const bool goes_on =
+      last.run.start_position == before.run.start_position + std::ssize(before.run.tokens);
+  const bool is_rest = last.geometry.format == tensor::KVFormat::kPlain &&
+                       std::ssize(last.run.tokens) < last.geometry.block_tokens;
+  return goes_on && is_rest && tensor::is_written_by_block(before.geometry.format) ? before.geometry
+                                                                                   : last.geometry;
+}
+
 // Makes a pool for the blocks of a saved sequence, and names them. Each run has its format there,
-// and the last one the pool's own, as where it was saved.
+// and the pool its own, as where it was saved.
 Result<PagedPool> scratch_pool(LiveSequence& sequence) {
-  const tensor::KVGeometry& own = sequence.runs.back().geometry;
+  const tensor::KVGeometry& own = own_geometry(sequence);
   std::int64_t bytes = 0;  // of one head
   for (LiveRun& live : sequence.runs) {
     const std::int64_t block = live.geometry.head_block_bytes();

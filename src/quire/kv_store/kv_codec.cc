@@ -13,6 +13,8 @@
 #include "quire/base/check.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
 namespace {
@@ -88,6 +90,12 @@ Result<PlaneCodec> PlaneCodec::create(std::size_t block_bytes, std::size_t value
   codec.planes_.resize(block_bytes);
   codec.packed_.resize(block_bytes);
   return codec;
+}
+
+Result<PlaneCodec> PlaneCodec::create(const tensor::KVGeometry& geometry, Codec codec) {
+  const int value_bytes = std::max(1, tensor::kv_value_bytes(geometry.format, geometry.dtype));
+  return create(static_cast<std::size_t>(geometry.head_block_bytes()),
+                static_cast<std::size_t>(value_bytes), codec);
 }
 
 std::span<const std::byte> PlaneCodec::encode(std::span<const std::byte> block) {

@@ -10,6 +10,7 @@
 
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::kv_store {
 
@@ -20,6 +21,8 @@ class PlaneCodec {
   // when zstd has no memory. Precondition: another codec than kRaw.
   [[nodiscard]] static Result<PlaneCodec> create(std::size_t block_bytes, std::size_t value_bytes,
                                                  Codec codec);
+  // Creates a codec for the head blocks of a geometry. Codes of less than a byte are one plane.
+  [[nodiscard]] static Result<PlaneCodec> create(const tensor::KVGeometry& geometry, Codec codec);
   PlaneCodec(PlaneCodec&&) noexcept;
   PlaneCodec& operator=(PlaneCodec&&) noexcept;
   ~PlaneCodec();

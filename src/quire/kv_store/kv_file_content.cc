@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -124,6 +125,17 @@ Status check_goes_on(const tensor::KVGeometry& geometry, const SavedRun& run) {
                         " tokens has passed ", unseen, "; save the sequence again")};
 }
 
+bool holds_tokens(const KVFileContent& content, std::span<const TokenId> tokens) {
+  for (const SavedRun& run : content.runs) {
+    if (run.tokens.size() > tokens.size() ||
+        !std::ranges::equal(run.tokens, tokens.first(run.tokens.size()))) {
+      return false;
+    }
+    tokens = tokens.subspan(run.tokens.size());
+  }
+  return tokens.empty();
+}
+
 bool is_hash(std::string_view text) {
   return text.size() == kHashDigits && std::all_of(text.begin(), text.end(), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -156,6 +168,11 @@ Status check_content(const KVFileContent& content) {
     if (content.runs[i].type == kv_type_of(geometry)) {
       return {ErrorCode::kInvalidArgument,
               base::str_cat("run ", i, " repeats the type of the file's KV")};
+    }
+    if (!content.geometry_of(i).fits_format()) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("run ", i, " has blocks of ", geometry.block_tokens,
+                            " tokens, int4 needs a multiple of ", tensor::kInt4RunTokens)};
     }
     if (!head_blocks_of(geometry, content.runs[i])) {
       return {ErrorCode::kInvalidArgument, base::str_cat("run ", i, " is too large")};

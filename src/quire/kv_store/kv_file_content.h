@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,9 @@ struct KVFileContent {
 // does not fit int64. Precondition: check_lost() is OK.
 [[nodiscard]] std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
                                                          const SavedRun& run);
+
+// Returns whether the runs are these tokens, one run behind the other.
+[[nodiscard]] bool holds_tokens(const KVFileContent& content, std::span<const TokenId> tokens);
 
 inline constexpr std::size_t kHashDigits = 64;
 // Returns true if the text is kHashDigits lower-case hexadecimal digits.

@@ -47,7 +47,13 @@ constexpr std::array kKVTypes = {KVType{tensor::DType::kFloat32, tensor::KVForma
                                  KVType{tensor::DType::kFloat16, tensor::KVFormat::kPlain},
                                  KVType{tensor::DType::kFloat32, tensor::KVFormat::kInt8},
                                  KVType{tensor::DType::kBFloat16, tensor::KVFormat::kInt8},
-                                 KVType{tensor::DType::kFloat16, tensor::KVFormat::kInt8}};
+                                 KVType{tensor::DType::kFloat16, tensor::KVFormat::kInt8},
+                                 KVType{tensor::DType::kFloat32, tensor::KVFormat::kFp8},
+                                 KVType{tensor::DType::kBFloat16, tensor::KVFormat::kFp8},
+                                 KVType{tensor::DType::kFloat16, tensor::KVFormat::kFp8},
+                                 KVType{tensor::DType::kFloat32, tensor::KVFormat::kInt4},
+                                 KVType{tensor::DType::kBFloat16, tensor::KVFormat::kInt4},
+                                 KVType{tensor::DType::kFloat16, tensor::KVFormat::kInt4}};
 
 // Traits that tell one kind of file from another.
 struct KindTraits {

@@ -150,6 +150,38 @@ TEST(KVFileGolden, AFileOfVersion3HasTypesOfRunsAndIsWhatIsWritten) {
   EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v3_types.qkv"));
 }
 
+// A full block of codes in the file's format, then the rest in bfloat16.
+TEST(KVFileGolden, FilesOfBlocksOfCodesAreReadAndAreWhatIsWritten) {
+  for (const auto format : {tensor::KVFormat::kFp8, tensor::KVFormat::kInt4}) {
+    const bool fp8 = format == tensor::KVFormat::kFp8;
+    const auto golden = golden_folder / (fp8 ? "v3_fp8.qkv" : "v3_int4.qkv");
+    KVFileContent content = golden_content();
+    content.geometry = small_geometry(tensor::DType::kBFloat16, 32, format);
+    content.runs = {{}, {.tokens = {5, 6, 7}, .start_position = 32}};
+    for (TokenId id = 40; id < 72; ++id) {
+      content.runs[0].tokens.push_back(id);
+    }
+    content.runs[1].type = {.dtype = tensor::DType::kBFloat16};
+    const auto file = KVFile::open(golden);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_TRUE(file->verify().ok()) << file->verify().error().message;
+    EXPECT_TRUE(file->check_fits(content.fingerprint, content.geometry).ok());
+    PagedPool pool = random_pool(content.geometry, 9, 65);
+    ASSERT_TRUE(pool.add_format(small_geometry(tensor::DType::kBFloat16, 32)).ok());
+    const std::vector<std::vector<BlockId>> blocks = {ids({0}), ids({1})};  // of other bytes
+    for (int run = 0; run < 2; ++run) {
+      EXPECT_EQ(file->content().runs[static_cast<std::size_t>(run)].type,
+                content.runs[static_cast<std::size_t>(run)].type);
+      ASSERT_TRUE(read_run(*file, run, blocks[static_cast<std::size_t>(run)], pool).ok());
+    }
+    EXPECT_EQ(pool.head_blocks(0, 0, {0})[9], std::byte{9 * 7});
+    const TemporaryFolder folder;
+    const auto path = folder.path() / "a";
+    ASSERT_TRUE(write_kv_file(path, content, pool, blocks).ok());
+    EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden));
+  }
+}
+
 TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "a";

@@ -14,6 +14,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kv/format.h"
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
@@ -45,18 +46,19 @@ class KVFile::Buffers {
  public:
   [[nodiscard]] static Result<Buffers> create(const KVFileHeader& header, int run) {
     Buffers buffers;
+    buffers.geometry_ = header.content.geometry_of(static_cast<std::size_t>(run));
     if (header.codec != Codec::kRaw) {
-      const tensor::KVGeometry geometry = header.content.geometry_of(static_cast<std::size_t>(run));
-      QUIRE_TRY(PlaneCodec codec,
-                PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                   static_cast<std::size_t>(
-                                       tensor::kv_value_bytes(geometry.format, geometry.dtype)),
-                                   header.codec));
+      QUIRE_TRY(PlaneCodec codec, PlaneCodec::create(buffers.geometry_, header.codec));
       buffers.codec_ = std::make_unique<PlaneCodec>(std::move(codec));
     }
     return buffers;
   }
   [[nodiscard]] PlaneCodec& codec() { return *codec_; }
+  // Returns whether a block's codes stand for numbers, whoever wrote them.
+  [[nodiscard]] bool holds_numbers(std::span<const std::byte> block) const {
+    return !tensor::is_written_by_block(geometry_.format) ||
+           kernels::codes_are_numbers(geometry_, block);
+  }
   // Returns room for `bytes` stored bytes, valid until the next call.
   [[nodiscard]] std::span<std::byte> stored(std::int64_t bytes) {
     stored_.resize(static_cast<std::size_t>(bytes));
@@ -64,6 +66,7 @@ class KVFile::Buffers {
   }
 
  private:
+  tensor::KVGeometry geometry_;
   std::unique_ptr<PlaneCodec> codec_;  // null: raw
   std::vector<std::byte> stored_;
 };
@@ -200,12 +203,18 @@ Status KVFile::read_head_blocks(const HeadBlockRef& from, std::span<const std::s
       good = buffers.codec().decode(stored.first(bytes), to[i]).ok();
       stored = stored.subspan(bytes);
     }
+    const auto damaged = [&](const char* what, const char* how) {
+      return Status(ErrorCode::kCorrupt,
+                    base::str_cat(path_.string(), ": ", what, " of run ", from.run, ", layer ",
+                                  from.layer, ", head ", from.head, ", block ",
+                                  from.first_block + static_cast<std::int32_t>(i), how,
+                                  "; the file is damaged"));
+    };
     if (!good || checksum(to[i]) != head_blocks.checksums[first + i]) {
-      return {ErrorCode::kCorrupt,
-              base::str_cat(path_.string(), ": the checksum of run ", from.run, ", layer ",
-                            from.layer, ", head ", from.head, ", block ",
-                            from.first_block + static_cast<std::int32_t>(i),
-                            " is wrong; the file is damaged")};
+      return damaged("the checksum", " is wrong");
+    }
+    if (!buffers.holds_numbers(to[i])) {
+      return damaged("a code or a scale", " is no number");
     }
   }
   return {};

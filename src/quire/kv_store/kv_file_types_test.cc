@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kv/format.h"
 #include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
@@ -24,6 +26,7 @@
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kv_store {
 namespace {
@@ -152,6 +155,142 @@ TEST_F(KVFileTypes, ALieAboutATypeIsDamage) {
   EXPECT_EQ(open_with(2).error().code, ErrorCode::kCorrupt) << "it repeats that of the file";
   EXPECT_EQ(open_with(1).error().code, ErrorCode::kCorrupt) << "the payload is of another size";
   EXPECT_EQ(open_with(77).error().code, ErrorCode::kUnsupported);
+}
+
+// A pool of blocks that are written whole, with sound scales, whose open blocks are of bfloat16.
+PagedPool sealed_pool(KVFormat format, std::uint64_t seed) {
+  const tensor::KVGeometry geometry = small_geometry(DType::kBFloat16, 32, format);
+  PagedPool pool = random_pool(geometry, 8, seed);
+  for (int i = 0; i < 2 * 2 * 8; ++i) {
+    const auto block = pool.head_blocks(i / 16, i / 8 % 2, {i % 8});
+    const auto codes = block.first(static_cast<std::size_t>(geometry.scale_offset()));
+    const auto scales = block.subspan(codes.size());
+    if (format == KVFormat::kFp8) {
+      for (std::byte& code : codes) {
+        code &= std::byte{0xf7};  // no NaN
+      }
+      std::ranges::fill(scales, std::byte{0});
+      const float pair[] = {0.5F, 2.0F + static_cast<float>(i)};
+      std::memcpy(scales.data(), pair, sizeof(pair));
+    } else {
+      for (std::size_t at = 1; at < scales.size(); at += 2) {
+        scales[at] &= std::byte{0x3b};  // fp16 from 0 to 2
+      }
+    }
+  }
+  EXPECT_TRUE(pool.add_format(small_geometry(DType::kBFloat16, 32)).ok());
+  return pool;
+}
+
+class KVFileOfBlocks : public ::testing::TestWithParam<KVFormat> {
+ protected:
+  [[nodiscard]] KVFileContent content(std::vector<SavedRun> runs) const {
+    return {.fingerprint = fingerprint_of(1),
+            .geometry = small_geometry(DType::kBFloat16, 32, GetParam()),
+            .runs = std::move(runs)};
+  }
+  [[nodiscard]] static SavedRun rest(int num_tokens) {
+    return run_in({DType::kBFloat16, KVFormat::kPlain}, num_tokens);
+  }
+  const TemporaryFolder folder_;
+  const std::filesystem::path path_ = folder_.path() / "a.qkv";
+};
+
+TEST_P(KVFileOfBlocks, ComeBackAsTheyWereWhateverTheCodec) {
+  const PagedPool from = sealed_pool(GetParam(), 1);
+  const KVFileContent saved = content({run_of(64), rest(5)});
+  for (const Compression compress :
+       {Compression(), Compression(Compression::kZstd), Compression(Compression::kLz4)}) {
+    ASSERT_TRUE(
+        write_kv_file(path_, saved, from, {{ids({3, 5}), ids({0})}}, {.compress = compress}).ok());
+    const auto file = KVFile::open(path_);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_TRUE(file->verify().ok());
+    PagedPool to = sealed_pool(GetParam(), 2);
+    ASSERT_TRUE(read_run(*file, 0, ids({1, 7}), to).ok());
+    EXPECT_EQ(pool_bytes(to, ids({1, 7})), pool_bytes(from, ids({3, 5})));
+    ASSERT_TRUE(read_run(*file, 1, ids({0}), to).ok());
+    EXPECT_EQ(slots_of(to, {0}, 32, kv::FormatId{1}), slots_of(from, {0}, 5, kv::FormatId{1}));
+  }
+}
+
+// Codes and scales of tokens that do not count do not leave the pool.
+TEST_P(KVFileOfBlocks, ABlockThatIsUsedInPartLosesTheOthersTokens) {
+  const PagedPool from = sealed_pool(GetParam(), 1);
+  ASSERT_TRUE(write_kv_file(path_, content({run_of(32 + 11)}), from, {{ids({3, 5})}}).ok());
+  PagedPool to = sealed_pool(GetParam(), 2);
+  const auto file = KVFile::open(path_);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_TRUE(read_run(*file, 0, ids({1, 7}), to).ok());
+  const tensor::PagedKVView a = from.view(1), b = to.view(1);
+  std::vector<float> wanted(8), got(8);
+  for (int token = 0; token < 32; ++token) {
+    kernels::read_coded_value(a, 1, {5, token}, wanted);
+    kernels::read_coded_value(b, 1, {7, token}, got);
+    EXPECT_EQ(got, token < 11 ? wanted : std::vector<float>(8)) << token;
+    if (token < 11) {
+      kernels::read_coded_key(a, 1, {5, token}, wanted);
+      kernels::read_coded_key(b, 1, {7, token}, got);
+      EXPECT_EQ(got, wanted) << token;
+    }
+  }
+  std::vector<std::byte> again(static_cast<std::size_t>(from.geometry().head_block_bytes()));
+  from.read_slots(1, 1, {5}, 11, again);
+  EXPECT_TRUE(std::ranges::equal(again, to.head_blocks(1, 1, {7})));
+  to.read_slots(1, 1, {7}, 11, again);
+  EXPECT_TRUE(std::ranges::equal(again, to.head_blocks(1, 1, {7}))) << "nothing else was left";
+}
+
+// The checksums are right, the writer was not.
+TEST_P(KVFileOfBlocks, CodesAndScalesThatAreNoNumbersAreDamage) {
+  const bool fp8 = GetParam() == KVFormat::kFp8;
+  const PagedPool sound = sealed_pool(GetParam(), 1);
+  const auto scales_at = static_cast<std::size_t>(sound.geometry().scale_offset());
+  struct Lie {
+    std::size_t at;
+    std::vector<std::uint8_t> bytes;
+  };
+  const std::vector<Lie> lies =
+      fp8 ? std::vector<Lie>{{scales_at, {0, 0, 0xc0, 0x7f}},      // NaN
+                             {scales_at + 4, {0, 0, 0x80, 0x7f}},  // infinity
+                             {scales_at + 4, {0, 0, 0, 0xbf}},     // below 0
+                             {scales_at, {0, 0, 0x7f, 0x7f}},      // 448 times that overflows
+                             {3, {0x7f}},
+                             {scales_at - 1, {0xff}}}
+          : std::vector<Lie>{{scales_at, {1, 0x7e}},       // NaN as a scale of K
+                             {scales_at + 64, {0, 0xfc}},  // minus infinity as a minimum of K
+                             {scales_at + 2, {0, 0xbc}},   // a scale below 0
+                             {scales_at + 128 + 62, {0, 0x7c}},
+                             {scales_at + 128 + 64, {0, 0x7e}}};
+  for (const Lie& lie : lies) {
+    PagedPool pool = sealed_pool(GetParam(), 1);
+    std::memcpy(&pool.head_blocks(1, 0, {2})[lie.at], lie.bytes.data(), lie.bytes.size());
+    for (const bool compress : {false, true}) {
+      ASSERT_TRUE(
+          write_kv_file(path_, content({run_of(32)}), pool, {{ids({2})}}, {.compress = compress})
+              .ok());
+      const auto file = KVFile::open(path_);
+      ASSERT_TRUE(file.ok()) << file.error().message;
+      const Status verified = file->verify();
+      EXPECT_EQ(verified.error().code, ErrorCode::kCorrupt) << lie.at;
+      EXPECT_THAT(verified.error().message, HasSubstr("layer 1, head 0, block 0 is no number"));
+      PagedPool to = sealed_pool(GetParam(), 2);
+      EXPECT_FALSE(read_run(*file, 0, ids({1}), to).ok());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, KVFileOfBlocks, testing::Values(KVFormat::kFp8, KVFormat::kInt4),
+                         [](const auto& info) {
+                           return tensor::kv_format_name(info.param, DType::kBFloat16);
+                         });
+
+TEST_F(KVFileTypes, BlocksOfInt4AreWholeRunsOf32Tokens) {
+  const Status written =
+      write_kv_file(path_, content_of_types({run_in({DType::kBFloat16, KVFormat::kInt4}, 4)}),
+                    from_, {{ids({0})}});
+  EXPECT_THAT(written.error().message,
+              HasSubstr("run 0 has blocks of 4 tokens, int4 needs a multiple of 32"));
 }
 
 }  // namespace

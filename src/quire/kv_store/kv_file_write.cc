@@ -112,9 +112,7 @@ class PayloadWriter {
   Status begin_format(const tensor::KVGeometry& geometry) {
     const kv::FormatId format = pool_.find_format(geometry).value_or(kv::kOwnFormat);
     if (header_.codec != Codec::kRaw && (!codec_ || format != format_)) {
-      const auto value_bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
-      QUIRE_TRY(codec_, PlaneCodec::create(static_cast<std::size_t>(geometry.head_block_bytes()),
-                                           static_cast<std::size_t>(value_bytes), header_.codec));
+      QUIRE_TRY(codec_, PlaneCodec::create(geometry, header_.codec));
     }
     format_ = format;
     return {};

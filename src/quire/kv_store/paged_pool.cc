@@ -102,16 +102,12 @@ void copy_scales(const tensor::KVGeometry& geometry, const SlotRange& range, con
   }
 }
 
-// Copies the first `tokens` slots of one head block. A block is K [depth words][slots], then V
-// [slots / tokens per word][head_dim], in words of 4 bytes, then scales.
-void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
+// Copies K and V of the first `tokens` slots of one head block. A block is K [depth words][slots],
+// then V [slots / tokens per word][head_dim], in words of 4 bytes, then scales.
+void copy_words(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
                 std::byte* to) {
   const int pack = tensor::kv_pack(geometry.format, geometry.dtype);
   const int dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
-  if (tokens == slots || tensor::is_written_by_block(geometry.format)) {
-    std::memcpy(to, from, static_cast<std::size_t>(geometry.head_block_bytes()));
-    return;
-  }
   const std::ptrdiff_t row_bytes = std::ptrdiff_t{slots} * kWordBytes;
   for (int word = 0; word < dim / pack; ++word) {
     std::memcpy(to + word * row_bytes, from + word * row_bytes,
@@ -121,7 +117,46 @@ void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte*
   const int value_rows = (tokens + pack - 1) / pack;
   std::memcpy(to + v_offset, from + v_offset,
               static_cast<std::size_t>(value_rows) * static_cast<std::size_t>(dim) * kWordBytes);
+}
+
+// Copies the first `tokens` slots of one head block, or all of one that is written whole.
+void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
+                std::byte* to) {
+  if (tokens == geometry.stored_block_tokens() || tensor::is_written_by_block(geometry.format)) {
+    std::memcpy(to, from, static_cast<std::size_t>(geometry.head_block_bytes()));
+    return;
+  }
+  copy_words(geometry, tokens, from, to);
   copy_scales(geometry, {.count = tokens}, from, to);
+}
+
+// Copies the scales of those groups of int4 that the first `tokens` slots have a part in.
+void copy_int4_scales(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
+                      std::byte* to) {
+  constexpr int kRun = tensor::kInt4RunTokens;
+  const std::ptrdiff_t k_bytes = std::ptrdiff_t{4} * geometry.stored_head_dim();
+  std::ptrdiff_t at = geometry.scale_offset();
+  for (int first = 0; first < tokens; first += kRun) {
+    std::memcpy(to + at, from + at, static_cast<std::size_t>(k_bytes));
+    at += k_bytes;
+    const auto bytes = static_cast<std::size_t>(2 * std::min(kRun, tokens - first));
+    // Scales and then minimums of V, for one group of channels after the other.
+    for (const std::ptrdiff_t end = at + k_bytes; at != end; at += std::ptrdiff_t{2} * kRun) {
+      std::memcpy(to + at, from + at, bytes);
+    }
+  }
+}
+
+// Copies the codes of the first `tokens` slots of a block that was written whole, and their scales.
+void copy_codes(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
+                std::byte* to) {
+  copy_words(geometry, tokens, from, to);
+  if (geometry.format == tensor::KVFormat::kInt4) {
+    copy_int4_scales(geometry, tokens, from, to);
+  } else {
+    const std::ptrdiff_t at = geometry.scale_offset();
+    std::memcpy(to + at, from + at, static_cast<std::size_t>(geometry.head_block_bytes() - at));
+  }
 }
 
 // Returns the place of token `slot` in a word of V. int8 codes have an order of their own.
@@ -477,21 +512,30 @@ void PagedPool::read_slots(int layer, int head, BlockId block, int tokens, std::
   QUIRE_CHECK(tokens >= 0 && tokens <= geometry.block_tokens, "more tokens than a block holds");
   QUIRE_CHECK(to.size() == from.size(), "not the size of a head block");
   std::fill(to.begin(), to.end(), std::byte{0});
-  copy_slots(geometry, tokens, from.data(), to.data());
-  const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
-  const int pack = kWordBytes / bytes;
-  if (tokens % pack == 0) {
+  const bool by_block = tensor::is_written_by_block(geometry.format);
+  if (by_block && tokens < geometry.block_tokens) {
+    copy_codes(geometry, tokens, from.data(), to.data());
+  } else {
+    copy_slots(geometry, tokens, from.data(), to.data());
+  }
+  const int pack = tensor::kv_pack(geometry.format, geometry.dtype), bits = 32 / pack;
+  if (tokens % pack == 0 || (by_block && tokens == geometry.block_tokens)) {
     return;
   }
   // The last words of V [head_dim] came whole; a part of each is other tokens'.
+  std::uint32_t kept = 0;
+  for (int slot = 0; slot < tokens % pack; ++slot) {
+    const bool plain = geometry.format == tensor::KVFormat::kPlain;
+    const int place = plain ? slot : tensor::code_place(pack, slot);
+    kept |= ((std::uint32_t{1} << bits) - 1) << (place * bits);
+  }
   const std::ptrdiff_t dim = geometry.stored_head_dim();
-  std::byte* words = to.data() + geometry.v_offset() + tokens / pack * dim * kWordBytes;
-  for (int slot = tokens % pack; slot < pack; ++slot) {
-    const int place = bytes == 1 ? tensor::int8_place(slot) : slot;
-    for (std::ptrdiff_t word = 0; word < dim; ++word) {
-      std::memset(words + word * kWordBytes + std::ptrdiff_t{place} * bytes, 0,
-                  static_cast<std::size_t>(bytes));
-    }
+  std::byte* at = to.data() + geometry.v_offset() + tokens / pack * dim * kWordBytes;
+  for (std::ptrdiff_t word = 0; word < dim; ++word, at += kWordBytes) {
+    std::uint32_t bytes = 0;
+    std::memcpy(&bytes, at, sizeof(bytes));
+    bytes &= kept;
+    std::memcpy(at, &bytes, sizeof(bytes));
   }
 }
 

@@ -29,6 +29,10 @@ LOST_RUNS = [([9, 8, 7, 6], 0, 1), ([7, 10, 13, 16, 19, 22], 4, 1)]
 # Version 3: the first run is of float32, the second of the file's bf16.
 FLOAT32 = 1
 TYPES = (FLOAT32, 0)
+# KV that is stored block by block: a full block of codes, and the rest as it was computed.
+BF16, FP8, INT4 = 2, 8, 11  # the last two computed in bf16
+SEALED_TOKENS = 32
+SEALED_RUNS = [(list(range(40, 40 + SEALED_TOKENS)), 0), ([5, 6, 7], SEALED_TOKENS)]
 METADATA = '{"name":"golden","é":[1,2]}'.encode()
 FINGERPRINT = bytes(range(1, 33))
 OBJECT_HASH = b"0123456789abcdef" * 4
@@ -47,23 +51,36 @@ def checksum(data):
     return xxhash.XXH3_64bits(data, len(data))
 
 
-def head_block(run, num_tokens, layer, head, block, kind=0):
+def sealed_block(kind, at):
+    """Returns a full block of fp8 or int4: codes of K and V, then their scales and minimums."""
+    numbers = 2 * STORED_DIM * SEALED_TOKENS
+    if kind == FP8:
+        codes = bytes((at * 31 + i * 7) % 127 for i in range(numbers))  # 127 would be no number
+        return codes + struct.pack("<2f", 0.5 + at, 1.5) + bytes(56)
+    codes = bytes((at * 31 + i * 7) % 256 for i in range(numbers // 2))
+    scales = [0x3C00 + (at + i) % 64 for i in range(STORED_DIM)]  # fp16, above 1
+    return codes + 2 * (struct.pack(f"<{STORED_DIM}H", *scales) + struct.pack(f"<{STORED_DIM}H", *(scale ^ 0x8000 for scale in scales)))
+
+
+def head_block(run, num_tokens, layer, head, block, kind=0, block_tokens=BLOCK_TOKENS):
     """Returns K [dim / 2][slots][2] and V [slots / 2][dim][2] of bf16; slots without a token are zero.
 
     FLOAT32 has the same numbers as K [dim][slots] and V [slots][dim].
     """
-    tokens = min(BLOCK_TOKENS, num_tokens - block * BLOCK_TOKENS)
-    values = [0] * (2 * STORED_DIM * BLOCK_TOKENS)
+    if kind in (FP8, INT4):
+        return sealed_block(kind, (run * LAYERS + layer) * KV_HEADS + head)
+    tokens = min(block_tokens, num_tokens - block * block_tokens)
+    values = [0] * (2 * STORED_DIM * block_tokens)
     for slot in range(tokens):
         for dim in range(STORED_DIM):
             at = ((run * LAYERS + layer) * KV_HEADS + head) * 8 + block
             value = 0x3F00 + (at * 131 + slot * 7 + dim * 3) % 256  # bf16 between 0.5 and 2: they share bits, so they compress
             if kind == FLOAT32:
-                values[dim * BLOCK_TOKENS + slot] = value
-                values[STORED_DIM * BLOCK_TOKENS + slot * STORED_DIM + dim] = value ^ 0x8000
+                values[dim * block_tokens + slot] = value
+                values[STORED_DIM * block_tokens + slot * STORED_DIM + dim] = value ^ 0x8000
                 continue
-            values[(dim // 2 * BLOCK_TOKENS + slot) * 2 + dim % 2] = value
-            values[STORED_DIM * BLOCK_TOKENS + (slot // 2 * STORED_DIM + dim) * 2 + slot % 2] = value ^ 0x8000
+            values[(dim // 2 * block_tokens + slot) * 2 + dim % 2] = value
+            values[STORED_DIM * block_tokens + (slot // 2 * STORED_DIM + dim) * 2 + slot % 2] = value ^ 0x8000
     if kind == FLOAT32:
         return struct.pack(f"<{len(values)}I", *(value << 16 for value in values))
     return struct.pack(f"<{len(values)}H", *values)
@@ -109,16 +126,16 @@ def weights_file():
     return bytes(file), size
 
 
-def kv_file(codec, runs, lost=(), windows=WINDOWS, types=()):
+def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tokens=BLOCK_TOKENS):
     """Returns preamble, header and payload. `lost`: blocks of each run, for version 2. `types`: codes, for version 3."""
     lost = lost or [0] * len(types)
     firsts, kinds = lost or [0] * len(runs), types or [0] * len(runs)
     blocks = [
         [
-            head_block(run, len(tokens), layer, head, block, kind)
+            head_block(run, len(tokens), layer, head, block, kind or own, block_tokens)
             for layer in range(LAYERS)
             for head in range(KV_HEADS)
-            for block in range(first, -(-len(tokens) // BLOCK_TOKENS))
+            for block in range(first, -(-len(tokens) // block_tokens))
         ]
         for run, ((tokens, _), first, kind) in enumerate(zip(runs, firsts, kinds))
     ]
@@ -130,7 +147,7 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS, types=()):
         offsets.append(-(-end // 4096) * 4096 if run else end)
         end = offsets[-1] + sum(map(len, run))
     header = FINGERPRINT + OBJECT_HASH
-    header += struct.pack("<8I", LAYERS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS, 2, codec, len(runs), len(METADATA))
+    header += struct.pack("<8I", LAYERS, KV_HEADS, HEAD_DIM, block_tokens, own, codec, len(runs), len(METADATA))
     header += struct.pack("<2i", *windows)
     for (tokens, position), offset in zip(runs, offsets):
         header += struct.pack("<IiQ", len(tokens), position, offset)
@@ -164,6 +181,8 @@ def main():
     lost = [blocks for _, _, blocks in LOST_RUNS]
     write("kv_file", "lost", ".qkv", *kv_file(0, [run[:2] for run in LOST_RUNS], lost, LOST_WINDOWS))
     write("kv_file", "types", ".qkv", *kv_file(0, RUNS, types=TYPES))
+    for name, kind in (("fp8", FP8), ("int4", INT4)):
+        write("kv_file", name, ".qkv", *kv_file(0, SEALED_RUNS, types=(0, BF16), own=kind, block_tokens=SEALED_TOKENS))
     write("weights_file", "weights", ".qw", *weights_file())
 
 
