@@ -134,9 +134,8 @@ struct ChunkOptions {
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
   // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8", "fp8" and "int4" go into a pool
-  // of "float32" or "bfloat16" on the CPU. Other formats than the pool's are kUnsupported, and
-  // other names kInvalidArgument. While requests hold blocks that the chunk needs, registering
-  // waits.
+  // of floats. Other formats than the pool's are kUnsupported, and other names kInvalidArgument.
+  // While requests hold blocks that the chunk needs, registering waits.
   std::string kv_dtype = {};
 };
 

@@ -37,9 +37,9 @@ struct LLMOptions {
   std::string quantize = {};
   // Type of KV: "auto" (the type of dtype), "float32", "bfloat16", "float16" (only on a GPU),
   // "int8", "fp8" or "int4". "int8" takes 8 bits a value, and an fp16 scale for each token and KV
-  // head. "fp8" and "int4" are stored block by block, when a block is full, and on the CPU alone.
-  // "int4" takes a block_tokens that is a multiple of 32. On a GPU other KV has the type of the
-  // weights. LLM::open returns kUnsupported for another one.
+  // head. "fp8" and "int4" are stored block by block, when a block is full. "int4" takes a
+  // block_tokens that is a multiple of 32. On a GPU other KV has the type of the weights. LLM::open
+  // returns kUnsupported for another one.
   std::string kv_dtype = "auto";
   // Tokens of a KV block, 1 to 256. Multiples of 32 are fast.
   std::int32_t block_tokens = 32;

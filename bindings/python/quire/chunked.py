@@ -214,7 +214,7 @@ class ChunkedLLM(LLM):
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
         anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
-        kv_dtype: format of its KV; None is the pool's (`LLM(kv_dtype=)`). A pool of floats on the CPU takes "int8", too
+        kv_dtype: format of its KV; None is the pool's (`LLM(kv_dtype=)`). A pool of floats takes "int8", "fp8", "int4", too
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
         details: gives a RegisteredChunk instead of the id
         """

@@ -31,11 +31,6 @@ __device__ __forceinline__ void widen_bytes(std::uint32_t from, std::uint32_t to
   }
 }
 
-// Returns one half of a word, twice.
-__device__ __forceinline__ std::uint32_t one_of(std::uint32_t word, int half) {
-  return __byte_perm(word, 0, half == 0 ? 0x1010 : 0x3232);
-}
-
 // Widens a tile of int4 keys or values so. A warp takes a run of 32 tokens. Eight lanes take the
 // words of 64 channels of a token, so that they store a row of 128 bytes.
 template <int D, bool kValues>
@@ -47,38 +42,25 @@ __device__ __forceinline__ void widen_int4_tile(std::uint32_t from, std::uint32_
   const std::uint32_t scales = from + kTokens * D / 2 + run * (4 * D);
 #pragma unroll
   for (int column = 0; column < D / 64; ++column) {
-    // Keys: scales of the lane's eight channels. Values: those of 2 x 8 tokens, of which the lane
-    // takes every other, in the group of its channels.
-    const std::uint32_t at = scales + (kValues ? (column * 2 + word / 4) * 128 + place / 2 * 16
-                                               : column * 128 + word * 16);
-    constexpr int kToMinimums = kValues ? 2 * kRunTokens : 2 * D;
-    uint4 s = load_shared_16(at), m = load_shared_16(at + kToMinimums);
-#pragma unroll 1
-    for (int octet = 0; octet < 2; ++octet) {
-      if (kValues && octet > 0) {
-        s = load_shared_16(at + 32);
-        m = load_shared_16(at + 32 + kToMinimums);
+    std::uint32_t s[4] = {}, m[4] = {};
+    if constexpr (!kValues) {  // of the lane's eight channels
+      const std::uint32_t at = scales + column * 128 + word * 16;
+      const uint4 scale = load_shared_16(at), minimum = load_shared_16(at + 2 * D);
+      s[0] = scale.x, s[1] = scale.y, s[2] = scale.z, s[3] = scale.w;
+      m[0] = minimum.x, m[1] = minimum.y, m[2] = minimum.z, m[3] = minimum.w;
+    }
+#pragma unroll 4
+    for (int i = 0; i < kRunTokens / 4; ++i) {
+      const int token = kernels::cuda::int4_token(place + 4 * i);
+      if constexpr (kValues) {  // of the token, in the group of the lane's channels
+        const std::uint32_t at = scales + (column * 2 + word / 4) * 128 + token * 2;
+        s[0] = s[1] = s[2] = s[3] = twice(load_shared_2(at));
+        m[0] = m[1] = m[2] = m[3] = twice(load_shared_2(at + 2 * kRunTokens));
       }
-      const std::uint32_t scale[4] = {s.x, s.y, s.z, s.w}, minimum[4] = {m.x, m.y, m.z, m.w};
-#pragma unroll
-      for (int i = 0; i < kRunTokens / 8; ++i) {
-        const int at_place = place + 4 * octet + 8 * i;
-        const int row = run * kRunTokens + kernels::cuda::int4_token(at_place);
-        const std::uint32_t found =
-            load_shared_4(codes + column * 2 * kPieceBytes + (octet + 2 * i) * 64);
-        const std::uint32_t stored =
-            to + column * kTokens * 128 + row * 128 + (word ^ row % 8) * 16;
-        if constexpr (kValues) {
-          const Int4Pair pair(one_of(scale[i], place % 2), one_of(minimum[i], place % 2));
-          store_shared_16(stored, widen_int4(found, pair));
-        } else {
-          const Int4Pair pairs[4] = {{scale[0], minimum[0]},
-                                     {scale[1], minimum[1]},
-                                     {scale[2], minimum[2]},
-                                     {scale[3], minimum[3]}};
-          store_shared_16(stored, widen_int4(found, pairs));
-        }
-      }
+      const Int4Pair pairs[4] = {{s[0], m[0]}, {s[1], m[1]}, {s[2], m[2]}, {s[3], m[3]}};
+      const int row = run * kRunTokens + token;
+      store_shared_16(to + column * kTokens * 128 + row * 128 + (word ^ row % 8) * 16,
+                      widen_int4(load_shared_4(codes + column * 2 * kPieceBytes + i * 64), pairs));
     }
   }
 }

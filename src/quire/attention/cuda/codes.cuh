@@ -179,16 +179,11 @@ struct Int4Pair {
 // Returns a word of a number, twice.
 __device__ __forceinline__ std::uint32_t twice(std::uint16_t x) { return x * 0x10001u; }
 
-// Returns the eight numbers of a word, whose pairs have these scales, or all have the same.
+// Returns the eight numbers of a word, whose pairs have these scales.
 __device__ __forceinline__ uint4 widen_int4(std::uint32_t word, const Int4Pair (&pair)[4]) {
   const std::uint32_t shifted = word >> 8;
   return {pair[0].numbers(int4_codes<0>(word)), pair[1].numbers(int4_codes<1>(word)),
           pair[2].numbers(int4_codes<2>(shifted)), pair[3].numbers(int4_codes<3>(shifted))};
-}
-__device__ __forceinline__ uint4 widen_int4(std::uint32_t word, const Int4Pair& pair) {
-  const std::uint32_t shifted = word >> 8;
-  return {pair.numbers(int4_codes<0>(word)), pair.numbers(int4_codes<1>(word)),
-          pair.numbers(int4_codes<2>(shifted)), pair.numbers(int4_codes<3>(shifted))};
 }
 
 // The scales of a run of 32 tokens, in words of 16 bits from its first one on. Minimums lie behind

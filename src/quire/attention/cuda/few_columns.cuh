@@ -56,8 +56,6 @@ class FewColumns {
   static constexpr int kMine = kTokens / kGroupWarps;  // tokens of a warp
   static constexpr int kSteps = kMine / 16;            // steps of 16 tokens
   static constexpr int kOwn = 1;                       // barrier 1 + group is the warpgroup's
-  // Over codes probabilities may reach 2^this: 16-bit floats are as exact there as below 1.
-  static constexpr float kMostExponent = kCodes ? 8 : 0;
   // Rows of what the warps add up, in floats.
   static constexpr int kStride = kSumStride<F, D>;
   static_assert(kInt4 || kSumBytes<F, D> <= kSlotBytes<F, D>, "of one tile in a slot");
@@ -76,15 +74,6 @@ class FewColumns {
   struct Scales {
     TokenScale of[kSteps][2];
   };
-
-  // Codes of int4 of the warp's tokens in 32 channels, and their scales.
-  struct Int4Codes {
-    std::uint32_t word[4];
-    uint4 scale, minimum;
-  };
-  // Pieces of 32 channels whose codes are loaded at once: all, where registers suffice.
-  template <int N>
-  static constexpr int kInt4Pieces = N == 1 ? D / 32 : 1;
 
   template <int N>
   __device__ void attend(int index) {
@@ -118,12 +107,9 @@ class FewColumns {
       const bool seen = first < brief_.last_token && first + kMine > brief_.first_seen;
       shared_.full[cursor_.slot()].await(cursor_.round());
       [[maybe_unused]] Scales scales;
-      [[maybe_unused]] Int4Codes codes[kInt4Pieces<N>];
       if (seen) {
-        if constexpr (kInt4 && N == 1) {
-          load_int4<false>(codes, cursor_.slot(), 0);
-        } else if constexpr (kInt4) {
-          multiply_int4(score, query, codes, cursor_.slot());
+        if constexpr (kInt4) {
+          multiply_int4(score, query);
         } else if constexpr (kScaled) {
           load_scales(scales, cursor_.slot());
           multiply_codes(score, query);
@@ -134,9 +120,7 @@ class FewColumns {
       release(cursor_.slot());
       cursor_.advance(1);
       if (seen) {
-        if constexpr (kInt4 && N == 1) {
-          multiply_int4(score, query, codes, 0);
-        } else if constexpr (kScaled) {
+        if constexpr (kScaled) {
           scale_scores(score, scales);
         }
         if (first < brief_.all_begin || first + kMine > brief_.all_end) {
@@ -147,10 +131,8 @@ class FewColumns {
       slot = cursor_.slot();
       shared_.full[slot].await(cursor_.round());
       if (seen) {
-        if constexpr (kInt4 && N == 1) {
-          load_int4<true>(codes, slot, 0);
-        } else if constexpr (kInt4) {
-          add_int4(mine, weight, codes, slot);
+        if constexpr (kInt4) {
+          add_int4(mine, weight, slot);
         } else if constexpr (kScaled) {
           add_codes(mine, weight, slot);
         } else {
@@ -160,21 +142,14 @@ class FewColumns {
           add_values(mine, weight, slot);
         }
       }
-      if (kInt4 || tile + kTokens < brief_.last_token) {
+      if (tile + kTokens < brief_.last_token) {
         release(slot);
-      }
-      if constexpr (kInt4 && N == 1) {
-        if (seen) {
-          add_int4(mine, weight, codes, 0);
-        }
       }
       cursor_.advance(1);
     }
     finish(mine, slot);
     publish_shared();
-    if constexpr (!kInt4) {
-      release(slot);
-    }
+    release(slot);
     if (merges_) {
       merge(index, num_partials);
     }
@@ -324,60 +299,29 @@ class FewColumns {
     return shared_address(shared_.slots[slot]) + kNumbersBytes<F, D> + warp() * (4 * D);
   }
 
-  // Loads the codes and scales of the warp's tokens, of pieces from `first` on: of keys, or of
-  // values, transposed.
-  template <bool kValues, int P>
-  __device__ void load_int4(Int4Codes (&codes)[P], int slot, int first) const {
-    const std::uint32_t from = int4_codes_at(slot) + lane() * 16;
-    const std::uint32_t scales = int4_scales_at(slot) + lane() % 4 * 16;
-#pragma unroll
-    for (int i = 0; i < P; ++i) {
-      const int d = first + i;
-      if constexpr (kValues) {
-        load_transposed(codes[i].word, from + d * (kRunTokens * 16));
-      } else {
-        load_matrices(codes[i].word, from + d * (kRunTokens * 16));
-      }
-      codes[i].scale = load_shared_16(scales + d * (kValues ? 128 : 64));
-      codes[i].minimum = load_shared_16(scales + (kValues ? d * 128 + 64 : 2 * D + d * 64));
-    }
-  }
-
   // Multiplies the numbers of the tile's keys by the queries. A lane has eight dimensions of a
-  // token in a word. One column tile has two sums side by side. Pieces that are not loaded yet come
-  // from `slot`.
+  // token in a word.
   template <int N>
-  __device__ void multiply_int4(float (&score)[N][kSteps][4], const Queries<N>& query,
-                                Int4Codes (&codes)[kInt4Pieces<N>],
-                                [[maybe_unused]] int slot) const {
-    float upper[N == 1 ? kSteps : 1][4] = {};
+  __device__ void multiply_int4(float (&score)[N][kSteps][4], const Queries<N>& query) const {
+    const std::uint32_t keys = int4_codes_at(cursor_.slot()) + lane() * 16;
+    const std::uint32_t scales = int4_scales_at(cursor_.slot()) + lane() % 4 * 16;
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
-      if constexpr (N > 1) {
-        load_int4<false>(codes, slot, d);
-      }
-      const Int4Codes& piece = codes[d % kInt4Pieces<N>];
-      const uint4& s = piece.scale;
-      const uint4& m = piece.minimum;
+      const uint4 s = load_shared_16(scales + d * 64), m = load_shared_16(scales + 2 * D + d * 64);
       const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
+      std::uint32_t key[4];  // tokens of rows g and g + 8 of both steps
+      load_matrices(key, keys + d * (kRunTokens * 16));
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {  // tokens of rows g and g + 8
-        const uint4 low = widen_int4(piece.word[2 * step], pairs);
-        const uint4 high = widen_int4(piece.word[2 * step + 1], pairs);
+      for (int step = 0; step < kSteps; ++step) {
+        const uint4 low = widen_int4(key[2 * step], pairs);
+        const uint4 high = widen_int4(key[2 * step + 1], pairs);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
           mma<kProduct>(score[n][step], {low.x, high.x, low.y, high.y}, query[n][2 * d][0],
                         query[n][2 * d][1]);
-          mma<kProduct>(N == 1 ? upper[N == 1 ? step : 0] : score[n][step],
-                        {low.z, high.z, low.w, high.w}, query[n][2 * d + 1][0],
+          mma<kProduct>(score[n][step], {low.z, high.z, low.w, high.w}, query[n][2 * d + 1][0],
                         query[n][2 * d + 1][1]);
         }
-      }
-    }
-    if constexpr (N == 1) {
-#pragma unroll
-      for (int i = 0; i < kSteps * 4; ++i) {
-        score[0][i / 4][i % 4] += upper[i / 4][i % 4];
       }
     }
   }
@@ -385,22 +329,25 @@ class FewColumns {
   // Transposed, a lane has four dimensions of two tokens in a word of codes.
   template <int N>
   __device__ void add_int4(Sums<N>& mine, const std::uint32_t (&weight)[N][kSteps][2],
-                           Int4Codes (&codes)[kInt4Pieces<N>], [[maybe_unused]] int slot) const {
+                           int slot) const {
+    const std::uint32_t values = int4_codes_at(slot) + lane() * 16;
+    const std::uint32_t scales = int4_scales_at(slot) + lane() % 4 * 16;
 #pragma unroll
     for (int d = 0; d < D / 32; ++d) {
-      if constexpr (N > 1) {
-        load_int4<true>(codes, slot, d);
-      }
       // The lane has eight tokens.
-      const Int4Codes& piece = codes[d % kInt4Pieces<N>];
-      const uint4& s = piece.scale;
-      const uint4& m = piece.minimum;
+      const uint4 s = load_shared_16(scales + d * 128), m = load_shared_16(scales + d * 128 + 64);
       const Int4Pair pairs[4] = {{s.x, m.x}, {s.y, m.y}, {s.z, m.z}, {s.w, m.w}};
+      std::uint32_t value[4];
+      load_transposed(value, values + d * (kRunTokens * 16));
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         // Four dimensions of tokens 2t.. and 2t + 8.. of the step.
-        const uint4 low = widen_int4(piece.word[2 * step], pairs[2 * step]);
-        const uint4 high = widen_int4(piece.word[2 * step + 1], pairs[2 * step + 1]);
+        const Int4Pair same_low[4] = {pairs[2 * step], pairs[2 * step], pairs[2 * step],
+                                      pairs[2 * step]};
+        const Int4Pair same_high[4] = {pairs[2 * step + 1], pairs[2 * step + 1],
+                                       pairs[2 * step + 1], pairs[2 * step + 1]};
+        const uint4 low = widen_int4(value[2 * step], same_low);
+        const uint4 high = widen_int4(value[2 * step + 1], same_high);
 #pragma unroll
         for (int n = 0; n < N; ++n) {
           mma<kProduct>(mine.out[n][2 * d], {low.x, low.y, high.x, high.y}, weight[n][step][0],
@@ -445,73 +392,37 @@ class FewColumns {
     }
   }
 
-  // Makes room for larger scores of N columns: what is summed shrinks. Over codes it seldom does,
-  // as weights may pass 1 by 2^kMostExponent.
-  template <int N>
-  __device__ void make_room(Sums<N>& mine, const float (&score)[N][kSteps][4],
-                            float scale_log2) const {
-    float largest[N][2];
-    bool exceeds = false;
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& mine_at_most = largest[n][c];
-        mine_at_most = -INFINITY;
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          mine_at_most = fmaxf(mine_at_most, fmaxf(score[n][step][c], score[n][step][2 + c]));
-        }
-        mine_at_most *= scale_log2;
-        exceeds = exceeds || mine_at_most > mine.largest[n][c] + kMostExponent;
-      }
-    }
-    if (kCodes && !__any_sync(0xffffffffu, exceeds)) {
-      return;
-    }
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      float shrink[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& most = largest[n][c];
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) {
-          most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-        }
-        most = fmaxf(most, mine.largest[n][c]);
-        shrink[c] = exp2_approx(mine.largest[n][c] - most);
-        mine.largest[n][c] = most;
-        mine.sum[n][c] *= shrink[c];
-      }
-#pragma unroll
-      for (auto& sixteen : mine.out[n]) {
-        sixteen[0] *= shrink[0];
-        sixteen[1] *= shrink[1];
-        sixteen[2] *= shrink[0];
-        sixteen[3] *= shrink[1];
-      }
-    }
-  }
-
-  // Turns scores into probabilities relative to the largest one that the warp has seen, or to one
-  // that make_room() left, as operands.
+  // Turns scores into probabilities relative to the largest one that the warp has seen, as
+  // operands.
   template <int N>
   __device__ void soften(Sums<N>& mine, float (&score)[N][kSteps][4],
                          std::uint32_t (&weight)[N][kSteps][2],
                          [[maybe_unused]] const Scales& scales) const {
     const float scale_log2 = kScaled ? 1.0f : args_.scale_log2;
-    make_room(mine, score, scale_log2);
 #pragma unroll
     for (int n = 0; n < N; ++n) {
+      float shrink[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
+        float largest = -INFINITY;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          largest = fmaxf(largest, fmaxf(score[n][step][c], score[n][step][2 + c]));
+        }
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) {
+          largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+        }
+        largest = fmaxf(largest * scale_log2, mine.largest[n][c]);
+        shrink[c] = exp2_approx(mine.largest[n][c] - largest);
+        mine.largest[n][c] = largest;
+        mine.sum[n][c] *= shrink[c];
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
           for (int i = c; i < 4; i += 2) {
             float& x = score[n][step][i];
-            x = exp2_approx(__fmaf_rn(x, scale_log2, -mine.largest[n][c]));
+            x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
             if constexpr (kScaled) {
               mine.sum[n][c] = __fmaf_rn(x, scales.of[step][i / 2].inverse, mine.sum[n][c]);
             } else {
@@ -519,6 +430,13 @@ class FewColumns {
             }
           }
         }
+      }
+#pragma unroll
+      for (auto& sixteen : mine.out[n]) {
+        sixteen[0] *= shrink[0];
+        sixteen[1] *= shrink[1];
+        sixteen[2] *= shrink[0];
+        sixteen[3] *= shrink[1];
       }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {

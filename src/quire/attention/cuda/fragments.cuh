@@ -60,7 +60,12 @@ __device__ __forceinline__ void load_transposed(std::uint32_t (&to)[4], std::uin
                : "memory");
 }
 
-// Loads 4 bytes of shared memory; the others load as many as their names say.
+// Loads 2 bytes of shared memory; the others load as many as their names say.
+__device__ __forceinline__ std::uint16_t load_shared_2(std::uint32_t from) {
+  std::uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(x) : "r"(from) : "memory");
+  return x;
+}
 __device__ __forceinline__ std::uint32_t load_shared_4(std::uint32_t from) {
   std::uint32_t x;
   asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(x) : "r"(from) : "memory");

@@ -50,12 +50,9 @@ constexpr int slots_of(int bytes) {
 
 // Slots over codes. The first ones hold tiles of numbers for the products. Items of many columns
 // have two tiles of keys and two of values. Items of few columns that are computed as many have a
-// tile for each warpgroup or, over int4, one of keys and one of values. Other items of few over
-// int4 have room for the sums of each instead, which a slot has not. The other slots are rings for
-// codes.
-inline constexpr int kWideTilesOfMany = 4;
-template <KVFormat F>
-inline constexpr int kWideTilesOfFew = F == KVFormat::kInt4 ? 2 * kGroups : kGroups;
+// tile for each warpgroup. Over int4 items of few have room for the sums of each instead, which a
+// slot has not. The other slots are rings for codes.
+inline constexpr int kWideTilesOfMany = 4, kWideTilesOfFew = kGroups;
 template <KVFormat F, int D>
 constexpr int kWideSlotsOfMany = slots_of<F, D>(kWideTilesOfMany * kTokens * D * 2);
 template <KVFormat F, int D>
@@ -272,8 +269,8 @@ __device__ Cursor<D> ring_of_many() {
 // itself. With `kLikeMany` such items are computed as those of many columns.
 template <KVFormat F, int D, bool kLikeMany>
 __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
-  constexpr int kFirst = F == KVFormat::kPlain ? 0
-                         : kLikeMany ? slots_of<F, D>(kWideTilesOfFew<F> * kTokens * D * 2)
+  constexpr int kFirst = F == KVFormat::kPlain  ? 0
+                         : kLikeMany            ? slots_of<F, D>(kWideTilesOfFew * kTokens * D * 2)
                          : F == KVFormat::kInt4 ? kGroups * slots_of<F, D>(kSumBytes<F, D>)
                                                 : 0;
   constexpr int kOwn = (kSlots<F, D> - kFirst) / kGroups;

@@ -8,7 +8,7 @@
 //
 // Codes are widened while products run. The first warpgroup widens keys a tile ahead, right after
 // it has issued its products; the second one widens values. A warpgroup of few columns has one tile
-// of numbers and does one thing after the other. Over int4 it has two. Sums have the same order.
+// of numbers and does one thing after the other. Sums have the same order.
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials.
@@ -63,11 +63,7 @@ class Columns {
   }
 
   __device__ void attend_all(int rounds) {
-    if constexpr (F == KVFormat::kInt4 && !kMany) {
-      for (int i = 0; i < rounds; ++i) {
-        attend_widening(i);
-      }
-    } else if constexpr (kCodes && !kMany) {
+    if constexpr (kCodes && !kMany) {
       for (int i = 0; i < rounds; ++i) {
         attend_in_turn(i);
       }
@@ -175,41 +171,6 @@ class Columns {
     }
   }
 
-  // Computes the item of round `index`, which has few columns over int4. The warpgroup has a tile
-  // of numbers for keys and one for values. It widens one while products read the other.
-  __device__ void attend_widening(int index) {
-    start(index);
-    float score[kTokens / 8][4];
-    Left weight[kTokens / 16] = {};
-    float shrink[2] = {1, 1};
-    for (int first = first_token_; first < last_token_; first += kTokens) {
-      widen_next(true);
-      await_products<0>();  // of the values before
-      settle(out_);
-      meet(kOwn + group_, kGroupThreads);
-      issue_scores(score);
-      widen_next(false);
-      await_products<0>();
-      settle(score);
-      if (busy()) {
-        soften(score, first, shrink);
-        pack(weight, score);
-        rescale(shrink);
-      }
-      meet(kOwn + group_, kGroupThreads);
-      issue_values(weight);
-    }
-    shared_.queries_free[group_][buffer_].arrive();
-    await_products<0>();
-    settle(out_);
-    if (busy()) {
-      finish();
-    }
-    if (merges_) {
-      merge(index);
-    }
-  }
-
   // Waits for the keys of the tile at hand. Stored tiles have a cursor. Over codes of many columns
   // `tile_` counts the tiles of numbers; keys and values have two each.
   __device__ void await_keys() {
@@ -221,20 +182,15 @@ class Columns {
   }
   [[nodiscard]] __device__ std::uint32_t keys() const {
     if constexpr (kCodes) {
-      return wide(kMany ? tile_ % 2 : own_wide(true));
+      return wide(kMany ? tile_ % 2 : group_);
     } else {
       return shared_address(shared_.slots[stored_.slot()]);
     }
   }
-  // Returns the number of the tile of numbers that a warpgroup of few columns has for keys or
-  // values.
-  [[nodiscard]] __device__ int own_wide(bool keys) const {
-    return kWideTilesOfFew<F> == kGroups ? group_ : 2 * group_ + (keys ? 0 : 1);
-  }
   // Returns the address of the values of the tile before.
   [[nodiscard]] __device__ std::uint32_t values() const {
     if constexpr (kCodes) {
-      return wide(kMany ? 2 + (tile_ - 1) % 2 : own_wide(false));
+      return wide(kMany ? 2 + (tile_ - 1) % 2 : group_);
     } else {
       return shared_address(shared_.slots[stored_.slot_before()]);
     }
@@ -280,24 +236,19 @@ class Columns {
     }
     stored_.advance(1);
   }
-  // Widens the next tile of a warpgroup of few columns. The products of what was there have ended.
-  __device__ void widen_next(bool keys) {
+  // Widens the next tile of a warpgroup of few columns.
+  __device__ void widen_own(bool keys) {
     const int slot = stored_.slot();
     shared_.full[slot].await(stored_.round());
-    widen_tile<F, D>(shared_address(shared_.slots[slot]), wide(own_wide(keys)), keys, thread_);
+    meet(kOwn + group_, kGroupThreads);  // the products of what was there have ended
+    widen_tile<F, D>(shared_address(shared_.slots[slot]), wide(group_), keys, thread_);
     if (keys) {
       tell_scales(slot, group_);
     }
     publish_shared();
     release(shared_.free[slot], true);
+    meet(kOwn + group_, kGroupThreads);
     stored_.advance(1);
-  }
-  // Does so in the one tile that a warpgroup has for both.
-  __device__ void widen_own(bool keys) {
-    shared_.full[stored_.slot()].await(stored_.round());
-    meet(kOwn + group_, kGroupThreads);
-    widen_next(keys);
-    meet(kOwn + group_, kGroupThreads);
   }
   __device__ void tell_scales([[maybe_unused]] int slot, [[maybe_unused]] int to) {
     if constexpr (kScaled) {

@@ -112,7 +112,8 @@ struct alignas(16) TokenTile {  // two lie one behind the other
     *reinterpret_cast<uint4*>(keys + to) = widen_int4(__ldg(codes + at), pairs);
     const Int4Pair same(twice(__ldg(from + Int4Scales::value(D, word / 4, token))),
                         twice(__ldg(from + Int4Scales::value_minimum(D, word / 4, token))));
-    *reinterpret_cast<uint4*>(values + to) = widen_int4(__ldg(value_codes + at), same);
+    const Int4Pair values_pairs[4] = {same, same, same, same};
+    *reinterpret_cast<uint4*>(values + to) = widen_int4(__ldg(value_codes + at), values_pairs);
   }
 };
 
