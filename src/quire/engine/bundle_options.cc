@@ -1,6 +1,5 @@
 #include "quire/engine/bundle_options.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -63,20 +62,11 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
   if (format == tensor::KVFormat::kPlain) {
     return {};
   }
-  if (config.scales.score_cap != 0) {
-    return refused(
-        base::str_cat("models that cap the scores of attention, as ", config.family, " does"));
+  if (on_gpu && config.scales.score_cap != 0) {
+    return refused(base::str_cat("models that cap the scores of attention, as ", config.family,
+                                 " does, on a GPU"));
   }
-  if (!tensor::is_written_by_block(format)) {
-    return {};
-  }
-  if (on_gpu) {
-    return refused("a GPU");
-  }
-  if (std::ranges::any_of(config.window_tokens, [](int window) { return window > 0; })) {
-    return refused(base::str_cat("models with a window, as this ", config.family, " model has"));
-  }
-  return {};
+  return on_gpu && tensor::is_written_by_block(format) ? refused("a GPU") : Status();
 }
 
 Result<Formats> choose_formats(const BundleOptions& options, const model::ModelConfig& config) {

@@ -28,7 +28,7 @@ PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view
   const LedgerConfig& config = state_->shared.config();
   PrefixMatch result;
   result.tokens = static_cast<std::int32_t>(path.size()) * config.block_tokens;
-  const auto behind = static_cast<std::size_t>(blocks_behind_window(config, result.tokens));
+  const auto behind = static_cast<std::size_t>(blocks_to_give_up(config, result.tokens));
   for (const BlockRef block : std::span(path).subspan(behind)) {
     ++result.blocks;
     result.evictable_blocks += state_->shared.index().is_unused(block) ? 1 : 0;

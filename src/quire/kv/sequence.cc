@@ -52,6 +52,11 @@ std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_t
   return first_seen / config.block_tokens;
 }
 
+std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens) {
+  const std::int32_t kept = config.open_format() ? config.block_tokens : 0;
+  return blocks_behind_window(config, std::max(0, num_tokens - kept));
+}
+
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
                    SessionRef session, std::string_view salt)
     : shared_(&shared),
@@ -262,7 +267,7 @@ void Sequence::advance(std::int32_t count) {
   const std::int32_t open_block = open_.num_tokens / shared_->config().block_tokens;
   advance_unpublished(count);
   publish_from(open_block);
-  open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
+  open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 
 // Publishes the full blocks from `block` on. Two sequences may compute the same block at the same
@@ -308,7 +313,7 @@ BlockRef Sequence::last_cached() const {
 }
 
 void Sequence::begin_behind_window(std::int32_t num_tokens) {
-  const std::int32_t gone = blocks_behind_window(shared_->config(), num_tokens);
+  const std::int32_t gone = blocks_to_give_up(shared_->config(), num_tokens);
   const std::int32_t gone_tokens = gone * shared_->config().block_tokens;
   if (open_.num_tokens >= gone_tokens) {
     return;
@@ -367,7 +372,7 @@ void Sequence::attach(std::span<const BlockRef> path) {
   }
   found_blocks_ = static_cast<std::int32_t>(path.size());
   open_.num_tokens = found_blocks_ * shared_->config().block_tokens;
-  open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
+  open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 
 }  // namespace quire::kv
