@@ -18,6 +18,7 @@
 #include "quire/llm.h"
 #include "quire/options.h"
 #include "quire/sampling.h"
+#include "quire/sequence.h"
 #include "quire/types.h"
 #include "tiny_checkpoint.h"
 
@@ -29,11 +30,11 @@ using testing::HasSubstr;
 class SealedChunks : public testing::TestWithParam<std::string> {};
 
 ChunkedLLM open_chunked(const std::string& kv_dtype, const std::string& store = "",
-                        std::int64_t budget = std::int64_t{1} << 26) {
+                        std::int64_t budget = std::int64_t{1} << 26, Compression compress = {}) {
   auto llm = ChunkedLLM::open(
       kModel,
       {.device = test_device(), .kv_dtype = kv_dtype, .kv_budget_bytes = budget, .threads = 2},
-      {.store = store});
+      {.store = store, .compress_store = compress});
   EXPECT_TRUE(llm.ok()) << (llm.ok() ? "" : llm.error().message);
   return std::move(llm).value();
 }
@@ -192,16 +193,114 @@ TEST_P(SealedChunks, BlendRefusesThemByName) {
             ErrorCode::kUnsupported);
 }
 
-TEST_P(SealedChunks, AStoreRefusesThemByName) {
+// A later process reads what the first one computed, and computes nothing.
+TEST_P(SealedChunks, AStoreGivesThemBackWithEqualBitsWhateverItsCodec) {
   const TemporaryFolder folder;
-  ChunkedLLM llm = open_chunked("bfloat16", folder.path() / "store");
-  ChunkContent content{.content = some_ids(40, 2), .type = ChunkType::kContext};
-  content.options.kv_dtype = GetParam();
-  const auto refused = llm.register_chunk(content);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr('"' + GetParam() + '"'));
-  EXPECT_TRUE(llm.list_chunks().value().empty());
+  for (const std::string pool : {std::string("bfloat16"), GetParam()}) {
+    for (const Compression compress :
+         {Compression(), Compression(Compression::kZstd), Compression(Compression::kLz4)}) {
+      const std::string format = pool == GetParam() ? "" : GetParam();
+      const std::string store =
+          folder.path() / (pool + std::to_string(static_cast<int>(compress.codec())));
+      std::vector<float> want;
+      std::vector<ChunkInfo> chunks;
+      CompositionSpec spec;
+      {
+        ChunkedLLM llm = open_chunked(pool, store, std::int64_t{1} << 26, compress);
+        spec = register_all(llm, {format, format, format}, ReuseMode::kAnchored);
+        want = logits(llm, spec);
+        ASSERT_TRUE(llm.flush_store().ok());
+        chunks = must(llm.list_chunks());
+      }
+      ChunkedLLM later = open_chunked(pool, store);
+      const double computed = stat(later, "tokens_computed");
+      EXPECT_EQ(logits(later, spec), want) << pool;
+      EXPECT_EQ(stat(later, "tokens_computed") - computed, 9) << "the query alone";
+      for (const ChunkInfo& chunk : chunks) {
+        const ChunkInfo now = must(later.get_chunk(chunk.chunk_id));
+        EXPECT_EQ(now.kv_dtype, chunk.kv_dtype);
+        EXPECT_EQ(now.memory_bytes, chunk.memory_bytes);
+        EXPECT_EQ(now.kv_error.has_value(), chunk.kv_error.has_value());
+      }
+      ASSERT_TRUE(later.clear_chunks().ok());
+      EXPECT_EQ(stat(later, "bytes_in_use"), 0);
+    }
+  }
+}
+
+TEST_P(SealedChunks, AStoreOfAnotherFormatIsAMissAndDamageIsComputedAgain) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path() / "store";
+  CompositionSpec spec;
+  std::vector<float> want;
+  {
+    ChunkedLLM llm = open_chunked(GetParam(), store);
+    spec = register_all(llm, {"", "", ""}, ReuseMode::kAnchored);
+    want = logits(llm, spec);
+    ASSERT_TRUE(llm.flush_store().ok());
+  }
+  {
+    ChunkedLLM other = open_chunked("bfloat16", store);
+    EXPECT_TRUE(must(other.list_chunks()).empty());
+    const CompositionSpec own = register_all(other, {"", "", ""}, ReuseMode::kAnchored);
+    EXPECT_NE(own.system_chunk_id, spec.system_chunk_id);
+    EXPECT_GT(stat(other, "tokens_computed"), 0);
+    ASSERT_TRUE(other.flush_store().ok());
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store)) {
+    if (entry.path().extension() == ".qkv") {
+      flip_bit(entry.path(), entry.file_size() - 40);
+    }
+  }
+  ChunkedLLM later = open_chunked(GetParam(), store);
+  EXPECT_EQ(register_all(later, {"", "", ""}, ReuseMode::kAnchored).system_chunk_id,
+            spec.system_chunk_id);
+  EXPECT_EQ(logits(later, spec), want);
+  EXPECT_GT(stat(later, "tokens_computed"), 9);
+}
+
+TEST_P(SealedChunks, ANarrowedChunkIsInTheStoreUnderItsOwnId) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path() / "store";
+  std::vector<float> want;
+  CompositionSpec spec;
+  {
+    ChunkedLLM llm = open_chunked("bfloat16", store);
+    spec = register_all(llm, {"", "", ""}, ReuseMode::kAnchored);
+    spec.context_chunk_ids[0] =
+        must(llm.update_chunk(spec.context_chunk_ids[0], {.kv_dtype = GetParam()})).chunk_id;
+    want = logits(llm, spec);
+    ASSERT_TRUE(llm.flush_store().ok());
+  }
+  ChunkedLLM later = open_chunked("bfloat16", store);
+  const double computed = stat(later, "tokens_computed");
+  EXPECT_EQ(logits(later, spec), want);
+  EXPECT_EQ(stat(later, "tokens_computed") - computed, 9);
+  EXPECT_EQ(must(later.get_chunk(spec.context_chunk_ids[0])).kv_dtype, GetParam());
+}
+
+TEST_P(SealedChunks, ASequenceBehindThemIsSavedAndGoesOnInAnotherProcess) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "sequence.qkv";
+  for (const std::string pool : {std::string("bfloat16"), GetParam()}) {
+    const std::string format = pool == GetParam() ? "" : GetParam();
+    ChunkedLLM llm = open_chunked(pool);
+    Sequence sequence =
+        must(llm.sequence(register_all(llm, {format, format, ""}, ReuseMode::kAnchored)));
+    EXPECT_TRUE(sequence.append(some_ids(40, 9)).ok());
+    ASSERT_TRUE(sequence.save(path).ok());
+    for (const bool wait : {true, false}) {
+      ChunkedLLM other = open_chunked(pool);
+      Sequence loaded = must(other.llm().load_sequence(path, {.wait = wait}));
+      EXPECT_EQ(must(loaded.logits()), must(sequence.logits())) << pool;
+      EXPECT_TRUE(loaded.append(some_ids(40, 10)).ok());
+      Sequence longer = must(sequence.fork());
+      EXPECT_TRUE(longer.append(some_ids(40, 10)).ok());
+      EXPECT_EQ(must(loaded.logits()), must(longer.logits())) << pool;
+      loaded.close();
+      EXPECT_EQ(stat(other, "bytes_in_use"), 0);
+    }
+  }
 }
 
 TEST_P(SealedChunks, ASmallPoolServesThemBesideRequestsAndGivesEverythingBack) {

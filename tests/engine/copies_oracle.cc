@@ -132,7 +132,8 @@ Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_ch
                                          .kv_budget_bytes = std::int64_t{64} << 20,
                                          .threads = 1,
                                          .prefix_cache = false}))
-               .value()) {
+               .value()),
+      blends_(kv_dtype != "int4" && kv_dtype != "fp8") {
   if (!with_chunks) {
     return;
   }
@@ -194,6 +195,7 @@ CompositionSpec Oracle::any_spec(std::mt19937& random) const {
     spec.system_chunk_id = system(under - 1).id;
   }
   spec.mode = static_cast<ReuseMode>(random() % 4);
+  spec.mode = spec.mode == ReuseMode::kBlend && !blends_ ? ReuseMode::kAnchored : spec.mode;
   const bool apart = spec.mode == ReuseMode::kIndependent;
   const std::size_t contexts = random() % 3 + (under == 0 ? 1 : 0);
   for (std::size_t i = 0; i < contexts; ++i) {

@@ -88,6 +88,7 @@ class Oracle {
   [[nodiscard]] Sequence make(const ApproximateEdit& edit);
 
   ChunkedLLM llm_;
+  const bool blends_;  // chunks that are stored block by block are not blended
   std::vector<Chunk> chunks_;
   std::map<Key, Ids> next_;
   std::map<Key, std::vector<float>> logits_;

@@ -13,6 +13,7 @@
 #include "quire/base/ids.h"
 #include "quire/engine/engine.h"
 #include "quire/kernels/kv_read.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/sequence.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -22,11 +23,11 @@ namespace quire {
 namespace {
 
 // Appends one token's, [layers, kv_heads, 2, head_dim].
-void add_row(const kv_store::PagedPool& pool, tensor::KVSlot slot,
+void add_row(const kv_store::PagedPool& pool, tensor::KVSlot slot, kv::FormatId format,
              std::vector<std::uint32_t>& rows) {
   for (int layer = 0; layer < pool.geometry().layers; ++layer) {
-    const tensor::PagedKVView view = pool.view(layer);
-    std::vector<float> row(static_cast<std::size_t>(view.head_dim));
+    const tensor::PagedKVView view = pool.view(layer, format);
+    std::vector<float> row(static_cast<std::size_t>(pool.geometry().head_dim));
     for (int head = 0; head < view.kv_heads; ++head) {
       for (const auto read : {&kernels::read_key, &kernels::read_value}) {
         read(view, head, slot, row);
@@ -56,7 +57,7 @@ std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
       const BlockId block =
           described.blocks[run][static_cast<std::size_t>(i / block_tokens - lost)];
       add_row(pool, {.block = block.value, .offset = static_cast<std::int32_t>(i % block_tokens)},
-              rows);
+              described.formats[run], rows);
     }
     before += tokens;
   }

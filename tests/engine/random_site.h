@@ -36,6 +36,9 @@ struct Scenario {
   bool sequences_only = false;  // chunks have no meaning for a sliding window
   std::string kv_dtype = "auto";
   int steps = 0;
+
+  // Returns whether KV is stored block by block. Blocks have two formats then.
+  [[nodiscard]] bool by_block() const { return kv_dtype == "int4" || kv_dtype == "fp8"; }
 };
 
 // State that outlives an engine.
@@ -91,7 +94,8 @@ struct Site {
     const Error& error = result.error();
     EXPECT_THAT(error.code, testing::AnyOf(ErrorCode::kOutOfBlocks, ErrorCode::kOverflow))
         << error.message;
-    EXPECT_GT(blocks, num_blocks - in_use) << error.message;
+    // A slab that has one open block in use lends none of its other bytes.
+    EXPECT_TRUE(scenario.by_block() || blocks > num_blocks - in_use) << error.message;
     was_refused = true;
     return true;
   }

@@ -40,8 +40,7 @@ std::vector<std::string> weights() {
                   : std::vector<std::string>{"float32", "bfloat16", "q8g32", "q4g32", "int8"};
 }
 
-// Returns each model with weights, which change from model to model in the short test. Gemma 2 caps
-// its scores and has no int8 KV.
+// Returns each model with weights, which change from model to model in the short test.
 std::vector<std::tuple<std::string, std::string>> cases() {
   const std::vector<std::string> kinds = weights();
   const auto taken = base::test_length(kinds.size(), std::size_t{2});
@@ -49,10 +48,7 @@ std::vector<std::tuple<std::string, std::string>> cases() {
   std::size_t next = 0;
   for (const std::string& model : model_names()) {
     for (std::size_t i = 0; i < taken; ++i) {
-      const std::string& kind = kinds[next++ % kinds.size()];
-      if (kind != "int8" || !model.starts_with("gemma2")) {
-        all.emplace_back(model, kind);
-      }
+      all.emplace_back(model, kinds[next++ % kinds.size()]);
     }
   }
   return all;

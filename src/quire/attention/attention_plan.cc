@@ -24,8 +24,8 @@ TokenRange visible_tokens(const Entry& entry, const EntryRow& row, std::int32_t 
   const std::int32_t end = std::min(row.visible_end, entry.num_tokens);
   const std::int64_t begin =
       window_tokens > 0
-          ? std::max<std::int64_t>(entry.first_token,
-                                   std::int64_t{row.query_position} - window_tokens + 1)
+          ? std::max<std::int64_t>(entry.first_token, std::int64_t{row.query_position} -
+                                                          window_tokens + 1 - entry.stored_from)
           : entry.first_token;
   return begin < end ? TokenRange{static_cast<std::int32_t>(begin), end} : TokenRange{};
 }

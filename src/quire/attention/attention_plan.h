@@ -84,7 +84,7 @@ struct AttentionPlan {
 }
 
 // Returns the tokens of the entry's run that one of its rows sees; {0, 0} if none. A window hides
-// token j unless j > query_position - window_tokens; 0 = no window.
+// token j unless stored_from + j > query_position - window_tokens; 0 = no window.
 [[nodiscard]] TokenRange visible_tokens(const Entry& entry, const EntryRow& row,
                                         std::int32_t window_tokens);
 

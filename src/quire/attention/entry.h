@@ -13,7 +13,8 @@ struct EntryRow {
   std::int32_t query_position = 0;  // rotary position of the query for this run: use position minus
                                     // shift of the run, so it may differ between entries of one row
   std::int32_t visible_end = 0;     // sees tokens [0, visible_end) of the run, less what a sliding
-                                 // window hides: token j is visible iff j > query_position - window
+                                    // window hides: token j is visible iff
+                                    // stored_from + j > query_position - window
 };
 
 // Query rows over one run of consecutive tokens stored at positions 0, 1, 2, ... of the run.
@@ -27,6 +28,7 @@ struct Entry {
   std::int32_t first_token = 0;  // rows see nothing before it; a multiple of kPieceTokens, so that
                                  // the parts of a run reduce to what the whole run does
   std::uint8_t format = 0;       // index of the view that has the blocks: RunParams::views
+  std::int32_t stored_from = 0;  // position that the key of token 0 is rotated to
 };
 
 }  // namespace quire::attention

@@ -82,7 +82,7 @@ Use chunk_of(const StoredRun& run, int first, int count) {
 
 TEST_P(SameBits, DecodeEqualsEveryPrefillSplit) {
   AttentionShape capped = shape_of(12, 1, 64);
-  capped.soft_cap = kind().codes() ? 0 : 2;
+  capped.soft_cap = 2;
   const AttentionShape shapes[] = {shape_of(8, 1, 64), shape_of(4, 4, 32), shape_of(6, 2, 80),
                                    shape_of(40, 1, 32), capped};
   for (const AttentionShape& shape : shapes) {

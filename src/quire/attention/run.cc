@@ -184,8 +184,6 @@ class WaveRunner {
 
 // Checks what a view must be for the kernels.
 void check_view(const AttentionShape& shape, const tensor::PagedKVView& view) {
-  QUIRE_CHECK(shape.soft_cap == 0 || view.format == tensor::KVFormat::kPlain,
-              "scores over codes are not capped");
   QUIRE_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim &&
                   view.head_dim == (shape.head_dim + 31) / 32 * 32 &&
                   shape.kv_heads == view.kv_heads,

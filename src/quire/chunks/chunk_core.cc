@@ -120,7 +120,6 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
   const engine::EngineCore& core = engine.core();
   const auto format = kv_dtype.empty() ? kv::kOwnFormat : core.find_format(kv_dtype);
   if (format) {
-    QUIRE_TRY_STATUS(check_store_takes(*format));
     return *format;
   }
   constexpr std::string_view kKnown[] = {"float32", "bfloat16", "float16", "fp8", "int8", "int4"};
@@ -148,17 +147,10 @@ const char* ChunkCore::why_one_format() const {
   if (windowed()) {
     return ", and chunks of a model with a sliding window have no KV of their own";
   }
-  if (engine.model_config().scales.score_cap != 0) {
-    return ", and the model caps the scores of attention, which are not there over codes";
-  }
   const bool plain = engine.core().paged_pool.geometry().format == tensor::KVFormat::kPlain;
   return plain && engine.core().num_formats() == 1
              ? ", and kv_budget is too small for blocks of another one"
              : "";
-}
-
-Status ChunkCore::check_store_takes(kv::FormatId format) const {
-  return options.store.empty() ? Status() : tiers.check_leaves_pool(format);
 }
 
 std::string ChunkCore::kv_name(kv::FormatId format) const { return engine.core().kv_name(format); }

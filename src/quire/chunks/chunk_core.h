@@ -69,8 +69,6 @@ struct ChunkCore {
   // kInvalidArgument for a name that is none, kUnsupported where the pool has no such format. Any
   // thread, as for the next function.
   [[nodiscard]] Result<kv::FormatId> format_for(std::string_view kv_dtype) const;
-  // Returns kUnsupported for a format whose KV is not kept in files, where there is a store.
-  [[nodiscard]] Status check_store_takes(kv::FormatId format) const;
   // Returns the kv_dtype of a format.
   [[nodiscard]] std::string kv_name(kv::FormatId format) const;
 

@@ -17,6 +17,7 @@
 #include "quire/chunks/saved_chunks.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
@@ -202,7 +203,7 @@ void ChunkLibrary::drop_damaged(tiers::BackgroundLoads::Load& load,
     const auto& [id, key] = each.name;
     const bool stands = chunk != nullptr && chunk->variants.contains(key) &&
                         chunk->variants.at(key) == each.segment;
-    if (stands && !load.outcome(each.kv->blocks, each.kv->format).ok()) {
+    if (stands && !load.outcome(each.kv->parts()).ok()) {
       core_.registry.variants().drop(each.name);
     }
   }
@@ -240,16 +241,15 @@ Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::Va
                                          ReadBehind* behind) {
   QUIRE_TRY(kv_store::KVFile file, saved_->open_kv(object_of(chunk, key)));
   note_use(chunk.id, chunk.salt);
-  const auto& runs = file.content().runs;
-  if (runs.size() != 1 || runs.front().tokens != *chunk.tokens) {
+  if (!kv_store::holds_tokens(file.content(), *chunk.tokens)) {
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
   }
   if (behind == nullptr) {
-    return core_.tiers.read_segment(file, 0, chunk.format);
+    return core_.tiers.read_segment(file, chunk.format);
   }
   QUIRE_TRY(
       const kv::SegmentId segment,
-      core_.tiers.add_to(behind->read, std::make_shared<const kv_store::KVFile>(std::move(file)), 0,
+      core_.tiers.add_to(behind->read, std::make_shared<const kv_store::KVFile>(std::move(file)),
                          chunk.format));
   behind->arriving.push_back(
       {.name = {chunk.id, key}, .segment = segment, .kv = behind->read.held.back()});
@@ -264,7 +264,7 @@ Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::V
     return tiers::HeldRef();
   }
   const kv::BlockTable& blocks = core_.ledger().segments().find(variant->second)->blocks();
-  QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(blocks.ids(), blocks.format()));
+  QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(kv::parts_of(blocks)));
   QUIRE_TRY(const kv::SegmentId alias, core_.ledger().segments().derive(variant->second, {}));
   return core_.tiers.keep(alias);
 }

@@ -33,6 +33,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
@@ -524,8 +525,7 @@ std::vector<tiers::BackgroundLoads::LoadRef> Composer::loads_of(
     }
     for (const kv::SegmentUse& use : composition.uses()) {
       const kv::BlockTable& blocks = core_.ledger().segments().find(use.segment)->blocks();
-      std::ranges::move(under_way.filling(blocks.ids(), blocks.format()),
-                        std::back_inserter(loads));
+      std::ranges::move(under_way.filling(kv::parts_of(blocks)), std::back_inserter(loads));
     }
   }
   return loads;

@@ -20,6 +20,7 @@
 #include "quire/kernels/kv_codes.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kernels/kv_seal.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_room.h"
@@ -163,8 +164,7 @@ Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId 
                                 kernels::KVErrorSums& sums) {
   kv::Segments& segments = core.ledger().segments();
   const kv::Segment* const from = segments.find(id);
-  QUIRE_TRY_STATUS(
-      core.tiers.background_loads().outcome(from->blocks().ids(), from->blocks().format()));
+  QUIRE_TRY_STATUS(core.tiers.background_loads().outcome(kv::parts_of(from->blocks())));
   QUIRE_TRY(
       const kv::SegmentId made,
       segments.reserve({from->tokens().begin(), from->tokens().end()}, from->stored_from(), to));
@@ -251,7 +251,6 @@ Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
             base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
                           base::quoted(*kv_dtype), " here; open the model with that kv_dtype")};
   }
-  QUIRE_TRY_STATUS(core.check_store_takes(*format));
   return format;
 }
 

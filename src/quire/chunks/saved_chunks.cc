@@ -190,11 +190,9 @@ std::optional<kv::Chunk> SavedChunks::parse(const kv_store::StoreEntry& entry) c
 Result<kv_store::ObjectRange> SavedChunks::write_object(const std::string& object,
                                                         const tiers::HeldRef& segment,
                                                         const tiers::TierService& tiers) {
-  std::vector<std::vector<BlockId>> blocks;
-  kv_store::KVFileContent content = tiers.content_of({&segment, 1}, blocks);
-  QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks, segment->format));
+  QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(*segment));
   QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-            store_.objects().put(object, std::move(content), from.pool(), from.runs));
+            store_.objects().put(object, tiers.content_of(*segment), from.pool(), from.runs));
   return kv_store::ObjectRange{.object = object, .tokens = std::ssize(segment->tokens)};
 }
 

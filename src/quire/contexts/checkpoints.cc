@@ -163,12 +163,14 @@ Result<CheckpointInfo> CheckpointService::save(runtime::Runtime& runtime,
     QUIRE_TRY(live.emplace_back(), describe(runtime, named));
   }
   std::vector<std::vector<BlockId>> blocks;
+  std::vector<kv::FormatId> formats;
   for (const kv_store::LiveSequence& sequence : live) {
     for (const kv_store::LiveRun& run : sequence.runs) {
       blocks.push_back(run.blocks);
+      formats.push_back(run.format);
     }
   }
-  QUIRE_TRY(tiers::TierService::Readable from, runtime.tiers().readable(blocks));
+  QUIRE_TRY(tiers::TierService::Readable from, runtime.tiers().readable(blocks, formats));
   auto readable = from.runs.begin();
   for (kv_store::LiveSequence& sequence : live) {
     for (kv_store::LiveRun& run : sequence.runs) {

@@ -294,8 +294,6 @@ Result<ContextItem> Context::show(const std::string& name) const {
 
 std::vector<ContextItem> Context::items() const {
   const auto runtime = runtime_.lock();
-  const std::int64_t block_bytes =
-      runtime == nullptr ? 0 : runtime->tiers().paged_pool().geometry().block_bytes();
   std::size_t followed = 0;  // tokens of active items so far, mode kExact
   std::vector<ContextItem> shown;
   for (const auto& item : items_) {
@@ -310,7 +308,7 @@ std::vector<ContextItem> Context::items() const {
       followed = inside ? end : tip_->tokens.size() + 1;
     } else if (item->device != nullptr) {
       info.tier = Tier::kDevice;
-      info.memory_bytes = std::ssize(item->device->blocks) * block_bytes;
+      info.memory_bytes = runtime == nullptr ? 0 : runtime->tiers().bytes_of(*item->device);
     } else if (item->host != nullptr) {
       info.tier = Tier::kHost;
       info.memory_bytes = static_cast<std::int64_t>(item->host->bytes.size());
@@ -357,7 +355,7 @@ Status Context::fetch_or_compute(runtime::Runtime& runtime, Item& item,
   }
   if (item.info.saved && !computes(runtime, item)) {
     const auto file = open_kv(item);
-    const auto loaded = file.ok() ? runtime.tiers().from_file(*file, 0) : file.error();
+    const auto loaded = file.ok() ? runtime.tiers().from_file(*file) : file.error();
     if (loaded.ok()) {
       item.device = *loaded;
       return {};

@@ -134,18 +134,16 @@ Status Context::write(runtime::Runtime& runtime, Item& item) {
 Status Context::write_once(runtime::Runtime& runtime, Item& item) {
   const std::string& id = item.info.id;
   tiers::TierService& tiers = runtime.tiers();
-  std::vector<std::vector<BlockId>> blocks;
+  const auto put = [&](const auto& segment) -> Status {
+    QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(segment));
+    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
+              store_->objects().put(id, tiers.content_of(segment), from.pool(), from.runs));
+    return {};
+  };
   if (item.device != nullptr) {
-    kv_store::KVFileContent content = tiers.content_of({&item.device, 1}, blocks);
-    QUIRE_TRY(const tiers::TierService::Readable from, tiers.readable(blocks));
-    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->objects().put(id, std::move(content), from.pool(), from.runs));
+    QUIRE_TRY_STATUS(put(*item.device));
   } else if (item.host != nullptr) {
-    kv_store::KVFileContent content = tiers.content_of({}, blocks);
-    content.runs.push_back({.tokens = item.host->tokens});
-    QUIRE_TRY(const tiers::TierService::PoolCopy copy, tiers.copy_to_pool(*item.host));
-    QUIRE_TRY([[maybe_unused]] const std::int64_t written,
-              store_->objects().put(id, std::move(content), copy.pool, {&copy.blocks, 1}));
+    QUIRE_TRY_STATUS(put(*item.host));
   }
   QUIRE_TRY_STATUS(
       store_->entries().put({.key = id,
@@ -176,8 +174,7 @@ Status Context::save_retention(const std::string& id, const ItemRetention& reten
 Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(kv_store::KVFile file, store->objects().open(item.info.id));
-  const auto& runs = file.content().runs;
-  if (runs.size() != 1 || runs.front().tokens != item.info.token_ids) {
+  if (!kv_store::holds_tokens(file.content(), item.info.token_ids)) {
     return {ErrorCode::kCorrupt,
             base::str_cat("the object of item ", item.info.id, " holds other tokens")};
   }
@@ -223,7 +220,7 @@ Result<bool> Context::end_reading(const Arriving& arriving, const Interrupt& int
   for (Item* const item : arriving.items) {
     const tiers::HeldRef kv = item->device;
     const bool right = kv != nullptr && std::ranges::all_of(arriving.loads, [&](const auto& load) {
-                         return load->outcome(kv->blocks).ok();
+                         return load->outcome(kv->parts()).ok();
                        });
     if (!right) {
       item->device = nullptr;

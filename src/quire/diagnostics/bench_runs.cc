@@ -270,7 +270,7 @@ Status Bench::state(std::int32_t depth) {
     return {};
   }
   const bool windowed = has_window(engine_.model_config());
-  if (!windowed && runtime_.tiers().check_leaves_pool({}).ok()) {
+  if (!windowed) {
     const auto tokens = static_cast<double>(prefix.size());
     QUIRE_TRY(const RestoreTimes restore, time_restore(runtime_, prefix, peaks_));
     add_plain({.metric = "restore",

@@ -1,6 +1,5 @@
 #include "quire/engine/bundle_options.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,7 +52,7 @@ std::optional<tensor::KVFormat> coded_kv_format(std::string_view kv_dtype) {
   return std::nullopt;
 }
 
-Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format) {
+Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format, bool on_gpu) {
   const auto refused = [&](const std::string& why) {
     return Status{
         ErrorCode::kUnsupported,
@@ -63,15 +62,15 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
   if (format == tensor::KVFormat::kPlain) {
     return {};
   }
-  if (config.scales.score_cap != 0) {
+  if (on_gpu && config.scales.score_cap != 0) {
+    return refused(base::str_cat("models that cap the scores of attention, as ", config.family,
+                                 " does, on a GPU"));
+  }
+  const bool windowed =
+      std::ranges::any_of(config.window_tokens, [](int window) { return window > 0; });
+  if (on_gpu && windowed && tensor::is_written_by_block(format)) {
     return refused(
-        base::str_cat("models that cap the scores of attention, as ", config.family, " does"));
-  }
-  if (!tensor::is_written_by_block(format)) {
-    return {};
-  }
-  if (std::ranges::any_of(config.window_tokens, [](int window) { return window > 0; })) {
-    return refused(base::str_cat("models with a window, as this ", config.family, " model has"));
+        base::str_cat("models with a window on a GPU, as this ", config.family, " model has"));
   }
   return {};
 }
@@ -105,7 +104,7 @@ Result<Formats> choose_formats(const BundleOptions& options, const model::ModelC
                           "\" is another")};
   }
   const tensor::KVFormat stored = coded.value_or(tensor::KVFormat::kPlain);
-  QUIRE_TRY_STATUS(check_kv_format(config, stored));
+  QUIRE_TRY_STATUS(check_kv_format(config, stored, on_gpu));
   return Formats{weight_format(options.quantize, dtype), kv, stored, dtype};
 }
 

@@ -108,17 +108,14 @@ std::int32_t slab_blocks_of(std::int32_t num_blocks) {
   return std::clamp(num_blocks / kSlabs, kLeast, kMost);
 }
 
-// Adds the formats of codes that chunks may have beside KV in the pool's own format. No kernel caps
-// scores over codes. A model with a window has no KV of chunks. Each slab shall hold two blocks of
-// codes.
-Status add_chunk_formats(const model::ModelConfig& config, std::int32_t slab_blocks,
-                         kv_store::PagedPool& pool) {
+// Adds the formats of codes that chunks may have beside KV in the pool's own format. A model with a
+// window has no KV of chunks. Each slab shall hold two blocks of codes.
+Status add_chunk_formats(std::int32_t slab_blocks, kv_store::PagedPool& pool) {
   using tensor::KVFormat;
   tensor::KVGeometry coded = pool.geometry();
   const bool windowed =
       std::ranges::any_of(coded.window_tokens, [](int window) { return window > 0; });
-  if (coded.format != KVFormat::kPlain || windowed || config.scales.score_cap != 0 ||
-      pool.num_blocks() < slab_blocks) {
+  if (coded.format != KVFormat::kPlain || windowed || pool.num_blocks() < slab_blocks) {
     return {};
   }
   for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
@@ -244,7 +241,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                 ? kv_store::PagedPool::create(geometry, num_blocks)
                 : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
   const std::int32_t slab_blocks = slab_blocks_of(num_blocks);
-  QUIRE_TRY_STATUS(add_chunk_formats(bundle.decoder->config(), slab_blocks, paged_pool));
+  QUIRE_TRY_STATUS(add_chunk_formats(slab_blocks, paged_pool));
   kv::LedgerConfig ledger = ledger_config(paged_pool, options);
   ledger.slab_blocks = slab_blocks;
   ledger.num_states = num_states;

@@ -26,7 +26,8 @@ void EntryList::add(const kv::RunView& view, std::int32_t num_tokens, std::int32
                     .first_row = rows_.size(),
                     .num_tokens = num_tokens,
                     .first_token = first_token,
-                    .format = view.format});
+                    .format = view.format,
+                    .stored_from = view.stored_from});
   num_formats_ = std::max(num_formats_, static_cast<std::uint8_t>(view.format.value + 1));
   blocks_.resize(blocks_.size() + view.blocks.size());
   std::ranges::transform(view.blocks, blocks_.end() - std::ssize(view.blocks), &BlockId::value);
@@ -66,7 +67,8 @@ std::span<const attention::Entry> EntryList::entries() {
                         .num_tokens = span.num_tokens,
                         .rows = std::span(rows_).subspan(span.first_row, span.num_rows),
                         .first_token = span.first_token,
-                        .format = span.format.value});
+                        .format = span.format.value,
+                        .stored_from = span.stored_from});
   }
   return entries_;
 }

@@ -44,6 +44,7 @@ class EntryList {
     std::int32_t num_tokens = 0;
     std::int32_t first_token = 0;
     kv::FormatId format;
+    std::int32_t stored_from = 0;
   };
 
   void add_row(const kv::RunView& view, RowRange rows, std::int32_t i, std::int32_t visible_end);

@@ -59,7 +59,8 @@ std::int64_t Ledger::min_blocks(std::int64_t num_tokens) const {
     return whole;
   }
   // Worst alignment: the oldest token that is seen is the last one of its block.
-  return std::min(whole, std::int64_t{blocks_for_tokens(config(), config().window_tokens - 1)} + 1);
+  const std::int64_t more = config().open_format() ? 2 : 1;  // blocks_to_give_up() keeps one
+  return std::min(whole, blocks_for_tokens(config(), config().window_tokens - 1) + more);
 }
 
 BlockRef Ledger::current(BlockId id, FormatId format) const {

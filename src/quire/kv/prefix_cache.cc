@@ -31,7 +31,7 @@ PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view
   if (prefix.state.index >= 0) {
     result.idle_states = state_->states.num_users(prefix.state) == 0 ? 1 : 0;
   }
-  const auto behind = static_cast<std::size_t>(blocks_behind_window(config, result.tokens));
+  const auto behind = static_cast<std::size_t>(blocks_to_give_up(config, result.tokens));
   for (const BlockRef block : std::span(path).subspan(behind)) {
     ++result.blocks;
     result.evictable_blocks += state_->shared.index().is_unused(block) ? 1 : 0;

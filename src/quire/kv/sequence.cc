@@ -52,6 +52,11 @@ std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_t
   return first_seen / config.block_tokens;
 }
 
+std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens) {
+  const std::int32_t kept = config.open_format() ? config.block_tokens : 0;
+  return blocks_behind_window(config, std::max(0, num_tokens - kept));
+}
+
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
                    SessionRef session, std::string_view salt)
     : shared_(&shared),
@@ -269,7 +274,7 @@ void Sequence::advance(std::int32_t count) {
   const std::int32_t open_block = open_.num_tokens / shared_->config().block_tokens;
   advance_unpublished(count);
   publish_from(open_block);
-  open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
+  open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 
 // Publishes the full blocks from `block` on. Two sequences may compute the same block at the same
@@ -315,7 +320,7 @@ BlockRef Sequence::last_cached() const {
 }
 
 void Sequence::begin_behind_window(std::int32_t num_tokens) {
-  const std::int32_t gone = blocks_behind_window(shared_->config(), num_tokens);
+  const std::int32_t gone = blocks_to_give_up(shared_->config(), num_tokens);
   const std::int32_t gone_tokens = gone * shared_->config().block_tokens;
   if (open_.num_tokens >= gone_tokens) {
     return;
@@ -374,7 +379,7 @@ void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens) {
   }
   found_blocks_ = static_cast<std::int32_t>(path.size());
   open_.num_tokens = std::max(found_blocks_ * shared_->config().block_tokens, tokens);
-  open_.blocks.give_up_front(blocks_behind_window(shared_->config(), open_.num_tokens));
+  open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 
 }  // namespace quire::kv

@@ -158,4 +158,8 @@ class Sequence {
 [[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
                                                 std::int32_t num_tokens);
 
+// Returns how many of them a sequence gives up. Where KV is stored block by block, it keeps what
+// the rows of its last full block see. Taking back a token of that block computes all of it again.
+[[nodiscard]] std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens);
+
 }  // namespace quire::kv

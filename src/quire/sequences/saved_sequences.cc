@@ -19,8 +19,10 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/open_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -47,29 +49,45 @@ kv_store::BlockRange take_last_block(kv_store::BlockRange& range) {
   return last;
 }
 
-// Checks that a file can hold these runs. A run of a file has one format, and runs of a device have
-// one together.
-Status check_saveable(std::span<const kv::RunView> runs, const engine::EngineCore& core) {
-  for (const kv::RunView& run : runs) {
-    const bool other = run.format != kv::kOwnFormat;
-    const bool mixed =
-        run.num_tokens % core.ledger.config().block_tokens != 0 && run.last_format != run.format;
-    if (mixed || (other && core.paged_pool.on_device())) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat("the sequence reads KV in ", base::quoted(core.kv_name(run.format)),
-                            " and in ", base::quoted(core.kv_name(run.last_format)),
-                            ", which one file does not hold here; register the chunk without a "
-                            "kv_dtype of its own")};
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
 
 const kv_store::PagedPool& SavedSequences::pool() const { return tiers_.paged_pool(); }
+
+// Adds the saved runs of a run: its blocks of one format, and a last one of another.
+void SavedSequences::describe(const kv::RunView& run, std::span<const TokenId> tokens,
+                              Described& described) const {
+  const std::int32_t block_tokens = pool().geometry().block_tokens;
+  const auto lost = static_cast<std::int32_t>(std::ranges::count(run.blocks, -1, &BlockId::value));
+  std::int32_t position = run.start_position, parts = 0;
+  for (const kv::BlockPart& part : kv::parts_of(run)) {
+    const std::int64_t room = std::ssize(part.blocks) * std::int64_t{block_tokens};
+    const std::span<const TokenId> with_kv =
+        tokens.first(std::min(tokens.size(), static_cast<std::size_t>(room)));
+    if (with_kv.empty()) {
+      break;
+    }
+    kv_store::SavedRun& saved =
+        described.runs.emplace_back(kv_store::SavedRun{.tokens = {with_kv.begin(), with_kv.end()},
+                                                       .start_position = position,
+                                                       .lost_blocks = parts == 0 ? lost : 0});
+    if (part.format != kv::kOwnFormat) {
+      saved.type = kv_store::kv_type_of(pool().geometry(part.format));
+    }
+    const auto blocks =
+        part.blocks.subspan(static_cast<std::size_t>(saved.lost_blocks),
+                            static_cast<std::size_t>(saved.num_blocks_with_kv(block_tokens)));
+    described.blocks.emplace_back(blocks.begin(), blocks.end());
+    described.formats.push_back(part.format);
+    tokens = tokens.subspan(with_kv.size());
+    position += static_cast<std::int32_t>(with_kv.size());
+    ++parts;
+  }
+  if (parts > 0) {
+    described.rest.parts.push_back(parts);
+  }
+}
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
   if (engine_.model_config().state_layers() > 0) {
@@ -82,40 +100,28 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
   }));
-  for (const kv::RunView& run : runs) {
-    QUIRE_TRY_STATUS(tiers_.check_leaves_pool(run.format));
-  }
-  QUIRE_TRY_STATUS(check_saveable(runs, engine_.core()));
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
-  if (!state->tokens.empty()) {
-    described.rest.tail = {state->tokens.back()};
-  }
-  auto token = state->tokens.begin();
+  SavedState& rest = described.rest;
+  std::span<const TokenId> tokens = state->tokens;
   for (const kv::RunView& run : runs) {
-    if (run.num_tokens > 0) {
-      const auto lost = std::ranges::count(run.blocks, -1, &BlockId::value);
-      described.runs.push_back({.tokens = {token, token + run.num_tokens},
-                                .start_position = run.start_position,
-                                .lost_blocks = static_cast<std::int32_t>(lost)});
-      const auto blocks = run.blocks.subspan(
-          static_cast<std::size_t>(lost),
-          static_cast<std::size_t>(
-              described.runs.back().num_blocks_with_kv(pool().geometry().block_tokens)));
-      described.blocks.emplace_back(blocks.begin(), blocks.end());
-      described.formats.push_back(run.format);
-      if (run.format != kv::kOwnFormat) {
-        described.runs.back().type = kv_store::kv_type_of(pool().geometry(run.format));
-        described.rest.kv_dtype = engine_.core().kv_name();
-      }
-      token += run.num_tokens;
-    }
+    describe(run, tokens.first(static_cast<std::size_t>(run.num_tokens)), described);
+    tokens = tokens.subspan(static_cast<std::size_t>(run.num_tokens));
+  }
+  rest.tail.assign(tokens.begin(), tokens.end());
+  if (std::ranges::all_of(rest.parts, [](std::int32_t count) { return count == 1; })) {
+    rest.parts.clear();
+  }
+  if (ledger().config().open_format() ||
+      std::ranges::any_of(described.formats,
+                          [](kv::FormatId format) { return format != kv::kOwnFormat; })) {
+    rest.kv_dtype = engine_.core().kv_name();
   }
   for (const kv::RunView& run : std::span(runs).first(runs.size() - 1)) {
-    described.rest.ranks.push_back(run.rank);
-    described.rest.stored_from.push_back(run.stored_from);
+    rest.ranks.push_back(run.rank);
+    rest.stored_from.push_back(run.stored_from);
   }
-  described.rest.own_position = runs.back().start_position;
+  rest.own_position = runs.back().start_position;
   for (std::size_t run = 0; run < described.blocks.size(); ++run) {
     QUIRE_TRY_STATUS(tiers_.await_arrival(described.blocks[run], described.formats[run]));
   }
@@ -129,7 +135,8 @@ Status SavedSequences::save(const StateRef& state, const std::filesystem::path& 
                                         .geometry = pool().geometry(),
                                         .runs = std::move(described.runs),
                                         .metadata_json = to_json(described.rest)};
-  QUIRE_TRY(const tiers::TierService::Readable from, tiers_.readable(described.blocks));
+  QUIRE_TRY(const tiers::TierService::Readable from,
+            tiers_.readable(described.blocks, described.formats));
   const Status written = kv_store::write_kv_file(path, content, from.pool(), from.runs, options);
   return written.ok() ? written : tiers::missing_file(written.error());
 }
@@ -162,7 +169,56 @@ Result<kv::FormatId> SavedSequences::format_of(const kv_store::SavedRun& run,
                         kv_store::geometry_difference(geometry, pool().geometry()))};
 }
 
-// The pool stores what is appended to the sequence. So the sequence's own KV has that format, too.
+Result<tiers::SegmentShape> SavedSequences::segment_of(std::span<const kv_store::SavedRun> parts,
+                                                       const SavedState& rest) const {
+  tiers::SegmentShape segment;
+  QUIRE_TRY(segment.format, format_of(parts.front(), rest));
+  segment.tokens = parts.front().tokens;
+  segment.last_format = segment.format;
+  if (parts.size() == 1) {
+    return segment;
+  }
+  const kv_store::SavedRun& full = parts.front();
+  const kv_store::SavedRun& last = parts.back();
+  const kv::LedgerConfig& config = ledger().config();
+  QUIRE_TRY(segment.last_format, format_of(last, rest));
+  const bool goes_on = std::ssize(full.tokens) % config.block_tokens == 0 &&
+                       last.start_position - full.start_position == std::ssize(full.tokens);
+  if (!goes_on || std::ssize(last.tokens) >= config.block_tokens || last.lost_blocks > 0 ||
+      config.formats[segment.format.value].open != segment.last_format) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat("saved runs of ", full.tokens.size(), " tokens in ",
+                          base::quoted(engine_.core().kv_name(segment.format)), " and ",
+                          last.tokens.size(), " in ",
+                          base::quoted(engine_.core().kv_name(segment.last_format)),
+                          " are no full blocks with a last one that is not full")};
+  }
+  segment.tokens.insert(segment.tokens.end(), last.tokens.begin(), last.tokens.end());
+  return segment;
+}
+
+// The pool stores what is appended to the sequence, so the sequence's own KV has that format, too.
+// Where it is stored block by block, a last block that is not full has the open one.
+Status SavedSequences::check_own(std::span<const kv_store::SavedRun> parts,
+                                 const SavedState& rest) const {
+  const kv::LedgerConfig& config = ledger().config();
+  QUIRE_TRY(const tiers::SegmentShape own, segment_of(parts, rest));
+  const std::int64_t tokens = std::ssize(parts.front().tokens);
+  const bool open = own.format == config.open_format() && parts.size() == 1;
+  if (open ? tokens >= config.block_tokens : own.format != kv::kOwnFormat) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat("the saved sequence does not fit the model: kv_dtype of its own run is ",
+                          engine_.core().kv_name(own.format), ", here it is ",
+                          engine_.core().kv_name())};
+  }
+  if (!open && config.open_format() && tokens % config.block_tokens != 0) {
+    return {ErrorCode::kCorrupt, base::str_cat("the own run of a saved sequence ends after ",
+                                               tokens, " tokens, inside of a block in ",
+                                               base::quoted(engine_.core().kv_name(own.format)))};
+  }
+  return {};
+}
+
 Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
                                      const SavedState& rest) const {
   const std::string own = engine_.core().kv_name();
@@ -171,13 +227,23 @@ Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
             base::str_cat("the saved sequence does not fit the model: kv_dtype is ", rest.kv_dtype,
                           ", here it is ", own)};
   }
-  if (runs.size() > rest.ranks.size() && runs.back().type) {
-    return {ErrorCode::kIncompatible,
-            base::str_cat("the saved sequence does not fit the model: kv_dtype of its own run is ",
-                          kv_store::kv_type_name(*runs.back().type), ", here it is ", own)};
+  const auto parts = parts_of(runs, rest);
+  const std::int32_t most = ledger().config().open_format() ? pool().geometry().block_tokens : 1;
+  if (std::ssize(rest.tail) > most) {
+    return {ErrorCode::kCorrupt, base::str_cat("a saved sequence has ", rest.tail.size(),
+                                               " tokens without KV, at most ", most)};
   }
-  for (const kv_store::SavedRun& run : runs) {
-    QUIRE_TRY([[maybe_unused]] const kv::FormatId format, format_of(run, rest));
+  if (parts.size() > rest.ranks.size()) {
+    QUIRE_TRY_STATUS(check_own(parts.back(), rest));
+    const std::int64_t behind = std::ssize(parts.back().back().tokens) % most;
+    if (std::ssize(rest.tail) > 1 && behind != 0) {  // a block has KV of all its tokens or of none
+      return {ErrorCode::kCorrupt,
+              base::str_cat("a saved sequence has ", rest.tail.size(), " tokens without KV behind ",
+                            behind, " of their block")};
+    }
+  }
+  for (const auto& run : parts) {
+    QUIRE_TRY([[maybe_unused]] const tiers::SegmentShape segment, segment_of(run, rest));
   }
   return {};
 }
@@ -185,16 +251,17 @@ Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
 // Reserves room for the runs that the sequence was composed of.
 Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored) {
+  const auto parts = parts_of(runs, rest);
   for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
-    const kv_store::SavedRun& run = runs[i];
-    QUIRE_TRY_STATUS(check_run(run.tokens, run.start_position));
+    const kv_store::SavedRun& run = parts[i].front();
     if (run.lost_blocks > 0) {
       return {ErrorCode::kCorrupt,
               base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
                             " blocks: only the last run, the sequence's own, loses any")};
     }
-    QUIRE_TRY(const kv::FormatId format, format_of(run, rest));
-    QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(run.tokens, rest.stored_from[i], format));
+    QUIRE_TRY(const tiers::SegmentShape segment, segment_of(parts[i], rest));
+    QUIRE_TRY_STATUS(check_run(segment.tokens, run.start_position));
+    QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(segment, rest.stored_from[i]));
     restored.before.push_back(held);
     restored.uses.push_back(
         {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
@@ -208,10 +275,13 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
   seal_foreign(runs, rest, tiers_.kernels());
   Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
-  if (runs.size() > rest.ranks.size()) {
-    QUIRE_TRY_STATUS(kv_store::check_goes_on(pool().geometry(), runs.back()));
-    restored.own = runs.back().tokens;
-    restored.lost_blocks = runs.back().lost_blocks;
+  const auto parts = parts_of(runs, rest);
+  if (parts.size() > rest.ranks.size()) {
+    const kv_store::SavedRun& own = parts.back().front();
+    QUIRE_TRY_STATUS(kv_store::check_goes_on(pool().geometry(), own));
+    QUIRE_TRY(tiers::SegmentShape segment, segment_of(parts.back(), rest));
+    restored.own = std::move(segment.tokens);
+    restored.lost_blocks = own.lost_blocks;
   }
   restored.num_kv = static_cast<std::int32_t>(restored.own.size());
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
@@ -255,24 +325,33 @@ Status SavedSequences::make_room(Restored& restored) {
 
 // Plans the reads of a sequence; `there` tokens of its own run are there already. Engine thread.
 void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
-  for (const tiers::HeldRef& held : restored.before) {
-    restored.ranges.push_back({.run = static_cast<int>(restored.ranges.size()),
-                               .to = held->blocks,
-                               .format = held->format});
-  }
-  const auto run = static_cast<int>(restored.ranges.size());
-  const std::span<const BlockId> blocks =
-      ledger().sequences().runs(restored.sequence).back().blocks;
-  auto first = static_cast<std::int32_t>(blocks.size());
-  if (restored.missing > 0) {
-    first = there / pool().geometry().block_tokens;
+  int run = 0;
+  const auto add = [&](std::span<const BlockId> to, kv::FormatId format, std::int32_t first = 0) {
     restored.ranges.push_back(
-        {.run = run, .first_block = first, .to = {blocks.begin() + first, blocks.end()}});
+        {.run = run, .first_block = first, .to = {to.begin(), to.end()}, .format = format});
+  };
+  for (const tiers::HeldRef& held : restored.before) {
+    for (const kv::BlockPart& part : held->parts()) {
+      add(part.blocks, part.format);
+      ++run;
+    }
+  }
+  const kv::RunView own = ledger().sequences().runs(restored.sequence).back();
+  const auto blocks = static_cast<std::int32_t>(own.blocks.size());
+  const std::int32_t first =
+      restored.missing > 0 ? std::min(there / pool().geometry().block_tokens, blocks) : blocks;
+  if (first < blocks) {
+    add(own.blocks.subspan(static_cast<std::size_t>(first)), own.format, first);
   }
   if (first > restored.lost_blocks) {
-    restored.there = {.run = run,
-                      .first_block = restored.lost_blocks,
-                      .to = {blocks.begin() + restored.lost_blocks, blocks.begin() + first}};
+    restored.there = {
+        .run = run,
+        .first_block = restored.lost_blocks,
+        .to = {own.blocks.begin() + restored.lost_blocks, own.blocks.begin() + first}};
+  }
+  run += blocks > 0 ? 1 : 0;  // behind full blocks a saved run of its own has the last one
+  for (const kv::OpenBlock& open : own.open_blocks) {
+    add({&open.block.id, 1}, open.block.format());
   }
 }
 
@@ -353,16 +432,17 @@ Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const
           {.ranges = std::move(last), .done = [](tiers::BackgroundLoads::Load&, double) {}});
     }
   }
-  tiers::BackgroundLoads::Order others{
-      .done = [this, sequence = restored.sequence, held = std::move(restored.before)](
-                  tiers::BackgroundLoads::Load& load, double) {
-        const bool last_is_right =
-            tiers_.background_loads().check(ledger().sequences().runs(sequence).back().blocks).ok();
-        if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
-          ledger().restored_kv().publish(sequence);
-        }
-        ledger().sequences().close(sequence);
-      }};
+  tiers::BackgroundLoads::Order others{.done = [this, sequence = restored.sequence,
+                                                held = std::move(restored.before)](
+                                                   tiers::BackgroundLoads::Load& load, double) {
+    const bool last_is_right = tiers_.background_loads()
+                                   .check(kv::parts_of(ledger().sequences().runs(sequence).back()))
+                                   .ok();
+    if (load.outcome().ok() && last_is_right) {  // the last block was a load of its own
+      ledger().restored_kv().publish(sequence);
+    }
+    ledger().sequences().close(sequence);
+  }};
   for (const kv_store::BlockRange& range : restored.ranges) {
     QUIRE_TRY(auto files, open(range, Purpose::kRead));
     std::ranges::move(files, std::back_inserter(others.ranges));

@@ -111,6 +111,13 @@ class SavedSequences {
   // Returns the pool's format for a saved run. kIncompatible names both formats.
   [[nodiscard]] Result<kv::FormatId> format_of(const kv_store::SavedRun& run,
                                                const SavedState& rest) const;
+  // Returns the segment that the saved runs of one run are. kCorrupt where they do not go together.
+  [[nodiscard]] Result<tiers::SegmentShape> segment_of(std::span<const kv_store::SavedRun> parts,
+                                                       const SavedState& rest) const;
+  [[nodiscard]] Status check_own(std::span<const kv_store::SavedRun> parts,
+                                 const SavedState& rest) const;
+  void describe(const kv::RunView& run, std::span<const TokenId> tokens,
+                Described& described) const;
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] const kv_store::PagedPool& pool() const;

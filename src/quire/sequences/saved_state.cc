@@ -60,6 +60,18 @@ std::optional<std::vector<kv::MergeRank>> read_ranks(JsonView list) {
   return list.is_array() ? std::optional(std::move(ranks)) : std::nullopt;
 }
 
+// Returns whether each run has one or two of `num_runs` saved runs.
+bool are_parts(std::span<const std::int32_t> parts, std::size_t num_runs) {
+  std::size_t sum = 0;
+  for (const std::int32_t count : parts) {
+    if (count != 1 && count != 2) {
+      return false;
+    }
+    sum += static_cast<std::size_t>(count);
+  }
+  return sum == num_runs;
+}
+
 // Members with a type of their own, and the object for the lists.
 struct Fields {
   Json object;
@@ -104,6 +116,9 @@ std::string to_json(const SavedState& state) {
   if (!state.kv_dtype.empty()) {
     object.set("kv_dtype", state.kv_dtype);
   }
+  if (!state.parts.empty()) {
+    object.set("parts", Json::list(state.parts));
+  }
   return base::write_json(object);
 }
 
@@ -127,8 +142,17 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   state.tail = *std::move(tail);
   state.ranks = *std::move(ranks);
   state.stored_from = *std::move(stored_from);
+  if (const JsonView parts = object.view().find("parts"); !parts.is_null()) {
+    auto counts = base::read_json_list<std::int32_t>(parts);
+    if (!counts || !are_parts(*counts, num_runs)) {
+      return no_sequence(what, kMalformed);
+    }
+    state.parts = *std::move(counts);
+    num_runs = state.parts.size();
+  }
   // The KV of a last token is computed when it is wanted, so behind KV there always is one.
-  const bool has_last = state.tail.size() == 1 || (state.tail.empty() && num_runs == 0);
+  const bool alone = state.tail.size() == 1 || !state.kv_dtype.empty();
+  const bool has_last = state.tail.empty() ? num_runs == 0 : alone;
   if (!has_last || state.stored_from.size() != state.ranks.size()) {
     return no_sequence(what, kMalformed);
   }
@@ -146,13 +170,24 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   return state;
 }
 
+std::vector<std::span<const kv_store::SavedRun>> parts_of(std::span<const kv_store::SavedRun> runs,
+                                                          const SavedState& state) {
+  std::vector<std::span<const kv_store::SavedRun>> parts;
+  for (std::size_t run = 0; !runs.empty(); ++run) {
+    const std::int32_t count = state.parts.empty() ? 1 : state.parts[run];
+    parts.push_back(runs.first(static_cast<std::size_t>(count)));
+    runs = runs.subspan(static_cast<std::size_t>(count));
+  }
+  return parts;
+}
+
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
                   std::string_view kernels) {
   state.grade = engine::graded(state.grade, state.kernels == kernels);
   if (state.ranks.empty() && !runs.empty() && runs.front().lost_blocks == 0 &&
       state.grade != ReuseGrade::kExact) {
-    const kv_store::SavedRun& run = runs.front();
-    const std::int64_t end = run.start_position + std::ssize(run.tokens);  // checked with the run
+    const kv_store::SavedRun& last = runs.back();  // of its own run, which is the only one
+    const std::int64_t end = last.start_position + std::ssize(last.tokens);  // checked with it
     state.own_position = static_cast<std::int32_t>(std::min(end, kMostTokens));
     state.ranks.emplace_back();
     state.stored_from.emplace_back();

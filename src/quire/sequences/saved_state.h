@@ -21,17 +21,26 @@ struct SavedState {
   std::vector<kv::MergeRank> ranks;       // ranks of the runs before the sequence's own one
   std::vector<std::int32_t> stored_from;  // first stored tokens of the same runs, see kv::RunView
   std::int32_t own_position = 0;
-  std::vector<TokenId> tail;  // the last token of a sequence that has one: it has no KV
+  // The number of saved runs of each run, the own one last. It is 2 where a last block that is not
+  // full has another format than the blocks before it. Empty: 1 of each.
+  std::vector<std::int32_t> parts = {};
+  // The last token of a sequence that has one: it has no KV. Where KV is stored block by block,
+  // there may be a block of such tokens.
+  std::vector<TokenId> tail;
   std::int32_t sampled = 0;
   ReuseGrade grade = ReuseGrade::kExact;
   std::string kernels;  // kernels that computed the KV
-  // Format of the sequence's own KV where that of a run before it is another one; else empty.
+  // Format of the sequence's own KV where some KV has another one, or may have: where its own is
+  // stored block by block. Else empty.
   std::string kv_dtype = {};
 };
 
 [[nodiscard]] std::string to_json(const SavedState& state);
-// Reads the state of a sequence of `num_runs` runs with KV. Its writer is unknown, so every number
-// is checked; kCorrupt names `what`.
+// Returns the saved runs of each run of the sequence.
+[[nodiscard]] std::vector<std::span<const kv_store::SavedRun>> parts_of(
+    std::span<const kv_store::SavedRun> runs, const SavedState& state);
+// Reads the state of a sequence of `num_runs` saved runs. Its writer is unknown, so every number is
+// checked; kCorrupt names `what`.
 [[nodiscard]] Result<SavedState> parse_saved_state(std::string_view json, std::size_t num_runs,
                                                    std::string_view what);
 

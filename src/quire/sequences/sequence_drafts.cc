@@ -19,6 +19,7 @@
 #include "quire/chunks/chunk_service.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
@@ -96,8 +97,8 @@ StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
   state->same_bits = engine_.same_bits();
   state->sequence = id;
   for (const kv::RunView& run : sequences.runs(id)) {
-    for (const BlockId block : run.blocks) {
-      state->blocks.push_back(block.value);
+    for (const kv::BlockPart& part : kv::parts_of(run)) {
+      std::ranges::transform(part.blocks, std::back_inserter(state->blocks), &BlockId::value);
     }
   }
   states_.add(state);

@@ -22,7 +22,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
-#include "quire/kv/format.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
@@ -34,6 +34,7 @@
 #include "quire/sequences/sequence_drafts.h"
 #include "quire/sequences/sequence_state.h"
 #include "quire/tiers/held_segment.h"
+#include "quire/tiers/moved_rows.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
@@ -248,12 +249,7 @@ Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interr
 Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& state,
                                                               std::int64_t first,
                                                               std::int64_t last) {
-  struct Part {
-    std::vector<BlockId> blocks;  // blocks of the run
-    std::int32_t first = 0, count = 0, stored_from = 0;
-    kv::FormatId format;
-  };
-  using Parts = std::vector<Part>;
+  using Parts = std::vector<tiers::RunRows>;
   QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
     Parts found;
     std::int64_t begin = 0;
@@ -262,27 +258,24 @@ Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& st
       const auto to =
           static_cast<std::int32_t>(std::min<std::int64_t>(last - begin, run.num_tokens));
       if (from < to) {
-        found.push_back({.blocks = {run.blocks.begin(), run.blocks.end()},
-                         .first = from,
-                         .count = to - from,
-                         .stored_from = run.stored_from + from,
-                         .format = run.format});
+        auto& rows = found.emplace_back();
+        for (const kv::BlockPart& part : kv::parts_of(run)) {
+          rows.parts.emplace_back(std::vector(part.blocks.begin(), part.blocks.end()), part.format);
+        }
+        rows.first = from;
+        rows.stored_from = run.stored_from + from;
+        rows.tokens = {state->tokens.begin() + begin + from, state->tokens.begin() + begin + to};
       }
       begin += run.num_tokens;
     }
     return found;
   }));
   std::vector<tiers::HeldRef> copies;
-  auto token = state->tokens.begin() + first;
-  for (const Part& part : parts) {
-    QUIRE_TRY_STATUS(tiers_.await_arrival(part.blocks, part.format));
-    QUIRE_TRY_STATUS(tiers_.check_leaves_pool(part.format));
-    QUIRE_TRY(const tiers::HeldRef copy,
-              tiers_.reserve({token, token + part.count}, part.stored_from, part.format));
-    QUIRE_TRY_STATUS(engine_.core().paged_pool.copy_run(part.blocks, part.first, part.count,
-                                                        copy->blocks, part.format));
-    token += part.count;
-    copies.push_back(copy);
+  for (const tiers::RunRows& rows : parts) {
+    for (const auto& [blocks, format] : rows.parts) {
+      QUIRE_TRY_STATUS(tiers_.await_arrival(blocks, format));
+    }
+    QUIRE_TRY(copies.emplace_back(), tiers::copy_rows(engine_, tiers_, rows));
   }
   return copies;
 }

@@ -26,6 +26,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/log.h"
 #include "quire/interrupt.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -159,6 +160,13 @@ Status BackgroundLoads::Load::outcome(std::span<const BlockId> blocks, kv::Forma
     return range.blocks.format == format &&
            std::ranges::find_first_of(range.blocks.to, blocks) != range.blocks.to.end();
   });
+}
+
+Status BackgroundLoads::Load::outcome(std::span<const kv::BlockPart> parts) {
+  for (const kv::BlockPart& part : parts) {
+    QUIRE_TRY_STATUS(outcome(part.blocks, part.format));
+  }
+  return {};
 }
 
 void BackgroundLoads::Load::read_layer(int layer, kv_store::PagedPool& pool,
@@ -381,6 +389,15 @@ std::vector<BackgroundLoads::LoadRef> BackgroundLoads::filling(std::span<const B
   return loads;
 }
 
+std::vector<BackgroundLoads::LoadRef> BackgroundLoads::filling(
+    std::span<const kv::BlockPart> parts) const {
+  std::vector<LoadRef> loads;
+  for (const kv::BlockPart& part : parts) {
+    std::ranges::move(filling(part.blocks, part.format), std::back_inserter(loads));
+  }
+  return loads;
+}
+
 void BackgroundLoads::append_loads(std::span<const BlockId> blocks, kv::FormatId format,
                                    std::vector<engine::KvGate::LoadRef>& loads) const {
   std::ranges::move(filling(blocks, format), std::back_inserter(loads));
@@ -399,6 +416,20 @@ Status BackgroundLoads::check(std::span<const BlockId> blocks, kv::FormatId form
     if (bad != bad_.end() && ledger_.current(block, format) == bad->second.block) {
       return bad->second.why;
     }
+  }
+  return {};
+}
+
+Status BackgroundLoads::check(std::span<const kv::BlockPart> parts) const {
+  for (const kv::BlockPart& part : parts) {
+    QUIRE_TRY_STATUS(check(part.blocks, part.format));
+  }
+  return {};
+}
+
+Status BackgroundLoads::outcome(std::span<const kv::BlockPart> parts) const {
+  for (const kv::BlockPart& part : parts) {
+    QUIRE_TRY_STATUS(outcome(part.blocks, part.format));
   }
   return {};
 }

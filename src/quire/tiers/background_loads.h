@@ -27,6 +27,7 @@
 #include "quire/engine/log.h"
 #include "quire/engine/tasks.h"
 #include "quire/interrupt.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -56,6 +57,7 @@ class BackgroundLoads final : public engine::KvGate {
     // Waits for all layers. The error of a range, of all or of those that fill some of `blocks`.
     [[nodiscard]] Status outcome();
     [[nodiscard]] Status outcome(std::span<const BlockId> blocks, kv::FormatId format = {});
+    [[nodiscard]] Status outcome(std::span<const kv::BlockPart> parts);
 
    private:
     friend class BackgroundLoads;
@@ -114,13 +116,16 @@ class BackgroundLoads final : public engine::KvGate {
   // Loads that fill some of these blocks, which have one format.
   [[nodiscard]] std::vector<LoadRef> filling(std::span<const BlockId> blocks,
                                              kv::FormatId format = {}) const;
+  [[nodiscard]] std::vector<LoadRef> filling(std::span<const kv::BlockPart> parts) const;
   void append_loads(std::span<const BlockId> blocks, kv::FormatId format,
                     std::vector<engine::KvGate::LoadRef>& loads) const override;
   // Returns the error that spoilt one of these blocks.
   [[nodiscard]] Status check(std::span<const BlockId> blocks, kv::FormatId format = {}) const;
+  [[nodiscard]] Status check(std::span<const kv::BlockPart> parts) const;
   // Blocks until the loads that fill them have ended. Returns the error that spoilt one of them.
   [[nodiscard]] Status outcome(std::span<const BlockId> blocks,
                                kv::FormatId format = {}) const override;
+  [[nodiscard]] Status outcome(std::span<const kv::BlockPart> parts) const;
   // Blocks until the block that is copied is there.
   void before_copy(const kv::BlockCopy& copy) override;
 

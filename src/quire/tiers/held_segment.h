@@ -7,6 +7,7 @@
 #include "quire/base/ids.h"
 #include "quire/device/host_buffer.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
@@ -17,25 +18,32 @@ class Engine;
 
 namespace quire::tiers {
 
+// The tokens and formats of a segment, wherever its KV lies.
+struct SegmentShape {
+  std::vector<TokenId> tokens;
+  kv::FormatId format;       // format that was asked for
+  kv::FormatId last_format;  // format of the last block: another one where it is not full
+};
+
 // A run of tokens whose KV lies in blocks of the pool until the last owner goes.
-struct HeldSegment {
+struct HeldSegment : SegmentShape {
   HeldSegment() = default;
   ~HeldSegment();
   HeldSegment(const HeldSegment&) = delete;
   HeldSegment& operator=(const HeldSegment&) = delete;
 
+  // Returns its blocks by their formats.
+  [[nodiscard]] kv::BlockParts parts() const { return kv::parts_of(blocks, format, last_format); }
+
   kv::SegmentId id;
-  std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
-  kv::FormatId format;  // format of these blocks
   std::weak_ptr<engine::Engine> engine;
   engine::Tasks task{1};  // task that gives the segment up
 };
 using HeldRef = std::shared_ptr<const HeldSegment>;
 
-// A held segment in host memory: [layer][kv_head][block] of head blocks.
-struct HostSegment {
-  std::vector<TokenId> tokens;
+// A held segment in host memory: [layer][kv_head][block] of the head blocks of each format.
+struct HostSegment : SegmentShape {
   device::HostBuffer bytes;
 };
 using HostRef = std::shared_ptr<const HostSegment>;

@@ -43,11 +43,12 @@
 namespace quire::tiers {
 namespace {
 
-std::vector<BlockId> first_blocks(std::int64_t count) {
+// Returns `count` blocks from `first` on.
+std::vector<BlockId> blocks_from(std::int64_t first, std::int64_t count) {
   std::vector<BlockId> blocks;
   blocks.reserve(static_cast<std::size_t>(count));
-  for (std::int32_t block = 0; block < count; ++block) {
-    blocks.push_back({block});
+  for (std::int64_t block = first; block < first + count; ++block) {
+    blocks.push_back({static_cast<std::int32_t>(block)});
   }
   return blocks;
 }
@@ -106,16 +107,6 @@ std::string TierService::kernels() const {
                                 : accelerator->kernels(engine_.options().deterministic);
 }
 
-Status TierService::check_leaves_pool(kv::FormatId format) const {
-  if (!tensor::is_written_by_block(paged_pool().geometry(format).format)) {
-    return {};
-  }
-  return {ErrorCode::kUnsupported,
-          base::str_cat("KV in ", base::quoted(engine_.core().kv_name(format)),
-                        " is not moved to files, to the host or to other blocks yet; use another "
-                        "kv_dtype")};
-}
-
 base::KVFingerprint TierService::fingerprint() const {
   return kv_fingerprint(engine_.model_digest(), kernels());
 }
@@ -142,26 +133,26 @@ HeldRef TierService::keep(kv::SegmentId id) {
   auto held = std::make_shared<HeldSegment>();
   held->id = id;
   held->tokens.assign(segment->tokens().begin(), segment->tokens().end());
+  held->format = segment->format();
+  held->last_format = segment->blocks().last_format();
   held->blocks.assign(segment->blocks().ids().begin(), segment->blocks().ids().end());
-  held->format = segment->blocks().format();
   held->engine = engine_.self();
   return held;
 }
 
-Result<HeldRef> TierService::reserve(const std::vector<TokenId>& tokens, std::int32_t stored_from,
-                                     kv::FormatId format) {
+Result<HeldRef> TierService::reserve(const SegmentShape& segment, std::int32_t stored_from) {
   return engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
-    QUIRE_TRY(const kv::SegmentId id, reserve_blocks(tokens, stored_from, format));
+    QUIRE_TRY(const kv::SegmentId id, reserve_blocks(segment, stored_from));
     return keep(id);
   });
 }
 
 // Reserves a segment. Engine thread. Copies of blocks that must be moved for it are made at once,
 // as nobody waits for them.
-Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
-                                                  std::int32_t stored_from, kv::FormatId format) {
+Result<kv::SegmentId> TierService::reserve_blocks(SegmentShape segment, std::int32_t stored_from) {
   QUIRE_TRY(const kv::SegmentId id,
-            ledger().segments().reserve(std::move(tokens), stored_from, format));
+            ledger().segments().reserve(std::move(segment.tokens), stored_from, segment.format,
+                                        segment.last_format));
   if (Status copied = engine_.copy_blocks_now(); !copied.ok()) {
     ledger().segments().drop(id);
     return copied.error();
@@ -170,54 +161,123 @@ Result<kv::SegmentId> TierService::reserve_blocks(std::vector<TokenId> tokens,
 }
 
 Result<HostRef> TierService::to_host(const HeldRef& segment) const {
-  QUIRE_CHECK(segment->format == kv::kOwnFormat, "host copies have the pool's own format");
-  QUIRE_TRY_STATUS(check_leaves_pool(kv::kOwnFormat));
-  const auto block_bytes = static_cast<std::size_t>(paged_pool().geometry().block_bytes());
   auto host = std::make_shared<HostSegment>();
-  host->tokens = segment->tokens;
-  host->bytes = paged_pool().host_buffer(segment->blocks.size() * block_bytes);
+  static_cast<SegmentShape&>(*host) = *segment;
+  host->bytes = paged_pool().host_buffer(static_cast<std::size_t>(bytes_of(*segment)));
   if (host->bytes.size() == 0) {
     return {ErrorCode::kOutOfBlocks, "the machine has no memory left for a copy of the KV"};
   }
-  QUIRE_TRY_STATUS(paged_pool().read_blocks(segment->blocks, host->bytes.span()));
+  std::span<std::byte> to = host->bytes.span();
+  for (const kv::BlockPart& part : segment->parts()) {
+    QUIRE_TRY_STATUS(paged_pool().read_blocks(part.blocks, to.first(bytes_of(part)), part.format));
+    to = to.subspan(bytes_of(part));
+  }
   return HostRef(std::move(host));
 }
 
 Result<HeldRef> TierService::from_host(const HostSegment& segment) {
-  QUIRE_TRY(HeldRef held, reserve(segment.tokens));
-  QUIRE_TRY_STATUS(writable_pool().write_blocks(held->blocks, segment.bytes.span()));
+  QUIRE_TRY(HeldRef held, reserve(segment));
+  std::span<const std::byte> from = segment.bytes.span();
+  for (const kv::BlockPart& part : held->parts()) {
+    QUIRE_TRY_STATUS(
+        writable_pool().write_blocks(part.blocks, from.first(bytes_of(part)), part.format));
+    from = from.subspan(bytes_of(part));
+  }
   return held;
 }
 
-Result<TierService::PoolCopy> TierService::copy_to_pool(const HostSegment& segment) const {
-  const tensor::KVGeometry& geometry = paged_pool().geometry();
-  const auto count = std::ssize(segment.bytes) / geometry.block_bytes();
-  QUIRE_TRY(auto copy, kv_store::PagedPool::create(geometry, static_cast<std::int32_t>(count)));
-  PoolCopy made{.pool = std::move(copy), .blocks = first_blocks(count)};
-  QUIRE_TRY_STATUS(made.pool.write_blocks(made.blocks, segment.bytes.span()));
-  return made;
+std::int64_t TierService::bytes_of(const HeldSegment& segment) const {
+  std::size_t bytes = 0;
+  for (const kv::BlockPart& part : segment.parts()) {
+    bytes += bytes_of(part);
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::size_t TierService::bytes_of(const kv::BlockPart& part) const {
+  return part.blocks.size() *
+         static_cast<std::size_t>(paged_pool().geometry(part.format).block_bytes());
 }
 
 Result<TierService::Readable> TierService::readable(std::span<const std::vector<BlockId>> runs,
-                                                    kv::FormatId format) const {
-  QUIRE_TRY_STATUS(check_leaves_pool(format));
-  Readable readable{.runs = {runs.begin(), runs.end()}};
+                                                    std::span<const kv::FormatId> formats) const {
   if (!paged_pool().on_device()) {
+    Readable readable{.runs = {runs.begin(), runs.end()}};
     readable.whole = &paged_pool();
     return readable;
   }
-  std::vector<BlockId> all;
-  for (std::vector<BlockId>& run : readable.runs) {
-    for (BlockId& block : run) {
-      all.push_back(std::exchange(block, {static_cast<std::int32_t>(all.size())}));
+  std::vector<std::int64_t> counts;
+  std::ranges::transform(runs, std::back_inserter(counts),
+                         [](const std::vector<BlockId>& run) { return std::ssize(run); });
+  QUIRE_TRY(Readable readable, room_beside(counts, formats));
+  if (std::ranges::all_of(formats, [](kv::FormatId format) { return format == kv::kOwnFormat; })) {
+    std::vector<BlockId> all;  // which lie in the copy as they are read
+    for (const std::vector<BlockId>& run : runs) {
+      all.insert(all.end(), run.begin(), run.end());
     }
+    QUIRE_TRY_STATUS(all.empty() ? Status()
+                                 : paged_pool().read_blocks(all, readable.copy->all_bytes()));
+    return readable;
   }
-  QUIRE_TRY(auto copy, staging(std::ssize(all), format));
-  if (!all.empty()) {
-    QUIRE_TRY_STATUS(paged_pool().read_blocks(all, copy.all_bytes(), format));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    device::HostBuffer bytes =
+        paged_pool().host_buffer(bytes_of({.blocks = runs[i], .format = formats[i]}));
+    if (bytes.size() == 0 && !runs[i].empty()) {
+      return {ErrorCode::kOutOfBlocks, "the machine has no memory left for a copy of the KV"};
+    }
+    QUIRE_TRY_STATUS(paged_pool().read_blocks(runs[i], bytes.span(), formats[i]));
+    QUIRE_TRY_STATUS(readable.copy->write_blocks(readable.runs[i], bytes.span(), formats[i]));
   }
-  readable.copy = std::make_unique<kv_store::PagedPool>(std::move(copy));
   return readable;
+}
+
+Result<TierService::Readable> TierService::readable(const HeldSegment& segment) const {
+  std::vector<std::vector<BlockId>> runs;
+  std::vector<kv::FormatId> formats;
+  for (const kv::BlockPart& part : segment.parts()) {
+    runs.emplace_back(part.blocks.begin(), part.blocks.end());
+    formats.push_back(part.format);
+  }
+  return readable(runs, formats);
+}
+
+Result<TierService::Readable> TierService::readable(const HostSegment& segment) const {
+  const kv_store::KVFileContent content = content_of(segment);
+  std::vector<std::int64_t> counts;
+  std::vector<kv::FormatId> formats;
+  for (const kv_store::SavedRun& run : content.runs) {
+    counts.push_back(run.num_blocks(content.geometry.block_tokens));
+    formats.push_back(run.type ? segment.last_format : segment.format);
+  }
+  QUIRE_TRY(Readable readable, room_beside(counts, formats));
+  std::span<const std::byte> from = segment.bytes.span();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const std::size_t bytes = bytes_of({.blocks = readable.runs[i], .format = formats[i]});
+    QUIRE_TRY_STATUS(readable.copy->write_blocks(readable.runs[i], from.first(bytes), formats[i]));
+    from = from.subspan(bytes);
+  }
+  return readable;
+}
+
+// A run begins at the next place for a block of its format.
+Result<TierService::Readable> TierService::room_beside(
+    std::span<const std::int64_t> blocks, std::span<const kv::FormatId> formats) const {
+  Readable room;
+  std::int64_t bytes = 0;  // of one head
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::int64_t block = paged_pool().geometry(formats[i]).head_block_bytes();
+    const std::int64_t first = (bytes + block - 1) / block;
+    room.runs.push_back(blocks_from(first, blocks[i]));
+    bytes = (first + blocks[i]) * block;
+  }
+  const std::int64_t own = paged_pool().geometry().head_block_bytes();
+  QUIRE_TRY(auto copy, staging((bytes + own - 1) / own, kv::kOwnFormat));
+  for (std::uint8_t i = 1; i < engine_.core().num_formats(); ++i) {
+    QUIRE_TRY([[maybe_unused]] const kv::FormatId added,
+              copy.add_format(paged_pool().geometry(kv::FormatId{i})));
+  }
+  room.copy = std::make_unique<kv_store::PagedPool>(std::move(copy));
+  return room;
 }
 
 // Makes a pool in host memory for KV on its way to or from the device.
@@ -233,19 +293,25 @@ Status TierService::fill(std::span<const BlockId> to, const FillBlocks& read,
     return read(to, writable_pool());
   }
   QUIRE_TRY(auto copy, staging(std::ssize(to), format));
-  QUIRE_TRY_STATUS(read(first_blocks(std::ssize(to)), copy));
+  QUIRE_TRY_STATUS(read(blocks_from(0, std::ssize(to)), copy));
   return to.empty() ? Status() : writable_pool().write_blocks(to, copy.all_bytes(), format);
 }
 
-kv_store::KVFileContent TierService::content_of(std::span<const HeldRef> segments,
-                                                std::vector<std::vector<BlockId>>& blocks) const {
-  const kv::FormatId format = segments.empty() ? kv::kOwnFormat : segments.front()->format;
+kv_store::KVFileContent TierService::content_of(const SegmentShape& segment) const {
   kv_store::KVFileContent content{.fingerprint = fingerprint(),
-                                  .geometry = paged_pool().geometry(format)};
-  for (const HeldRef& segment : segments) {
-    QUIRE_CHECK(segment->format == format, "a file has one format");
-    content.runs.push_back({.tokens = segment->tokens});
-    blocks.push_back(segment->blocks);
+                                  .geometry = paged_pool().geometry(segment.format)};
+  const std::int64_t rest = segment.last_format == segment.format
+                                ? 0
+                                : std::ssize(segment.tokens) % content.geometry.block_tokens;
+  const auto full = segment.tokens.end() - rest;
+  if (full != segment.tokens.begin()) {
+    content.runs.push_back({.tokens = {segment.tokens.begin(), full}});
+  }
+  if (rest > 0) {
+    content.runs.push_back(
+        {.tokens = {full, segment.tokens.end()},
+         .start_position = static_cast<std::int32_t>(full - segment.tokens.begin()),
+         .type = kv_store::kv_type_of(paged_pool().geometry(segment.last_format))});
   }
   return content;
 }
@@ -269,48 +335,55 @@ Status TierService::read_range(const kv_store::KVFile& file, const kv_store::Blo
   return {};
 }
 
-Status TierService::read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to,
-                             kv::FormatId format) {
-  return fill(
-      to,
-      [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
-        return read_range(
-            file, {.run = run, .to = {blocks.begin(), blocks.end()}, .format = format}, pool);
-      },
-      format);
+// Reads the parts of a segment, each of which is a run of the file.
+Status TierService::read_parts(const kv_store::KVFile& file, const kv::BlockParts& parts) {
+  for (std::size_t run = 0; run < parts.size(); ++run) {
+    const kv::FormatId format = parts[run].format;
+    const auto read = [&](std::span<const BlockId> blocks, kv_store::PagedPool& pool) {
+      return read_range(
+          file,
+          {.run = static_cast<int>(run), .to = {blocks.begin(), blocks.end()}, .format = format},
+          pool);
+    };
+    QUIRE_TRY_STATUS(fill(parts[run].blocks, read, format));
+  }
+  return {};
 }
 
-Result<std::vector<TokenId>> TierService::tokens_of_run(const kv_store::KVFile& file, int run,
-                                                        kv::FormatId format) const {
+// A stranger may have written the file. The runs of a segment are what content_of() makes of it.
+Result<SegmentShape> TierService::segment_in(const kv_store::KVFile& file,
+                                             kv::FormatId format) const {
   QUIRE_TRY_STATUS(file.check_fits(fingerprint(), paged_pool().geometry(format)));
-  const auto& runs = file.content().runs;
-  if (run < 0 || run >= std::ssize(runs)) {
-    return {ErrorCode::kCorrupt, base::str_cat("the file has no run ", run)};
+  SegmentShape segment{.tokens = {}, .format = format, .last_format = format};
+  const kv_store::KVFileContent& content = file.content();
+  for (const kv_store::SavedRun& run : content.runs) {
+    segment.tokens.insert(segment.tokens.end(), run.tokens.begin(), run.tokens.end());
   }
-  const kv_store::SavedRun& found = runs[static_cast<std::size_t>(run)];
-  if (found.lost_blocks > 0) {
-    return {ErrorCode::kCorrupt, base::str_cat("run ", run, " of the file has lost ",
-                                               found.lost_blocks, " blocks: only a sequence may")};
+  segment.last_format = ledger().config().last_format(std::ssize(segment.tokens), format);
+  const kv_store::KVFileContent whole = content_of(segment);
+  const auto alike = [](const kv_store::SavedRun& a, const kv_store::SavedRun& b) {
+    return a.lost_blocks == b.lost_blocks && a.type == b.type && a.tokens.size() == b.tokens.size();
+  };
+  if (segment.tokens.empty() || !std::ranges::equal(content.runs, whole.runs, alike)) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat("the runs of the file are no segment in ",
+                          base::quoted(engine_.core().kv_name(format)), ": ", content.runs.size(),
+                          " runs of ", segment.tokens.size(), " tokens")};
   }
-  if (found.type) {
-    return {ErrorCode::kCorrupt, base::str_cat("run ", run, " of the file has another KV format ",
-                                               "than the file: only a sequence may")};
-  }
-  return found.tokens;
+  return segment;
 }
 
-Result<HeldRef> TierService::from_file(const kv_store::KVFile& file, int run) {
-  QUIRE_TRY(const auto tokens, tokens_of_run(file, run));
-  QUIRE_TRY(HeldRef held, reserve(tokens));
-  QUIRE_TRY_STATUS(read_run(file, run, held->blocks));
+Result<HeldRef> TierService::from_file(const kv_store::KVFile& file) {
+  QUIRE_TRY(const SegmentShape segment, segment_in(file, kv::kOwnFormat));
+  QUIRE_TRY(HeldRef held, reserve(segment));
+  QUIRE_TRY_STATUS(read_parts(file, held->parts()));
   return held;
 }
 
-Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, int run,
-                                                kv::FormatId format) {
-  QUIRE_TRY(auto tokens, tokens_of_run(file, run, format));
-  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0, format));
-  const Status read = read_run(file, run, ledger().segments().find(id)->blocks().ids(), format);
+Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, kv::FormatId format) {
+  QUIRE_TRY(SegmentShape segment, segment_in(file, format));
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(segment), 0));
+  const Status read = read_parts(file, kv::parts_of(ledger().segments().find(id)->blocks()));
   if (!read.ok()) {
     ledger().segments().drop(id);
     return read.error();
@@ -319,19 +392,24 @@ Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, in
 }
 
 Result<kv::SegmentId> TierService::add_to(JointRead& read,
-                                          std::shared_ptr<const kv_store::KVFile> file, int run,
+                                          std::shared_ptr<const kv_store::KVFile> file,
                                           kv::FormatId format) {
-  QUIRE_TRY(auto tokens, tokens_of_run(*file, run, format));
-  const std::int64_t count = std::ssize(tokens);
-  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(tokens), 0, format));
+  QUIRE_TRY(SegmentShape segment, segment_in(*file, format));
+  const std::int64_t count = std::ssize(segment.tokens);
+  QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(segment), 0));
   const auto alias = ledger().segments().derive(id, {});
   if (!alias.ok()) {
     ledger().segments().drop(id);
     return alias.error();
   }
   read.held.push_back(keep(*alias));
-  read.ranges.push_back({.file = std::move(file),
-                         .blocks = {.run = run, .to = read.held.back()->blocks, .format = format}});
+  int run = 0;
+  for (const kv::BlockPart& part : read.held.back()->parts()) {
+    read.ranges.push_back(
+        {.file = file,
+         .blocks = {
+             .run = run++, .to = {part.blocks.begin(), part.blocks.end()}, .format = part.format}});
+  }
   read.tokens += count;
   return id;
 }
@@ -358,7 +436,7 @@ std::vector<HeldRef> TierService::from_files(
   std::vector<HeldRef> arriving;
   for (const auto& file : files) {
     const auto begun = engine_.thread().ask_for_blocks<HeldRef>([&]() -> Result<HeldRef> {
-      QUIRE_TRY(const kv::SegmentId segment, add_to(read, file, 0));
+      QUIRE_TRY(const kv::SegmentId segment, add_to(read, file));
       return keep(segment);
     });
     arriving.push_back(begun.ok() ? *begun : nullptr);
@@ -367,7 +445,7 @@ std::vector<HeldRef> TierService::from_files(
     start(std::move(read), [](BackgroundLoads::Load&) {});
     for (const HeldRef& segment : arriving) {
       if (segment != nullptr) {
-        std::ranges::move(background_loads_.filling(segment->blocks), std::back_inserter(loads));
+        std::ranges::move(background_loads_.filling(segment->parts()), std::back_inserter(loads));
       }
     }
   });

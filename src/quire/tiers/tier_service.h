@@ -52,53 +52,45 @@ class TierService {
   // Decides whether saved KV is read or computed again.
   [[nodiscard]] ReloadPolicy& reload_policy() { return reload_policy_; }
 
-  // Returns kUnsupported for a format whose KV stays in the pool: one that is written block by
-  // block.
-  [[nodiscard]] Status check_leaves_pool(kv::FormatId format) const;
-
-  // Copies a segment to host memory. kOutOfBlocks when the machine has no memory. Precondition of
-  // this and the next two: the segment has the pool's own format.
+  // Copies a segment to host memory, in its formats. kOutOfBlocks when the machine has no memory.
   [[nodiscard]] Result<HostRef> to_host(const HeldRef& segment) const;
   [[nodiscard]] Result<HeldRef> from_host(const HostSegment& segment);
-  // KV in a paged pool of its own, to be written to a file without a block of the engine's.
-  struct PoolCopy {
-    kv_store::PagedPool pool;
-    std::vector<BlockId> blocks;
-  };
-  // Copies a segment. kOutOfBlocks when the machine has no memory.
-  [[nodiscard]] Result<PoolCopy> copy_to_pool(const HostSegment& segment) const;
+  // Returns the bytes of a segment's blocks.
+  [[nodiscard]] std::int64_t bytes_of(const HeldSegment& segment) const;
 
   // Returns the identity of everything that decides the bits of KV besides the tokens before it.
   [[nodiscard]] base::KVFingerprint fingerprint() const;
   // Returns the identity without the kernels, for data that names them and is graded by them.
   [[nodiscard]] base::KVFingerprint model_fingerprint() const;
-  // Returns the header of a file or object of these segments. `blocks` gets their blocks.
-  // Precondition: all have one format.
-  [[nodiscard]] kv_store::KVFileContent content_of(std::span<const HeldRef> segments,
-                                                   std::vector<std::vector<BlockId>>& blocks) const;
-  // Reads the whole run of an open file. kIncompatible for another model's, kCorrupt for damaged
-  // KV.
-  [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file, int run);
+  // Returns the header of a file or object of a segment. A last block of another format is a run of
+  // its own.
+  [[nodiscard]] kv_store::KVFileContent content_of(const SegmentShape& segment) const;
+  // Reads the segment of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
+  [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file);
   [[nodiscard]] const kv_store::PagedPool& paged_pool() const;
-  // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host. All
-  // runs of a device have one format.
+  // The KV of runs of blocks where a writer can read it: in the pool, or in a copy on the host.
   struct Readable {
-    std::vector<std::vector<BlockId>> runs;  // blocks of pool()
+    std::vector<std::vector<BlockId>> runs;  // blocks of pool(), whose formats are the pool's
     const kv_store::PagedPool* whole = nullptr;
     std::unique_ptr<kv_store::PagedPool> copy;
     [[nodiscard]] const kv_store::PagedPool& pool() const {
       return whole != nullptr ? *whole : *copy;
     }
   };
+  // Returns the KV of runs, each of which has one of `formats`.
   [[nodiscard]] Result<Readable> readable(std::span<const std::vector<BlockId>> runs,
-                                          kv::FormatId format = {}) const;
+                                          std::span<const kv::FormatId> formats) const;
+  // Returns the KV of a segment, in the runs of content_of().
+  [[nodiscard]] Result<Readable> readable(const HeldSegment& segment) const;
+  [[nodiscard]] Result<Readable> readable(const HostSegment& segment) const;
 
   // Gives a segment to the caller. Engine thread, as for the next functions.
   [[nodiscard]] HeldRef keep(kv::SegmentId id);
-  [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file, int run,
-                                                   kv::FormatId format = {});
+  // Reads the segment of a file, which has this format.
+  [[nodiscard]] Result<kv::SegmentId> read_segment(const kv_store::KVFile& file,
+                                                   kv::FormatId format);
 
-  // The first runs of files, read together in the background; null where there was no room. Their
+  // The segments of files, read together in the background; null where there was no room. Their
   // KV can be used at once by requests, and by all others when the loads have ended.
   using Loads = std::vector<BackgroundLoads::LoadRef>;
   [[nodiscard]] std::vector<HeldRef> from_files(
@@ -110,19 +102,18 @@ class TierService {
     std::vector<HeldRef> held;  // until all is read, whoever drops the segments
     std::int64_t tokens = 0;
   };
-  // Adds a run to the read and returns its segment, with nothing read yet. The read must be
+  // Adds the segment of a file to the read and returns it, with nothing read yet. The read must be
   // started. Engine thread.
   [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
-                                             std::shared_ptr<const kv_store::KVFile> file, int run,
+                                             std::shared_ptr<const kv_store::KVFile> file,
                                              kv::FormatId format = {});
   // Starts a read. Runs on the engine thread, and so does `done`.
   void start(JointRead read, std::function<void(BackgroundLoads::Load&)> done);
 
   // Blocks until KV that is read into the blocks is there. Returns the error that spoilt it.
   [[nodiscard]] Status await_arrival(std::span<const BlockId> blocks, kv::FormatId format = {});
-  // Returns a segment with room for the KV of `tokens`, and none of it yet. kOutOfBlocks.
-  [[nodiscard]] Result<HeldRef> reserve(const std::vector<TokenId>& tokens,
-                                        std::int32_t stored_from = 0, kv::FormatId format = {});
+  // Returns a segment with room for the KV of its tokens, and none of it yet. kOutOfBlocks.
+  [[nodiscard]] Result<HeldRef> reserve(const SegmentShape& segment, std::int32_t stored_from = 0);
   // Calls `read` with blocks to fill, in the pool or beside it; what it fills ends in `to`.
   using FillBlocks =
       std::function<Status(std::span<const BlockId> blocks, kv_store::PagedPool& pool)>;
@@ -139,14 +130,18 @@ class TierService {
   [[nodiscard]] std::string kernels() const;
 
  private:
-  [[nodiscard]] Result<kv::SegmentId> reserve_blocks(std::vector<TokenId> tokens,
-                                                     std::int32_t stored_from, kv::FormatId format);
-  // Returns the tokens of a run. kIncompatible for another model's file.
-  [[nodiscard]] Result<std::vector<TokenId>> tokens_of_run(const kv_store::KVFile& file, int run,
-                                                           kv::FormatId format = {}) const;
+  [[nodiscard]] Result<kv::SegmentId> reserve_blocks(SegmentShape segment,
+                                                     std::int32_t stored_from);
+  // Returns the segment that a file of one holds. kIncompatible for another model's file.
+  [[nodiscard]] Result<SegmentShape> segment_in(const kv_store::KVFile& file,
+                                                kv::FormatId format) const;
   [[nodiscard]] Result<kv_store::PagedPool> staging(std::int64_t blocks, kv::FormatId format) const;
-  [[nodiscard]] Status read_run(const kv_store::KVFile& file, int run, std::span<const BlockId> to,
-                                kv::FormatId format = {});
+  // Makes room in host memory for runs of so many blocks. Their places are those of the pool's
+  // formats there.
+  [[nodiscard]] Result<Readable> room_beside(std::span<const std::int64_t> blocks,
+                                             std::span<const kv::FormatId> formats) const;
+  [[nodiscard]] Status read_parts(const kv_store::KVFile& file, const kv::BlockParts& parts);
+  [[nodiscard]] std::size_t bytes_of(const kv::BlockPart& part) const;
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] kv_store::PagedPool& writable_pool() const;
 

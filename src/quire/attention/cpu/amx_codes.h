@@ -198,10 +198,11 @@ void amx_attend_codes(const AttentionTask& t) {
     }
     typename Units::View view;
     Units::set_view(t, piece, rows, room, b, view);
-    if (sees_all(rows, view)) {
+    if (t.soft_cap == 0 && sees_all(rows, view)) {
       Products::interleaved(t, view, b);
     } else {
       Products::scores(t, view, b);
+      cap_scores<V>(t, view, b);
       softmax_strip<V>(t, rows, view, b);
       Products::values(t, view, b, b.values);
     }

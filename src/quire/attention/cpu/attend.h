@@ -37,18 +37,6 @@ void piece_values(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   }
 }
 
-// Caps the scores of all columns; those that a row does not see are masked later.
-template <class V, class E>
-void cap_scores(const AttentionTask& t, const PieceView& view, PieceBuffers<E>& b) {
-  const typename V::F cap = V::set(t.soft_cap), step = V::set(-2.0f / t.soft_cap);
-  for (int row = 0; row < t.rows; ++row) {
-    for (int i = 0; i < view.units * kUnitTokens; i += V::kLanes) {
-      float* scores = &b.scores[row][i];
-      V::store(scores, kernels::soft_capped<V>(V::load(scores), cap, step));
-    }
-  }
-}
-
 // Computes maxima, sums and values of a piece, relative to its own maxima.
 template <class V, class P>
 void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, PieceView& view,
@@ -63,9 +51,7 @@ void reduce_piece(const AttentionTask& t, int piece, const PieceRows& rows, Piec
       }
     }
     P::scores(t, view, b);
-    if (t.soft_cap > 0) {
-      cap_scores<V>(t, view, b);
-    }
+    cap_scores<V>(t, view, b);
     softmax_strip<V, typename P::Format>(t, rows, view, b);
     piece_values<V, P>(t, piece, rows, view, b);
   }
@@ -100,6 +86,7 @@ void attend_expanded(const AttentionTask& t) {
     }
     const PieceView view = ExpandedUnits<V, C>::view_of(t, piece, rows);
     P::scores(t, view, b);
+    cap_scores<V>(t, view, b);
     softmax_strip<V, Fp32<V>>(t, rows, view, b);
     P::values(t, view, b, b.values);
     merge<V>({t.state, {b.max, b.sum, b.values}, t.rows, t.padded_dim});

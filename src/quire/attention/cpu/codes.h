@@ -227,6 +227,7 @@ void reduce_codes(const AttentionTask& t, int piece, const PieceRows& rows, Piec
   ask_for_scales(t, piece, Int8<V>::scales_bytes(t));
   P::scores(t, view, b);
   scale_scores<V, E>(t, view, b);
+  cap_scores<V>(t, view, b);
   const int columns = view.units * kUnitTokens;
   for_each_four(
       t, rows, view,

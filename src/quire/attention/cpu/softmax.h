@@ -48,6 +48,25 @@ typename V::F score_at(const PieceBuffers<E>& b, int row, int i) {
   }
 }
 
+// Caps the scores of all columns, where they are capped at all. Those that a row does not see are
+// masked later. Scales are in the capped scores.
+template <class V, class View, class E>
+void cap_scores(const AttentionTask& t, const View& view, PieceBuffers<E>& b) {
+  if (t.soft_cap == 0) {
+    return;
+  }
+  const typename V::F cap = V::set(t.soft_cap), step = V::set(-2.0f / t.soft_cap);
+  const int columns = view.units * kUnitTokens;
+  for (int row = 0; row < t.rows; ++row) {
+    for (int i = 0; i < columns; i += V::kLanes) {
+      V::store(&b.scores[row][i], kernels::soft_capped<V>(score_at<V>(b, row, i), cap, step));
+    }
+  }
+  for (int i = 0; E::kScaled && i < columns; i += V::kLanes) {
+    V::store(b.key_scales + i, V::set(1.0f));
+  }
+}
+
 // Returns a score in column i less the maximum of its row. reference_of made `max` of the maximum.
 template <class V, class E>
 typename V::F below_maximum(const PieceBuffers<E>& b, const float* score, int i,
