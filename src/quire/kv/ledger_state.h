@@ -44,8 +44,8 @@ struct LedgerState {
     const auto found = sequence_states.find(id.value);
     return found == sequence_states.end() ? nullptr : &found->second;
   }
-  // Takes up the last restore point of a sequence that is not behind `length`. Returns its length; 0
-  // for none.
+  // Takes up the last restore point of a sequence that is not behind `length`. Returns its length;
+  // 0 for none.
   [[nodiscard]] std::int32_t restore_before(SeqId id, std::int32_t length);
 
   SegmentId name(std::shared_ptr<const Segment> segment);
@@ -77,6 +77,7 @@ struct LedgerState {
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // last id of sequences and segments
   std::int64_t tokens_reused = 0;
+  std::int64_t tokens_replayed = 0;  // known ones that lie behind a restore point
 };
 
 }  // namespace quire::kv

@@ -60,6 +60,7 @@ class TensorMap {
  private:
   [[nodiscard]] std::vector<std::string> names(const WeightId& id) const;
   [[nodiscard]] std::string placed(std::string_view name) const;
+  [[nodiscard]] bool is_of_drafts(std::string_view name) const;
   [[nodiscard]] bool is_skipped(std::string_view name) const;
   [[nodiscard]] Status check_architecture() const;
   [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;
