@@ -34,6 +34,23 @@ json::object members(const json::value& report, std::string_view name) {
   return found != nullptr && found->is_object() ? found->as_object() : json::object();
 }
 
+// Returns a line for each group of layers: what it holds of tokens, and its bytes.
+json::object groups_for_people(const json::array& groups) {
+  json::object lines;
+  for (const json::value& value : groups) {
+    const json::object& group = value.as_object();
+    const bool is_state = group.at("kind").as_string() == "state";
+    std::string name(group.at("kind").as_string());
+    name += " (" + std::to_string(group.at("layers").as_array().size()) + " layers)";
+    if (const json::value* const window = group.if_contains("window")) {
+      name += " of " + std::to_string(window->as_int64());
+    }
+    lines[name] = in_units(group.at(is_state ? "bytes" : "bytes_per_token").to_number<double>()) +
+                  (is_state ? " a state" : " a token");
+  }
+  return lines;
+}
+
 // Returns the report as people read it: bytes in units, and how many tokens of KV fit in a GiB.
 json::value for_people(json::value report) {
   json::object& top = report.as_object();
@@ -57,6 +74,9 @@ json::value for_people(json::value report) {
   }
   if (!kv.empty()) {
     top["kv_bytes_per_token"] = std::move(kv);
+  }
+  if (json::value* const groups = top.if_contains("groups")) {
+    *groups = groups_for_people(json::array(groups->as_array()));
   }
   if (json::value* const file = top.if_contains("file_bytes")) {
     *file = in_units(file->to_number<double>());

@@ -27,6 +27,8 @@ struct EngineStats {
   // States of layers that carry one: held by sequences, kept to go on from, and altogether. 0 for
   // models without such layers.
   std::int64_t states_in_use = 0, restore_points = 0, states_total = 0;
+  // Known tokens that were computed again, since they stood behind the last restore point.
+  std::int64_t tokens_replayed = 0;
   // Open sessions.
   std::int64_t sessions = 0;
   // Rows that went through the model: prompts, chunks and generated tokens.

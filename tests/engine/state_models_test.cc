@@ -224,7 +224,9 @@ TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
   EXPECT_EQ(parts[0].usable_tokens, 0);
   EXPECT_EQ(parts[0].replayed_tokens, 64);
   EXPECT_THAT(parts[0].reason, HasSubstr("no restore point"));
+  EXPECT_EQ(stat(llm, "tokens_replayed"), 0) << "explaining counts nothing";
   (void)must(llm.generate(other, greedy_to_length(1)));
+  EXPECT_EQ(stat(llm, "tokens_replayed"), 64);
   const std::vector<ReusePart> learned = must(llm.explain(joined(shared, ids_of(9, 4))));
   ASSERT_EQ(learned.size(), 2);
   EXPECT_TRUE(learned[0].hit);

@@ -44,6 +44,8 @@ constexpr Metric kMetrics[] = {
      &EngineStats::states_in_use},
     {"restore_points", kGauge, "States that are kept to go on from", &EngineStats::restore_points},
     {"states_total", kGauge, "States altogether", &EngineStats::states_total},
+    {"tokens_replayed", kCounter, "Known tokens computed again from a restore point on",
+     &EngineStats::tokens_replayed},
     {"sessions", kGauge, "Open sessions", &EngineStats::sessions},
     {"tokens_computed", kCounter, "Rows that went through the model",
      &EngineStats::tokens_computed},

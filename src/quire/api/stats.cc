@@ -48,6 +48,7 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .states_in_use = ledger.states_in_use,
           .restore_points = ledger.restore_points,
           .states_total = ledger.states_total,
+          .tokens_replayed = ledger.tokens_replayed,
           .sessions = ledger.sessions,
           .tokens_computed = stats.tokens_computed,
           .tokens_reused = stats.tokens_reused,

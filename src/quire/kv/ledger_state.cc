@@ -73,6 +73,7 @@ std::int32_t LedgerState::reattach(SeqId id) {
       own->restore(prefix.state);
       own->set_lacks_tail(prefix.tokens % shared.config().block_tokens != 0);
     }
+    tokens_replayed += prefix.known_tokens - prefix.tokens;
     own->leave_history_at(prefix.known_tokens > prefix.tokens ? prefix.known_tokens : 0);
   }
   tokens_reused += sequence.num_computed();
@@ -186,6 +187,7 @@ LedgerCounts LedgerState::counts() const {
   counts.sessions = shared.index().order().num_sessions();
   counts.states_total = states.num_states();
   counts.restore_points = states.num_points();
+  counts.tokens_replayed = tokens_replayed;
   counts.states_in_use = counts.states_total - states.num_available();
   counts.tokens_reused = tokens_reused;
   return counts;

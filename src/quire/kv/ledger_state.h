@@ -77,6 +77,7 @@ struct LedgerState {
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // last id of sequences and segments
   std::int64_t tokens_reused = 0;
+  std::int64_t tokens_replayed = 0;  // known ones that lie behind a restore point
 };
 
 }  // namespace quire::kv

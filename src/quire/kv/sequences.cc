@@ -168,6 +168,7 @@ Status Sequences::rollback(SeqId id, std::int32_t length) {
   std::vector<TokenId> kept(all.begin(), all.begin() + length);
   const std::int32_t point = state_->restore_before(id, length);
   QUIRE_TRY_STATUS(sequence.rollback(point));
+  state_->tokens_replayed += length - point;
   for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
     sequence.append(token);
   }

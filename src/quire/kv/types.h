@@ -206,7 +206,8 @@ struct LedgerCounts {
   std::int32_t states_total = 0;   // of models with layers that carry a state
   std::int32_t states_in_use = 0;  // held by sequences
   std::int32_t restore_points = 0;
-  std::int64_t tokens_reused = 0;  // attached from the prefix index since the ledger was made
+  std::int64_t tokens_replayed = 0;  // known, and computed again from a restore point on
+  std::int64_t tokens_reused = 0;    // attached from the prefix index since the ledger was made
 };
 
 }  // namespace quire::kv

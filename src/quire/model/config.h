@@ -74,6 +74,7 @@ struct ModelConfig {
   // Which layers have KV (kAttention) and which the state of `state.kind`; empty: all have KV.
   std::vector<MixerKind> mixers;  // [layers]
   StateShape state;
+  std::int32_t draft_layers = 0;  // of the file, behind the others: left out
   // The text part of a model of several parts, whose other tensors are left out.
   bool is_text_part = false;
   tensor::DType stored_dtype = tensor::DType::kFloat32;

@@ -397,6 +397,41 @@ TEST(Mistral3Gguf, ReadsTheGrowthOfQueries) {
   EXPECT_DOUBLE_EQ(config.rotary.scale, 1.0);
 }
 
+Gguf qwen35() {
+  return Gguf("qwen35")
+      .set("ssm.conv_kernel", std::uint32_t{4})
+      .set("ssm.state_size", std::uint32_t{8})
+      .set("ssm.group_count", std::uint32_t{2})
+      .set("ssm.time_step_rank", std::uint32_t{4})
+      .set("ssm.inner_size", std::uint32_t{64})
+      .set("full_attention_interval", std::uint32_t{4});
+}
+
+TEST(Qwen35Gguf, LeavesOutLayersForDraftsAndReadsSizesOfStates) {
+  const ModelConfig config = qwen35().set("nextn_predict_layers", std::uint32_t{2}).parse();
+  EXPECT_EQ(config.layers, 4);
+  EXPECT_EQ(config.draft_layers, 2);
+  using enum MixerKind;
+  EXPECT_THAT(config.mixers, ElementsAre(kGatedDelta, kGatedDelta, kGatedDelta, kAttention));
+  EXPECT_EQ(config.state.value_dim, 16);
+  EXPECT_EQ(config.state.channels, 2 * 2 * 8 + 64);
+  EXPECT_EQ(config.state.key_head(3), 1) << "value heads of one key head stand apart";
+  EXPECT_EQ(
+      qwen35()
+          .set("attention.recurrent_layers", std::vector<bool>{true, false, true, true, true, true})
+          .parse()
+          .kv_layers(),
+      1);
+}
+
+TEST(Qwen35Gguf, SizesThatDoNotAddUpAreNamed) {
+  const auto refused = qwen35().set("nextn_predict_layers", std::uint32_t{6}).try_parse();
+  EXPECT_THAT(refused.error().message, HasSubstr("nextn_predict_layers"));
+  const auto listed =
+      qwen35().set("attention.recurrent_layers", std::vector<bool>{true, false}).try_parse();
+  EXPECT_THAT(listed.error().message, HasSubstr("recurrent_layers"));
+}
+
 TEST(FamilyGguf, KeysOfOtherArchitecturesStayRefused) {
   const auto message = [](Gguf& file) {
     const auto config = file.try_parse();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -53,21 +54,21 @@ Status set_mixers_in_turn(std::int64_t interval, std::string_view field, ModelCo
   return {};
 }
 
-Status set_mixers(const weights::GgufFile& file, const std::string& kv_heads_key,
-                  ModelConfig& config) {
-  const weights::GgufValue* value = file.find(kv_heads_key);
+Status set_mixers_of_list(const weights::GgufFile& file, const std::string& key, std::int64_t state,
+                          ModelConfig& config) {
+  const weights::GgufValue* value = file.find(key);
   const auto* list = value == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(value);
   if (list == nullptr) {
     return {};
   }
-  if (list->size() != static_cast<std::size_t>(config.layers)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("GGUF key ", kv_heads_key, " lists ", list->size(), " of ", config.layers,
-                          " layers")};
+  const auto layers = static_cast<std::size_t>(config.layers);
+  if (list->size() != layers && list->size() != layers + config.draft_layers) {
+    return {ErrorCode::kInvalidArgument, base::str_cat("GGUF key ", key, " lists ", list->size(),
+                                                       " of ", config.layers, " layers")};
   }
   config.mixers.clear();
-  for (const std::int64_t heads : *list) {
-    config.mixers.push_back(heads == 0 ? config.state.kind : MixerKind::kAttention);
+  for (const std::int64_t item : std::span(*list).first(layers)) {
+    config.mixers.push_back(item == state ? config.state.kind : MixerKind::kAttention);
   }
   return {};
 }

@@ -18,10 +18,10 @@ namespace quire::model {
 // Gives each layer a state but each `interval`th. kInvalidArgument that names `field`.
 [[nodiscard]] Status set_mixers_in_turn(std::int64_t interval, std::string_view field,
                                         ModelConfig& config);
-// Takes the layers for which a GGUF file lists no KV heads as those with a state. Sets nothing
-// where the key holds no list.
-[[nodiscard]] Status set_mixers(const weights::GgufFile& file, const std::string& kv_heads_key,
-                                ModelConfig& config);
+// Reads a list of a GGUF file, in which `state` is a layer with a state. It may go on behind the
+// layers of the model. Sets nothing where the key holds no list.
+[[nodiscard]] Status set_mixers_of_list(const weights::GgufFile& file, const std::string& key,
+                                        std::int64_t state, ModelConfig& config);
 // Returns the number of KV heads of layers that have some. The key holds a number or a list, in
 // which 0 is a layer with a state where `has_states` allows that. -1: the key is not there.
 [[nodiscard]] Result<std::int64_t> read_kv_heads(const weights::GgufFile& file,

@@ -87,7 +87,7 @@ TEST(StateGeometry, OfPublishedModelsIsWhatOthersMeasured) {
     return static_cast<double>(config_from_preset(preset).value().state_geometry().state_bytes) /
            (1 << 20);
   };
-  EXPECT_NEAR(mebibytes("qwen3.5-27b"), 149.626, 0.001);
+  EXPECT_NEAR(mebibytes("qwen3.5-27b"), 149.626, 0.002);
   EXPECT_NEAR(mebibytes("qwen3.5-4b"), 50.25, 0.01);
   EXPECT_NEAR(mebibytes("lfm2-1.2b"), 0.16, 0.01);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -256,7 +258,22 @@ std::string TensorMap::placed(std::string_view name) const {
   return base::str_cat(before_all_, name);
 }
 
+// Returns whether the tensor is of layers for drafts, which stand behind the others.
+bool TensorMap::is_of_drafts(std::string_view name) const {
+  if (config_.draft_layers == 0 || !name.starts_with(names_.layer)) {
+    return false;
+  }
+  std::int64_t layer = 0;
+  const char* begin = name.data() + names_.layer.size();
+  const auto parsed = std::from_chars(begin, name.data() + name.size(), layer);
+  return parsed.ec == std::errc() && layer >= config_.layers &&
+         layer < std::int64_t{config_.layers} + config_.draft_layers;
+}
+
 bool TensorMap::is_skipped(std::string_view name) const {
+  if (is_of_drafts(name)) {
+    return true;
+  }
   const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
   return (config_.is_text_part && std::ranges::any_of(kOtherParts, begins)) ||
          std::ranges::any_of(find_family(config_.family)->skipped_tensors, begins);

@@ -65,6 +65,7 @@ class TensorMap {
                                                                 std::int64_t columns,
                                                                 std::int64_t depth) const;
   [[nodiscard]] std::string placed(std::string_view name) const;
+  [[nodiscard]] bool is_of_drafts(std::string_view name) const;
   [[nodiscard]] bool is_skipped(std::string_view name) const;
   [[nodiscard]] Status check_architecture() const;
   [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;

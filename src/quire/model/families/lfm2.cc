@@ -87,7 +87,7 @@ Status configure_lfm2_gguf(const weights::GgufFile& file, ModelConfig& config) {
   config.state = {.kind = MixerKind::kShortConv,
                   .taps = static_cast<std::int32_t>(std::clamp<std::int64_t>(taps, 0, 1 << 20)),
                   .channels = config.hidden_size};
-  return set_mixers(file, "lfm2.attention.head_count_kv", config);
+  return set_mixers_of_list(file, "lfm2.attention.head_count_kv", 0, config);
 }
 
 TensorNames lfm2_names() {

@@ -71,10 +71,19 @@ Status configure_qwen3_5_gguf(const weights::GgufFile& file, ModelConfig& config
   }
   state.value_dim = inner / state.value_heads;
   set_channels(state);
+  QUIRE_TRY(config.draft_layers, size("nextn_predict_layers"));
+  if (config.draft_layers >= config.layers) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("GGUF key qwen35.nextn_predict_layers is ", config.draft_layers, " of ",
+                          config.layers, " layers")};
+  }
+  config.layers -= config.draft_layers;
+  config.window_tokens.resize(static_cast<std::size_t>(config.layers));
   QUIRE_TRY(const std::int32_t interval, size("full_attention_interval"));
   QUIRE_TRY_STATUS(set_mixers_in_turn(interval == 0 ? 4 : interval,
                                       "GGUF key qwen35.full_attention_interval", config));
-  return set_mixers(file, "qwen35.attention.head_count_kv", config);
+  QUIRE_TRY_STATUS(set_mixers_of_list(file, "qwen35.attention.head_count_kv", 0, config));
+  return set_mixers_of_list(file, "qwen35.attention.recurrent_layers", 1, config);
 }
 
 // Value heads stand in another order than in folders: those of one key head stand apart.
@@ -134,8 +143,9 @@ const Family& qwen3_5_family() {
       .wrapper = {"qwen3_5", "Qwen3_5ForConditionalGeneration"},
       .rope_fields = {"mrope_interleaved", "mrope_section"},
       .configure_gguf = configure_qwen3_5_gguf,
-      .gguf_keys = {"full_attention_interval", "rope.dimension_sections", "ssm.conv_kernel",
-                    "ssm.group_count", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"},
+      .gguf_keys = {"attention.recurrent_layers", "full_attention_interval", "nextn_predict_layers",
+                    "rope.dimension_sections", "ssm.conv_kernel", "ssm.group_count",
+                    "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank"},
       .partial_rotary = true,
       .qk_norm = true,
       .has_states = true,
