@@ -36,7 +36,8 @@ struct Formats {
 [[nodiscard]] std::optional<tensor::KVFormat> coded_kv_format(std::string_view kv_dtype);
 
 // Returns kUnsupported, with the way out, where the model does not compute over KV of this format.
-[[nodiscard]] Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format);
+[[nodiscard]] Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format,
+                                     bool on_gpu);
 
 // Returns the formats of a model. kUnsupported where the device, or the model, does not compute in
 // them.

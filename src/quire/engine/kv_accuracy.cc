@@ -40,7 +40,8 @@ constexpr std::size_t kRowsPerSample = 16;  // of which one is asked for its att
 Result<tensor::KVGeometry> geometry_of(const Engine& engine, const std::string& kv_dtype) {
   const tensor::DType compute = engine.bundle().kv_dtype;
   if (const auto coded = coded_kv_format(kv_dtype)) {
-    QUIRE_TRY_STATUS(check_kv_format(engine.model_config(), *coded));
+    QUIRE_TRY_STATUS(
+        check_kv_format(engine.model_config(), *coded, engine.accelerator() != nullptr));
     return engine.model_config().kv_geometry(compute, kBlockTokens, *coded);
   }
   for (const tensor::DType dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {

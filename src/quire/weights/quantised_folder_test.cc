@@ -33,7 +33,7 @@ struct Stored {
 };
 using Folder = std::map<std::string, Stored>;
 
-int bytes_of(std::string_view type) {
+int item_bytes(std::string_view type) {
   static const std::map<std::string_view, int> kBytes = {{"F32", 4}, {"F16", 2},    {"BF16", 2},
                                                          {"I32", 4}, {"I64", 8},    {"I8", 1},
                                                          {"U8", 1},  {"F8_E4M3", 1}};
@@ -80,7 +80,7 @@ class QuantisedFolders : public ::testing::Test {
     std::string header = "{";
     std::string data;
     for (const auto& [name, tensor] : tensors) {
-      std::size_t count = static_cast<std::size_t>(bytes_of(tensor.type));
+      std::size_t count = static_cast<std::size_t>(item_bytes(tensor.type));
       std::string shape;
       for (const std::int64_t size : tensor.shape) {
         count *= static_cast<std::size_t>(size);
