@@ -196,7 +196,7 @@ TEST_P(SealedChunks, BlendRefusesThemByName) {
 // A later process reads what the first one computed, and computes nothing.
 TEST_P(SealedChunks, AStoreGivesThemBackWithEqualBitsWhateverItsCodec) {
   const TemporaryFolder folder;
-  for (const std::string pool : {std::string("bfloat16"), GetParam()}) {
+  for (const std::string& pool : {std::string("bfloat16"), GetParam()}) {
     for (const Compression compress :
          {Compression(), Compression(Compression::kZstd), Compression(Compression::kLz4)}) {
       const std::string format = pool == GetParam() ? "" : GetParam();
@@ -282,7 +282,7 @@ TEST_P(SealedChunks, ANarrowedChunkIsInTheStoreUnderItsOwnId) {
 TEST_P(SealedChunks, ASequenceBehindThemIsSavedAndGoesOnInAnotherProcess) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "sequence.qkv";
-  for (const std::string pool : {std::string("bfloat16"), GetParam()}) {
+  for (const std::string& pool : {std::string("bfloat16"), GetParam()}) {
     const std::string format = pool == GetParam() ? "" : GetParam();
     ChunkedLLM llm = open_chunked(pool);
     Sequence sequence =

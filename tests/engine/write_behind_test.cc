@@ -217,8 +217,7 @@ TEST_F(WriteBehindOfFewBlocks, ReservingASegmentThatNeedsTheBlocksOfAWriteWaitsF
   const auto runtime = llm_.llm().impl().open().value();
   const auto bytes =
       static_cast<std::size_t>(10 * runtime->tiers().paged_pool().geometry().block_bytes());
-  tiers::HostSegment segment{.tokens = some_ids(10 * kBlock, 5),
-                             .bytes = device::HostBuffer(bytes)};
+  tiers::HostSegment segment{{.tokens = some_ids(10 * kBlock, 5)}, device::HostBuffer(bytes)};
   std::ranges::fill(segment.bytes.span(), std::byte{0});
   hold_up();
   add(llm_, some_ids(10 * kBlock, 1));

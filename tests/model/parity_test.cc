@@ -111,7 +111,9 @@ INSTANTIATE_TEST_SUITE_P(Variants, ParityTest,
 
 // A model as a folder, and as the GGUF file that llama.cpp's own writer made of it: other names,
 // another order of rows, other metadata, the same numbers. But GGUF keeps the factors of llama3's
-// frequencies in fp32: where the frequencies differ, ids are what must be the same.
+// frequencies in fp32: where the frequencies differ, ids are what must be the same. So it is where
+// the file has the heads of a gated delta rule in another order, in which their outputs are summed
+// and quantised.
 TEST(SameModel, HasTheSameBitsAsAFolderAndAsGguf) {
   int compared = 0;
   for (const std::string& path : variant_paths()) {
@@ -125,8 +127,12 @@ TEST(SameModel, HasTheSameBitsAsAFolderAndAsGguf) {
       auto gguf = open_decoder(golden_folder() / path, device::best_isa(), format).value();
       Runner folder_runner(folder, DType::kFloat32, 32, 16);
       Runner gguf_runner(gguf, DType::kFloat32, 32, 16);
-      EXPECT_EQ(greedy(gguf_runner, prompt, 20), greedy(folder_runner, prompt, 20)) << path;
-      if (gguf.config().rotary.inverse_frequencies == folder.config().rotary.inverse_frequencies) {
+      const bool in_order = gguf.config().state.keys_in_turn == folder.config().state.keys_in_turn;
+      if (in_order || format == WeightFormat::kF32) {
+        EXPECT_EQ(greedy(gguf_runner, prompt, 20), greedy(folder_runner, prompt, 20)) << path;
+      }
+      if (in_order &&
+          gguf.config().rotary.inverse_frequencies == folder.config().rotary.inverse_frequencies) {
         Sequence one, other;
         EXPECT_EQ(gguf_runner.feed(one, prompt), folder_runner.feed(other, prompt))
             << path << " " << kernels::format_name(format);

@@ -249,4 +249,5 @@ def test_outputs_have_the_members_of_the_library_in_its_order(chunked):
     assert list(deltas[0].keys()) == ["text", "token_ids", "logprobs", "finish_reason"]
     assert [delta.finish_reason for delta in deltas] == [None] * (len(deltas) - 1) + ["length"]
     (part,) = chunked.explain([5, 6])
-    assert list(part) == ["chunk_type", "chunk_id", "position", "tokens", "hit", "reason"] and part.chunk_id is None
+    names = "chunk_type chunk_id position tokens hit reason matched_tokens usable_tokens replayed_tokens".split()
+    assert list(part) == names and part.chunk_id is None

@@ -25,6 +25,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_uses.h"
 #include "quire/result.h"

@@ -6,6 +6,7 @@
 
 #include "quire/base/check.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"

@@ -1,5 +1,6 @@
 #include "quire/engine/bundle_options.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -155,6 +155,7 @@ Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::Page
                                               std::optional<kv_store::PagedPool> staging,
                                               const kv::LedgerConfig& ledger,
                                               const EngineOptions& options) {
+  QUIRE_CHECK(bundle.decoder.has_value(), "open_model() made it");
   const tensor::StateGeometry states = bundle.decoder->config().state_geometry();
   QUIRE_TRY(kv_store::StatePool state_pool,
             kv_store::StatePool::create(states, ledger.num_states, pool.geometry().block_bytes()));

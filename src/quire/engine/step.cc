@@ -23,7 +23,6 @@
 #include "quire/engine/step_state.h"
 #include "quire/engine/stored_rows.h"
 #include "quire/kernels/choice.h"
-#include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
 #include "quire/options.h"
 #include "quire/result.h"

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 #include "quire/base/check.h"
-#include "quire/base/divide.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/linear.h"
@@ -60,7 +60,8 @@ void copy_row(const PackedRows& from, const BlockPlace& source, const BlockPlace
     BlockCopy<T>{read, source.rows, source.row, written, target.rows, target.row}.run(from.steps(),
                                                                                       values);
   };
-  copy(from.values(source.first), to.values(target.first), kStepDepth * value_bytes(from.format()));
+  copy(from.values(source.first), to.values(target.first),
+       std::int64_t{kStepDepth} * value_bytes(from.format()));
   if (from.format() == RowFormat::kInt8) {
     copy(from.scales(source.first), to.scales(target.first), 1);
     copy(from.offsets(source.first), to.offsets(target.first), 1);

@@ -13,6 +13,7 @@
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/float8.h"
 #include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::kernels {

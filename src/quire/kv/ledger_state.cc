@@ -1,8 +1,10 @@
 #include "quire/kv/ledger_state.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>

@@ -19,7 +19,6 @@
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 

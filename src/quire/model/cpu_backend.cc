@@ -33,6 +33,7 @@
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
 #include "quire/model/state_layers.h"
+#include "quire/model/state_weights.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "quire/base/divide.h"
 #include "quire/device/aligned_buffer.h"
@@ -17,7 +18,9 @@
 #include "quire/kernels/parallel.h"
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
+#include "quire/model/layer_plan.h"
 #include "quire/model/routing.h"
+#include "quire/model/state_weights.h"
 
 namespace quire::model {
 namespace {
@@ -173,7 +176,7 @@ void ExpertMlp::add_products(const kernels::KernelContext& context, const ModelC
   kernels::linear_groups(context, groups_, gated_, {products, width}, scratch);
   const std::span<const std::int32_t> places = routing_.places;
   kernels::parallel_ranges(
-      context, call.rows * panels, kernels::kPanelColumns * config.experts.chosen,
+      context, call.rows * panels, std::int64_t{kernels::kPanelColumns} * config.experts.chosen,
       [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
           const std::int64_t row = i / panels;

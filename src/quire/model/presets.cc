@@ -152,20 +152,12 @@ Status apply_suffix(std::string_view suffix, ModelConfig& config) {
   return {};
 }
 
-}  // namespace
-
-Result<ModelConfig> config_from_preset(std::string_view name) {
-  const std::size_t at = name.find('@');
-  const std::string_view suffix = at == name.npos ? std::string_view() : name.substr(at);
-  name = name.substr(0, at);
+// Returns what belongs to the preset of that name, before any suffix.
+Result<const Preset*> find_preset(std::string_view name) {
   std::string known;
   for (const Preset& preset : kPresets) {
     if (preset.name == name) {
-      auto config = config_from_hf(preset.json, "");
-      if (config.ok() && !suffix.empty()) {
-        QUIRE_TRY_STATUS(apply_suffix(suffix, *config));
-      }
-      return config;
+      return &preset;
     }
     known += base::str_cat(known.empty() ? "" : ", ", preset.name);
   }
@@ -173,13 +165,16 @@ Result<ModelConfig> config_from_preset(std::string_view name) {
           base::str_cat("preset ", base::quoted(name), " is unknown; known: ", known)};
 }
 
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  names.reserve(kPresets.size());
-  for (const Preset& preset : kPresets) {
-    names.emplace_back(preset.name);
+}  // namespace
+
+Result<ModelConfig> config_from_preset(std::string_view name) {
+  const std::size_t at = name.find('@');
+  QUIRE_TRY(const Preset* preset, find_preset(name.substr(0, at)));
+  QUIRE_TRY(ModelConfig config, config_from_hf(preset->json, ""));
+  if (at != name.npos) {
+    QUIRE_TRY_STATUS(apply_suffix(name.substr(at), config));
   }
-  return names;
+  return config;
 }
 
 }  // namespace quire::model

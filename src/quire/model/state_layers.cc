@@ -94,7 +94,8 @@ void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
     keep_tails(conv, own, run, [&](std::int32_t state) { return place(batch, plan, state); });
   }
   const StridedRows queries{convolved_.data(), channels};
-  const StridedRows keys{convolved_.data() + shape.key_heads * shape.key_dim, channels};
+  const StridedRows keys{convolved_.data() + std::ptrdiff_t{shape.key_heads} * shape.key_dim,
+                         channels};
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
   kernels::l2_norm_heads(context_, queries, all, shape.key_heads, shape.key_dim, scale);
   kernels::l2_norm_heads(context_, keys, all, shape.key_heads, shape.key_dim, 1.0f);
@@ -123,8 +124,8 @@ void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan,
   const std::int64_t size = std::int64_t{shape.key_dim} * shape.value_dim;
   const std::int64_t channels = shape.channels;
   const std::int64_t out_width = shape.out_width();
-  const float* keys = convolved_.data() + shape.key_heads * shape.key_dim;
-  const float* values = keys + shape.key_heads * shape.key_dim;
+  const float* keys = convolved_.data() + std::ptrdiff_t{shape.key_heads} * shape.key_dim;
+  const float* values = keys + std::ptrdiff_t{shape.key_heads} * shape.key_dim;
   const auto update = [&](const StateRun& run, std::int32_t head) {
     const std::int64_t at = shape.tail_size() + head * size;
     const Places states = places(batch, plan, run);

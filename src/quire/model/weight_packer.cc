@@ -346,7 +346,7 @@ class Packer {
   void finish(std::span<const TensorPart> parts) {
     for (const TensorPart& part : parts) {
       const weights::TensorInfo& tensor = *part.tensor;
-      const bool whole = part.rows == tensor.rows() || tensor.shape.size() == 1;
+      const bool whole = part.rows >= tensor.rows();  // vectors count values
       report_.bytes_read +=
           static_cast<std::int64_t>(tensor.bytes.size()) / (whole ? 1 : tensor.rows() / part.rows);
     }

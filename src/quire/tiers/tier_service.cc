@@ -25,6 +25,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
@@ -33,12 +34,10 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/kv_identity.h"
-#include "quire/types.h"
 
 namespace quire::tiers {
 namespace {
@@ -392,7 +391,7 @@ Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, kv
 }
 
 Result<kv::SegmentId> TierService::add_to(JointRead& read,
-                                          std::shared_ptr<const kv_store::KVFile> file,
+                                          const std::shared_ptr<const kv_store::KVFile>& file,
                                           kv::FormatId format) {
   QUIRE_TRY(SegmentShape segment, segment_in(*file, format));
   const std::int64_t count = std::ssize(segment.tokens);

@@ -105,7 +105,7 @@ class TierService {
   // Adds the segment of a file to the read and returns it, with nothing read yet. The read must be
   // started. Engine thread.
   [[nodiscard]] Result<kv::SegmentId> add_to(JointRead& read,
-                                             std::shared_ptr<const kv_store::KVFile> file,
+                                             const std::shared_ptr<const kv_store::KVFile>& file,
                                              kv::FormatId format = {});
   // Starts a read. Runs on the engine thread, and so does `done`.
   void start(JointRead read, std::function<void(BackgroundLoads::Load&)> done);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <cstring>
 #include <filesystem>
 #include <iterator>

@@ -2,6 +2,7 @@
 // and a gate on its output. Norms stand for 1 + w, but for those of the delta rule. Also the text
 // part of the models that read images.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
