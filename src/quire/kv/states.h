@@ -77,8 +77,8 @@ class States {
   // With `stays` thin() leaves it.
   void add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state,
                  bool stays = false);
-  // Forgets points of a history of which others do nearly as well. Those that are left stand at most
-  // half as far again from the end as the next nearer one. The last `recent` tokens keep all.
+  // Forgets points of a history of which others do nearly as well. Those that are left stand at
+  // most half as far again from the end as the next nearer one. The last `recent` tokens keep all.
   void thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t recent);
   // Returns the length of the longest point behind some of `tokens` that gave way; 0 for none. For
   // people: the last ones are known by hash alone.

@@ -201,8 +201,8 @@ bool is_alike(const tensor::KVGeometry& a, tensor::KVGeometry b) {
   return geometry_difference(a, b).empty();
 }
 
-// Returns the geometry of the pool that a sequence was saved from. It is that of its last run, or of
-// blocks that are written whole where the last run is the rest behind them.
+// Returns the geometry of the pool that a sequence was saved from. It is that of its last run, or
+// of blocks that are written whole where the last run is the rest behind them.
 const tensor::KVGeometry& own_geometry(const LiveSequence& sequence) {
   const LiveRun& last = sequence.runs.back();
   if (sequence.runs.size() < 2) {
