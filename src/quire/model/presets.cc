@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
+#include <system_error>
 
 #include "quire/base/str.h"
 #include "quire/model/config.h"
@@ -175,6 +175,15 @@ Result<ModelConfig> config_from_preset(std::string_view name) {
     QUIRE_TRY_STATUS(apply_suffix(name.substr(at), config));
   }
   return config;
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  names.reserve(kPresets.size());
+  for (const Preset& preset : kPresets) {
+    names.emplace_back(preset.name);
+  }
+  return names;
 }
 
 }  // namespace quire::model
