@@ -174,13 +174,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 // Counts CTAs: enough for any CTA group of one kernel.
 inline cudaError_t count_ctas(int items, int kv_heads, int& ctas) {
-  int device = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-    return error;
-  }
-  if (const cudaError_t error =
-          cudaDeviceGetAttribute(&ctas, cudaDevAttrMultiProcessorCount, device);
-      error != cudaSuccess) {
+  if (const cudaError_t error = kernels::cuda::count_processors(ctas); error != cudaSuccess) {
     return error;
   }
   ctas = std::min(ctas, items * kv_heads);

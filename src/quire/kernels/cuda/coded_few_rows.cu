@@ -274,13 +274,8 @@ cudaError_t multiply_few_rows(const CodedProduct& product, cudaStream_t stream) 
   if (product.rows == 0) {
     return cudaSuccess;
   }
-  int device = 0, processors = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-    return error;
-  }
-  if (const cudaError_t error =
-          cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-      error != cudaSuccess) {
+  int processors = 0;
+  if (const cudaError_t error = count_processors(processors); error != cudaSuccess) {
     return error;
   }
   return launch_for_codes(product.weights.format, [&]<CodeFormat kFormat>() {

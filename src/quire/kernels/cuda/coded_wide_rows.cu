@@ -78,9 +78,8 @@ __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const Arr
 // Returns whether whole outputs would leave more than a quarter of the multiprocessors of the
 // current device idle. Slices cost more beside their products.
 bool wants_slices(const CodedProduct& product, int block_rows) {
-  int device = 0, processors = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+  int processors = 0;
+  if (count_processors(processors) != cudaSuccess) {
     return true;
   }
   const std::int64_t blocks = (product.rows + block_rows - 1) / block_rows *

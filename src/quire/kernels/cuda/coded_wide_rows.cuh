@@ -37,21 +37,6 @@ constexpr int kStages = 4;                // units of rows in shared memory
 constexpr int kLead = 2;                  // of those, units that are asked for ahead
 constexpr int kSumStride = kOutputs + 4;  // so that the sums of a warp lie in different banks
 
-#if QUIRE_WGMMA
-// Returns a float of the shared memory of another block of the cluster.
-__device__ __forceinline__ float read_of(int block, std::uint32_t address) {
-  float value;
-  asm volatile(
-      "{.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [there];}\n"
-      : "=f"(value)
-      : "r"(address), "r"(block)
-      : "memory");
-  return value;
-}
-#endif
-
 // Adds the products of a group, times its scales, to the sums. The rows of the unit are at `at`,
 // and behind them their sums, which minimums are multiplied with.
 template <CodeFormat kFormat, int kBlocks, class Unit>
@@ -216,10 +201,10 @@ struct WideRows {
     for (int i = static_cast<int>(threadIdx.x); i < kBlocks * kOutputs; i += kThreads) {
       const int column = slice * kBlocks + i / kOutputs, output = i % kOutputs;
       const std::uint32_t from = shared_address(mine + column * kSumStride + output);
-      float sum = read_of(0, from);
+      float sum = read_of_block(0, from);
 #pragma unroll
       for (int other = 1; other < kSlices; ++other) {
-        sum += read_of(other, from);
+        sum += read_of_block(other, from);
       }
       const std::int64_t row = first + column;
       const std::int64_t to = std::int64_t{blockIdx.y} * kOutputs + output;

@@ -129,13 +129,8 @@ cudaError_t multiply_e4m3(const CodedProduct& product, std::byte* rows, cudaStre
   if (product.rows == 0) {
     return cudaSuccess;
   }
-  int device = 0, processors = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-    return error;
-  }
-  if (const cudaError_t error =
-          cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-      error != cudaSuccess) {
+  int processors = 0;
+  if (const cudaError_t error = count_processors(processors); error != cudaSuccess) {
     return error;
   }
   const Choice choice = choose(product.rows, product.weights, processors);

@@ -90,19 +90,6 @@ __device__ __forceinline__ float scaled_sum(const E4m3Product& call, float row_s
                                    __fmul_rn(sum, row_scale));
 }
 
-// Returns a float of the shared memory of another block of the cluster.
-__device__ __forceinline__ float read_of_block(int block, std::uint32_t address) {
-  float value;
-  asm volatile(
-      "{.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [there];}\n"
-      : "=f"(value)
-      : "r"(address), "r"(block)
-      : "memory");
-  return value;
-}
-
 #endif  // QUIRE_WGMMA
 
 // The sums of a slice in shared memory, where the other blocks of a cluster read them: kOutputs of

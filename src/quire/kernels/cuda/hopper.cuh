@@ -155,6 +155,19 @@ __device__ __forceinline__ void meet_cluster() {
           : "memory");
 }
 
+// Returns a float of the shared memory of another block of the cluster.
+__device__ __forceinline__ float read_of_block(int block, std::uint32_t address) {
+  float value;
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [there];}\n"
+      : "=f"(value)
+      : "r"(address), "r"(block)
+      : "memory");
+  return value;
+}
+
 #endif
 
 }  // namespace quire::kernels::cuda

@@ -47,6 +47,15 @@ inline bool starts_early() {
          major >= 9;
 }
 
+// Writes how many multiprocessors the current device has.
+inline cudaError_t count_processors(int& processors) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error != cudaSuccess
+             ? error
+             : cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+}
+
 template <class... Params, class... Args>
 cudaError_t launch_early(void (*kernel)(Params...), const LaunchSize& size, cudaStream_t stream,
                          Args&&... args) {
