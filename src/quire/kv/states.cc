@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,24 @@ std::uint64_t hash_of(std::span<const TokenId> tokens, std::string_view salt) {
     hash = mixed(hash, static_cast<std::uint32_t>(token));
   }
   return hash;
+}
+
+// Calls visitor(length, hash) for each of the lengths within `tokens`, which ascend. The hash is
+// that of as many tokens.
+template <class Lengths, class Visitor>
+void visit_prefixes(const Lengths& lengths, std::span<const TokenId> tokens, std::string_view salt,
+                    const Visitor& visitor) {
+  std::uint64_t hash = hash_of_salt(salt);
+  std::size_t done = 0;
+  for (const auto& [length, count] : lengths) {
+    if (std::cmp_greater(length, tokens.size())) {
+      break;
+    }
+    for (; std::cmp_less(done, length); ++done) {
+      hash = mixed(hash, static_cast<std::uint32_t>(tokens[done]));
+    }
+    visitor(done, hash);
+  }
 }
 
 constexpr std::size_t kRememberedPoints = 4096;
@@ -118,19 +137,11 @@ const States::Point* States::look_up(std::uint64_t hash, std::span<const TokenId
 std::optional<States::Found> States::find(std::span<const TokenId> tokens, std::string_view salt,
                                           const std::function<bool(std::int32_t)>& accepts) const {
   std::vector<std::pair<std::size_t, std::uint64_t>> candidates;  // lengths and hashes
-  std::uint64_t hash = hash_of_salt(salt);
-  std::size_t done = 0;
-  for (const auto& [length, count] : lengths_) {
-    if (std::cmp_greater(length, tokens.size())) {
-      break;
-    }
-    for (; std::cmp_less(done, length); ++done) {
-      hash = mixed(hash, static_cast<std::uint32_t>(tokens[done]));
-    }
+  visit_prefixes(lengths_, tokens, salt, [&](std::size_t length, std::uint64_t hash) {
     if (points_.contains(hash)) {
-      candidates.emplace_back(done, hash);
+      candidates.emplace_back(length, hash);
     }
-  }
+  });
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
     const auto length = static_cast<std::int32_t>(candidate->first);
     const Point* point = look_up(candidate->second, tokens.first(candidate->first), salt);
@@ -176,23 +187,15 @@ void States::add_point(std::span<const TokenId> tokens, std::string_view salt, S
 std::vector<States::Points::iterator> States::points_within(std::span<const TokenId> tokens,
                                                             std::string_view salt) {
   std::vector<Points::iterator> found;
-  std::uint64_t hash = hash_of_salt(salt);
-  std::size_t done = 0;
-  for (const auto& [length, count] : lengths_) {
-    if (std::cmp_greater(length, tokens.size())) {
-      break;
-    }
-    for (; std::cmp_less(done, length); ++done) {
-      hash = mixed(hash, static_cast<std::uint32_t>(tokens[done]));
-    }
+  visit_prefixes(lengths_, tokens, salt, [&](std::size_t length, std::uint64_t hash) {
     const auto [first, last] = points_.equal_range(hash);
     for (auto point = first; point != last; ++point) {
       if (point->second.salt == salt &&
-          std::ranges::equal(point->second.tokens, tokens.first(done))) {
+          std::ranges::equal(point->second.tokens, tokens.first(length))) {
         found.push_back(point);
       }
     }
-  }
+  });
   return found;
 }
 
@@ -217,11 +220,12 @@ void States::thin(std::span<const TokenId> tokens, std::string_view salt, std::i
 }
 
 std::int32_t States::lost_point(std::span<const TokenId> tokens, std::string_view salt) const {
+  const std::unordered_set<std::uint64_t> lost(lost_.begin(), lost_.end());
   std::uint64_t hash = hash_of_salt(salt);
   std::int32_t longest = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     hash = mixed(hash, static_cast<std::uint32_t>(tokens[i]));
-    if (std::ranges::find(lost_, hash) != lost_.end()) {
+    if (lost.contains(hash)) {
       longest = static_cast<std::int32_t>(i) + 1;
     }
   }
