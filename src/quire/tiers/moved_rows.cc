@@ -22,6 +22,32 @@
 namespace quire::tiers {
 namespace {
 
+// Opens blocks layer by layer. Those of a device's pool are opened in host memory.
+Status open_whole(engine::Engine& engine, std::span<const BlockId> from, kv::FormatId stored,
+                  std::span<const BlockId> to, kv::FormatId format) {
+  kv_store::PagedPool& pool = engine.core().paged_pool;
+  const bool on_device = pool.on_device();
+  std::vector<kernels::BlockPair> pairs;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const auto number = static_cast<std::int32_t>(i);
+    pairs.push_back(on_device ? kernels::BlockPair{.from = number, .to = number}
+                              : kernels::BlockPair{.from = from[i].value, .to = to[i].value});
+  }
+  const int head_dim = engine.model_config().head_dim;
+  for (int layer = 0; layer < pool.geometry().layers && !pairs.empty(); ++layer) {
+    if (!on_device) {
+      kernels::open_blocks(engine.context(), pairs, head_dim, pool.view(layer, stored),
+                           pool.view(layer, format));
+      continue;
+    }
+    QUIRE_TRY(const kv_store::PagedPool coded, pool.copy_of_layer(layer, from, stored));
+    QUIRE_TRY(kv_store::PagedPool plain, pool.copy_of_layer(layer, to, format));
+    kernels::open_blocks(engine.context(), pairs, head_dim, coded.view(0), plain.view(0));
+    QUIRE_TRY_STATUS(pool.write_layer(layer, to, plain.all_bytes(), format));
+  }
+  return {};
+}
+
 // Opens the blocks that have the rows. Those that are open already are copied. Engine thread.
 Status open_rows(engine::Engine& engine, const RunRows& rows, std::span<const BlockId> to,
                  kv::FormatId format) {
@@ -29,21 +55,20 @@ Status open_rows(engine::Engine& engine, const RunRows& rows, std::span<const Bl
   const std::int32_t block_tokens = pool.geometry().block_tokens;
   std::int32_t next = -rows.first / block_tokens;  // place of a block among those of `to`
   for (const auto& [blocks, stored] : rows.parts) {
-    std::vector<kernels::BlockPair> pairs;
+    std::vector<BlockId> sources, targets;
     for (const BlockId block : blocks) {
       if (const std::int32_t at = next++; at >= 0 && at < std::ssize(to)) {
-        pairs.push_back({.from = block.value, .to = to[static_cast<std::size_t>(at)].value});
+        sources.push_back(block);
+        targets.push_back(to[static_cast<std::size_t>(at)]);
       }
     }
-    for (std::size_t i = 0; stored == format && i < pairs.size(); ++i) {
-      QUIRE_TRY_STATUS(pool.copy({.from = {pairs[i].from},
-                                  .to = {pairs[i].to},
-                                  .tokens = block_tokens,
-                                  .format = format}));
+    if (stored != format) {
+      QUIRE_TRY_STATUS(open_whole(engine, sources, stored, targets, format));
+      continue;
     }
-    for (int layer = 0; stored != format && layer < pool.geometry().layers; ++layer) {
-      kernels::open_blocks(engine.context(), pairs, engine.model_config().head_dim,
-                           pool.view(layer, stored), pool.view(layer, format));
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      QUIRE_TRY_STATUS(pool.copy(
+          {.from = {sources[i]}, .to = {targets[i]}, .tokens = block_tokens, .format = format}));
     }
   }
   return {};
