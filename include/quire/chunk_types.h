@@ -259,14 +259,14 @@ struct Blend {
   std::uint64_t seed = 0;
   // Given: all context tokens run through these layers again, behind everything before them.
   // `selector`, `share`, `tokens` and `seed` are not read then. The tokens start from the
-  // embeddings where `first` is 0, else from the hidden states that their chunks have kept at that
-  // layer (ChunkOptions::keep_hidden). K and V of layers first + 1 to `last` are what that gives,
-  // and of layer 0 where `first` is 0; all others are as stored. From 0 to the number of layers the
-  // result equals kExact. On the CPU, for models without windows and states. Source:
-  // docs/reuse-grades.md, which has its measurements.
+  // embeddings where `first` is 0. Else they start from the hidden states that their chunks have
+  // kept at that layer (ChunkOptions::keep_hidden). That gives K and V of layers first + 1 to
+  // `last`, and of layer 0 where `first` is 0. All others are as stored. From 0 to the number of
+  // layers the result equals kExact. On the CPU, for models without windows and states.
+  // Source: docs/adr/0046-layers-of-contexts-are-computed-again.md.
   std::optional<LayerRange> layers = {};
-  // Given, for measuring where a band of layers belongs: K and V of this layer alone are those of
-  // kExact, and all others are as stored. Costs as much as `layers` from 0 to all.
+  // Given, for finding such layers: K and V of this layer alone are those of kExact. Costs as much
+  // as `layers` from 0 to all.
   std::optional<std::int32_t> only_layer = {};
 };
 

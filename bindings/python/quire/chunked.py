@@ -66,8 +66,8 @@ class ChunkedLLM(LLM):
     recompute, selector, selector_seed, base: of mode "blend". `recompute` is a share of the context tokens, or a list
         of indices into token_ids. `selector` is "query_attn", "value_dev", "first_k", "random", "all" or "none". `base`
         is the mode of the rest
-    recompute_layers: of mode "blend", in place of those: (a, b) computes layers a to b - 1 of all context tokens again,
-        from the embeddings (a = 0) or the hidden states that the chunks kept (`register_chunk(keep_hidden=a)`)
+    recompute_layers: of mode "blend", in place of those. (a, b) computes layers a to b - 1 of all context tokens again.
+        They start from the embeddings (a = 0), or from what the chunks kept (`register_chunk(keep_hidden=a)`)
     sink: "bos": contexts of mode "independent" have seen a BOS token too
     computed_in_place: contexts of mode "anchored" are computed at the distance at which they are used
     without_system: allows a composition without a system chunk

@@ -14,9 +14,9 @@
 namespace quire::chunks {
 
 // Returns the rows before `layer` of all tokens of the last of `uses`, [tokens][hidden size].
-// Changes no KV. Preconditions: the KV of all uses is there, and that of the last was computed
-// behind the others at these positions; 0 < layer < the number of layers. Fails with kOutOfBlocks,
-// and as Decoder::forward does. Cost: a prefill of those tokens through the layers below `layer`.
+// Changes no KV. Preconditions: the KV of all uses is there, and the last stands where its KV was
+// computed; 0 < layer < the number of layers. Fails with kOutOfBlocks, and as Decoder::forward
+// does. Cost: a prefill of those tokens through the layers below `layer`.
 [[nodiscard]] Result<std::vector<float>> hidden_before(const BlendContext& context,
                                                        std::span<const kv::SegmentUse> uses,
                                                        std::int32_t layer);

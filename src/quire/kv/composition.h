@@ -53,7 +53,7 @@ struct ResolvedComposition {
 
 // A function that finds a chunk by its id, or says why there is none.
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
-// What the mode of a composition may depend on.
+// Properties of a model that modes depend on.
 struct ModelShape {
   bool windowed = false;    // some layer has a sliding window; then only kExact has a meaning
   std::int32_t layers = 0;  // number of layers
