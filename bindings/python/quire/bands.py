@@ -31,9 +31,9 @@ def _log_probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def _divergence(exact: np.ndarray, other: np.ndarray) -> float:
-    """Returns the mean KL divergence of rows of logits, in nats."""
-    wanted, got = _log_probabilities(exact), _log_probabilities(other)
-    return float((np.exp(wanted) * (wanted - got)).sum(axis=-1).mean())
+    """Returns the KL divergence of the first token of the answer, in nats: that of the last row of the logits."""
+    wanted, got = _log_probabilities(exact[-1]), _log_probabilities(other[-1])
+    return float((np.exp(wanted) * (wanted - got)).sum())
 
 
 def band_of(errors: list[float], base: float) -> tuple[int, int]:
@@ -50,32 +50,51 @@ def band_of(errors: list[float], base: float) -> tuple[int, int]:
 
 
 def find_band(
-    llm: ChunkedLLM, contexts: Iterable[Prompt], queries: Iterable[Prompt], system_prompt: Prompt | None, salt: str | None
+    llm: ChunkedLLM,
+    contexts: Iterable[Prompt] | Iterable[Iterable[Prompt]],
+    queries: Iterable[Prompt] | Iterable[Iterable[Prompt]],
+    system_prompt: Prompt | None,
+    salt: str | None,
 ) -> Band:
     """Does the work of ChunkedLLM.find_band, see there."""
-    texts, asked = to_list(contexts, "contexts", "texts"), to_list(queries, "queries", "texts")
-    if len(texts) < 2 or not asked:
+    given, asked = to_list(contexts, "contexts", "texts"), to_list(queries, "queries", "texts")
+    nested = bool(given) and all(_is_set(each) for each in given)
+    sets = list(zip(given, asked, strict=False)) if nested else [(given, asked)]
+    if nested and len(given) != len(asked):
+        raise ValueError(f"find_band has {len(given)} sets of contexts and {len(asked)} of queries; give one for each")
+    errors = [error for texts, own in sets for error in _errors_of_set(llm, list(texts), list(own), system_prompt, salt)]
+    base, *layers = np.mean(errors, axis=0).tolist()
+    return {"layers": layers, "base": base, "band": band_of(layers, base)}
+
+
+def _is_set(given: object) -> bool:
+    """Returns whether it is a list of prompts, and not a prompt as ids."""
+    return isinstance(given, (list, tuple)) and any(isinstance(each, (str, list, tuple)) for each in given)
+
+
+def _errors_of_set(
+    llm: ChunkedLLM, texts: list[Prompt], queries: list[Prompt], system_prompt: Prompt | None, salt: str | None
+) -> list[list[float]]:
+    """Returns for each query the errors of _errors."""
+    if len(texts) < 2 or not queries:
         raise ValueError("find_band wants two contexts or more, which see nothing of each other, and a query")
     chunks = [] if system_prompt is None else [{"content": system_prompt, "chunk_type": "system_prompt"}]
-    system = llm.register_chunks(chunks, salt=salt, details=True)
-    anchor = system[0].chunk_id if system else ""
-    registered = list(system)
+    registered = llm.register_chunks(chunks, salt=salt, details=True)
+    anchor = registered[0].chunk_id if registered else ""
     try:
         kept = llm.register_chunks(
             [{"content": text, "chunk_type": "context", "anchor": anchor} for text in texts]
-            + [{"content": text, "chunk_type": "query"} for text in asked],
+            + [{"content": text, "chunk_type": "query"} for text in queries],
             salt=salt,
             details=True,
         )
-        registered += kept
+        registered = registered + kept
         ids = [chunk.chunk_id for chunk in kept]
-        errors = [_errors(llm, anchor, ids[: len(texts)], query, salt) for query in ids[len(texts) :]]
+        return [_errors(llm, anchor, ids[: len(texts)], query, salt) for query in ids[len(texts) :]]
     finally:
         for chunk in registered:
             if chunk.created:
                 llm.delete_chunk(chunk.chunk_id, salt=salt)
-    base, *layers = np.mean(errors, axis=0).tolist()
-    return {"layers": layers, "base": base, "band": band_of(layers, base)}
 
 
 def _errors(llm: ChunkedLLM, system: str, contexts: list[str], query: str, salt: str | None) -> list[float]:

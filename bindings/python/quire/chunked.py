@@ -502,14 +502,15 @@ class ChunkedLLM(LLM):
 
     def find_band(
         self,
-        contexts: Iterable[Prompt],
-        queries: Iterable[Prompt],
+        contexts: Iterable[Prompt] | Iterable[Iterable[Prompt]],
+        queries: Iterable[Prompt] | Iterable[Iterable[Prompt]],
         *,
         system_prompt: Prompt | None = None,
         salt: str | None = None,
     ) -> Band:
         """Finds the layers to name as `recompute_layers`: asks every query with the KV of one layer alone exact, for each
-        layer. The error is the mean KL divergence of the query's logits from exact ones, in nats. Leaves no chunk behind.
+        layer. The error is the mean KL divergence of the answers' first tokens from exact ones, in nats. Leaves no chunk.
+        Both may be lists of lists: sets of contexts, and the queries of each. Ask what needs several contexts at once.
         Costs a prefill of the contexts for each layer and query. Source: docs/reuse-grades.md."""
         return find_band(self, contexts, queries, system_prompt, salt)
 

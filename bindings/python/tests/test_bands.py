@@ -93,6 +93,16 @@ def test_find_band_says_the_error_of_each_layer_and_leaves_nothing(llm):
     assert [chunk.chunk_id for chunk in llm.list_chunks()] == [kept]
 
 
+def test_find_band_takes_sets_of_contexts_with_queries_of_their_own(llm):
+    alone = [llm.find_band(CARDS, ["Who sings?"]), llm.find_band(CARDS[:2], [QUERY])]
+    both = llm.find_band([CARDS, CARDS[:2]], [["Who sings?"], [QUERY]])
+    assert both["base"] == pytest.approx((alone[0]["base"] + alone[1]["base"]) / 2)
+    with pytest.raises(ValueError, match="sets"):
+        llm.find_band([CARDS, CARDS[:2]], [["Who sings?"]])
+    with pytest.raises(ValueError, match="two contexts"):
+        llm.find_band(CARDS[:1], [QUERY])
+
+
 def test_a_band_runs_the_layers_below_those_that_gain_most():
     assert band_of([9.0, 9.0, 5.0, 1.0, 4.0, 9.0], 9.0) == (1, 4)
     assert band_of([9.0, 8.0, 8.9], 9.0) == (0, 1)
