@@ -8,9 +8,10 @@
 //
 // QUESTIONS: so many of each context, the first ones; 0 (all) by default. MODE: the rows whose name
 // contains it; also every selector at shares of 0.05, 0.15, 0.30 and 0.60, such as "random 0.60, in
-// place", which are no rows by default. Rows "in place" are defined as in the trainer's table:
-// every context computed where it stands. The default computes it once, right behind the system
-// chunk, for all orders (docs/adr/0008). An answer counts when it is the greedy one.
+// place", and bands of layers, such as "layers 4-6", which are no rows by default. Rows "in place"
+// are defined as in the trainer's table: every context computed where it stands. The default
+// computes it once, right behind the system chunk, for all orders (docs/adr/0008). An answer counts
+// when it is the greedy one.
 //
 // "curve": every selector by its share, and how far the distribution of the answer's first token is
 // from that of mode exact: the mean KL divergence KL(exact, mode) in nats, and how often both have
@@ -21,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -96,7 +98,22 @@ std::vector<Mode> curve_modes() {
   return modes;
 }
 
-// The usual ones, and every selector by its share, each once.
+// Layer at which the contexts keep hidden states, for the bands.
+constexpr std::int32_t kBandLayer = 4;
+
+std::vector<Mode> bands() {
+  std::vector<Mode> modes;
+  for (const quire::LayerRange layers : {quire::LayerRange{kBandLayer, kBandLayer + 1},
+                                         {kBandLayer, kBandLayer + 2},
+                                         {0, kBandLayer},
+                                         {0, 2 * kBandLayer}}) {
+    modes.push_back({"layers " + std::to_string(layers.first) + "-" + std::to_string(layers.last),
+                     {.mode = ReuseMode::kBlend, .blend = {.layers = layers}}});
+  }
+  return modes;
+}
+
+// The usual ones, and every selector by its share, each once, and bands of layers.
 std::vector<Mode> all_modes() {
   std::vector<Mode> modes = usual_modes();
   const auto add = [&modes](Mode mode) {
@@ -111,6 +128,7 @@ std::vector<Mode> all_modes() {
       add({row + ", in place", in_place(blend(selector, std::stod(share)))});
     }
   }
+  std::ranges::move(bands(), std::back_inserter(modes));
   return modes;
 }
 
@@ -201,11 +219,16 @@ struct Asking {
 
 // One context: its cards registered once, all questions asked in every mode.
 void ask_all(ChunkedLLM& llm, const json::value& context, const Asking& asking, Table& table) {
+  const bool keeps_hidden = std::ranges::any_of(
+      asking.modes, [](const Mode& mode) { return mode.spec.blend.layers.has_value(); });
   std::vector<ChunkContent> contents;
   contents.push_back(
       {.content = std::string(context.at("system").as_string()), .type = ChunkType::kSystemPrompt});
   for (const json::value& chunk : context.at("chunks").as_array()) {
     contents.push_back({.content = std::string(chunk.at("text").as_string())});
+    if (keeps_hidden) {
+      contents.back().options.keep_hidden = kBandLayer;
+    }
   }
   const std::vector<std::string> cards = must(llm.register_chunks(contents));
   std::vector<Question> questions;

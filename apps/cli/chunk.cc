@@ -65,6 +65,8 @@ json::object describe_chunk(const ChunkInfo& chunk, bool whole) {
                       {"kv_dtype", chunk.kv_dtype},
                       {"kv_error", describe_error(chunk.kv_error)},
                       {"saved", chunk.saved}};
+  object["keep_hidden"] =
+      chunk.keep_hidden ? json::value(*chunk.keep_hidden) : json::value(nullptr);
   object["ttl_seconds"] =
       chunk.ttl_seconds ? json::value(*chunk.ttl_seconds) : json::value(nullptr);
   object[whole ? "content" : "content_preview"] = whole ? chunk.content : preview(chunk.content);
@@ -241,6 +243,8 @@ void declare_add(const CommandParent& parent) {
   command->add_flag("--pin", chunk.options.pinned, "never evict it");
   command->add_option("--chunk-kv-dtype", chunk.options.kv_dtype,
                       "format of the chunk's KV, as int8 (that of --kv-dtype)");
+  command->add_option("--keep-hidden", chunk.options.keep_hidden,
+                      "layer at which a context keeps hidden states, for --recompute-layers");
   command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return register_text(session, *options); };
   });

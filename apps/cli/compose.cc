@@ -172,6 +172,18 @@ class Composing {
                     },
                     "blend: of --selector random (0)")
                 ->check(refuse_seed));
+    add_text("--recompute-layers", "FIRST,LAST",
+             "blend: layers from FIRST to the one before LAST for all context tokens, in place of "
+             "tokens",
+             [&spec = spec_, given](const std::string& text) {
+               blend_only(spec, "--recompute-layers");
+               require(!given("--recompute") && !given("--selector"), "--recompute-layers",
+                       "computes all tokens again; leave --recompute and --selector out");
+               const auto layers = parse_list(text).value_or(std::vector<std::int32_t>());
+               require(layers.size() == 2, "--recompute-layers",
+                       "want two layers as 4,6, got \"" + text + '"');
+               spec.blend.layers = LayerRange{.first = layers.front(), .last = layers.back()};
+             });
     add_modes("--base", "blend: mode of the other tokens (anchored)",
               {ReuseMode::kAnchored, ReuseMode::kIndependent}, [&spec = spec_](ReuseMode base) {
                 blend_only(spec, "--base");

@@ -137,6 +137,11 @@ struct ChunkOptions {
   // of floats. Other formats than the pool's are kUnsupported, and other names kInvalidArgument.
   // While requests hold blocks that the chunk needs, registering waits.
   std::string kv_dtype = {};
+  // Layer at which the chunk keeps its hidden states, for Blend::layers that begin there. They take
+  // hidden_size numbers of the compute type per token, in host memory beside kv_budget, and a
+  // prefill of the layers below. 1 to the number of layers - 1. Empty: none, or those that an equal
+  // chunk keeps.
+  std::optional<std::int32_t> keep_hidden = {};
 };
 
 // A chunk to be registered.
@@ -176,8 +181,10 @@ struct ChunkInfo {
   // Number of variants of the chunk's KV in memory. Each anchor makes a variant of its own; so do
   // no anchor, a BOS sink and another distance from the anchor.
   std::int64_t num_variants = 0;
-  // Bytes of the KV blocks that the chunk holds.
+  // Bytes of the KV blocks that the chunk holds, and of its hidden states.
   std::int64_t memory_bytes = 0;
+  // Layer at which the chunk keeps hidden states (ChunkOptions::keep_hidden).
+  std::optional<std::int32_t> keep_hidden;
   // True when the chunk is in the store, where other processes find it.
   bool saved = false;
   // Format of its KV: "float32", "bfloat16", "float16", "int8", "fp8" or "int4".
@@ -229,6 +236,13 @@ struct ChunkStats {
   std::int64_t evictions = 0;
 };
 
+// Layers of a model, from `first` to the one before `last`.
+struct LayerRange {
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
 // Parameters of mode kBlend.
 struct Blend {
   Selector selector = Selector::kQueryAttention;
@@ -243,6 +257,17 @@ struct Blend {
   // For kRandom. splitmix64 from this seed gives each context token in turn the upper 53 bits of a
   // number. The tokens with the largest numbers are computed again.
   std::uint64_t seed = 0;
+  // Given: all context tokens run through these layers again, behind everything before them.
+  // `selector`, `share`, `tokens` and `seed` are not read then. The tokens start from the
+  // embeddings where `first` is 0. Else they start from the hidden states that their chunks have
+  // kept at that layer (ChunkOptions::keep_hidden). That gives K and V of layers first + 1 to
+  // `last`, and of layer 0 where `first` is 0. All others are as stored. From 0 to the number of
+  // layers the result equals kExact. On the CPU, for models without windows and states.
+  // Source: docs/adr/0046-layers-of-contexts-are-computed-again.md.
+  std::optional<LayerRange> layers = {};
+  // Given, for finding such layers: K and V of this layer alone are those of kExact. Costs as much
+  // as `layers` from 0 to all.
+  std::optional<std::int32_t> only_layer = {};
 };
 
 // Says at which positions the segments of a composition stand.

@@ -325,6 +325,14 @@ Matrix DenseModel::gated(const Matrix& in, const std::string& layer) const {
 }
 
 Matrix DenseModel::forward(std::span<const TokenId> ids, const Sight& sight, Watch* watch) const {
+  return forward(ids, LayerSight([&](std::size_t /*layer*/, std::size_t q, std::size_t k) {
+                   return sight(q, k);
+                 }),
+                 watch);
+}
+
+Matrix DenseModel::forward(std::span<const TokenId> ids, const LayerSight& sight,
+                           Watch* watch) const {
   const Matrix& embeddings = weight("model.embed_tokens.weight");
   Matrix hidden = zeros(ids.size(), embeddings.columns);
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -343,7 +351,8 @@ Matrix DenseModel::forward(std::span<const TokenId> ids, const Sight& sight, Wat
     if (watch != nullptr && n == 1) {
       watch->values = projected(in, layer, 'v');
     }
-    add_output(hidden, attended(in, n, sight, watch), name(attention_out_norm_));
+    const Sight here = [&](std::size_t q, std::size_t k) { return sight(n, q, k); };
+    add_output(hidden, attended(in, n, here, watch), name(attention_out_norm_));
     const Matrix inner = norms_input_ ? normed(hidden, layer + mlp_norm_) : hidden;
     add_output(hidden, gated(inner, layer), name(mlp_out_norm_));
   }

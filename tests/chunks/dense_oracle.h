@@ -28,6 +28,10 @@ using Ids = std::vector<TokenId>;
 // when it does not see it. Indices into the ids of one pass, every token sees itself.
 using Sight = std::function<std::optional<std::int64_t>(std::size_t query, std::size_t key)>;
 
+// A sight that differs from layer to layer.
+using LayerSight = std::function<std::optional<std::int64_t>(std::size_t layer, std::size_t query,
+                                                             std::size_t key)>;
+
 // Token i stands at position i and sees what is not behind it.
 [[nodiscard]] Sight causal();
 
@@ -60,6 +64,8 @@ class DenseModel {
 
   // Logits of all tokens.
   [[nodiscard]] Matrix forward(std::span<const TokenId> ids, const Sight& sight,
+                               Watch* watch = nullptr) const;
+  [[nodiscard]] Matrix forward(std::span<const TokenId> ids, const LayerSight& sight,
                                Watch* watch = nullptr) const;
 
  private:

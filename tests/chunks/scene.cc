@@ -42,23 +42,37 @@ struct Scene::Pass {
   std::vector<Token> tokens;
   std::set<std::int32_t> replaced;  // indices of which there is a fresh row
   bool anchored = false;
+  std::optional<LayerRange> layers = {};
+  std::optional<std::int32_t> only_layer = {};
 
   void add(TokenId id, const Token& token) {
     ids.push_back(id);
     tokens.push_back(token);
   }
 
-  [[nodiscard]] std::optional<std::int64_t> sight(std::size_t q, std::size_t k) const {
+  // Returns whether fresh rows stand for the old ones in a layer.
+  [[nodiscard]] bool replaces(std::size_t layer) const {
+    return !layers ||
+           (std::cmp_greater(layer, layers->first) && std::cmp_less_equal(layer, layers->last)) ||
+           (layer == 0 && layers->first == 0);
+  }
+
+  [[nodiscard]] std::optional<std::int64_t> sight(std::size_t layer, std::size_t q,
+                                                  std::size_t k) const {
     const Token& by = tokens[q];
     const Token& of = tokens[k];
-    if (by.kind == Kind::kQuery || by.fresh) {
-      const bool old = !of.fresh && replaced.contains(of.index);
-      if (of.kind == Kind::kBos || old || of.index > by.index) {
+    const bool as_before = by.fresh && layers && std::cmp_less(layer, layers->first);
+    if (by.kind == Kind::kQuery || (by.fresh && !as_before)) {
+      const bool is_fresh = by.kind == Kind::kQuery && only_layer
+                                ? std::cmp_equal(layer, *only_layer)
+                                : replaces(layer);
+      const bool hidden = replaced.contains(of.index) && of.fresh != is_fresh;
+      if (of.kind == Kind::kBos || hidden || of.index > by.index) {
         return std::nullopt;
       }
       return by.used - of.used;
     }
-    const bool same = by.kind == of.kind && by.segment == of.segment && k <= q;
+    const bool same = by.kind == of.kind && by.segment == of.segment && of.index <= by.index;
     const bool above = by.kind == Kind::kContext &&
                        (of.kind == Kind::kBos || (of.kind == Kind::kSystem && anchored));
     if (of.fresh || !(same || above)) {
@@ -68,7 +82,10 @@ struct Scene::Pass {
   }
 
   Matrix run(const DenseModel& model, Watch* watch = nullptr) const {
-    return model.forward(ids, [this](std::size_t q, std::size_t k) { return sight(q, k); }, watch);
+    return model.forward(ids, LayerSight([this](std::size_t n, std::size_t q, std::size_t k) {
+                           return sight(n, q, k);
+                         }),
+                         watch);
   }
 };
 
@@ -102,7 +119,9 @@ std::int32_t Scene::num_context_tokens() const {
 
 Scene::Pass Scene::pass() const {
   Pass pass{.replaced = {recomputed.begin(), recomputed.end()},
-            .anchored = mode == ReuseMode::kAnchored && system};
+            .anchored = mode == ReuseMode::kAnchored && system,
+            .layers = layers,
+            .only_layer = only_layer};
   std::int32_t index = 0;
   std::vector<std::pair<TokenId, Token>> again;
   const auto put = [&](const Segment& segment, Kind kind, std::int64_t number, std::int64_t at) {

@@ -27,6 +27,12 @@ struct Scene {
   // again in every layer with what stands before them in sight. Nobody sees their old rows but the
   // rows of the base mode.
   std::vector<std::int32_t> recomputed;
+  // Rows computed again run through these layers alone. They begin with the old rows' input of the
+  // first of them. Their KV stands for the old one in the layers behind the first, up to `last`,
+  // and in layer 0 where they begin there.
+  std::optional<LayerRange> layers;
+  // Rows computed again run through all layers, and the query sees their KV in this layer alone.
+  std::optional<std::int32_t> only_layer;
 
   // Positions one after the other, or contexts side by side behind the system chunk.
   void place(Positions positions);

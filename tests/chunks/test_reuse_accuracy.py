@@ -70,6 +70,12 @@ class ReuseAccuracy(unittest.TestCase):
         self.assertEqual(list(rows), ["parallel", "random 0.60", "random 0.60, in place"])
         self.assert_possible(rows, 2)
 
+    def test_bands_of_layers_are_rows_that_are_asked_for(self):
+        rows = self.table("3", "layers", "exact")
+        self.assertEqual(list(rows), ["exact", "layers 4-5", "layers 4-6", "layers 0-4", "layers 0-8"])
+        self.assert_possible(rows, 2 * 3)
+        self.assertEqual(rows["layers 0-8"], rows["exact"])  # all layers of the demo model
+
     def test_the_curve_has_every_selector_at_every_share_and_how_far_it_is_from_exact(self):
         rows = self.table("1", "curve")
         shares = [f"{name} {share}" for name in SELECTORS for share in ("0.05", "0.15", "0.30", "0.60", "1.00")]

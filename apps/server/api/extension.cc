@@ -40,6 +40,12 @@ constexpr FieldRule kBlendRules[] = {
      .help = "mode that contexts are computed in first",
      .words = "anchored|independent"},
     {.name = "seed", .kinds = kInteger, .help = "for random"},
+    {.name = "layers",
+     .kinds = kArray,
+     .help = "in place of tokens: [first, last], layers that all context tokens run through again",
+     .min_size = 2,
+     .max_size = 2,
+     .elements = kInteger},
 };
 const FieldTable& blend_table() {
   static const FieldTable table{"Blend", "Which tokens mode blend computes again.", {kBlendRules}};
@@ -200,6 +206,10 @@ Checked<bool> read_how(const json::object& object, const std::string& path, Comp
       spec.blend.base = word_value(*base, mode_name, ReuseMode::kBlend);
     }
     spec.blend.seed = static_cast<std::uint64_t>(blend.integer("seed").value_or(0));
+    if (const json::array* const layers = blend.array("layers")) {
+      QUIRE_TRY(const auto range, read_positions(*layers, member_path(place, "layers")));
+      spec.blend.layers = LayerRange{.first = range.front(), .last = range.back()};
+    }
   }
   return any;
 }

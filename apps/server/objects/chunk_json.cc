@@ -35,6 +35,7 @@ json::object chunk_json(const ChunkInfo& info, const ChunkIncludes& includes) {
   object["memory_bytes"] = info.memory_bytes;
   object["kv_dtype"] = info.kv_dtype;
   object["kv_error"] = kv_error_json(info.kv_error);
+  object["keep_hidden"] = info.keep_hidden ? json::value(*info.keep_hidden) : json::value(nullptr);
   object["saved"] = info.saved;
   if (includes.content) {
     object["content"] = info.content;

@@ -63,6 +63,11 @@ std::span<const FieldRule> content_rules() {
        .kinds = kString,
        .help = "format of its KV; default that of the server's pool",
        .min_size = 1},
+      {.name = "keep_hidden",
+       .kinds = kInteger,
+       .help = "layer at which a context keeps hidden states, for blend.layers",
+       .min = 1,
+       .max = 2147483647},
       {.name = "anchor",
        .kinds = kString,
        .help = "system chunk under which a context is computed; \"\": none; default: the one "
@@ -151,6 +156,9 @@ Checked<ChunkContent> read_content(const Services& services, const json::object&
   content.options.pinned = members.flag("pinned");
   content.options.priority = static_cast<std::int32_t>(members.integer("priority").value_or(0));
   content.options.kv_dtype = members.text("kv_dtype").value_or("");
+  if (const auto layer = members.integer("keep_hidden")) {
+    content.options.keep_hidden = static_cast<std::int32_t>(*layer);
+  }
   if (const auto anchor = members.text("anchor")) {
     content.options.anchor = std::string(*anchor);
   }

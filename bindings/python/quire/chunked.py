@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _quire, habits, sequence
 from .async_stream import AsyncStream, all_choices, in_thread
+from .bands import Band, find_band
 from .composing import (
     Asking,
     ChunkType,
@@ -65,6 +66,8 @@ class ChunkedLLM(LLM):
     recompute, selector, selector_seed, base: of mode "blend". `recompute` is a share of the context tokens, or a list
         of indices into token_ids. `selector` is "query_attn", "value_dev", "first_k", "random", "all" or "none". `base`
         is the mode of the rest
+    recompute_layers: of mode "blend", in place of those. (a, b) computes layers a to b - 1 of all context tokens again.
+        They start from the embeddings (a = 0), or from what the chunks kept (`register_chunk(keep_hidden=a)`)
     sink: "bos": contexts of mode "independent" have seen a BOS token too
     computed_in_place: contexts of mode "anchored" are computed at the distance at which they are used
     without_system: allows a composition without a system chunk
@@ -170,6 +173,7 @@ class ChunkedLLM(LLM):
         anchor: str | None = None,
         salt: str | None = None,
         kv_dtype: KVDType | None = None,
+        keep_hidden: int | None = None,
         progress: Progress = None,
         details: Literal[False] = False,
     ) -> str: ...
@@ -187,6 +191,7 @@ class ChunkedLLM(LLM):
         anchor: str | None = None,
         salt: str | None = None,
         kv_dtype: KVDType | None = None,
+        keep_hidden: int | None = None,
         progress: Progress = None,
         details: Literal[True],
     ) -> RegisteredChunk: ...
@@ -203,6 +208,7 @@ class ChunkedLLM(LLM):
         anchor: str | None = None,
         salt: str | None = None,
         kv_dtype: KVDType | None = None,
+        keep_hidden: int | None = None,
         progress: Progress = None,
         details: bool = False,
     ) -> str | RegisteredChunk:
@@ -215,12 +221,14 @@ class ChunkedLLM(LLM):
         pinned, priority: never evicted; lower ones go first
         anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
         kv_dtype: format of its KV; None is the pool's (`LLM(kv_dtype=)`). A pool of floats takes "int8", "fp8", "int4", too
+        keep_hidden: layer at which a context keeps its hidden states, where `recompute_layers` may begin then
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV
         details: gives a RegisteredChunk instead of the id
         """
         detailed = to_flag(details, "details")
         kept = {"ttl_seconds": ttl_seconds, "pinned": pinned, "priority": priority, "anchor": anchor, "salt": salt}
-        contents = [content_of(content, chunk_type, metadata, kv_dtype=kv_dtype, **kept)]
+        kept |= {"kv_dtype": kv_dtype, "keep_hidden": keep_hidden}
+        contents = [content_of(content, chunk_type, metadata, **kept)]
         (chunk,) = self._register(contents, progress)
         return chunk if detailed else chunk.chunk_id
 
@@ -491,6 +499,20 @@ class ChunkedLLM(LLM):
     ) -> np.ndarray:
         """Computes logits float32 [query tokens, vocab_size] without sampling. Mode "exact" reuses nothing."""
         return self._chunks.logits_from_chunks(_spec(system_chunk_id, context_chunk_ids, query_chunk_id, salt=salt, **how))["logits"]
+
+    def find_band(
+        self,
+        contexts: Iterable[Prompt] | Iterable[Iterable[Prompt]],
+        queries: Iterable[Prompt] | Iterable[Iterable[Prompt]],
+        *,
+        system_prompt: Prompt | None = None,
+        salt: str | None = None,
+    ) -> Band:
+        """Finds the layers to name as `recompute_layers`: asks every query with the KV of one layer alone exact, for each
+        layer. The error is the mean KL divergence of the answers' first tokens from exact ones, in nats. Leaves no chunk.
+        Both may be lists of lists: sets of contexts, and the queries of each. Ask what needs several contexts at once.
+        Costs a prefill of the contexts for each layer and query. Source: docs/reuse-grades.md."""
+        return find_band(self, contexts, queries, system_prompt, salt)
 
     def chunk_blocks(self, chunk_id: str, *, salt: str | None = None) -> tuple[sequence.Blocks, int]:
         """Returns a handle on the KV that a system or context chunk was registered with, and the number of its tokens."""

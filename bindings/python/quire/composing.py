@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import reprlib
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
@@ -14,6 +15,7 @@ from .outputs import Fields, Record, _plain
 from .sampling import FIELDS, Params, Sampling, sampling
 from .session import to_salt
 
+_LAYERS = 1 << 20  # more than any model has
 BLEND_SHARE = 0.15  # of the context tokens, where mode "blend" names none: what the demo model's tables recommend
 
 Mode = Literal["exact", "anchored", "independent", "blend"]
@@ -30,6 +32,7 @@ class How(TypedDict, total=False):
     selector: Selector | None
     selector_seed: int
     base: Literal["anchored", "independent"] | None
+    recompute_layers: tuple[int, int] | None
     sink: Literal["bos"] | None
     computed_in_place: bool
 
@@ -205,9 +208,23 @@ def _type(chunk_type: ChunkType | str | None) -> str | None:
 
 
 def _blend(
-    recompute: float | Sequence[int] | None, selector: str | None, selector_seed: int, base: str | None
+    recompute: float | Sequence[int] | None,
+    selector: str | None,
+    selector_seed: int,
+    base: str | None,
+    layers: Sequence[int] | None,
 ) -> _quire.Blend:
     blend = _quire.Blend()
+    _pass("base", "anchored" if base is None else base, blend.set_base)
+    if layers is not None:
+        if recompute is not None or selector is not None:
+            raise ValueError("recompute_layers computes all context tokens again; leave recompute and selector out")
+        bounds = to_list(layers, "recompute_layers", "layers")
+        if len(bounds) != 2:
+            raise ValueError(f"recompute_layers is a pair (a, b) of layers, not {layers!r}")
+        first, last = (to_layer(bound, "recompute_layers") for bound in bounds)
+        blend.set_layers(first, last)
+        return blend
     listed = isinstance(recompute, Iterable) and not isinstance(recompute, (str, bytes, Mapping))
     if not isinstance(selector, (str, type(None))):
         raise TypeError(f"selector cannot be {selector!r}")
@@ -222,8 +239,17 @@ def _blend(
     else:
         _set(blend, "recompute", BLEND_SHARE if recompute is None else recompute, field="share")
     _set(blend, "selector_seed", selector_seed, field="seed")
-    _pass("base", "anchored" if base is None else base, blend.set_base)
     return blend
+
+
+def to_layer(layer: Any, name: str) -> int:
+    """Returns the number of a layer; KindError or ValueError naming the argument for anything else."""
+    if isinstance(layer, bool) or not hasattr(layer, "__index__"):
+        raise KindError(f"{name} cannot be {layer!r}")
+    number = operator.index(layer)
+    if not -_LAYERS <= number <= _LAYERS:
+        raise ValueError(f"{name} cannot be {layer!r}")
+    return number
 
 
 def refuse_composing(name: str) -> NoReturn:
@@ -254,6 +280,7 @@ def _how(
     selector: str | None = None,
     selector_seed: int = 0,
     base: str | None = None,
+    recompute_layers: Sequence[int] | None = None,
     sink: str | None = None,
     computed_in_place: bool = False,
     **unknown: Any,
@@ -266,9 +293,9 @@ def _how(
     _set_flag(spec, "without_system", without_system)
     _set_flag(spec, "computed_in_place", computed_in_place)
     if mode == "blend":
-        spec.blend = _blend(recompute, selector, selector_seed, base)
-    elif recompute is not None or selector is not None or base is not None:
-        raise ValueError(f"recompute, selector and base belong to mode 'blend', not to {mode!r}")
+        spec.blend = _blend(recompute, selector, selector_seed, base, recompute_layers)
+    elif any(given is not None for given in (recompute, selector, base, recompute_layers)):
+        raise ValueError(f"recompute, recompute_layers, selector and base belong to mode 'blend', not to {mode!r}")
     if sink is not None:
         spec.bos_sink = to_choice(sink, "sink", ("bos",)) == "bos"
     if not isinstance(positions, str):

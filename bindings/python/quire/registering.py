@@ -61,6 +61,7 @@ def content_of(
     anchor: str | None = None,
     salt: str | None = None,
     kv_dtype: str | None = None,
+    keep_hidden: int | None = None,
     **unknown: Any,
 ) -> _quire.ChunkContent:
     """Returns one chunk as the engine takes it; the arguments are those of register_chunk."""
@@ -77,6 +78,8 @@ def content_of(
         raise ValueError('kv_dtype "" names no format; None stands for that of the pool')
     if kv_dtype is not None:
         _set(options, "kv_dtype", kv_dtype)
+    if keep_hidden is not None:
+        _set(options, "keep_hidden", keep_hidden)
     return _quire.ChunkContent(prompt_of(content, "content"), type_name(chunk_type), options)
 
 

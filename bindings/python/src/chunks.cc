@@ -83,6 +83,7 @@ nb::dict describe(const ChunkInfo& chunk) {
   dict["memory_bytes"] = chunk.memory_bytes;
   dict["kv_dtype"] = chunk.kv_dtype;
   dict["kv_error"] = describe(chunk.kv_error);
+  dict["keep_hidden"] = chunk.keep_hidden;
   dict["saved"] = chunk.saved;
   return dict;
 }
@@ -212,7 +213,8 @@ void bind_values(nb::module_& module) {
       .def_rw("priority", &ChunkOptions::priority)
       .def_rw("anchor", &ChunkOptions::anchor, nb::arg().none())
       .def_rw("salt", &ChunkOptions::salt)
-      .def_rw("kv_dtype", &ChunkOptions::kv_dtype);
+      .def_rw("kv_dtype", &ChunkOptions::kv_dtype)
+      .def_rw("keep_hidden", &ChunkOptions::keep_hidden, nb::arg().none());
 
   nb::class_<ChunkContent>(module, "ChunkContent")
       .def("__init__", [](ChunkContent* self, Prompt content, const std::string& type,
@@ -260,7 +262,12 @@ void bind_composition(nb::module_& module) {
       .def("set_base", [](Blend& b, const std::string& name) { b.base = to_base(name); })
       .def_rw("share", &Blend::share)
       .def_rw("tokens", &Blend::tokens)
-      .def_rw("seed", &Blend::seed);
+      .def_rw("seed", &Blend::seed)
+      .def("set_layers",
+           [](Blend& b, std::int32_t first, std::int32_t last) {
+             b.layers = LayerRange{.first = first, .last = last};
+           })
+      .def("set_only_layer", [](Blend& b, std::int32_t layer) { b.only_layer = layer; });
 
   nb::class_<Composition>(module, "Composition")
       .def("spec", &Composition::spec, nb::rv_policy::copy)

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -13,9 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/entry.h"
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/composed_rows.h"
+#include "quire/chunks/hidden_states.h"
 #include "quire/kernels/kv_read.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
@@ -39,96 +40,15 @@ constexpr std::uint32_t kOwnVariants = std::uint32_t{1} << 31;
 
 // Returns how many tokens a share is. A share of 0.3 of 10 tokens is 3, though 0.3 * 10 is a little
 // more.
-double wanted(double share, std::int64_t tokens) {
-  return std::max(0.0, std::ceil(share * static_cast<double>(tokens) - 1e-9));
+std::int64_t wanted(double share, std::int64_t tokens) {
+  return static_cast<std::int64_t>(
+      std::max(0.0, std::ceil(share * static_cast<double>(tokens) - 1e-9)));
 }
 
-// One token of the composition: which run it stands in, and where.
-struct TokenRef {
-  std::int32_t run = 0;
-  std::int32_t local = 0;
-};
-
-// Rows over the runs of a sequence as a batch of its own.
-class Rows {
- public:
-  Rows(std::span<const kv::RunView> runs, std::int32_t block_tokens)
-      : runs_(runs), block_tokens_(block_tokens) {}
-
-  // Adds a row. Rows must ascend by run and token.
-  void add(TokenId id, TokenRef token) {
-    const kv::RunView& run = runs_[static_cast<std::size_t>(token.run)];
-    ids_.push_back(id);
-    tokens_.push_back(token);
-    positions_.push_back(token.local);
-    use_positions_.push_back(run.start_position + token.local);
-    slots_.push_back(slot_of(run, token.local));
-    slot_formats_.push_back(run.format.value);
-  }
-
-  [[nodiscard]] tensor::KVSlot slot_of(const kv::RunView& run, std::int32_t local) const {
-    return {.block = run.blocks[static_cast<std::size_t>(local / block_tokens_)].value,
-            .offset = local % block_tokens_};
-  }
-
-  // Builds the batch. Every run is an entry: rows behind it see all of it, its own rows the tokens
-  // up to their own.
-  const model::ForwardBatch& build() {
-    for (std::size_t r = 0; r < runs_.size(); ++r) {
-      const kv::RunView& run = runs_[r];
-      auto& rows = entry_rows_.emplace_back();
-      auto& blocks = entry_blocks_.emplace_back();
-      std::ranges::transform(run.blocks, std::back_inserter(blocks), &BlockId::value);
-      std::int32_t tokens = run.num_tokens;
-      for (std::size_t i = 0; i < tokens_.size(); ++i) {
-        const TokenRef token = tokens_[i];
-        if (token.run < static_cast<std::int32_t>(r)) {
-          continue;
-        }
-        const bool own = token.run == static_cast<std::int32_t>(r);
-        const std::int32_t position =
-            runs_[static_cast<std::size_t>(token.run)].start_position + token.local;
-        tokens = own ? std::max(tokens, token.local + 1) : tokens;
-        rows.push_back({.row = static_cast<std::int32_t>(i),
-                        .query_position = position - run.start_position,
-                        .visible_end = own ? token.local + 1 : run.num_tokens});
-      }
-      entries_.push_back(
-          {.blocks = blocks, .num_tokens = tokens, .rows = rows, .format = run.format.value});
-      formats_ = std::max(formats_, static_cast<std::uint8_t>(run.format.value + 1));
-    }
-    batch_ = {.token_ids = ids_,
-              .positions = positions_,
-              .use_positions = use_positions_,
-              .slots = slots_,
-              .num_formats = formats_,
-              .slot_formats = slot_formats_,
-              .entries = entries_};
-    return batch_;
-  }
-  // Returns the views that the batch names among those of all formats. After build().
-  [[nodiscard]] std::span<const tensor::PagedKVView> views(std::span<const tensor::PagedKVView> all,
-                                                           int layers) const {
-    return all.first(static_cast<std::size_t>(layers) * formats_);
-  }
-
-  [[nodiscard]] std::size_t size() const { return ids_.size(); }
-
- private:
-  std::span<const kv::RunView> runs_;
-  std::int32_t block_tokens_;
-  std::vector<TokenId> ids_;
-  std::vector<TokenRef> tokens_;
-  std::vector<std::int32_t> positions_;
-  std::vector<std::int32_t> use_positions_;
-  std::vector<tensor::KVSlot> slots_;
-  std::vector<std::uint8_t> slot_formats_;
-  std::uint8_t formats_ = 1;  // named by slots and entries
-  std::deque<std::vector<attention::EntryRow>> entry_rows_;
-  std::deque<std::vector<std::int32_t>> entry_blocks_;
-  std::vector<attention::Entry> entries_;
-  model::ForwardBatch batch_;
-};
+// Returns the share of the layers that chosen tokens run through.
+double layer_share(const Blend& how, int layers) {
+  return how.layers ? static_cast<double>(how.layers->last - how.layers->first) / layers : 1.0;
+}
 
 // V of the first mixed layer as it is stored for the tokens of runs: copies in host memory.
 class StoredValues {
@@ -157,27 +77,6 @@ class StoredValues {
  private:
   std::vector<kv_store::PagedPool> copies_;  // [runs]
 };
-
-// Every context token of a composition.
-struct Contexts {
-  std::int64_t first = 0;  // index of the first one among all tokens
-  std::vector<TokenRef> tokens;
-};
-
-Contexts contexts_of(const kv::ResolvedComposition& composition) {
-  Contexts contexts;
-  for (std::size_t run = 0; run < composition.parts.size(); ++run) {
-    const kv::Chunk& chunk = *composition.parts[run].chunk;
-    if (chunk.type != ChunkType::kContext) {
-      contexts.first += std::ssize(*chunk.tokens);
-      continue;
-    }
-    for (std::int32_t local = 0; local < std::ssize(*chunk.tokens); ++local) {
-      contexts.tokens.push_back({static_cast<std::int32_t>(run), local});
-    }
-  }
-  return contexts;
-}
 
 // Returns the named tokens of contexts. The system chunk and the query are always as if computed
 // with everything in sight.
@@ -217,6 +116,12 @@ std::vector<double> random_scores(const Contexts& contexts, std::uint64_t seed) 
   return scores;
 }
 
+std::vector<std::int32_t> all_of(const Contexts& contexts) {
+  std::vector<std::int32_t> all(contexts.tokens.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 bool looks_at_kv(Selector selector) {
   return selector == Selector::kValueDeviation || selector == Selector::kQueryAttention;
 }
@@ -225,7 +130,7 @@ bool looks_at_kv(Selector selector) {
 std::vector<std::int32_t> choose_by_place(const Blend& how, const Contexts& contexts) {
   switch (how.selector) {
     case Selector::kAll:
-      return largest(std::vector<double>(contexts.tokens.size()), 1);
+      return all_of(contexts);
     case Selector::kExplicit:
       return explicit_tokens(how, contexts);
     case Selector::kFirst:
@@ -247,21 +152,72 @@ class Blender {
         contexts_(in_place_.tokens) {}
 
   Result<BlendResult> run() {
-    QUIRE_TRY(const std::vector<std::int32_t> chosen, choose());
-    QUIRE_TRY(BlendResult result, derive(chosen));
-    if (const Status status = compute(result.uses, chosen); !status.ok()) {
-      for (const kv::SegmentId own : result.own) {
-        context_.ledger.segments().drop(own);
-      }
-      return status.error();
-    }
-    result.recomputed_tokens = std::ssize(chosen);
-    result.context_tokens = std::ssize(contexts_);
-    return result;
+    return how_.only_layer ? run_only_layer(*how_.only_layer) : run_rows();
   }
 
  private:
+  [[nodiscard]] Result<BlendResult> run_rows() {
+    QUIRE_TRY(const std::vector<std::int32_t> chosen, choose());
+    QUIRE_TRY(BlendResult result, derive(chosen));
+    if (const Status status = compute(result.uses, chosen); !status.ok()) {
+      drop(result.own);
+      return status.error();
+    }
+    result.context_tokens = std::ssize(contexts_);
+    if (result.context_tokens > 0) {
+      result.share = layer_share(how_, layers()) * static_cast<double>(chosen.size()) /
+                     static_cast<double>(contexts_.size());
+    }
+    for (std::int64_t& tokens : result.recomputed) {
+      tokens = wanted(layer_share(how_, layers()), tokens);
+      result.recomputed_tokens += tokens;
+    }
+    return result;
+  }
+
+  // Takes K and V of one layer from rows that ran through all layers.
+  [[nodiscard]] Result<BlendResult> run_only_layer(std::int32_t layer) {
+    const std::vector<std::int32_t> chosen = all_of(in_place_);
+    QUIRE_TRY(const BlendResult exact, derive(chosen));
+    auto result = compute_layer(layer, exact, chosen);
+    drop(exact.own);
+    return result;
+  }
+
+  // Computes `exact`, and derives segments with one layer of it.
+  [[nodiscard]] Result<BlendResult> compute_layer(std::int32_t layer, const BlendResult& exact,
+                                                  std::span<const std::int32_t> chosen) {
+    QUIRE_TRY_STATUS(compute(exact.uses, chosen));
+    QUIRE_TRY(BlendResult result, derive(chosen));
+    for (std::size_t i = 0; i < result.own.size(); ++i) {
+      if (const Status copied = copy_layer(layer, exact.own[i], result.own[i]); !copied.ok()) {
+        drop(result.own);
+        return copied.error();
+      }
+    }
+    result.recomputed_tokens = std::ssize(chosen);
+    result.context_tokens = std::ssize(chosen);
+    result.share = 1;
+    return result;
+  }
+
+  [[nodiscard]] Status copy_layer(std::int32_t layer, kv::SegmentId from, kv::SegmentId to) {
+    const kv::Segments segments = context_.ledger.segments();
+    QUIRE_TRY(kv_store::PagedPool copy,
+              context_.paged_pool.copy_of_layer(layer, segments.find(from)->blocks().ids()));
+    return context_.paged_pool.write_layer(layer, segments.find(to)->blocks().ids(),
+                                           copy.all_bytes());
+  }
+
+  void drop(std::span<const kv::SegmentId> own) {
+    for (const kv::SegmentId segment : own) {
+      context_.ledger.segments().drop(segment);
+    }
+  }
+
   [[nodiscard]] std::int32_t block_tokens() const { return context_.ledger.config().block_tokens; }
+
+  [[nodiscard]] int layers() const { return context_.decoder.config().layers; }
 
   [[nodiscard]] TokenId token_at(TokenRef token) const {
     const kv::Part& part = composition_.parts[static_cast<std::size_t>(token.run)];
@@ -270,6 +226,9 @@ class Blender {
 
   // Returns ascending indices into contexts_.
   [[nodiscard]] Result<std::vector<std::int32_t>> choose() {
+    if (how_.layers) {
+      return all_of(in_place_);
+    }
     if (!looks_at_kv(how_.selector)) {
       return choose_by_place(how_, in_place_);
     }
@@ -278,25 +237,12 @@ class Blender {
     return largest(scores, how_.share);
   }
 
-  // A sequence over `uses` with the query's tokens behind them; closed by its destructor.
-  class Composed {
-   public:
-    Composed(kv::Sequences& sequences, SeqId id) : sequences_(&sequences), id_(id) {}
-    ~Composed() { sequences_->close(id_); }
-    Composed(const Composed&) = delete;
-    Composed& operator=(const Composed&) = delete;
-    [[nodiscard]] SeqId id() const { return id_; }
-    [[nodiscard]] std::vector<kv::RunView> runs() const { return sequences_->runs(id_); }
-
-   private:
-    kv::Sequences* sequences_;
-    SeqId id_;
-  };
-
-  [[nodiscard]] Result<std::span<float>> forward(Rows& rows, model::ForwardProbe* probe = nullptr) {
-    const model::ForwardBatch& batch = rows.build();
-    return context_.decoder.forward(
-        batch, rows.views(context_.views, context_.decoder.config().layers), probe);
+  [[nodiscard]] Result<std::span<float>> forward(ComposedRows& rows,
+                                                 model::ForwardProbe* probe = nullptr,
+                                                 const model::LayerBand* band = nullptr) {
+    model::ForwardBatch& batch = rows.build();
+    batch.band = band;
+    return context_.decoder.forward(batch, rows.views(context_.views, layers()), probe);
   }
 
   [[nodiscard]] Status copy_blocks() {
@@ -319,13 +265,13 @@ class Blender {
       return std::vector<double>(contexts_.size());
     }
     QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(composition_.uses()));
-    const Composed sequence(context_.ledger.sequences(), id);
+    const ComposedSequence sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
     QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.paged_pool, sealed));
     std::vector<double> scores;
     for (std::size_t first = 0; first < contexts_.size();) {
-      Rows rows(sealed, block_tokens());
+      ComposedRows rows(sealed, block_tokens());
       for (; first + rows.size() < contexts_.size() &&
              std::cmp_less(rows.size(), context_.max_rows);) {
         const TokenRef token = contexts_[first + rows.size()];
@@ -367,7 +313,7 @@ class Blender {
     QUIRE_TRY(const SeqId id,
               ledger.segments().compose(
                   composition_.uses(), {.tokens = query, .position = composition_.query.position}));
-    const Composed sequence(ledger.sequences(), id);
+    const ComposedSequence sequence(ledger.sequences(), id);
     std::vector<double> scores(contexts_.size());
     const auto last_run = static_cast<std::int32_t>(composition_.parts.size());
     for (std::int32_t first = 0; first < std::ssize(query);) {
@@ -376,7 +322,7 @@ class Blender {
       QUIRE_TRY_STATUS(ledger.sequences().extend(id, count));
       QUIRE_TRY_STATUS(copy_blocks());
       const std::vector<kv::RunView> runs = sequence.runs();
-      Rows rows(runs, block_tokens());
+      ComposedRows rows(runs, block_tokens());
       for (std::int32_t i = first; i < first + count; ++i) {
         rows.add(query[static_cast<std::size_t>(i)], {last_run, i});
       }
@@ -418,9 +364,7 @@ class Blender {
       }
       const auto own = context_.ledger.segments().derive(result.uses[run].segment, tokens);
       if (!own.ok()) {
-        for (const kv::SegmentId made : result.own) {
-          context_.ledger.segments().drop(made);
-        }
+        drop(result.own);
         [[maybe_unused]] const Status copied = copy_blocks();  // orders must not outlive this call
         return own.error();
       }
@@ -440,20 +384,45 @@ class Blender {
   [[nodiscard]] Status compute(std::span<const kv::SegmentUse> uses,
                                std::span<const std::int32_t> chosen) {
     QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(uses));
-    const Composed sequence(context_.ledger.sequences(), id);
+    const ComposedSequence sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
     while (!chosen.empty()) {
       const std::size_t count =
           std::min(chosen.size(), static_cast<std::size_t>(context_.max_rows));
-      Rows rows(sealed, block_tokens());
+      ComposedRows rows(sealed, block_tokens());
       for (const std::int32_t index : chosen.first(count)) {
         rows.add(token_at(token_of(index)), token_of(index));
       }
-      QUIRE_TRY([[maybe_unused]] const std::span<float> logits, forward(rows));
+      const std::vector<float> hidden = hidden_of(chosen.first(count));
+      const LayerRange all = {.first = 0, .last = layers()};
+      const model::LayerBand band{.first = how_.layers.value_or(all).first,
+                                  .last = how_.layers.value_or(all).last,
+                                  .before = hidden};
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
+                forward(rows, nullptr, how_.layers ? &band : nullptr));
       chosen = chosen.subspan(count);
     }
     return {};
+  }
+
+  // Returns the rows that chunks have kept of these tokens, for a band that begins above layer 0.
+  [[nodiscard]] std::vector<float> hidden_of(std::span<const std::int32_t> chosen) const {
+    std::vector<float> hidden;
+    if (!how_.layers || how_.layers->first == 0) {
+      return hidden;
+    }
+    const auto width = static_cast<std::size_t>(context_.decoder.config().hidden_size);
+    hidden.resize(chosen.size() * width);
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      const TokenRef token = token_of(chosen[i]);
+      const kv::Part& part = composition_.parts[static_cast<std::size_t>(token.run)];
+      const HiddenRows* kept = context_.hidden->find(*part.segment, how_.layers->first);
+      QUIRE_CHECK(kept != nullptr, "chunks keep hidden states before they are blended");
+      kept->read(static_cast<std::size_t>(token.local),
+                 std::span(hidden).subspan(i * width, width));
+    }
+    return hidden;
   }
 
   const BlendContext& context_;
@@ -466,12 +435,11 @@ class Blender {
 }  // namespace
 
 BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
-                     std::int32_t block_tokens) {
+                     std::int32_t block_tokens, int layers) {
   const Contexts contexts = contexts_of(composition);
   std::vector<std::int32_t> chosen;
-  if (looks_at_kv(how.selector)) {
-    chosen.resize(contexts.tokens.size());
-    std::iota(chosen.begin(), chosen.end(), 0);
+  if (how.layers || how.only_layer || looks_at_kv(how.selector)) {
+    chosen = all_of(contexts);
   } else {
     chosen = choose_by_place(how, contexts);
   }
@@ -480,9 +448,17 @@ BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& compositio
     const TokenRef token = contexts.tokens[static_cast<std::size_t>(index)];
     blocks.emplace(token.run, token.local / block_tokens);
   }
-  const auto tokens = looks_at_kv(how.selector)
-                          ? static_cast<std::int64_t>(wanted(how.share, std::ssize(chosen)))
-                          : std::ssize(chosen);
+  if (how.layers || how.only_layer) {
+    BlendCost cost{.blocks = std::ssize(blocks)};
+    for (const kv::Part& part : composition.parts) {
+      if (part.chunk->type == ChunkType::kContext) {
+        cost.tokens += wanted(layer_share(how, layers), std::ssize(*part.chunk->tokens));
+      }
+    }
+    return cost;
+  }
+  const std::int64_t tokens =
+      looks_at_kv(how.selector) ? wanted(how.share, std::ssize(chosen)) : std::ssize(chosen);
   return {.tokens = tokens, .blocks = std::min(std::ssize(blocks), tokens)};
 }
 

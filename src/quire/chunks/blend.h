@@ -7,6 +7,9 @@
 // whichever tokens were chosen. With all tokens chosen the blend equals a full causal prefill.
 // tests/chunks/causality_test.cc and blend_test.cc show both.
 //
+// With Blend::layers all context tokens run through some layers alone. They start from hidden
+// states that their chunks have kept, or from the embeddings.
+//
 // Thread rule: the engine thread.
 #pragma once
 
@@ -15,8 +18,8 @@
 #include <span>
 #include <vector>
 
-#include "quire/attention/entry.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/hidden_states.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
@@ -33,14 +36,17 @@ struct BlendContext {
   model::Decoder& decoder;
   std::span<const tensor::PagedKVView> views;  // [formats][layers]
   std::int32_t max_rows = 0;                   // most rows of one forward pass
+  const HiddenStates* hidden = nullptr;        // for Blend::layers; has the parts' rows then
 };
 
 struct BlendResult {
-  std::vector<kv::SegmentUse> uses;      // uses of the whole composition, with segments of its own
-  std::vector<kv::SegmentId> own;        // segments to drop once they are composed
-  std::vector<std::int64_t> recomputed;  // tokens, [parts]
-  std::int64_t recomputed_tokens = 0;    // recomputed tokens of all parts
+  std::vector<kv::SegmentUse> uses;  // uses of the whole composition, with segments of its own
+  std::vector<kv::SegmentId> own;    // segments to drop once they are composed
+  // Tokens, [parts]. Tokens that run through a part of the layers count as that part of them.
+  std::vector<std::int64_t> recomputed;
+  std::int64_t recomputed_tokens = 0;  // recomputed tokens of all parts
   std::int64_t context_tokens = 0;
+  double share = 0;  // layers times rows that were computed, of those of all context tokens
 };
 
 // Chooses tokens and computes them again. Preconditions: nothing of the composition is missing; the
@@ -56,7 +62,7 @@ struct BlendCost {
                             // which choose by the KV, the most that there can be
 };
 [[nodiscard]] BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
-                                   std::int32_t block_tokens);
+                                   std::int32_t block_tokens, int layers);
 
 // Returns the indices of the ceil(share * scores.size()) largest scores, ties to the lower index,
 // ascending.

@@ -20,6 +20,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/composition.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
@@ -71,6 +72,24 @@ Status ChunkCore::check_mode(const CompositionSpec& spec) const {
                         config.layers, " layers (", model::mixer_name(config.state.kind),
                         ") carry a state through the chunks, and states of chunks are not composed "
                         "yet; use mode exact")};
+}
+
+Status ChunkCore::check_runs_some_layers(std::string_view what) const {
+  if (engine.core().paged_pool.on_device()) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(what,
+                          " runs some layers alone, which a GPU does not do yet; "
+                          "open the model with device=\"cpu\"")};
+  }
+  if (windowed()) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat(what, " belongs to models whose layers all see the whole context")};
+  }
+  return {};
+}
+
+kv::ModelShape ChunkCore::model_shape() const {
+  return {.windowed = windowed(), .layers = engine.model_config().layers};
 }
 
 bool ChunkCore::windowed() const {

@@ -11,9 +11,11 @@
 
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_setup.h"
+#include "quire/chunks/hidden_states.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/composition.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/result.h"
@@ -40,11 +42,14 @@ struct ChunkCore {
   // error: registering text is, with the reason. Any thread.
   [[nodiscard]] const ChunkSetup& setup() const;
   // Returns whether KV of chunks apart has no meaning, since some layer of the model forgets what
-  // is far away, or carries a state. Any thread, as for the next two.
+  // is far away, or carries a state. Any thread, as for the next three.
   [[nodiscard]] bool windowed() const;
   [[nodiscard]] bool has_states() const;
+  [[nodiscard]] kv::ModelShape model_shape() const;
   // Returns kIncompatible, naming mode and layers, for a mode that layers with a state do not have.
   [[nodiscard]] Status check_mode(const CompositionSpec& spec) const;
+  // Returns kUnsupported, naming what was asked for, where no pass runs some layers alone.
+  [[nodiscard]] Status check_runs_some_layers(std::string_view what) const;
   // Returns whether a chunk has KV of its own, and not ids alone. Any thread.
   [[nodiscard]] bool needs_kv(const kv::NewChunk& chunk) const;
   [[nodiscard]] std::optional<TokenId> bos_token() const;
@@ -75,7 +80,8 @@ struct ChunkCore {
   engine::Engine& engine;
   tiers::TierService& tiers;
   const ChunkCacheOptions options;
-  kv::ChunkRegistry registry;  // engine thread
+  kv::ChunkRegistry registry;  // engine thread, as for the next
+  HiddenStates hidden;
 
  private:
   // Returns why the pool has no other format than its own, to be put behind its name; else "".

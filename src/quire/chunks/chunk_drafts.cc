@@ -72,6 +72,22 @@ Result<std::vector<TokenId>> ChunkDrafts::encode(ChunkType type, std::string_vie
   return text::encode_chunk(core_.engine.text()->tokenizer, affixes_of(type), text);
 }
 
+Status ChunkDrafts::check_hidden(const ChunkContent& content) const {
+  const std::optional<std::int32_t> layer = content.options.keep_hidden;
+  if (!layer) {
+    return {};
+  }
+  const std::int32_t layers = core_.engine.model_config().layers;
+  if (content.type != ChunkType::kContext) {
+    return {ErrorCode::kInvalidArgument, "only context chunks keep hidden states"};
+  }
+  if (*layer < 1 || *layer >= layers) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("keep_hidden is ", *layer, "; give a layer from 1 to ", layers - 1)};
+  }
+  return core_.check_runs_some_layers("keep_hidden");
+}
+
 Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   const ChunkOptions& options = content.options;
   ChunkDraft draft{.content = &content};
@@ -90,6 +106,8 @@ Result<ChunkDraft> ChunkDrafts::make(const ChunkContent& content) const {
   draft.chunk.ttl_seconds = options.ttl_seconds;
   draft.chunk.pinned = options.pinned;
   draft.chunk.priority = options.priority;
+  QUIRE_TRY_STATUS(check_hidden(content));
+  draft.chunk.keep_hidden = options.keep_hidden;
   if (const auto* text = std::get_if<std::string>(&content.content)) {
     QUIRE_TRY_STATUS(check_text(*text));
     return draft;

@@ -106,6 +106,7 @@ class ChunkDrafts {
 
  private:
   [[nodiscard]] Status check_text(std::string_view text) const;
+  [[nodiscard]] Status check_hidden(const ChunkContent& content) const;
   [[nodiscard]] Status name_anchor(ChunkDraft& draft, Anchors& anchors);
   void take_known_tokens(std::span<ChunkDraft> drafts);
   [[nodiscard]] Status check_anchor(std::span<const ChunkDraft> drafts);

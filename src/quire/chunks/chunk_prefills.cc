@@ -21,6 +21,8 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/hidden_pass.h"
+#include "quire/chunks/hidden_states.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
@@ -33,6 +35,7 @@
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
 
@@ -178,6 +181,31 @@ Result<SeqId> ChunkPrefills::compose_at(const kv::Chunk& chunk, const PrefillPla
   kv::Segments& segments = core_.ledger().segments();
   return chunk.format == kv::kOwnFormat ? segments.compose(place.before, tail)
                                         : segments.compose_in(chunk.format, place.before, tail);
+}
+
+Status ChunkPrefills::keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& key) {
+  const auto variant = chunk.variants.find(key);
+  if (!chunk.keep_hidden || variant == chunk.variants.end() ||
+      core_.hidden.find(variant->second, *chunk.keep_hidden) != nullptr) {
+    return {};
+  }
+  QUIRE_TRY(PrefillPlace place, place_of(chunk, key));
+  place.before.push_back({.segment = variant->second,
+                          .position = place.position,
+                          .rank = {chunk.rank, static_cast<std::uint32_t>(key.gap)}});
+  engine::EngineCore& core = core_.engine.core();
+  QUIRE_TRY(std::vector<float> rows,
+            hidden_before({.ledger = core_.ledger(),
+                           .paged_pool = core.paged_pool,
+                           .decoder = core.decoder(),
+                           .views = core.views,
+                           .max_rows = core_.engine.options().max_batch_tokens},
+                          place.before, *chunk.keep_hidden));
+  core_.hidden.keep(variant->second,
+                    HiddenRows(*chunk.keep_hidden, std::move(rows),
+                               core.paged_pool.geometry().dtype == tensor::DType::kFloat32),
+                    core_.ledger().segments());
+  return {};
 }
 
 std::optional<PendingPrefill> ChunkPrefills::join(const kv::VariantName& name) {

@@ -64,6 +64,10 @@ class ChunkPrefills {
   // Starts computing the KV of a tenant's BOS token.
   [[nodiscard]] Result<PendingPrefill> start_bos(const std::string& salt, TokenId bos);
 
+  // Computes the hidden states that a chunk keeps (NewChunk::keep_hidden) of this KV, which is
+  // there. Does nothing where they are there, or the chunk keeps none.
+  [[nodiscard]] Status keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& key);
+
   [[nodiscard]] bool is_under_way(const kv::VariantName& name) const {
     return pending_.contains(name);
   }

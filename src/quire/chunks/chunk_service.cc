@@ -131,7 +131,7 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
       registered.insert(chunk->id);
     }
     std::int64_t cleared = core_.registry.clear(salt, type);
-    prefills_.drop_unused_bos(salt);
+    forget_dropped(salt);
     for (const kv::Chunk& saved : library_.saved_chunks(salt)) {
       if (!is_meant(saved) || core_.registry.find(saved.id) != nullptr) {
         continue;  // a chunk of another type, or in use
@@ -144,6 +144,10 @@ Result<std::int64_t> ChunkService::clear(std::optional<ChunkType> type, const st
 }
 
 ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
+  std::int64_t hidden_bytes = 0;
+  for (const auto& [key, segment] : chunk.variants) {
+    hidden_bytes += core_.hidden.bytes(segment);
+  }
   return {.chunk_id = chunk.id,
           .type = chunk.type,
           .content = chunk.content,
@@ -157,7 +161,8 @@ ChunkInfo ChunkService::info_of(const kv::Chunk& chunk) const {
           .priority = chunk.priority,
           .anchor = chunk.anchor,
           .num_variants = std::ssize(chunk.variants),
-          .memory_bytes = core_.registry.room().bytes_of(chunk),
+          .memory_bytes = core_.registry.room().bytes_of(chunk) + hidden_bytes,
+          .keep_hidden = chunk.keep_hidden,
           .kv_dtype = core_.kv_name(chunk.format),
           .kv_error = chunk.kv_error};
 }
@@ -222,7 +227,7 @@ Result<bool> ChunkService::remove(const std::string& id, bool wipe, const std::s
     QUIRE_TRY(const bool saved, library_.remove(id, salt, wipe));
     const bool removed = core_.registry.find(id, salt) != nullptr &&
                          core_.registry.remove(id, kv::Removal::kDeleted);
-    prefills_.drop_unused_bos(salt);
+    forget_dropped(salt);
     return removed || saved;
   });
 }
@@ -236,9 +241,15 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds, const st
   }
   return core_.engine.thread().ask<std::int64_t>([&]() -> Result<std::int64_t> {
     const std::int64_t evicted = core_.registry.evict_unused(salt, max_age_seconds);
-    prefills_.drop_unused_bos(salt);
+    forget_dropped(salt);
     return evicted;
   });
+}
+
+// Gives back what stood with chunks that have gone.
+void ChunkService::forget_dropped(const std::string& salt) {
+  prefills_.drop_unused_bos(salt);
+  core_.hidden.forget_dropped(core_.ledger().segments());
 }
 
 ChunkStats ChunkService::stats_of(std::span<const kv::Chunk* const> chunks,
@@ -297,7 +308,7 @@ Status ChunkService::check(std::span<const ChunkContent> chunks, const ComposedR
     return &found.at(id);
   };
   QUIRE_TRY_STATUS(core_.check_mode(spec));
-  QUIRE_TRY(const auto composition, kv::resolve(find, spec, core_.windowed()));
+  QUIRE_TRY(const auto composition, kv::resolve(find, spec, core_.model_shape()));
   QUIRE_TRY_STATUS(planner_.check_positions(composition));
   Status fits;
   QUIRE_TRY_STATUS(core_.engine.thread().call([&] {

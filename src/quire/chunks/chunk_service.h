@@ -127,6 +127,7 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] ChunkStats stats_of(std::span<const kv::Chunk* const> chunks,
                                     const kv::RegistryCounts& counts) const;
   [[nodiscard]] ChunkInfo info_of(const kv::Chunk& chunk) const;
+  void forget_dropped(const std::string& salt);
   [[nodiscard]] Result<ChunkInfo> update_known(const std::string& id, const std::string& salt,
                                                const ChunkUpdate& update);
   [[nodiscard]] Result<ChunkInfo> narrow_known(const std::string& id, const kv::NewChunk& changed,

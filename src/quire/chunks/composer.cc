@@ -434,24 +434,34 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
   }
   engine::EngineCore& core = core_.engine.core();
   QUIRE_TRY_STATUS(check_can_blend(core, composition));
+  QUIRE_TRY_STATUS(complete_hidden(spec.blend, composition));
   QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
                                               .paged_pool = core.paged_pool,
                                               .decoder = core.decoder(),
                                               .views = core.views,
-                                              .max_rows = core_.engine.options().max_batch_tokens},
+                                              .max_rows = core_.engine.options().max_batch_tokens,
+                                              .hidden = &core_.hidden},
                                              spec.blend, composition));
   core.counters.tokens_computed += blended.recomputed_tokens;
   take_off(blended.recomputed, parts);
   reuse.sources = sources_of(parts, blended.recomputed_tokens);
-  if (blended.context_tokens > 0) {
-    reuse.recompute_share = static_cast<double>(blended.recomputed_tokens) /
-                            static_cast<double>(blended.context_tokens);
-  }
+  reuse.recompute_share = blended.share;
   auto sequence = ledger.segments().compose(blended.uses, tail);
   for (const kv::SegmentId own : blended.own) {
     ledger.segments().drop(own);  // the sequence has it
   }
   return sequence;
+}
+
+// Computes the hidden states that a blend by layers begins with, for KV that was computed since the
+// chunks were registered.
+Status Composer::complete_hidden(const Blend& how, const kv::ResolvedComposition& composition) {
+  for (const kv::Part& part : composition.parts) {
+    if (how.layers && how.layers->first > 0 && part.chunk->type == ChunkType::kContext) {
+      QUIRE_TRY_STATUS(prefills_.keep_hidden(*part.chunk, part.key));
+    }
+  }
+  return {};
 }
 
 Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,

@@ -88,6 +88,8 @@ class Composer {
   [[nodiscard]] Result<engine::NewRequest> request_for(const ComposedRun& run,
                                                        const kv::ResolvedComposition& composition,
                                                        ReuseByPart parts);
+  [[nodiscard]] Status complete_hidden(const Blend& how,
+                                       const kv::ResolvedComposition& composition);
   [[nodiscard]] Result<SeqId> compose(const CompositionSpec& spec,
                                       const kv::ResolvedComposition& composition,
                                       ReuseByPart& parts, ReuseReport& reuse);

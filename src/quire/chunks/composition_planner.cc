@@ -53,6 +53,41 @@ Status CompositionPlanner::check_positions(const kv::ResolvedComposition& compos
                     core_.engine.model_config().context_text(), "; use fewer or shorter chunks")};
 }
 
+Status CompositionPlanner::check_layers(const CompositionSpec& spec,
+                                        const kv::ResolvedComposition& composition) const {
+  if (spec.mode != ReuseMode::kBlend || (!spec.blend.layers && !spec.blend.only_layer)) {
+    return {};
+  }
+  const std::int32_t only = spec.blend.only_layer.value_or(0);
+  const auto [first, last] =
+      spec.blend.layers.value_or(LayerRange{.first = only, .last = only + 1});
+  const std::int32_t layers = core_.engine.model_config().layers;
+  if (first < 0 || first >= last || last > layers) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("recompute_layers is (", first, ", ", last,
+                          "); give 0 <= first < last <= ", layers, ", the number of layers")};
+  }
+  QUIRE_TRY_STATUS(core_.check_runs_some_layers("recompute_layers"));
+  for (const kv::Part& part : composition.parts) {
+    if (part.format != kv::kOwnFormat) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("recompute_layers stores KV in the pool's format, and chunk ",
+                            part.chunk->id, " has ", base::quoted(core_.kv_name(part.format)),
+                            "; register it without kv_dtype")};
+    }
+    if (spec.blend.layers && first > 0 && part.chunk->type == ChunkType::kContext &&
+        part.chunk->keep_hidden != first) {
+      return {
+          ErrorCode::kIncompatible,
+          base::str_cat("recompute_layers begins at layer ", first, ", and chunk ", part.chunk->id,
+                        " has kept no hidden states of it; register it with "
+                        "keep_hidden=",
+                        first, ", or begin at layer 0")};
+    }
+  }
+  return {};
+}
+
 std::int32_t CompositionPlanner::max_new_tokens(const ComposedRun& run,
                                                 const kv::ResolvedComposition& composition) const {
   if (run.kind != engine::RequestKind::kGenerate) {
@@ -99,8 +134,9 @@ Result<Compositions> CompositionPlanner::resolve(std::span<const ComposedRun> ru
   for (const ComposedRun& run : runs) {
     QUIRE_TRY_STATUS(core_.check_mode(*run.spec));
     QUIRE_TRY(auto composition,
-              kv::resolve(core_.registry, whose(run), *run.spec, core_.windowed()));
+              kv::resolve(core_.registry, whose(run), *run.spec, core_.model_shape()));
     QUIRE_TRY_STATUS(check_positions(composition));
+    QUIRE_TRY_STATUS(check_layers(*run.spec, composition));
     QUIRE_TRY_STATUS(check_fits(run, composition));
     compositions.push_back(std::move(composition));
   }

@@ -42,6 +42,11 @@ class CompositionPlanner {
   [[nodiscard]] const std::string& whose(const ComposedRun& run) const;
   // Returns kOverflow for more positions than the model's context has.
   [[nodiscard]] Status check_positions(const kv::ResolvedComposition& composition) const;
+  // Checks Blend::layers. Fails with kInvalidArgument for layers that the model has not, and with
+  // kIncompatible for a chunk without hidden states of the first of them. Fails with kUnsupported
+  // where no pass runs some layers alone. Engine thread.
+  [[nodiscard]] Status check_layers(const CompositionSpec& spec,
+                                    const kv::ResolvedComposition& composition) const;
   [[nodiscard]] std::int32_t max_new_tokens(const ComposedRun& run,
                                             const kv::ResolvedComposition& composition) const;
 

@@ -325,8 +325,9 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   QUIRE_TRY_STATUS(core_.check_mode(spec));
   QUIRE_TRY(const auto composition,
             kv::resolve([&](const std::string& id) { return foresight.find(id); }, spec,
-                        core_.windowed()));
+                        core_.model_shape()));
   QUIRE_TRY_STATUS(planner_.check_positions(composition));
+  QUIRE_TRY_STATUS(planner_.check_layers(spec, composition));
   foresight.read_variants(composition);
   CompositionInfo info{.mode = composition.mode,
                        .grade = engine::graded(composition.grade, core_.engine.same_bits()),
@@ -346,7 +347,9 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
     describe_composed(composition, foresight, info);
   }
   if (composition.mode == ReuseMode::kBlend) {
-    add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens), info);
+    add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens,
+                         core_.engine.model_config().layers),
+              info);
   }
   info.memory_bytes += info.num_blocks * core_.engine.core().counters.block_bytes;
   return info;

@@ -36,7 +36,8 @@ Status Registration::run() {
   QUIRE_TRY_STATUS(find_texts());
   QUIRE_TRY_STATUS(tokenize());
   QUIRE_TRY_STATUS(adopt());
-  return compute();
+  QUIRE_TRY_STATUS(compute());
+  return keep_hidden();
 }
 
 Status Registration::visit(const Visit& visit) {
@@ -152,6 +153,23 @@ Status Registration::compute() {
     QUIRE_TRY_STATUS(compute_once());
   }
   return {};
+}
+
+Status Registration::keep_hidden() {
+  if (std::ranges::none_of(
+          drafts_, [](const ChunkDraft& draft) { return draft.chunk.keep_hidden.has_value(); })) {
+    return {};
+  }
+  Status kept;
+  QUIRE_TRY_STATUS(core_.engine.thread().call([&] {
+    for (const ChunkDraft& draft : drafts_) {
+      const kv::Chunk* const chunk = core_.registry.find(draft.result.id);
+      if (kept.ok() && chunk != nullptr) {
+        kept = prefills_.keep_hidden(*chunk, kv::registered_key(*chunk));
+      }
+    }
+  }));
+  return kept;
 }
 
 Status Registration::compute_once() {

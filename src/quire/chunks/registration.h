@@ -1,6 +1,6 @@
 // Registration: chunks of one call on their way from texts to KV in the registry.
 //
-// A registration is a value that passes through six phases, in order:
+// A registration is a value that passes through seven phases, in order:
 //
 //   phase          thread   afterwards
 //   place anchors  engine   each context has its anchor, which stays until it is registered
@@ -9,6 +9,7 @@
 //   tokenize       caller   every other draft has its tokens and the id of its chunk
 //   adopt          engine   chunks that the store has are in the registry
 //   compute        both     every draft is a use of a chunk, and the KV of new chunks is computed
+//   keep hidden    engine   chunks that are to keep hidden states have them
 //
 // A draft that has become a use of a chunk skips the phases that are left.
 //
@@ -67,6 +68,7 @@ class Registration {
   [[nodiscard]] Status tokenize();
   [[nodiscard]] Status adopt();
   [[nodiscard]] Status compute();
+  [[nodiscard]] Status keep_hidden();
 
   // Runs `visit` on the engine thread, on each draft that is no use yet, until one fails.
   [[nodiscard]] Status visit(const Visit& visit);

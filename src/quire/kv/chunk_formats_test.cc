@@ -117,7 +117,7 @@ TEST_F(ChunkFormats, APartOfACompositionSaysItsFormat) {
                                     .context_chunk_ids = {id_of('c')},
                                     .query_chunk_id = id_of('q'),
                                     .mode = ReuseMode::kIndependent},
-                                   false);
+                                   {});
   ASSERT_TRUE(composition.ok()) << composition.error().message;
   EXPECT_EQ(composition->parts[0].format, kHalf);
   EXPECT_EQ(composition->parts[1].format, kFifth);

@@ -196,6 +196,7 @@ bool ChunkRegistry::merge(const NewChunk& chunk) {
   known->pinned = pinned;
   known->ttl_seconds = ttl_seconds;
   known->priority = priority;
+  known->keep_hidden = chunk.keep_hidden ? chunk.keep_hidden : known->keep_hidden;
   known->temporary = false;
   state_->touch(*known);
   RegistryState::Tenant& tenant = state_->tenant(known->salt);

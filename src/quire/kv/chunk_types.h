@@ -64,6 +64,8 @@ struct NewChunk {
   std::string text_id;                    // chunk_text_id of a chunk given as text; else ""
   std::optional<bool> retokenizes_alike;  // encoding its text gives its ids; nullopt: not known
   std::optional<KVError> kv_error;        // error of its KV, where it was measured
+  // Layer whose input rows are kept beside its KV, whatever that is computed behind.
+  std::optional<std::int32_t> keep_hidden = {};
   std::optional<WallClock::time_point>
       created_before;  // time of creation by another process; nothing: now
 };

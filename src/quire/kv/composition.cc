@@ -186,8 +186,15 @@ bool in_line(const ResolvedComposition& composition) {
 
 // Returns whether every token of a context is computed again. A list may name others too, and some
 // twice.
-bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& composition) {
-  if (spec.mode != ReuseMode::kBlend || spec.blend.selector == Selector::kNone) {
+bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& composition,
+                    std::int32_t layers) {
+  if (spec.mode != ReuseMode::kBlend || spec.blend.only_layer) {
+    return false;
+  }
+  if (spec.blend.layers) {
+    return spec.blend.layers->first == 0 && spec.blend.layers->last >= layers;
+  }
+  if (spec.blend.selector == Selector::kNone) {
     return false;
   }
   if (spec.blend.selector != Selector::kExplicit) {
@@ -204,7 +211,8 @@ bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& comp
 
 // Returns the grade of the result. Every token sees all before it when at most one context follows
 // the system chunk, at the distances of a plain prompt.
-ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition) {
+ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition,
+                    std::int32_t layers) {
   if (spec.mode == ReuseMode::kExact) {  // a plain prompt has one format, and one run
     return composition.chained ? ReuseGrade::kEqualMath : ReuseGrade::kExact;
   }
@@ -216,8 +224,8 @@ ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& comp
   const bool sees_all =
       contexts == 0 ||
       (contexts == 1 && (spec.system_chunk_id.empty() || base_mode(spec) == ReuseMode::kAnchored));
-  const bool same =
-      in_line(composition) && !spec.bos_sink && (sees_all || recomputes_all(spec, composition));
+  const bool same = in_line(composition) && !spec.bos_sink &&
+                    (sees_all || recomputes_all(spec, composition, layers));
   return same ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
 }
 
@@ -303,14 +311,15 @@ std::vector<TokenId> ResolvedComposition::joined() const {
 }
 
 Result<ResolvedComposition> resolve(ChunkRegistry& registry, std::string_view salt,
-                                    const CompositionSpec& spec, bool windowed) {
-  return resolve([&](const std::string& id) { return registry.get(id, salt); }, spec, windowed);
+                                    const CompositionSpec& spec, const ModelShape& model) {
+  return resolve([&](const std::string& id) { return registry.get(id, salt); }, spec, model);
 }
 
 Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec& spec,
-                                    bool windowed) {
+                                    const ModelShape& model) {
   const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
-  QUIRE_TRY_STATUS(check_spec(spec, num_systems + spec.context_chunk_ids.size() + 1, windowed));
+  QUIRE_TRY_STATUS(
+      check_spec(spec, num_systems + spec.context_chunk_ids.size() + 1, model.windowed));
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; give system_chunk_id, or say "
@@ -350,7 +359,7 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
       part.segment = variant->second;
     }
   }
-  composition.grade = grade_of(spec, composition);
+  composition.grade = grade_of(spec, composition, model.layers);
   return composition;
 }
 

@@ -53,14 +53,20 @@ struct ResolvedComposition {
 
 // A function that finds a chunk by its id, or says why there is none.
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
+// Properties of a model that modes depend on.
+struct ModelShape {
+  bool windowed = false;    // some layer has a sliding window; then only kExact has a meaning
+  std::int32_t layers = 0;  // number of layers
+};
 // Resolves a composition among the chunks that `find` finds. kInvalidComposition for wrong kinds,
 // numbers or positions, kNotFound for unknown chunks, kIncompatible when the mode has no meaning.
-// `windowed` says that the model has a sliding window; then only kExact has a meaning. Mode kExact
-// gives parts without segments, where all chunks have the pool's own format.
+// Mode kExact gives parts without segments, where all chunks have the pool's own format.
 [[nodiscard]] Result<ResolvedComposition> resolve(const FindChunk& find,
-                                                  const CompositionSpec& spec, bool windowed);
+                                                  const CompositionSpec& spec,
+                                                  const ModelShape& model);
 // Resolves among the chunks that the tenant `salt` has in a registry, valid until it changes.
 [[nodiscard]] Result<ResolvedComposition> resolve(ChunkRegistry& registry, std::string_view salt,
-                                                  const CompositionSpec& spec, bool windowed);
+                                                  const CompositionSpec& spec,
+                                                  const ModelShape& model);
 
 }  // namespace quire::kv

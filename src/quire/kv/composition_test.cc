@@ -67,12 +67,12 @@ class CompositionTest : public testing::Test {
     return spec;
   }
   ResolvedComposition resolved(const CompositionSpec& what) {
-    auto composition = resolve(registry, "", what, false);
+    auto composition = resolve(registry, "", what, {});
     EXPECT_TRUE(composition.ok()) << composition.error().message;
     return std::move(composition).value();
   }
   ErrorCode refused(const CompositionSpec& what, bool windowed = false) {
-    const auto composition = resolve(registry, "", what, windowed);
+    const auto composition = resolve(registry, "", what, {.windowed = windowed});
     EXPECT_FALSE(composition.ok());
     return composition.ok() ? ErrorCode::kInternal : composition.error().code;
   }
@@ -263,7 +263,7 @@ TEST_F(CompositionTest, InModeExactCodedChunksMakeAChainAndOthersAPlainPrompt) {
   CompositionSpec exact = spec("bcd");
   exact.mode = ReuseMode::kExact;
   EXPECT_TRUE(resolved(exact).plain());
-  const ResolvedComposition chain = resolve(find, exact, false).value();
+  const ResolvedComposition chain = resolve(find, exact, {}).value();
   EXPECT_FALSE(chain.plain());
   EXPECT_EQ(chain.grade, ReuseGrade::kEqualMath);
   EXPECT_EQ(chain.parts[0].key, VariantKey{});
@@ -279,13 +279,13 @@ TEST_F(CompositionTest, InModeExactCodedChunksMakeAChainAndOthersAPlainPrompt) {
   EXPECT_EQ(missing.position, 8);
   exact = spec("bdc");
   exact.mode = ReuseMode::kExact;
-  const ResolvedComposition other = resolve(find, exact, false).value();
+  const ResolvedComposition other = resolve(find, exact, {}).value();
   EXPECT_NE(other.parts[3].key, missing.key) << "what it has seen is its name";
   coded.converted = true;
   EXPECT_EQ(resolve(find, spec("c"), false)->grade, ReuseGrade::kApproximate);
   exact = spec("c");
   exact.mode = ReuseMode::kExact;
-  const ResolvedComposition anew = resolve(find, exact, false).value();
+  const ResolvedComposition anew = resolve(find, exact, {}).value();
   EXPECT_EQ(anew.grade, ReuseGrade::kEqualMath);
   EXPECT_TRUE(is_chained(anew.parts[1].key)) << "what was converted is no part of it";
 }

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "quire/attention/attention_plan.h"
-#include "quire/attention/entry.h"
 #include "quire/attention/mass.h"
-#include "quire/attention/plan_maker.h"
 #include "quire/attention/run.h"
 #include "quire/base/check.h"
 #include "quire/base/stopwatch.h"
@@ -34,6 +32,7 @@
 #include "quire/model/layer_rotary.h"
 #include "quire/model/state_layers.h"
 #include "quire/model/state_weights.h"
+#include "quire/model/step_plans.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -48,15 +47,6 @@ using tensor::PagedKVView;
 
 // From so many rows on gate and up of a step would not fit the caches.
 constexpr std::int64_t kGatedRows = 64;
-
-// State that all layers with one window share during a step.
-struct WindowPlan {
-  std::int32_t window_tokens = 0;
-  WantedRopes has_rope = {};  // some layer has the window and the rope
-  std::span<const attention::Entry> entries;
-  attention::AttentionPlan plan;  // plan of the entries
-  RotaryTables query_rotary;      // rows as plan.query_positions
-};
 
 // Returns rows of fp32 that grow to the largest step and stay.
 std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
@@ -84,25 +74,24 @@ void gate_rows(const kernels::KernelContext& context, std::span<const float> gat
   }
 }
 
+std::vector<LayerPlan> plans_of(const ModelConfig& config, std::size_t layers) {
+  std::vector<LayerPlan> plans;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    plans.push_back(config.layer_plan(layer));
+  }
+  return plans;
+}
+
 // Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
   CpuBackend(const kernels::KernelContext& context, const ModelConfig& config,
              const DecoderWeights& weights)
-      : context(context), config(config), weights(weights) {
-    for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
-      const LayerPlan& plan = layers.emplace_back(config.layer_plan(layer));
-      if (plan.mixer != MixerKind::kAttention) {
-        continue;
-      }
-      auto known = std::ranges::find(plans, plan.window_tokens, &WindowPlan::window_tokens);
-      if (known == plans.end()) {
-        known = plans.insert(known, {.window_tokens = plan.window_tokens});
-      }
-      known->has_rope[index_of(plan.rope)] = true;
-      has_rope[index_of(plan.rope)] = true;
-    }
-  }
+      : context(context),
+        config(config),
+        weights(weights),
+        layers(plans_of(config, weights.layers.size())),
+        plans(context, config, layers) {}
 
   Result<std::span<float>> forward(const ForwardBatch& batch, std::span<const PagedKVView> kv,
                                    ForwardProbe* probe) override;
@@ -128,6 +117,8 @@ struct CpuBackend final : DecoderBackend {
   const kernels::KernelContext context;
   const ModelConfig& config;
   const DecoderWeights& weights;
+  const std::vector<LayerPlan> layers;
+  StepPlans plans;
   ForwardTiming timing;
   std::span<float> launched;          // logits
   std::vector<std::uint8_t> refused;  // [T] rows whose KV the format cannot hold
@@ -146,40 +137,14 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> output;              // [T, H], of a part of a layer that is normed or scaled
   kernels::PackedRows packed;               // the input of the matrix product in hand
   kernels::PackedRows packed_gated;         // [T, I], of many rows
-  std::vector<LayerPlan> layers;            // [layers]
   StateLayers state_layers{context, config};
-  std::vector<WindowPlan> plans;  // one per distinct window
-  WantedRopes has_rope = {};      // of some layer
-  RotaryTables key_rotary;        // by RopeKind; rows as batch.positions
-  // The last layer's, of rows of logits only, and what it is made of. Not where all rows have
-  // logits, or a probe wants to know about them.
-  bool last_is_less = false;
-  WindowPlan last_plan;
-  std::vector<attention::Entry> last_entries;
-  std::vector<attention::EntryRow> last_rows;
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
   ExpertMlp expert_mlp;
   KVWriter kv_writer;
-  attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
 
  private:
-  [[nodiscard]] attention::AttentionShape attention_shape() const {
-    return {.heads = config.heads,
-            .kv_heads = config.kv_heads,
-            .head_dim = config.head_dim,
-            .softmax_scale = config.score_scale(),
-            .soft_cap = config.scales.score_cap};
-  }
-
-  void prepare(const ForwardBatch& batch, std::int32_t block_tokens, const ForwardProbe* probe,
-               Stopwatch& watch);
-  void make_plan(WindowPlan& window, std::span<const attention::Entry> entries,
-                 std::int32_t block_tokens, Stopwatch& watch);
-  void keep_rows_of_logits(const ForwardBatch& batch);
-  const WindowPlan& plan_for(std::size_t layer) const;
-
   // The input of a product.
   struct Input {
     std::span<const float> x;  // [rows, inputs]
@@ -212,6 +177,9 @@ struct CpuBackend final : DecoderBackend {
                Stopwatch& watch);
   void store_kv(const LayerCall& call, const QKV& parts);
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
+  std::span<float> rows_before_layers(const ForwardBatch& batch);
+  bool run_layers(const ForwardBatch& batch, std::span<const PagedKVView> kv, ForwardProbe* probe,
+                  std::span<float>& x, Stopwatch& watch);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void finish_mixer(const LayerCall& call, const LinearWeights& last, std::span<float> out,
@@ -219,66 +187,6 @@ struct CpuBackend final : DecoderBackend {
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
   void finish_logits(std::span<float> out);
 };
-
-void CpuBackend::make_plan(WindowPlan& window, std::span<const attention::Entry> entries,
-                           std::int32_t block_tokens, Stopwatch& watch) {
-  watch.lap(timing.other);
-  window.entries = entries;
-  plan_maker.make(attention_shape(), entries, block_tokens, window.window_tokens,
-                  context.pool->threads(), window.plan);
-  watch.lap(timing.host);
-  fill_rotary(context, config, window.has_rope, window.plan.query_positions, window.query_rotary);
-}
-
-// Sets last_entries to those of the batch, with rows of logits only.
-void CpuBackend::keep_rows_of_logits(const ForwardBatch& batch) {
-  std::size_t most = 0;
-  for (const attention::Entry& entry : batch.entries) {
-    most += entry.rows.size();
-  }
-  last_entries.clear();
-  last_rows.clear();
-  last_rows.reserve(most);  // entries point to it
-  for (const attention::Entry& entry : batch.entries) {
-    const std::size_t first = last_rows.size();
-    for (const attention::EntryRow& row : entry.rows) {
-      if (std::binary_search(batch.logit_rows.begin(), batch.logit_rows.end(), row.row)) {
-        last_rows.push_back(row);
-      }
-    }
-    if (last_rows.size() > first) {
-      last_entries.push_back(entry);
-      last_entries.back().rows = std::span(last_rows).subspan(first);
-    }
-  }
-}
-
-// Plans and rotary tables: everything that does not depend on the layer.
-void CpuBackend::prepare(const ForwardBatch& batch, std::int32_t block_tokens,
-                         const ForwardProbe* probe, Stopwatch& watch) {
-  fill_rotary(context, config, has_rope, batch.positions, key_rotary);
-  for (WindowPlan& window : plans) {
-    make_plan(window, batch.entries, block_tokens, watch);
-  }
-  last_is_less = probe == nullptr && batch.logit_rows.size() < batch.token_ids.size() &&
-                 layers.back().mixer == MixerKind::kAttention;
-  if (last_is_less) {
-    keep_rows_of_logits(batch);
-    last_plan.window_tokens = layers.back().window_tokens;
-    last_plan.has_rope = {};
-    last_plan.has_rope[index_of(layers.back().rope)] = true;
-    make_plan(last_plan, last_entries, block_tokens, watch);
-  }
-}
-
-const WindowPlan& CpuBackend::plan_for(std::size_t layer) const {
-  if (last_is_less && layer + 1 == weights.layers.size()) {
-    return last_plan;
-  }
-  return *std::find_if(plans.begin(), plans.end(), [&](const WindowPlan& plan) {
-    return plan.window_tokens == layers[layer].window_tokens;
-  });
-}
 
 // Packs x [rows, inputs], normed where it must be, for the matrix.
 void CpuBackend::pack(const kernels::PackedWeights& matrix, const Input& input) {
@@ -335,14 +243,14 @@ void CpuBackend::add_output(const Target& target, std::span<const float> norm, s
 
 // Computes q and the cache -> out [T, Q].
 void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float> out) {
-  const WindowPlan& window = plan_for(call.index);
+  const WindowPlan& window = plans.of(call.index);
   const kernels::RotaryTable& rotary = window.query_rotary[index_of(layers[call.index].rope)];
   const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::span<float> lse =
       weighs ? rows_of(attention_lse, rows, config.heads) : std::span<float>();
   attention::run(context,
-                 {.shape = attention_shape(),
+                 {.shape = plans.shape(),
                   .entries = window.entries,
                   .plan = &window.plan,
                   .window_tokens = window.window_tokens,
@@ -355,7 +263,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                  call.views.front(), attention_scratch);
   if (weighs) {
     attention::add_mass(context,
-                        {.shape = attention_shape(),
+                        {.shape = plans.shape(),
                          .entries = window.entries,
                          .plan = &window.plan,
                          .q = from.q,
@@ -377,14 +285,14 @@ void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
                    .k_stride = parts.stride,
                    .v_stride = parts.stride,
                    .head_dim = config.head_dim,
-                   .rotary = &key_rotary[index_of(layers[call.index].rope)],
+                   .rotary = &plans.key_rotary(layers[call.index].rope),
                    .refused = refused,
                    .errors = call.batch.kv_errors});
 }
 
 // Computes x [T, H] += attention of one layer; the layer's keys and values of all rows are stored.
 // In the last layer x becomes [S, H]: from there on only rows of logits matter. False when the
-// probe ends the pass.
+// probe or the band of layers ends the pass.
 bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[call.index];
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
@@ -407,8 +315,13 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     }
     return false;
   }
-  if (probe == nullptr || probe->values_layer < 0) {
+  const LayerBand* band = call.batch.band;
+  if (band != nullptr ? band->stores_layer(static_cast<std::int64_t>(call.index))
+                      : probe == nullptr || probe->values_layer < 0) {
     store_kv(call, parts);
+  }
+  if (band != nullptr && std::cmp_equal(call.index, band->last)) {
+    return false;
   }
   if (call.batch.before_layer != nullptr) {
     (*call.batch.before_layer)(layers[call.index].group_index);
@@ -419,7 +332,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
   }
   if (probe != nullptr && probe->queries != nullptr) {
     (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride,
-                       &key_rotary[index_of(layers[call.index].rope)]});
+                       &plans.key_rotary(layers[call.index].rope)});
   }
   const auto out = rows_of(attended, rows, q_width);
   attend(call, parts, out);
@@ -522,13 +435,57 @@ void CpuBackend::finish_logits(std::span<float> out) {
   }
 }
 
+// Returns x [T, H] before the first layer of the pass.
+std::span<float> CpuBackend::rows_before_layers(const ForwardBatch& batch) {
+  const auto x = rows_of(residual, std::ssize(batch.token_ids), config.hidden_size);
+  if (batch.band != nullptr && batch.band->first > 0) {
+    std::ranges::copy(batch.band->before, x.begin());
+    return x;
+  }
+  const bool tied = config.tied_embeddings;
+  kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
+  if (const float factor = config.embedding_factor(); factor != 1.0f) {
+    kernels::scale(context, factor, x);
+  }
+  return x;
+}
+
+// Computes x [T, H] -> [S, H] through the layers. Returns false when the pass ends before its
+// logits.
+bool CpuBackend::run_layers(const ForwardBatch& batch, std::span<const PagedKVView> kv,
+                            ForwardProbe* probe, std::span<float>& x, Stopwatch& watch) {
+  const LayerBand* band = batch.band;
+  const auto stride = static_cast<std::size_t>(config.kv_layers());
+  auto layer = static_cast<std::size_t>(band != nullptr ? band->first : 0);
+  for (; layer < weights.layers.size(); ++layer) {
+    if (band != nullptr && std::cmp_equal(layer, band->last) && !band->behind.empty()) {
+      std::ranges::copy(x, band->behind.begin());
+      return false;
+    }
+    views.clear();
+    if (layers[layer].mixer != MixerKind::kAttention) {
+      state_block({batch, views, layer, probe}, x, watch);
+      mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);
+      continue;
+    }
+    for (auto at = static_cast<std::size_t>(layers[layer].group_index); at < kv.size();
+         at += stride) {
+      views.push_back(kv[at]);
+    }
+    if (!attention_block({batch, views, layer, probe}, x, watch)) {
+      return false;
+    }
+    mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);
+  }
+  return band == nullptr;
+}
+
 Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
                                              std::span<const PagedKVView> kv, ForwardProbe* probe) {
   QUIRE_CHECK(!kv.front().on_device, "the CPU computes on KV in host memory");
   timing = {};
   Stopwatch watch;
-  const std::int64_t hidden = config.hidden_size;
-  prepare(batch, kv.front().block_tokens, probe, watch);
+  plans.prepare(batch, kv.front().block_tokens, probe, timing, watch);
   const std::span<const std::uint8_t> formats = batch.slot_formats;
   const auto num_layers = static_cast<std::size_t>(config.kv_layers());
   const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain || !batch.seals.empty() ||
@@ -537,29 +494,9 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
                           });
   refused.assign(may_refuse ? batch.token_ids.size() : 0, 0);
 
-  // token_ids [T] -> x [T, H]
-  auto x = rows_of(residual, std::ssize(batch.token_ids), hidden);
-  const bool tied = config.tied_embeddings;
-  kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
-  if (const float factor = config.embedding_factor(); factor != 1.0f) {
-    kernels::scale(context, factor, x);
-  }
-
-  for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
-    views.clear();
-    if (layers[layer].mixer != MixerKind::kAttention) {
-      state_block({batch, views, layer, probe}, x, watch);
-      mlp_block(layer, x, std::ssize(x) / hidden, watch);
-      continue;
-    }
-    for (auto at = static_cast<std::size_t>(layers[layer].group_index); at < kv.size();
-         at += num_layers) {
-      views.push_back(kv[at]);
-    }
-    if (!attention_block({batch, views, layer, probe}, x, watch)) {
-      return std::span<float>();
-    }
-    mlp_block(layer, x, std::ssize(x) / hidden, watch);
+  std::span<float> x = rows_before_layers(batch);
+  if (!run_layers(batch, kv, probe, x, watch)) {
+    return std::span<float>();
   }
 
   // x [S, H] -> logits [S, V]
@@ -577,7 +514,7 @@ attention::PlanCounters CpuBackend::last_counters() const {
     if (layers[layer].mixer != MixerKind::kAttention) {
       continue;
     }
-    const attention::PlanCounters& read = plan_for(layer).plan.counters;
+    const attention::PlanCounters& read = plans.of(layer).plan.counters;
     sum.entries += read.entries;
     sum.rows += read.rows;
     sum.blocks_read += read.blocks_read;

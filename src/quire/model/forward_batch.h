@@ -43,6 +43,25 @@ struct StateRun {
   std::span<const StateCapture> captures;  // by row; at other places than `from` and `to`
 };
 
+// Layers that a pass runs, where it does not run all of them. Such a pass gives no logits. On the
+// CPU alone, for models without states.
+struct LayerBand {
+  // The pass runs layers [first, last). Behind them it computes K and V of layer `last`, if there
+  // is one and it stores.
+  std::int32_t first = 0;
+  std::int32_t last = 0;
+  std::span<const float> before =
+      {};                        // [T, H] rows before layer `first`; of the tokens where it is 0
+  std::span<float> behind = {};  // [T, H] gets the rows behind layer last - 1; empty: unwanted
+  // True: K and V of layers first + 1 to `last` are stored, and of layer 0 where the pass begins
+  // there. False: all KV is there already, and the pass only reads it.
+  bool stores = true;
+
+  [[nodiscard]] bool stores_layer(std::int64_t layer) const {
+    return stores && (layer > first || layer == 0);
+  }
+};
+
 // T rows of tokens, S of which have logits.
 struct ForwardBatch {
   std::span<const TokenId> token_ids;  // [T] rows of all sequences, one after the other
@@ -73,6 +92,7 @@ struct ForwardBatch {
   tensor::StateView states = {};
   // [T] or empty: increased by what storing the rows' KV as codes has changed.
   std::span<kernels::KVErrorSums> kv_errors = {};
+  const LayerBand* band = nullptr;  // layers to run; null: all
 };
 
 // The queries of all rows in one layer, fp32, before they are rotated.

@@ -330,6 +330,7 @@ Result<std::span<float>> CudaBackend::forward(const ForwardBatch& batch,
                                               std::span<const PagedKVView> kv,
                                               ForwardProbe* probe) {
   QUIRE_CHECK(result_.num_sent() == 0, "a step that was launched is not awaited yet");
+  QUIRE_CHECK(batch.band == nullptr, "a GPU runs all layers");
   QUIRE_TRY_STATUS(start(batch, kv, probe));
   if (result_.num_sent() == 0) {
     stored_.forget_refused();
