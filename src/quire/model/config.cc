@@ -125,6 +125,10 @@ Status check_mlps(const ModelConfig& config, const FieldNames& names) {
   }
   QUIRE_TRY_STATUS(in_range(names.experts, config.experts.count, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.chosen_experts, config.experts.chosen, 1, config.experts.count));
+  QUIRE_TRY_STATUS(
+      check_factor("the factor on weights of experts", config.experts.weight_scale, false));
+  QUIRE_TRY_STATUS(in_range("the size of the MLP beside experts", config.experts.shared_size, 0,
+                            std::int64_t{1} << 20));
   return in_range(names.expert_size, config.experts.intermediate_size, 1, std::int64_t{1} << 20);
 }
 
@@ -162,6 +166,25 @@ void add_rotary(base::FieldHasher& hasher, const kernels::RotaryConfig& rotary) 
   }
 }
 
+// Adds what few experts have. Others keep the digest that they always had.
+void add_expert_switches(base::FieldHasher& hasher, const Experts& experts) {
+  const Experts plain = {.count = experts.count,
+                         .chosen = experts.chosen,
+                         .intermediate_size = experts.intermediate_size,
+                         .rule = experts.rule};
+  if (experts == plain) {
+    return;
+  }
+  hasher.add("switches of experts");
+  add_double(hasher, experts.sum_epsilon);
+  add_double(hasher, experts.weight_scale);
+  for (const std::int64_t value :
+       {std::int64_t{experts.biases_choice}, std::int64_t{experts.shared_size},
+        std::int64_t{experts.gates_shared}}) {
+    hasher.add_int(value);
+  }
+}
+
 // Models without experts keep the digest that they always had.
 void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
   if (config.mlps.empty()) {
@@ -174,6 +197,7 @@ void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
         static_cast<std::int64_t>(config.experts.rule)}) {
     hasher.add_int(value);
   }
+  add_expert_switches(hasher, config.experts);
   for (const MlpKind kind : config.mlps) {
     hasher.add_int(static_cast<std::int64_t>(kind));
   }

@@ -267,11 +267,13 @@ FieldNames field_names(const Metadata& metadata) {
 
 Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool has_states,
                   ModelConfig& config) {
-  constexpr std::int64_t kRequired = -1;
+  constexpr std::int64_t kRequired = -1, kAbsent = 0;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   config.vocab_size = static_cast<std::int32_t>(std::min(embedding.rows(), kMost));
   QUIRE_TRY(config.hidden_size, metadata.count("embedding_length", kRequired));
-  QUIRE_TRY(config.intermediate_size, metadata.count("feed_forward_length", kRequired));
+  QUIRE_TRY(const std::int32_t of_experts, metadata.count("expert_feed_forward_length", kAbsent));
+  QUIRE_TRY(config.intermediate_size,
+            metadata.count("feed_forward_length", of_experts == kAbsent ? kRequired : of_experts));
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
   QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
   QUIRE_TRY(const std::int64_t kv_heads,

@@ -465,14 +465,15 @@ TEST(Families, AreFoundByBothNames) {
   EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
   EXPECT_EQ(find_gguf_family("llama")->name, "llama");
   EXPECT_THAT(gguf_family_names(),
-              ElementsAre("gemma2", "gemma3", "granite", "lfm2", "llama", "mistral3", "olmo2",
-                          "phi3", "qwen2", "qwen3", "qwen35", "qwen3moe", "smollm3"));
+              ElementsAre("gemma2", "gemma3", "granite", "lfm2", "lfm2moe", "llama", "mistral3",
+                          "olmo2", "phi3", "qwen2", "qwen3", "qwen35", "qwen35moe", "qwen3moe",
+                          "qwen3next", "smollm3"));
   EXPECT_EQ(find_family("gpt2"), nullptr);
   EXPECT_EQ(find_gguf_family(""), nullptr);
   EXPECT_THAT(family_names(),
-              ElementsAre("gemma2", "gemma3", "granite", "lfm2", "llama", "ministral3", "mistral",
-                          "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5",
-                          "qwen3_moe", "smollm3"));
+              ElementsAre("gemma2", "gemma3", "granite", "lfm2", "lfm2_moe", "llama", "ministral3",
+                          "mistral", "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3",
+                          "qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "smollm3"));
   EXPECT_EQ(find_family_of_type("gemma3_text")->name, "gemma3");
   EXPECT_EQ(find_family_of_type("qwen3")->name, "qwen3");
   EXPECT_EQ(find_family_of_type("gemma3"), nullptr);

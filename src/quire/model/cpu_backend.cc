@@ -27,11 +27,11 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/expert_mlp.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/kv_writer.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
+#include "quire/model/mlp.h"
 #include "quire/model/state_layers.h"
 #include "quire/model/state_weights.h"
 #include "quire/result.h"
@@ -45,9 +45,6 @@ namespace {
 using base::Stopwatch;
 using device::AlignedBuffer;
 using tensor::PagedKVView;
-
-// From so many rows on gate and up of a step would not fit the caches.
-constexpr std::int64_t kGatedRows = 64;
 
 // State that all layers with one window share during a step.
 struct WindowPlan {
@@ -84,7 +81,7 @@ void gate_rows(const kernels::KernelContext& context, std::span<const float> gat
   }
 }
 
-// Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
+// Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
   CpuBackend(const kernels::KernelContext& context, const ModelConfig& config,
@@ -140,12 +137,9 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> attended;            // [T, Q]
   AlignedBuffer<float> attended_of_logits;  // [S, Q], of the last layer
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
-  AlignedBuffer<float> gate_up;             // [T, 2 I], of few rows
-  AlignedBuffer<float> gated;               // [T, I], of few rows
   AlignedBuffer<float> logits;              // [S, V]
   AlignedBuffer<float> output;              // [T, H], of a part of a layer that is normed or scaled
   kernels::PackedRows packed;               // the input of the matrix product in hand
-  kernels::PackedRows packed_gated;         // [T, I], of many rows
   std::vector<LayerPlan> layers;            // [layers]
   StateLayers state_layers{context, config};
   std::vector<WindowPlan> plans;  // one per distinct window
@@ -158,7 +152,7 @@ struct CpuBackend final : DecoderBackend {
   std::vector<attention::Entry> last_entries;
   std::vector<attention::EntryRow> last_rows;
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
-  ExpertMlp expert_mlp;
+  Mlp mlp;
   KVWriter kv_writer;
   attention::PlanMaker plan_maker;
   kernels::LinearScratch linear_scratch;
@@ -469,46 +463,21 @@ void CpuBackend::finish_mixer(const LayerCall& call, const LinearWeights& last,
   add_output(target, weights.layers[call.index].attention_out_norm, x);
 }
 
-// Computes x [rows, H] += down(activation(gate(x)) * up(x)), with the layer's norms.
+// Computes x [rows, H] += MLP or experts of x, with the layer's norms.
 void CpuBackend::mlp_block(std::size_t index, std::span<float> x, std::int64_t rows,
                            Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[index];
-  const LayerPlan& plan = layers[index];
-  const Input input{x, rows, layer.mlp_norm};
-  const Target target = target_of(plan, x);
-  if (plan.mlp == MlpKind::kExperts) {
-    watch.lap(timing.other);
-    expert_mlp.run(context, config,
-                   {.layer = layer,
-                    .plan = plan,
-                    .x = x,
-                    .rows = rows,
-                    .out = target.rows,
-                    .accumulate = target.accumulate},
-                   linear_scratch);
-    watch.lap(timing.linear);
-    add_output(target, layer.mlp_out_norm, x);
-    return;
-  }
-  const kernels::PackedWeights& pair = layer.gate_up.weights;
-  const kernels::PackedWeights& down = layer.down.weights;
-  if (rows >= kGatedRows && kernels::can_gate(pair)) {
-    watch.lap(timing.other);
-    pack(pair, input);
-    kernels::linear_gated(context, pair, packed, layer.gate_up.bias,
-                          {packed_gated, down.format(), plan.activation}, linear_scratch);
-    kernels::linear(context, down, packed_gated, {target.rows, down.columns()},
-                    {.bias = layer.down.bias, .accumulate = target.accumulate}, linear_scratch);
-    watch.lap(timing.linear);
-    add_output(target, layer.mlp_out_norm, x);
-    return;
-  }
-  const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
-  linear(pair, input, both, {.bias = layer.gate_up.bias}, watch);
-  const auto inner = rows_of(gated, rows, config.intermediate_size);
-  kernels::gate_mul(context, plan.activation, both, rows, inner);
-  linear(down, {inner, rows}, target.rows,
-         {.bias = layer.down.bias, .accumulate = target.accumulate}, watch);
+  const Target target = target_of(layers[index], x);
+  watch.lap(timing.other);
+  mlp.run(context, config,
+          {.layer = layer,
+           .plan = layers[index],
+           .x = x,
+           .rows = rows,
+           .out = target.rows,
+           .accumulate = target.accumulate},
+          linear_scratch);
+  watch.lap(timing.linear);
   add_output(target, layer.mlp_out_norm, x);
 }
 

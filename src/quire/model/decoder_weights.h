@@ -28,9 +28,12 @@ struct LayerWeights {
     LinearWeights gate_up;
     LinearWeights down;
   };
-  LinearWeights router;         // [experts, hidden], fp32
-  std::vector<Expert> experts;  // all gate_up have one format, and all down
-  StateWeights state;           // instead of q_norm to output
+  LinearWeights router;            // [experts, hidden], fp32
+  std::vector<float> choice_bias;  // [experts] or empty
+  std::vector<Expert> experts;     // all gate_up have one format, and all down
+  Expert shared;                   // MLP for all rows beside them, if there is one
+  LinearWeights shared_gate;       // [1, hidden], fp32
+  StateWeights state;              // instead of q_norm to output
 };
 
 struct DecoderWeights {
@@ -57,6 +60,10 @@ enum class WeightRole : std::uint8_t {
   kRouter,
   kExpertGateUp,
   kExpertDown,
+  kChoiceBias,
+  kSharedGateUp,
+  kSharedDown,
+  kSharedGate,
   kStateIn,
   kStateGates,
   kStateOut,
@@ -65,6 +72,11 @@ enum class WeightRole : std::uint8_t {
   kDecay,
   kDecayShift,
 };
+
+// Matrices that stay fp32, whatever is asked for.
+[[nodiscard]] constexpr bool is_router(WeightRole role) {
+  return role == WeightRole::kRouter || role == WeightRole::kSharedGate;
+}
 
 [[nodiscard]] constexpr bool is_norm(WeightRole role) {
   return role == WeightRole::kFinalNorm || role == WeightRole::kAttentionNorm ||
@@ -91,8 +103,8 @@ class WeightSink {
 
 // Returns the format in which a matrix is packed when the user asks for `format`. Quantised formats
 // are for the layers and an untied head. The embedding table stays bf16: it is read a row at a
-// time, so its size costs no time. A tied head, being that table too, is q8g32 then. A router is
-// fp32: small changes would choose other experts.
+// time, so its size costs no time. A tied head, being that table too, is q8g32 then. Routers and
+// gates of shared experts are fp32: small changes would choose other experts.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 
@@ -141,6 +153,23 @@ Status visit_state(const ModelConfig& config, Visited& state, int index, Visitor
                       shape.out_width(), visitor);
 }
 
+// Visits the MLP that all rows take beside experts.
+template <class Layer, class Visitor>
+Status visit_shared(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.experts.shared_size;
+  if (inner == 0) {
+    return {};
+  }
+  if (config.experts.gates_shared) {
+    QUIRE_TRY_STATUS(
+        visitor.matrix({WeightRole::kSharedGate, index}, layer.shared_gate.weights, 1, hidden));
+  }
+  QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kSharedGateUp, index}, layer.shared.gate_up.weights,
+                                  2 * inner, hidden));
+  return visitor.matrix({WeightRole::kSharedDown, index}, layer.shared.down.weights, hidden, inner);
+}
+
 template <class Layer, class Visitor>
 Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const Experts& experts = config.experts;
@@ -151,6 +180,10 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
   }
   QUIRE_TRY_STATUS(visit_linear(layer.router, {WeightRole::kRouter, index}, false, experts.count,
                                 hidden, visitor));
+  if (experts.biases_choice) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kChoiceBias, index}, layer.choice_bias, experts.count));
+  }
   for (int i = 0; i < experts.count; ++i) {
     auto& expert = layer.experts[static_cast<std::size_t>(i)];
     QUIRE_TRY_STATUS(visit_linear(expert.gate_up, {WeightRole::kExpertGateUp, index, false, i},
@@ -158,7 +191,7 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
     QUIRE_TRY_STATUS(visit_linear(expert.down, {WeightRole::kExpertDown, index, false, i}, false,
                                   hidden, inner, visitor));
   }
-  return {};
+  return visit_shared(config, layer, index, visitor);
 }
 
 template <class Layer, class Visitor>

@@ -90,15 +90,15 @@ void ExpertMlp::route(const kernels::KernelContext& context, const ModelConfig& 
                   scratch);
   ids_.resize(static_cast<std::size_t>(call.rows) * chosen);
   weights_.resize(ids_.size());
-  kernels::parallel_ranges(context, call.rows, experts.count * kElementsPerLogit,
-                           [&](std::int64_t begin, std::int64_t end) {
-                             for (auto row = static_cast<std::size_t>(begin);
-                                  std::cmp_less(row, end); ++row) {
-                               choose_experts(experts, logits.subspan(row * count, count),
-                                              std::span(ids_).subspan(row * chosen, chosen),
-                                              std::span(weights_).subspan(row * chosen, chosen));
-                             }
-                           });
+  kernels::parallel_ranges(
+      context, call.rows, experts.count * kElementsPerLogit,
+      [&](std::int64_t begin, std::int64_t end) {
+        for (auto row = static_cast<std::size_t>(begin); std::cmp_less(row, end); ++row) {
+          choose_experts(experts, call.layer.choice_bias, logits.subspan(row * count, count),
+                         std::span(ids_).subspan(row * chosen, chosen),
+                         std::span(weights_).subspan(row * chosen, chosen));
+        }
+      });
   group_rows(experts, ids_, weights_, routing_);
 }
 

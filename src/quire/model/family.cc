@@ -62,7 +62,11 @@ ExpertNames gguf_expert_names() {
           .down = {},
           .stacked_gate_up = {{"ffn_gate_exps.weight", "ffn_up_exps.weight"},
                               {"ffn_gate_up_exps.weight"}},
-          .stacked_down = {"ffn_down_exps.weight"}};
+          .stacked_down = {"ffn_down_exps.weight"},
+          .choice_bias = "exp_probs_b.bias",
+          .shared_gate_up = {"ffn_gate_shexp", "ffn_up_shexp"},
+          .shared_down = "ffn_down_shexp",
+          .shared_gate = "ffn_gate_inp_shexp"};
 }
 
 const Family* find_family(std::string_view name) {

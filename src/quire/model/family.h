@@ -16,6 +16,7 @@
   FAMILY(gemma3)                     \
   FAMILY(granite)                    \
   FAMILY(lfm2)                       \
+  FAMILY(lfm2_moe)                   \
   FAMILY(llama)                      \
   FAMILY(ministral3)                 \
   FAMILY(mistral)                    \
@@ -26,7 +27,9 @@
   FAMILY(qwen2)                      \
   FAMILY(qwen3)                      \
   FAMILY(qwen3_5)                    \
+  FAMILY(qwen3_5_moe)                \
   FAMILY(qwen3_moe)                  \
+  FAMILY(qwen3_next)                 \
   FAMILY(smollm3)
 
 namespace quire::weights {
@@ -47,6 +50,9 @@ struct ExpertNames {
   std::string_view down;
   std::vector<std::vector<std::string_view>> stacked_gate_up;
   std::vector<std::string_view> stacked_down;
+  std::string_view choice_bias = {};  // whole name
+  std::vector<std::string_view> shared_gate_up = {};
+  std::string_view shared_down = {}, shared_gate = {};
 };
 
 // Names of tensors without ".weight" or ".bias"; those of a layer follow `layer` and its number.
@@ -60,7 +66,8 @@ struct TensorNames {
   std::vector<std::string_view> qkv, gate_up;
   ExpertNames experts;
   // Names of layers with a state: what is projected to be mixed, in order, and gates of the mixing.
-  // `decay` and `decay_shift` are whole names.
+  // One tensor for all of a gated delta rule is grouped by key heads. `decay` and `decay_shift` are
+  // whole names.
   std::vector<std::string_view> state_in = {}, state_gates = {};
   std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {};
   bool decay_is_log = false;    // A stands as ln(-A)

@@ -133,6 +133,7 @@ void keep_layers(std::int32_t layers, ModelConfig& config) {
   cut(config.window_tokens);
   cut(config.ropes);
   cut(config.mlps);
+  cut(config.mixers);
 }
 
 // Reads what stands behind the name of a preset: "@layers=N".

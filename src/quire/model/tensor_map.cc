@@ -41,10 +41,11 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
 
 // Returns the row at which a file keeps row `row` of a part.
 std::int64_t row_in_file(const TensorPart& part, std::int64_t row) {
-  if (const std::int64_t head = part.every_other_head_dim; head != 0) {
-    return row / head * 2 * head + (part.second_heads ? head : 0) + row % head;
+  if (const RowGroups groups = part.groups; groups.rows != 0) {
+    return part.first_row + row / groups.rows * groups.stride + row % groups.rows;
   }
-  return part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim);
+  return part.first_row +
+         (part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim));
 }
 
 // Calls read(tensor, its first row, number of rows, how many rows are out already). Covers rows
@@ -55,7 +56,7 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
   std::int64_t done = 0;
   for (const TensorPart& part : parts) {
     const std::int64_t here = std::min(count, part.rows - first);
-    const bool in_order = part.interleaved_head_dim == 0 && part.every_other_head_dim == 0;
+    const bool in_order = part.interleaved_head_dim == 0 && part.groups.rows == 0;
     if (here > 0 && in_order) {
       read(*part.tensor, part.first_row + first, here, done);
     }
@@ -101,13 +102,11 @@ std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role,
   if (count == 1) {
     return {rows};
   }
-  if (role == WeightRole::kGateUp || role == WeightRole::kExpertGateUp) {
+  if (role == WeightRole::kGateUp || role == WeightRole::kExpertGateUp ||
+      role == WeightRole::kSharedGateUp || role == WeightRole::kStateGates) {
     return {rows / 2, rows / 2};
   }
   const StateShape& state = config.state;
-  if (role == WeightRole::kStateGates) {
-    return {rows / 2, rows / 2};
-  }
   if (role == WeightRole::kStateIn) {
     return {state.channels, rows - state.channels};
   }
@@ -153,10 +152,32 @@ Status check_conv(const TensorInfo& tensor, const WeightId& id, const StateShape
 void split_gates(std::vector<TensorPart>& parts, std::int32_t head_dim) {
   TensorPart& queries = parts.front();
   queries.rows /= 2;
-  queries.every_other_head_dim = head_dim;
+  queries.groups = {.rows = head_dim, .stride = std::int64_t{2} * head_dim};
   TensorPart gates = queries;
-  gates.second_heads = true;
+  gates.first_row = head_dim;
   parts.push_back(gates);
+}
+
+// Returns the parts of a tensor of a gated delta rule whose rows are grouped by key heads. The rows
+// of a group are queries, keys, values and what gates the output, or beta and decay.
+std::vector<TensorPart> parts_by_key_head(const TensorPart& whole, WeightRole role,
+                                          const StateShape& state) {
+  const std::int64_t share = state.value_heads / state.key_heads;
+  const std::vector<std::int64_t> sizes =
+      role == WeightRole::kStateGates
+          ? std::vector<std::int64_t>{share, share}
+          : std::vector<std::int64_t>{state.key_dim, state.key_dim, share * state.value_dim,
+                                      share * state.value_dim};
+  std::vector<TensorPart> parts;
+  std::int64_t first = 0;
+  for (const std::int64_t size : sizes) {
+    parts.push_back({.tensor = whole.tensor,
+                     .rows = size * state.key_heads,
+                     .first_row = first,
+                     .groups = {.rows = size, .stride = whole.rows / state.key_heads}});
+    first += size;
+  }
+  return parts;
 }
 
 // Follows from the config, so nothing is lost by not reading it.
@@ -342,6 +363,18 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
     case WeightRole::kMlpOutNorm:
       stems = {names_.mlp_out_norm};
       break;
+    case WeightRole::kChoiceBias:
+      stems = {names_.experts.choice_bias};
+      break;
+    case WeightRole::kSharedGateUp:
+      stems = names_.experts.shared_gate_up;
+      break;
+    case WeightRole::kSharedDown:
+      stems = {names_.experts.shared_down};
+      break;
+    case WeightRole::kSharedGate:
+      stems = {names_.experts.shared_gate};
+      break;
     case WeightRole::kRouter:
     case WeightRole::kExpertGateUp:
     case WeightRole::kExpertDown:
@@ -350,7 +383,8 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
       stems = state_stems(names_, id.role);
       break;
   }
-  const bool is_whole = id.role == WeightRole::kDecay || id.role == WeightRole::kDecayShift;
+  const bool is_whole = id.role == WeightRole::kDecay || id.role == WeightRole::kDecayShift ||
+                        id.role == WeightRole::kChoiceBias;
   const std::string_view ending = is_whole ? "" : id.bias ? ".bias" : ".weight";
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
@@ -382,6 +416,16 @@ Result<std::vector<TensorPart>> TensorMap::find_of_experts(const WeightId& id, s
   return parts;
 }
 
+Status TensorMap::check_part(const TensorInfo& tensor, const WeightId& id, std::int64_t rows,
+                             std::int64_t depth) const {
+  if (id.role == WeightRole::kConv) {
+    return check_conv(tensor, id, config_.state);
+  }
+  const bool is_row = id.role == WeightRole::kSharedGate && tensor.shape.size() == 1;
+  return depth == 0 || is_row ? check_shape(tensor, {depth == 0 ? rows : depth})
+                              : check_shape(tensor, {rows, depth});
+}
+
 Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t columns,
                                                 std::int64_t depth) const {
   if (is_of_experts(id.role)) {
@@ -393,14 +437,16 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
-    QUIRE_TRY_STATUS(id.role == WeightRole::kConv ? check_conv(*tensor, id, config_.state)
-                     : depth == 0                 ? check_shape(*tensor, {shares[i]})
-                                                  : check_shape(*tensor, {shares[i], depth}));
+    QUIRE_TRY_STATUS(check_part(*tensor, id, shares[i], depth));
     const bool rotated = id.role == WeightRole::kQkv && i < 2 && names_.interleaved;
     parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
   }
   if (id.role == WeightRole::kQkv && config_.gates_attention) {
     split_gates(parts, config_.head_dim);
+  }
+  const bool is_mixed = id.role == WeightRole::kStateIn || id.role == WeightRole::kStateGates;
+  if (is_mixed && config_.state.kind == MixerKind::kGatedDelta && parts.size() == 1) {
+    return parts_by_key_head(parts.front(), id.role, config_.state);
   }
   return parts;
 }

@@ -50,6 +50,10 @@ QWEN3_5 = dict(
     rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25, mrope_interleaved=True,
                          mrope_section=[2, 1, 1]),
 )
+QWEN3_5_MOE = dict(QWEN3_5, hidden_size=32, moe_intermediate_size=32, shared_expert_intermediate_size=64, num_experts=4,
+                   num_experts_per_tok=3)
+QWEN3_NEXT = dict(QWEN3_5_MOE,
+                  rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25))
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
@@ -128,6 +132,19 @@ VARIANTS = {
              num_hidden_layers=3, full_attn_idxs=[0, 2]),
         "bf16",
     ),
+    "lfm2_moe": (
+        "Lfm2Moe",
+        dict(layer_types=["conv", FULL, "conv"], num_hidden_layers=3, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, hidden_size=32,
+             moe_intermediate_size=32),
+        "bf16",
+    ),
+    "lfm2_moe_plain": (
+        "Lfm2Moe",
+        dict(layer_types=[FULL, "conv"], num_hidden_layers=2, num_dense_layers=0, num_experts=5, num_experts_per_tok=3,
+             hidden_size=32, moe_intermediate_size=24, use_expert_bias=False, norm_topk_prob=False,
+             routed_scaling_factor=1.5, tie_word_embeddings=False),
+        "bf16",
+    ),
     "olmo2": ("Olmo2", {}, "bf16"),
     "olmo3": (
         "Olmo3",
@@ -142,6 +159,19 @@ VARIANTS = {
         "Qwen3_5Image",
         dict(QWEN3_5, linear_num_value_heads=6, linear_value_head_dim=24, linear_conv_kernel_dim=3, attention_bias=True,
              layer_types=[FULL, LINEAR, LINEAR], num_hidden_layers=3, tie_word_embeddings=True),
+        "bf16",
+    ),
+    "qwen3_5_moe": ("Qwen3_5Moe", dict(QWEN3_5_MOE, layer_types=[LINEAR, FULL]), "bf16"),
+    "qwen3_5_moe_image": (
+        "Qwen3_5MoeImage",
+        dict(QWEN3_5_MOE, layer_types=[FULL, LINEAR], shared_expert_intermediate_size=24, num_experts_per_tok=2),
+        "bf16",
+    ),
+    "qwen3_next": ("Qwen3Next", dict(QWEN3_NEXT, layer_types=[LINEAR, FULL], linear_num_value_heads=6), "bf16"),
+    "qwen3_next_dense": (
+        "Qwen3Next",
+        dict(QWEN3_NEXT, layer_types=[FULL, LINEAR], mlp_only_layers=[0], norm_topk_prob=False,
+             attention_bias=True, linear_value_head_dim=24),
         "bf16",
     ),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64), "bf16"),
@@ -171,15 +201,17 @@ VARIANTS = {
 GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
         "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
-        "mixtral": "llama"}
+        "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next"}
 INTERLEAVED = {"llama", "granite", "mistral3", "smollm3"}
 # Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
 EXPERT_NAMES = {
     "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "qwen3_moe_step": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+    "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
+    "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -203,6 +235,13 @@ STATE_NAMES = {
         "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
     },
 }
+SHARED_NAMES = {"mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+STATE_NAMES["lfm2moe"] = {**STATE_NAMES["lfm2"], "feed_forward.gate": "ffn_gate_inp",
+                          "feed_forward.expert_bias": "exp_probs_b.bias"}
+STATE_NAMES["qwen35moe"] = {**STATE_NAMES["qwen35"], **SHARED_NAMES}
+STATE_NAMES["qwen3next"] = {**STATE_NAMES["qwen35moe"], "linear_attn.in_proj_ba": "ssm_ba"}
+ZERO_CENTRED = ("qwen3_5", "qwen3_next")
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                        "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -210,8 +249,9 @@ NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_f
 def draw(model, config, storage):
     """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    lacks_one = "gemma" in config.model_type or "qwen3_5" in config.model_type
-    for name, weight in model.named_parameters():
+    lacks_one = config.model_type.startswith(("gemma", *ZERO_CENTRED))
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("expert_bias")]
+    for name, weight in [*model.named_parameters(), *biases]:
         norm = 0.0 if lacks_one and "linear_attn" not in name else 1.0
         if name.endswith("A_log"):
             value = torch.empty_like(weight).uniform_(-3.0, 0.5)  # some heads forget soon, others late
@@ -268,6 +308,11 @@ def text_model(model):
     return getattr(model.model, "language_model", model.model)
 
 
+def rotary(model):
+    inner = text_model(model)
+    return inner.pos_emb if hasattr(inner, "pos_emb") else inner.rotary_emb
+
+
 @torch.no_grad()
 def make_golden(model, config):
     generator = torch.Generator().manual_seed(7)
@@ -276,9 +321,9 @@ def make_golden(model, config):
     half = type(model)(config).eval()  # its own rotary buffers stay float32, as in from_pretrained
     half.load_state_dict(model.state_dict())
     half = half.to(torch.bfloat16)
-    rope = text_model(model).rotary_emb
+    rope = rotary(model)
     for name, buffer in rope.named_buffers():
-        setattr(text_model(half).rotary_emb, name, buffer.clone())
+        setattr(rotary(half), name, buffer.clone())
     prompts, exact, rounded = [], [], []
     for length in LENGTHS:
         ids, path = make_prompt(model, length, generator, std)
@@ -305,9 +350,10 @@ def split_experts(state, block, gate, up, down):
     """Renames the MLPs with experts, and gives each expert tensors of its own."""
     split = {}
     for name, weight in state.items():
-        stem, stacked, kind = name.partition(".mlp.experts.")
+        place = "feed_forward" if block == "feed_forward" else "mlp"
+        stem, stacked, kind = name.partition(f".{place}.experts.")
         if not stacked:
-            split[name.replace(".mlp.gate.", f".{block}.gate.")] = weight
+            split[name.replace(f".{place}.gate.", f".{block}.gate.")] = weight
             continue
         for expert, matrix in enumerate(weight):
             prefix = f"{stem}.{block}.experts.{expert}."
@@ -379,6 +425,15 @@ def apart(weight, name, config):
     return weight
 
 
+def ungrouped(weight, config):
+    """Queries, keys, values and gates of all key heads, which folders of Qwen3-Next keep head by head."""
+    keys, key, value = config.linear_num_key_heads, config.linear_key_head_dim, config.linear_value_head_dim
+    share = config.linear_num_value_heads // keys * value
+    by_head = weight.reshape(keys, 2 * key + 2 * share, -1)
+    q, k, v, z = (part.reshape(-1, weight.shape[-1]) for part in by_head.split([key, key, share, share], dim=1))
+    return torch.cat([q, k, v]), z
+
+
 def interleave(rows, heads):
     """Orders rows as llama.cpp does: it rotates neighbours, so row i of a head's first half stands before row i of the
     second."""
@@ -402,26 +457,32 @@ def add_switches(writer, config, arch, rope):
     if arch == "olmo2" and getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
         writer.add_sliding_window_pattern([kind == SLIDING for kind in config.layer_types])
-    if arch == "lfm2":
-        writer.add_uint32("lfm2.shortconv.l_cache", config.conv_L_cache)
-    if arch == "qwen35":
+    if arch in ("lfm2", "lfm2moe"):
+        writer.add_uint32(f"{arch}.shortconv.l_cache", config.conv_L_cache)
+    if arch in ("qwen35", "qwen35moe", "qwen3next"):
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
         writer.add_ssm_state_size(config.linear_key_head_dim)
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_ssm_time_step_rank(config.linear_num_value_heads)
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
-        writer.add_uint32("qwen35.full_attention_interval", 4)
-        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+        writer.add_uint32(f"{arch}.full_attention_interval", config.layer_types.index(FULL) + 1)
+        if arch != "qwen3next":
+            writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
     if arch == "granite":
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if hasattr(config, "num_local_experts"):
-        writer.add_expert_count(config.num_local_experts)
+    if hasattr(config, "num_experts_per_tok"):
+        writer.add_expert_count(getattr(config, "num_local_experts", 0) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    if arch == "qwen3moe":
+    if hasattr(config, "moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if hasattr(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if arch == "lfm2moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
     if arch == "mistral3":
         writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
@@ -451,15 +512,16 @@ def save_gguf(model, config, path, arch):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith(("gate_proj.weight", "w1.weight",
-                                                                                  "gate_up_proj.weight")))
-    writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
+    if arch != "qwen35moe":
+        inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith((
+            "gate_proj.weight", "w1.weight", "gate_up_proj.weight")))
+        writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
-    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types] if arch == "lfm2" else kv_heads)
+    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types] if "lfm2" in arch else kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.norm_eps if arch == "lfm2" else config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(config.norm_eps if "lfm2" in arch else config.rms_norm_eps)
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
@@ -471,22 +533,30 @@ def save_gguf(model, config, path, arch):
             weight = interleave(weight, config.num_attention_heads)
         if arch in INTERLEAVED and ".k_proj." in name:
             weight = interleave(weight, config.num_key_value_heads)
-        if arch == "qwen35":
+        if arch in ("qwen35", "qwen35moe"):
             weight = apart(weight, name, config)
+        if name.endswith("in_proj_qkvz.weight"):
+            stem = name.removesuffix("qkvz.weight")
+            for part, rows in zip(("qkv", "z"), ungrouped(weight, config)):
+                add_bf16(writer, gguf_name(f"{stem}{part}.weight", arch), rows)
+            continue
         if name.endswith("A_log"):
             weight = -weight.exp()
         if name.endswith(("conv.conv.weight", "conv1d.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.squeeze(1).contiguous().numpy())
             continue
         if weight.dim() == 1:
-            zero_centred = arch in ("gemma2", "gemma3") or arch == "qwen35" and "norm" in name and "linear" not in name
+            zero_centred = (arch in ("gemma2", "gemma3") or config.model_type.startswith(ZERO_CENTRED)
+                            and "norm" in name and "linear" not in name)
             one = 1.0 if zero_centred else 0.0
             writer.add_tensor(gguf_name(name, arch), (weight + one).numpy())
             continue
-        if ".mlp.experts." in name:
+        if ".experts." in name:
             add_experts(writer, name, weight)
-        elif name.endswith(".mlp.gate.weight"):
+        elif name.endswith(("mlp.gate.weight", "feed_forward.gate.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.numpy())
+        elif name.endswith("shared_expert_gate.weight"):
+            writer.add_tensor(gguf_name(name, arch), weight[0].numpy())  # one row, which GGUF keeps as a vector
         else:
             add_bf16(writer, gguf_name(name, arch), weight)
     if rope["rope_type"] == "llama3":
@@ -503,7 +573,8 @@ def image_config(text):
     if "qwen3_5" in text.model_type:
         vision = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=1, out_hidden_size=text.hidden_size,
                       num_position_embeddings=4)
-        return transformers.Qwen3_5Config(
+        outer = transformers.Qwen3_5MoeConfig if "moe" in text.model_type else transformers.Qwen3_5Config
+        return outer(
             text_config=text, vision_config=vision, image_token_id=VOCAB - 1, video_token_id=VOCAB - 2,
             vision_start_token_id=VOCAB - 3, vision_end_token_id=VOCAB - 4,
             tie_word_embeddings=text.tie_word_embeddings,
