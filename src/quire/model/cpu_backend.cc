@@ -133,7 +133,7 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
   AlignedBuffer<float> residual_of_logits;  // [S, H]
   AlignedBuffer<float> qkv;                 // [T, Q + 2 K, Q of gates], or what is to be mixed
-  AlignedBuffer<float> state_gates;         // [T, 2 value heads], of a delta rule
+  AlignedBuffer<float> state_gates;         // [T, 2 value heads]
   AlignedBuffer<float> attended;            // [T, Q]
   AlignedBuffer<float> attended_of_logits;  // [S, Q], of the last layer
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
@@ -208,6 +208,7 @@ struct CpuBackend final : DecoderBackend {
   void attend(const LayerCall& call, const QKV& from, std::span<float> out);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
+  void keep_logit_rows(const LayerCall& call, std::span<float>& x);
   void finish_mixer(const LayerCall& call, const LinearWeights& last, std::span<float> out,
                     std::span<float>& x, Stopwatch& watch);
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
@@ -345,6 +346,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                   .rotary = &rotary,
                   .out = out,
                   .lse = lse,
+                  .sinks = weights.layers[call.index].sinks,
                   .views = call.views},
                  call.views.front(), attention_scratch);
   if (weighs) {
@@ -434,13 +436,25 @@ void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwat
                              .out = rows_of(attended, rows, config.state.out_width())};
   linear(state.in.weights, {x, rows, layer.attention_norm}, parts.in, {.bias = state.in.bias},
          watch);
-  if (layers[call.index].mixer == MixerKind::kGatedDelta) {
+  if (layers[call.index].mixer != MixerKind::kShortConv) {
     parts.gates = rows_of(state_gates, rows, std::int64_t{2} * config.state.value_heads);
+  }
+  if (layers[call.index].mixer == MixerKind::kGatedDelta) {
     linear(state.gates.weights, {x, rows, layer.attention_norm}, parts.gates, {}, watch);
   }
   state_layers.mix(call.batch, layers[call.index], state, parts);
   watch.lap(timing.other);
   finish_mixer(call, state.out, parts.out, x, watch);
+}
+
+// Makes x the rows of logits, in the last layer.
+void CpuBackend::keep_logit_rows(const LayerCall& call, std::span<float>& x) {
+  if (call.index + 1 == weights.layers.size()) {
+    const std::span<const std::int32_t> kept = call.batch.logit_rows;
+    const auto x_kept = rows_of(residual_of_logits, std::ssize(kept), config.hidden_size);
+    gather_rows(x, kept, config.hidden_size, x_kept);
+    x = x_kept;
+  }
 }
 
 // Computes x += `last` times `out`, the rows that a layer has mixed. In the last layer both become
@@ -451,12 +465,10 @@ void CpuBackend::finish_mixer(const LayerCall& call, const LinearWeights& last,
   if (call.index + 1 == weights.layers.size()) {
     const std::span<const std::int32_t> kept = call.batch.logit_rows;
     const auto out_kept = rows_of(attended_of_logits, std::ssize(kept), width);
-    const auto x_kept = rows_of(residual_of_logits, std::ssize(kept), config.hidden_size);
     gather_rows(out, kept, width, out_kept);
-    gather_rows(x, kept, config.hidden_size, x_kept);
     out = out_kept;
-    x = x_kept;
   }
+  keep_logit_rows(call, x);
   const Target target = target_of(layers[call.index], x);
   linear(last.weights, {out, std::ssize(out) / width}, target.rows,
          {.bias = last.bias, .accumulate = target.accumulate}, watch);
@@ -466,6 +478,9 @@ void CpuBackend::finish_mixer(const LayerCall& call, const LinearWeights& last,
 // Computes x [rows, H] += MLP or experts of x, with the layer's norms.
 void CpuBackend::mlp_block(std::size_t index, std::span<float> x, std::int64_t rows,
                            Stopwatch& watch) {
+  if (layers[index].mlp == MlpKind::kNone) {
+    return;
+  }
   const LayerWeights& layer = weights.layers[index];
   const Target target = target_of(layers[index], x);
   watch.lap(timing.other);
@@ -516,6 +531,11 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
 
   for (std::size_t layer = 0; layer < weights.layers.size(); ++layer) {
     views.clear();
+    if (layers[layer].mixer == MixerKind::kNone) {
+      keep_logit_rows({batch, views, layer, probe}, x);
+      mlp_block(layer, x, std::ssize(x) / hidden, watch);
+      continue;
+    }
     if (layers[layer].mixer != MixerKind::kAttention) {
       state_block({batch, views, layer, probe}, x, watch);
       mlp_block(layer, x, std::ssize(x) / hidden, watch);

@@ -19,6 +19,7 @@ struct LayerWeights {
   // [hidden] or empty; those of outputs are of what is added to the residual stream.
   std::vector<float> attention_norm, attention_out_norm, mlp_norm, mlp_out_norm;
   std::vector<float> q_norm, k_norm;  // [head_dim], [all heads], or empty
+  std::vector<float> sinks;           // [heads] or empty
   LinearWeights qkv;                  // rows: all queries, all keys, all values, all gates
   LinearWeights output;
   LinearWeights gate_up;  // rows: gate, up
@@ -64,6 +65,7 @@ enum class WeightRole : std::uint8_t {
   kSharedGateUp,
   kSharedDown,
   kSharedGate,
+  kSinks,
   kStateIn,
   kStateGates,
   kStateOut,
@@ -71,6 +73,7 @@ enum class WeightRole : std::uint8_t {
   kConv,
   kDecay,
   kDecayShift,
+  kStateSkip,
 };
 
 // Matrices that stay fp32, whatever is asked for.
@@ -137,12 +140,19 @@ Status visit_state(const ModelConfig& config, Visited& state, int index, Visitor
                                 shape.in_width(), config.hidden_size, visitor));
   QUIRE_TRY_STATUS(visitor.vector({WeightRole::kConv, index}, state.conv,
                                   std::int64_t{shape.taps} * shape.channels));
-  if (shape.bias) {
+  if (shape.conv_bias) {
     QUIRE_TRY_STATUS(
         visitor.vector({WeightRole::kConv, index, true}, state.conv_bias, shape.channels));
   }
+  const std::int64_t heads = shape.value_heads;
+  if (shape.kind == MixerKind::kStateScan) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecay, index}, state.decay, heads));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecayShift, index}, state.decay_shift, heads));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kStateSkip, index}, state.skip, heads));
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kStateNorm, index}, state.norm, shape.out_width()));
+  }
   if (shape.kind == MixerKind::kGatedDelta) {
-    const std::int64_t heads = shape.value_heads;
     QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kStateGates, index}, state.gates.weights,
                                     2 * heads, config.hidden_size));
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecay, index}, state.decay, heads));
@@ -166,7 +176,7 @@ Status visit_shared(const ModelConfig& config, Layer& layer, int index, Visitor&
         visitor.matrix({WeightRole::kSharedGate, index}, layer.shared_gate.weights, 1, hidden));
   }
   QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kSharedGateUp, index}, layer.shared.gate_up.weights,
-                                  2 * inner, hidden));
+                                  config.mlp_parts() * inner, hidden));
   return visitor.matrix({WeightRole::kSharedDown, index}, layer.shared.down.weights, hidden, inner);
 }
 
@@ -178,8 +188,8 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
   if constexpr (!std::is_const_v<Layer>) {
     layer.experts.resize(static_cast<std::size_t>(experts.count));
   }
-  QUIRE_TRY_STATUS(visit_linear(layer.router, {WeightRole::kRouter, index}, false, experts.count,
-                                hidden, visitor));
+  QUIRE_TRY_STATUS(visit_linear(layer.router, {WeightRole::kRouter, index}, experts.router_has_bias,
+                                experts.count, hidden, visitor));
   if (experts.biases_choice) {
     QUIRE_TRY_STATUS(
         visitor.vector({WeightRole::kChoiceBias, index}, layer.choice_bias, experts.count));
@@ -187,9 +197,9 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
   for (int i = 0; i < experts.count; ++i) {
     auto& expert = layer.experts[static_cast<std::size_t>(i)];
     QUIRE_TRY_STATUS(visit_linear(expert.gate_up, {WeightRole::kExpertGateUp, index, false, i},
-                                  false, 2 * inner, hidden, visitor));
-    QUIRE_TRY_STATUS(visit_linear(expert.down, {WeightRole::kExpertDown, index, false, i}, false,
-                                  hidden, inner, visitor));
+                                  experts.has_bias, config.mlp_parts() * inner, hidden, visitor));
+    QUIRE_TRY_STATUS(visit_linear(expert.down, {WeightRole::kExpertDown, index, false, i},
+                                  experts.has_bias, hidden, inner, visitor));
   }
   return visit_shared(config, layer, index, visitor);
 }
@@ -199,7 +209,7 @@ Status visit_mlp(const ModelConfig& config, Layer& layer, int index, Visitor& vi
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
   QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
-                                2 * inner, hidden, visitor));
+                                config.mlp_parts() * inner, hidden, visitor));
   return visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden, inner,
                       visitor);
 }
@@ -221,12 +231,16 @@ Status visit_attention(const ModelConfig& config, Layer& layer, int index, Visit
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm,
                                     rows ? kv_width : config.head_dim));
   }
+  if (config.has_sinks) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kSinks, index}, layer.sinks, config.heads));
+  }
   return visit_linear(layer.output, {WeightRole::kOutput, index}, config.output_bias, hidden,
                       heads_width, visitor);
 }
 
+// Visits attention or what stands in its place, with its norms.
 template <class Layer, class Visitor>
-Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+Status visit_mixer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const std::int64_t hidden = config.hidden_size;
   const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
   if (plan.norms_input()) {
@@ -237,8 +251,20 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
                        ? visit_attention(config, layer, index, visitor)
                        : visit_state(config, layer.state, index, visitor));
   if (plan.norms_output()) {
-    QUIRE_TRY_STATUS(
-        visitor.vector({WeightRole::kAttentionOutNorm, index}, layer.attention_out_norm, hidden));
+    return visitor.vector({WeightRole::kAttentionOutNorm, index}, layer.attention_out_norm, hidden);
+  }
+  return {};
+}
+
+template <class Layer, class Visitor>
+Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
+  if (plan.mixer != MixerKind::kNone) {
+    QUIRE_TRY_STATUS(visit_mixer(config, layer, index, visitor));
+  }
+  if (plan.mlp == MlpKind::kNone) {
+    return {};
   }
   if (plan.norms_input()) {
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));

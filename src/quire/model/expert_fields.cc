@@ -88,20 +88,23 @@ Status check_bounds(const Experts& experts, const FieldNames& names) {
 }  // namespace
 
 Status read_experts(base::JsonView json, const ExpertDefaults& defaults, ModelConfig& config) {
-  constexpr std::string_view kOne = "num_experts";
+  const bool has_own = !defaults.count_field.empty();
+  const std::string_view one_field = has_own ? defaults.count_field : "num_experts";
   constexpr std::string_view kOther = "num_local_experts";
   constexpr std::string_view kChosen = "num_experts_per_tok";
   Experts& experts = config.experts;
-  QUIRE_TRY(const std::int32_t local, read_count(json, kOther, defaults.count));
-  QUIRE_TRY(experts.count, read_count(json, kOne, local));
-  if (!json.find(kOther).is_null() && local != experts.count) {
+  QUIRE_TRY(const std::int32_t local,
+            has_own ? defaults.count : read_count(json, kOther, defaults.count));
+  QUIRE_TRY(experts.count, read_count(json, one_field, local));
+  if (!has_own && !json.find(kOther).is_null() && local != experts.count) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat(base::quoted(kOne), " is ", experts.count, ", but ", base::quoted(kOther),
-                          " is ", local)};
+            base::str_cat(base::quoted(one_field), " is ", experts.count, ", but ",
+                          base::quoted(kOther), " is ", local)};
   }
   QUIRE_TRY(experts.chosen, read_count(json, kChosen, defaults.chosen));
   QUIRE_TRY(experts.intermediate_size, read_count(json, defaults.size_field, defaults.size));
-  const std::string_view count_name = json.find(kOne).is_null() ? kOther : kOne;
+  const std::string_view count_name =
+      json.find(one_field).is_null() && !has_own ? kOther : one_field;
   QUIRE_TRY_STATUS(
       check_bounds(experts, expert_names(base::quoted(count_name), base::quoted(kChosen),
                                          base::quoted(defaults.size_field))));
@@ -139,6 +142,12 @@ Status read_dense_layers(base::JsonView json, ModelConfig& config) {
   }
   forget_unused(config);
   return {};
+}
+
+void forget_unused_experts(ModelConfig& config) {
+  if (std::ranges::find(config.mlps, MlpKind::kExperts) == config.mlps.end()) {
+    config.experts = {};
+  }
 }
 
 Status set_first_dense(std::int64_t count, std::string_view name, ModelConfig& config) {

@@ -163,6 +163,19 @@ TEST(QwenMoeConfig, HasOneMoreMlpBehindAGate) {
               HasSubstr("mlp_only_layers"));
 }
 
+TEST(GptOssConfig, HasSinksBiasesAndAWindowOnEveryOtherLayer) {
+  const ModelConfig config = parse("gpt_oss");
+  EXPECT_TRUE(config.has_sinks && config.qkv_bias && config.output_bias);
+  EXPECT_TRUE(config.experts.has_bias && config.experts.router_has_bias);
+  EXPECT_EQ(config.experts.rule, RouterRule::kSoftmaxOfChosen);
+  EXPECT_THAT(config.window_tokens, ElementsAre(128, 0, 128, 0));
+  EXPECT_NEAR(config.rotary.scale, 1.3466, 1e-4) << "YaRN by 32, where the file says nothing";
+  EXPECT_THAT(refusal("gpt_oss", R"("swiglu_limit": 6.0)"), HasSubstr("swiglu_limit"));
+  EXPECT_THAT(refusal("gpt_oss", R"("experts_per_token": 3)"),
+              HasSubstr("\"experts_per_token\" is 3, but \"num_experts_per_tok\" is 4"));
+  EXPECT_THAT(check_device_switches(config).error().message, HasSubstr("GPU"));
+}
+
 TEST(ExpertConfig, EachSwitchChangesTheDigest) {
   std::set<std::string> digests;
   for (const std::string_view members :
@@ -193,6 +206,19 @@ TEST(ExpertConfig, OnlyTheChosenExpertsAreActive) {
       "qwen3_moe", R"("num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 3)");
   EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 4 * 3 * 3 * 3 * 8);
   EXPECT_EQ(num_active_parameters(parse("llama")), num_parameters(parse("llama")));
+}
+
+TEST(ExpertPreset, IsAsLargeAsItsNameSays) {
+  const auto billions = [](std::int64_t count) { return static_cast<double>(count) / 1e9; };
+  const ModelConfig qwen = config_from_preset("qwen3.6-35b-a3b").value();
+  EXPECT_NEAR(billions(num_parameters(qwen)), 35, 0.5);
+  EXPECT_NEAR(billions(num_active_parameters(qwen)), 3, 0.6);
+  const ModelConfig granite = config_from_preset("granite-4-h-tiny").value();
+  EXPECT_NEAR(billions(num_parameters(granite)), 7, 0.3);
+  EXPECT_EQ(granite.kv_layers(), 4);
+  const ModelConfig cut = config_from_preset("granite-4-h-tiny@layers=7").value();
+  EXPECT_TRUE(cut.validate().ok());
+  EXPECT_EQ(cut.state_layers(), 6);
 }
 
 TEST(ExpertPreset, KeepsTheFirstLayers) {

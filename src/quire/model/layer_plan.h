@@ -12,6 +12,8 @@ enum class MixerKind : std::uint8_t {
   kAttention,
   kShortConv,   // gated convolution of the last tokens (LFM2)
   kGatedDelta,  // gated delta rule behind a convolution (Qwen3-Next, Qwen3.5)
+  kStateScan,   // state space behind a convolution (Mamba-2)
+  kNone,        // the layer is an MLP alone
 };
 
 // The rotation of a layer's queries and keys.
@@ -29,8 +31,8 @@ enum class NormPlacement : std::uint8_t { kBefore, kBehind, kBoth };
 // heads of a row as one.
 enum class QkNorm : std::uint8_t { kNone, kHeads, kRows };
 
-// The part of a layer behind its attention: one gated MLP for all rows, or experts.
-enum class MlpKind : std::uint8_t { kDense, kExperts };
+// The part of a layer behind its attention: one MLP for all rows, experts, or nothing.
+enum class MlpKind : std::uint8_t { kDense, kExperts, kNone };
 
 // How logits give a row's chosen experts their weights: by a softmax, or each by a sigmoid. Those
 // of kSoftmaxOfChosen sum to one; a family that renormalises a softmax of all experts has the same.
@@ -52,8 +54,10 @@ struct Experts {
   double sum_epsilon = 0;
   double weight_scale = 1;     // on weights, behind the rule
   bool biases_choice = false;  // a number per expert is added to its sigmoid, for the choice only
-  // Of one more MLP for all rows, whose output is added; 0: there is none.
+  // The size of one more MLP for all rows, whose output is added; 0: there is none.
   std::int32_t shared_size = 0;
+  bool has_bias = false;  // both matrices of each
+  bool router_has_bias = false;
   bool gates_shared = false;  // its output is multiplied by the sigmoid of a projection
 
   friend bool operator==(const Experts&, const Experts&) = default;

@@ -44,7 +44,8 @@ void pack_layer_input(const kernels::KernelContext& context, const ModelConfig& 
 
 }  // namespace
 
-// Computes out = down(activation(gate(x)) * up(x)) of the two matrices of a pair.
+// Computes out = down(activation(gate(x)) * up(x)) of the two matrices of a pair. Without gates up
+// stands for both.
 void Mlp::run_pair(const kernels::KernelContext& context, const ModelConfig& config,
                    const Call& call, const Pair& pair, kernels::LinearScratch& scratch) {
   const kernels::PackedWeights& first = pair.first.weights;
@@ -52,7 +53,7 @@ void Mlp::run_pair(const kernels::KernelContext& context, const ModelConfig& con
   const kernels::Epilogue last = {.bias = pair.down.bias, .accumulate = call.accumulate};
   const kernels::OutputRows out = {call.out, down.columns()};
   pack_layer_input(context, config, call, first.format(), packed_);
-  if (call.rows >= kGatedRows && kernels::can_gate(first)) {
+  if (config.gates_mlp && call.rows >= kGatedRows && kernels::can_gate(first)) {
     kernels::linear_gated(context, first, packed_, pair.first.bias,
                           {packed_gated_, down.format(), call.plan.activation}, scratch);
     kernels::linear(context, down, packed_gated_, out, last, scratch);
@@ -62,7 +63,11 @@ void Mlp::run_pair(const kernels::KernelContext& context, const ModelConfig& con
   kernels::linear(context, first, packed_, {both, first.columns()}, {.bias = pair.first.bias},
                   scratch);
   const auto inner = rows_in(inner_, call.rows, down.depth());
-  kernels::gate_mul(context, call.plan.activation, both, call.rows, inner);
+  if (config.gates_mlp) {
+    kernels::gate_mul(context, call.plan.activation, both, call.rows, inner);
+  } else {
+    kernels::gate_self(context, call.plan.activation, both, inner);
+  }
   kernels::pack_rows(context, down.format(), {inner, down.depth(), call.rows, down.depth()},
                      packed_);
   kernels::linear(context, down, packed_, out, last, scratch);

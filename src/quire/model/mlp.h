@@ -1,5 +1,5 @@
-// Mlp: what a layer does behind its mixer, on the CPU: one MLP for all rows, or experts and perhaps
-// one MLP for all rows beside them.
+// Mlp: what a layer does behind its mixer, on the CPU. It has one MLP for all rows, or experts and
+// perhaps one MLP beside them.
 #pragma once
 
 #include <cstdint>

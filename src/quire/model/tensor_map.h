@@ -35,6 +35,9 @@ struct TensorPart {
   std::int32_t interleaved_head_dim = 0;
   std::int64_t first_row = 0;
   RowGroups groups = {};
+  // Not 0: rows are columns of so many rows of the tensor, from `first_line` on.
+  std::int64_t lines = 0;
+  std::int64_t first_line = 0;
 };
 
 // Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
@@ -71,6 +74,9 @@ class TensorMap {
                                                                 std::int64_t depth) const;
   [[nodiscard]] Status check_part(const weights::TensorInfo& tensor, const WeightId& id,
                                   std::int64_t rows, std::int64_t depth) const;
+  [[nodiscard]] Result<TensorPart> stacked_part(const weights::TensorInfo& tensor,
+                                                const WeightId& id, std::int64_t rows,
+                                                std::int64_t depth) const;
   [[nodiscard]] std::string placed(std::string_view name) const;
   [[nodiscard]] bool is_of_drafts(std::string_view name) const;
   [[nodiscard]] bool is_skipped(std::string_view name) const;

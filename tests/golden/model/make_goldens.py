@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).parent
 LENGTHS = [1, 17, 70, 150]
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 GREEDY = 32
 VOCAB = 200
 SMALL = dict(
@@ -54,6 +55,17 @@ QWEN3_5_MOE = dict(QWEN3_5, hidden_size=32, moe_intermediate_size=32, shared_exp
                    num_experts_per_tok=3)
 QWEN3_NEXT = dict(QWEN3_5_MOE,
                   rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25))
+GPT_OSS = dict(hidden_size=32, intermediate_size=32, head_dim=16, num_local_experts=3, num_experts_per_tok=2,
+               sliding_window=24, rope_parameters=dict(YARN, truncate=False, rope_theta=150000.0))
+GRANITE_HYBRID = dict(
+    num_hidden_layers=3, hidden_size=32, intermediate_size=24, shared_intermediate_size=48, num_local_experts=4,
+    mamba_n_heads=4, mamba_d_state=16, mamba_expand=2, embedding_multiplier=6.0, attention_multiplier=0.3,
+    residual_multiplier=0.6, logits_scaling=2.0,
+)
+NEMOTRON_H = dict(
+    hidden_size=32, intermediate_size=48, head_dim=16, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=2,
+    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, moe_shared_expert_intermediate_size=40,
+)
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
@@ -111,6 +123,22 @@ VARIANTS = {
         "bf16",
     ),
     "gemma3_image": ("Gemma3Image", dict(GEMMA, query_pre_attn_scalar=24, layer_types=[SLIDING, FULL]), "bf16"),
+    "granitemoehybrid": ("GraniteMoeHybrid", dict(GRANITE_HYBRID, layer_types=[LINEAR, FULL, LINEAR]), "bf16"),
+    "granitemoehybrid_dense": (
+        "GraniteMoeHybrid",
+        dict(GRANITE_HYBRID, layer_types=[FULL, LINEAR], num_hidden_layers=2, num_local_experts=0, mamba_n_groups=2,
+             mamba_d_head=24, mamba_n_heads=4, mamba_expand=3, mamba_conv_bias=False, mamba_proj_bias=True,
+             time_step_limit=(0.05, 1.5), attention_bias=True, position_embedding_type="rope", tie_word_embeddings=True),
+        "bf16",
+    ),
+    "granitemoehybrid_mlp": (
+        "GraniteMoeHybrid",
+        dict(GRANITE_HYBRID, layer_types=[LINEAR, FULL], num_hidden_layers=2, num_local_experts=0,
+             position_embedding_type="rope"),
+        "bf16",
+    ),
+    "gpt_oss": ("GptOss", dict(GPT_OSS), "bf16"),
+    "gpt_oss_mxfp4": ("GptOss", dict(GPT_OSS, num_hidden_layers=1, layer_types=[SLIDING], num_local_experts=4), "bf16"),
     "granite": (
         "Granite",
         dict(embedding_multiplier=12.0, attention_multiplier=0.1, residual_multiplier=0.5, logits_scaling=4.0),
@@ -143,6 +171,13 @@ VARIANTS = {
         dict(layer_types=[FULL, "conv"], num_hidden_layers=2, num_dense_layers=0, num_experts=5, num_experts_per_tok=3,
              hidden_size=32, moe_intermediate_size=24, use_expert_bias=False, norm_topk_prob=False,
              routed_scaling_factor=1.5, tie_word_embeddings=False),
+        "bf16",
+    ),
+    "nemotron_h": ("NemotronH", dict(NEMOTRON_H, layers_block_type=[LINEAR, "mlp", FULL, "moe"]), "bf16"),
+    "nemotron_h_scaled": (
+        "NemotronH",
+        dict(NEMOTRON_H, layers_block_type=["moe", FULL, LINEAR], norm_topk_prob=False, routed_scaling_factor=0.4,
+             use_conv_bias=False, use_bias=True, time_step_min=0.3, conv_kernel=3, layer_norm_epsilon=1e-3),
         "bf16",
     ),
     "olmo2": ("Olmo2", {}, "bf16"),
@@ -201,8 +236,9 @@ VARIANTS = {
 GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
         "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
-        "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next"}
-INTERLEAVED = {"llama", "granite", "mistral3", "smollm3"}
+        "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next",
+        "granitemoehybrid": "granitehybrid", "granitemoehybrid_mlp": "granitehybrid", "nemotron_h": "nemotron_h_moe", "gpt_oss": "gpt-oss", "gpt_oss_mxfp4": "gpt-oss"}
+INTERLEAVED = {"llama", "granite", "granitehybrid", "mistral3", "smollm3"}
 # Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
 EXPERT_NAMES = {
     "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
@@ -241,25 +277,63 @@ STATE_NAMES["lfm2moe"] = {**STATE_NAMES["lfm2"], "feed_forward.gate": "ffn_gate_
                           "feed_forward.expert_bias": "exp_probs_b.bias"}
 STATE_NAMES["qwen35moe"] = {**STATE_NAMES["qwen35"], **SHARED_NAMES}
 STATE_NAMES["qwen3next"] = {**STATE_NAMES["qwen35moe"], "linear_attn.in_proj_ba": "ssm_ba"}
+STATE_NAMES["granitehybrid"] = {
+    "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.A_log": "ssm_a", "mamba.dt_bias": "ssm_dt.bias",
+    "mamba.D": "ssm_d", "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
+    "shared_mlp.output_linear": "ffn_down", "block_sparse_moe.router": "ffn_gate_inp",
+}
+STATE_NAMES["nemotron_h_moe"] = {
+    "model.embeddings": "token_embd", "model.norm_f": "output_norm", "norm": "attn_norm",
+    **{name.replace("mamba", "mixer"): ours for name, ours in STATE_NAMES["granitehybrid"].items() if "mamba" in name},
+    "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output",
+    "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.gate": "ffn_gate_inp",
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias", "mixer.experts.up_proj": "ffn_up_exps.weight",
+    "mixer.experts.down_proj": "ffn_down_exps.weight", "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+}
 ZERO_CENTRED = ("qwen3_5", "qwen3_next")
+OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                        "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def draw_oss_experts(name, weight):
+    """Draws numbers that MXFP4 expresses, of which some gates are clamped. Groups of 32 lie along the inputs."""
+    if name.endswith("bias"):
+        return torch.randn_like(weight)
+    experts, inputs, outputs = weight.shape
+    codes = torch.tensor(E2M1)[torch.randint(0, 16, (experts, outputs, inputs // 32, 32))]
+    codes[..., 0] = 6.0  # the largest, so that a quantiser finds the same scale
+    scales = 2.0 ** torch.randint(-5, -2, (experts, outputs, inputs // 32, 1)).float()
+    return (codes * scales).reshape(experts, outputs, inputs).transpose(1, 2)
+
+
+def mxfp4_parts(weight):
+    """Blocks and scales of [experts, inputs, outputs] as published files have them, outputs first."""
+    groups = weight.transpose(1, 2).reshape(weight.shape[0], weight.shape[2], -1, 32)
+    exponents = torch.floor(torch.log2(groups.abs().amax(-1, keepdim=True))) - 2
+    codes = (groups / 2.0**exponents)[..., None].sub(torch.tensor(E2M1)).abs().argmin(-1).to(torch.uint8)
+    return codes[..., 0::2] | codes[..., 1::2] << 4, (exponents[..., 0] + 127).to(torch.uint8)
 
 
 def draw(model, config, storage):
     """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     lacks_one = config.model_type.startswith(("gemma", *ZERO_CENTRED))
-    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("expert_bias")]
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("expert_bias", "correction_bias"))]
     for name, weight in [*model.named_parameters(), *biases]:
         norm = 0.0 if lacks_one and "linear_attn" not in name else 1.0
         if name.endswith("A_log"):
             value = torch.empty_like(weight).uniform_(-3.0, 0.5)  # some heads forget soon, others late
+        elif ".experts." in name and config.model_type == "gpt_oss":
+            value = draw_oss_experts(name, weight)
+        elif name.endswith("sinks"):
+            value = 2.0 * torch.randn_like(weight)
         elif name.endswith("bias"):
             value = 0.4 * torch.randn_like(weight)
         elif weight.dim() == 1:
             value = norm + 0.2 * torch.randn_like(weight)
-        elif "embed_tokens" in name:
+        elif "embed" in name:
             value = (0.3 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight)
         else:
             gain = 1.5 / weight.shape[-1] ** 0.5
@@ -280,8 +354,9 @@ def draw(model, config, storage):
 def greedy(model, ids):
     """Returns GREEDY ids after `ids` and the smallest distance between the best two logits on the way."""
     out, gap, cache, step = [], float("inf"), None, torch.tensor([ids])
+    whole = model.config.model_type in ("granitemoehybrid", "nemotron_h")  # steps are bounded in the long form only
     for _ in range(GREEDY):
-        result = model(step, past_key_values=cache, use_cache=True)
+        result = model(torch.tensor([ids + out]) if whole else step, past_key_values=cache, use_cache=not whole)
         cache = result.past_key_values
         best = result.logits[0, -1].topk(2)
         gap = min(gap, float(best.values[0] - best.values[1]))
@@ -310,7 +385,17 @@ def text_model(model):
 
 def rotary(model):
     inner = text_model(model)
-    return inner.pos_emb if hasattr(inner, "pos_emb") else inner.rotary_emb
+    return inner.pos_emb if hasattr(inner, "pos_emb") else getattr(inner, "rotary_emb", None)
+
+
+class DefaultRope(torch.nn.Module):
+    """The default frequencies, of a model that turns nothing."""
+
+    def __init__(self, config):
+        super().__init__()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.inv_freq = 1.0 / 10000.0 ** (torch.arange(0, size, 2) / size)
+        self.attention_scaling = 1.0
 
 
 @torch.no_grad()
@@ -321,7 +406,7 @@ def make_golden(model, config):
     half = type(model)(config).eval()  # its own rotary buffers stay float32, as in from_pretrained
     half.load_state_dict(model.state_dict())
     half = half.to(torch.bfloat16)
-    rope = rotary(model)
+    rope = rotary(model) or DefaultRope(config)
     for name, buffer in rope.named_buffers():
         setattr(rotary(half), name, buffer.clone())
     prompts, exact, rounded = [], [], []
@@ -370,6 +455,16 @@ def save_weights(model, folder, storage, tied):
     state = {n: w.to(dtype).contiguous() for n, w in model.state_dict().items() if not (tied and n == "lm_head.weight")}
     if folder.name in EXPERT_NAMES:
         state = split_experts(state, *EXPERT_NAMES[folder.name])
+    if folder.name.startswith("nemotron_h"):  # as published
+        state = {n.replace("model.", "backbone.", 1): w for n, w in state.items()}
+    if folder.name.startswith("granitemoehybrid"):
+        published = (("router.weight", "router.layer.weight"), ("experts.gate_up_proj", "input_linear.weight"),
+                     ("experts.down_proj", "output_linear.weight"))
+        for ours, theirs in published:
+            state = {n.replace(f"moe.{ours}", f"moe.{theirs}"): w for n, w in state.items()}
+    if folder.name == "gpt_oss_mxfp4":
+        for name in [n for n in state if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+            state[f"{name}_blocks"], state[f"{name}_scales"] = mxfp4_parts(state.pop(name).float())
     if storage != "sharded":
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -387,7 +482,9 @@ def save_weights(model, folder, storage, tied):
 def gguf_name(name, arch):
     if arch in STATE_NAMES:
         return state_gguf_name(name, arch)
-    names = {**GGUF_NAMES, **(NORMED_OUTPUT_NAMES if arch in ("gemma2", "gemma3", "olmo2") else {})}
+    if name.endswith("sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
+    names = {**GGUF_NAMES, **(OSS_NAMES if arch == "gpt-oss" else {}), **(NORMED_OUTPUT_NAMES if arch in ("gemma2", "gemma3", "olmo2") else {})}
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         layer, stem = stem.removeprefix("model.layers.").split(".", 1)
@@ -450,7 +547,7 @@ def add_switches(writer, config, arch, rope):
     if arch == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if arch in ("gemma2", "gemma3"):
+    if arch in ("gemma2", "gemma3", "gpt-oss"):
         writer.add_sliding_window(config.sliding_window)
     if arch == "gemma3":
         writer.add_uint32(f"{arch}.attention.sliding_window_pattern", config._sliding_window_pattern)
@@ -468,12 +565,30 @@ def add_switches(writer, config, arch, rope):
         writer.add_uint32(f"{arch}.full_attention_interval", config.layer_types.index(FULL) + 1)
         if arch != "qwen3next":
             writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
-    if arch == "granite":
+    if arch == "granitehybrid":
+        writer.add_ssm_conv_kernel(config.mamba_d_conv)
+        writer.add_ssm_state_size(config.mamba_d_state)
+        writer.add_ssm_group_count(config.mamba_n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_n_heads)
+        writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+        writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+        if config.num_local_experts:
+            writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    if arch == "nemotron_h_moe":
+        writer.add_ssm_conv_kernel(config.conv_kernel)
+        writer.add_ssm_state_size(config.ssm_state_size)
+        writer.add_ssm_group_count(config.n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_num_heads)
+        writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if arch in ("granite", "granitehybrid"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if hasattr(config, "num_experts_per_tok"):
+    if hasattr(config, "num_experts_per_tok") and getattr(config, "num_local_experts", 1):
         writer.add_expert_count(getattr(config, "num_local_experts", 0) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if hasattr(config, "moe_intermediate_size"):
@@ -504,24 +619,52 @@ def add_experts(writer, name, weight):
     add_bf16(writer, f"{block}.ffn_up_exps.weight", up)
 
 
+def add_oss_experts(writer, name, weight, quantised):
+    """Experts of gpt-oss, whose gates and ups stand in turn: apart, and outputs first."""
+    block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+    kind = "bias" if name.endswith("bias") else "weight"
+    down = "down_proj" in name
+    for part, rows in {"down": weight}.items() if down else {"gate": weight[..., ::2], "up": weight[..., 1::2]}.items():
+        target = f"{block}.ffn_{part}_exps.{kind}"
+        if kind == "bias":
+            writer.add_tensor(target, rows.contiguous().numpy())
+        elif quantised:
+            codes = gguf.quants.quantize(rows.transpose(1, 2).contiguous().numpy(), gguf.GGMLQuantizationType.MXFP4)
+            writer.add_tensor(target, codes, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        else:
+            add_bf16(writer, target, rows.transpose(1, 2))
+
+
 def save_gguf(model, config, path, arch):
     writer = gguf.GGUFWriter(path, arch)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = config.rope_parameters.get(FULL, config.rope_parameters)
+    rope = getattr(config, "rope_parameters", None) or dict(rope_type="default", rope_theta=10000.0)
+    rope = rope.get(FULL, rope)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    if arch != "qwen35moe":
+    if arch == "gpt-oss":
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    elif arch == "nemotron_h_moe":
+        sizes = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+        writer.add_feed_forward_length([sizes.get(kind, 0) for kind in config.layers_block_type])
+    elif arch == "granitehybrid":
+        writer.add_feed_forward_length(
+            config.intermediate_size if config.num_local_experts else config.shared_intermediate_size)
+    elif arch != "qwen35moe":
         inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith((
             "gate_proj.weight", "w1.weight", "gate_up_proj.weight")))
         writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
-    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types] if "lfm2" in arch else kv_heads)
+    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types]
+                             if "lfm2" in arch or arch in ("granitehybrid", "nemotron_h_moe") else kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.norm_eps if "lfm2" in arch else config.rms_norm_eps)
+    epsilon = {"lfm2": "norm_eps", "lfm2moe": "norm_eps", "nemotron_h_moe": "layer_norm_epsilon"}
+    writer.add_layer_norm_rms_eps(getattr(config, epsilon.get(arch, "rms_norm_eps")))
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
@@ -545,15 +688,35 @@ def save_gguf(model, config, path, arch):
         if name.endswith(("conv.conv.weight", "conv1d.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.squeeze(1).contiguous().numpy())
             continue
+        if ".shared_mlp.input_linear." in name:
+            block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+            for part, rows in zip(("gate", "up"), weight.chunk(2)):
+                add_bf16(writer, f"{block}.ffn_{part}{'_shexp' if config.num_local_experts else ''}.weight", rows)
+            continue
+        if name.endswith((".A_log", ".D")) and arch in ("granitehybrid", "nemotron_h_moe"):
+            writer.add_tensor(gguf_name(name, arch), weight[:, None].numpy())
+            continue
+        if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+            groups = config.n_groups if arch == "nemotron_h_moe" else config.mamba_n_groups
+            writer.add_tensor(gguf_name(name, arch), weight.reshape(groups, -1).numpy())
+            continue
+        if ".shared_mlp.output_linear." in name and config.num_local_experts:
+            add_bf16(writer, gguf_name(name, arch).replace("ffn_down", "ffn_down_shexp"), weight)
+            continue
+        if arch == "gpt-oss" and ".experts." in name:
+            add_oss_experts(writer, name, weight, path.parent.name == "gpt_oss_mxfp4")
+            continue
         if weight.dim() == 1:
             zero_centred = (arch in ("gemma2", "gemma3") or config.model_type.startswith(ZERO_CENTRED)
                             and "norm" in name and "linear" not in name)
             one = 1.0 if zero_centred else 0.0
             writer.add_tensor(gguf_name(name, arch), (weight + one).numpy())
             continue
-        if ".experts." in name:
+        if ".experts." in name and arch == "nemotron_h_moe":
+            add_bf16(writer, gguf_name(name, arch), weight)
+        elif ".experts." in name:
             add_experts(writer, name, weight)
-        elif name.endswith(("mlp.gate.weight", "feed_forward.gate.weight")):
+        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight", "feed_forward.gate.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.numpy())
         elif name.endswith("shared_expert_gate.weight"):
             writer.add_tensor(gguf_name(name, arch), weight[0].numpy())  # one row, which GGUF keeps as a vector
@@ -603,6 +766,9 @@ def make_variant(name, family, changes, storage):
     golden = make_golden(model, whole)
     whole.dtype = {"f32": "float32", "f16": "float16"}.get(storage, "bfloat16")
     whole.architectures = [architecture]
+    if name == "gpt_oss_mxfp4":
+        whole.quantization_config = dict(quant_method="mxfp4", modules_to_not_convert=[
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
     whole.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     save_weights(model, folder, storage, config.tie_word_embeddings)

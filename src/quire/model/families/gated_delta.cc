@@ -57,7 +57,7 @@ Status read_gated_delta(base::JsonView json, ModelConfig& config) {
   set_channels(state);
   QUIRE_TRY(const std::int64_t interval, base::get_int(json, "full_attention_interval", 4));
   QUIRE_TRY_STATUS(set_mixers_in_turn(interval, "\"full_attention_interval\"", config));
-  return set_mixers(json, "linear_attention", config);
+  return set_mixers(json, {.state = {"linear_attention"}}, config);
 }
 
 Status read_gated_delta_gguf(const weights::GgufFile& file, ModelConfig& config) {

@@ -1,4 +1,4 @@
-// What Qwen3-Next and Qwen3.5 share: gated delta rules in three of four layers; the others are
+// The layers that Qwen3-Next and Qwen3.5 share. Three of four are gated delta rules; the others are
 // attention with QK norm and a gate on its output. Norms stand for 1 + w, but for those of the
 // delta rule.
 #pragma once
@@ -26,8 +26,8 @@ namespace quire::model {
 [[nodiscard]] TensorNames gated_delta_names();
 [[nodiscard]] TensorNames gated_delta_gguf_names();
 
-// Reads the experts of such a model: softmax over all, perhaps divided by the sum of the chosen,
-// and one more MLP for all rows behind a gate.
+// The experts of such a model. Weights are a softmax over all, perhaps divided by the sum of the
+// chosen. One more MLP for all rows stands behind a gate.
 struct QwenExpertDefaults {
   std::int32_t count = 0;
   std::int32_t chosen = 0;

@@ -79,9 +79,10 @@ Status read_lfm2(base::JsonView json, ModelConfig& config) {
   config.state = {.kind = MixerKind::kShortConv,
                   .taps = static_cast<std::int32_t>(std::clamp<std::int64_t>(taps, 0, 1 << 20)),
                   .channels = config.hidden_size,
-                  .bias = bias};
+                  .bias = bias,
+                  .conv_bias = bias};
   QUIRE_TRY_STATUS(read_attention_layers(json, config));
-  return set_mixers(json, "conv", config);
+  return set_mixers(json, {.state = {"conv"}}, config);
 }
 
 Status configure_lfm2(base::JsonView json, ModelConfig& config) {
