@@ -281,7 +281,9 @@ TEST_P(StateModels, ComposeChunksInModeExactAndRefuseOthersByName) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, StateModels,
-                         testing::Values("lfm2", "lfm2_bias", "qwen3_5", "qwen3_5_image"),
+                         testing::Values("lfm2", "lfm2_bias", "lfm2_moe", "granitemoehybrid",
+                                         "nemotron_h", "qwen3_5", "qwen3_5_image", "qwen3_5_moe",
+                                         "qwen3_next"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -95,7 +95,9 @@ class WarmCold : public testing::TestWithParam<std::tuple<std::string, std::stri
   // Requests of a model with states go on from where one ended, whatever the blocks.
   [[nodiscard]] bool has_states() const {
     const std::string& model = std::get<0>(GetParam());
-    return model.starts_with("lfm2") || model.starts_with("qwen3_5");
+    return model.starts_with("lfm2") || model.starts_with("qwen3_5") ||
+           model.starts_with("qwen3_next") || model.starts_with("granitemoehybrid") ||
+           model.starts_with("nemotron_h");
   }
 
   // A GPU computes on blocks of some sizes with other kernels: its cold run has the same blocks.

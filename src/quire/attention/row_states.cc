@@ -48,11 +48,21 @@ void RowStates::save(const WorkItem& item, const TileState& state) const {
   }
 }
 
+// Returns the sum of exponentials, relative to 2^max, with that of the head's sink.
+float RowStates::with_sink(std::size_t head, float max, float sum) const {
+  if (arrays_.sinks.empty()) {
+    return sum;
+  }
+  const double exponent = double{arrays_.sinks[head]} * std::numbers::log2e - double{max};
+  return static_cast<float>(double{sum} + std::exp2(exponent));
+}
+
 void RowStates::finish(std::size_t first, std::size_t end) const {
   const auto heads = static_cast<std::size_t>(shape_.heads);
   const auto head_dim = static_cast<std::size_t>(shape_.head_dim);
   for (std::size_t i = first * heads; i < end * heads; ++i) {
-    const float max = arrays_.max[i], sum = arrays_.sum[i];
+    const float max = arrays_.max[i];
+    const float sum = with_sink(i % heads, max, arrays_.sum[i]);
     const std::span<float> out = arrays_.out.subspan(i * head_dim, head_dim);
     if (max == kLowest) {
       std::fill(out.begin(), out.end(), 0.0f);

@@ -24,8 +24,9 @@ struct TileState {
 struct RowArrays {
   float* max = nullptr;  // base-2 exponent
   float* sum = nullptr;
-  std::span<float> out;  // [rows, heads, head_dim]: not yet divided by the sum
-  std::span<float> lse;  // natural log; may be empty
+  std::span<float> out;               // [rows, heads, head_dim]: not yet divided by the sum
+  std::span<float> lse;               // natural log; may be empty
+  std::span<const float> sinks = {};  // [heads] or empty: logits without values
 };
 
 class RowStates {
@@ -47,6 +48,7 @@ class RowStates {
   void finish(std::size_t first, std::size_t end) const;
 
  private:
+  [[nodiscard]] float with_sink(std::size_t head, float max, float sum) const;
   [[nodiscard]] std::size_t index_of(const WorkItem& item, int r) const;
 
   std::span<const Entry> entries_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <numbers>
 #include <span>
+#include <utility>
 
 #include "quire/attention/attention_plan.h"
 #include "quire/attention/cpu/kernel_table.h"
@@ -230,6 +231,8 @@ void check_call(const RunParams& params, std::span<const tensor::PagedKVView> vi
   QUIRE_CHECK(
       params.lse.empty() || params.lse.size() == num_rows * static_cast<std::size_t>(shape.heads),
       "wrong size of lse");
+  QUIRE_CHECK(params.sinks.empty() || std::cmp_equal(params.sinks.size(), shape.heads),
+              "a sink for each head, or none");
   const int half = params.rotary->half;
   const std::size_t angles = plan.query_positions.size() * static_cast<std::size_t>(half);
   QUIRE_CHECK(half >= 0 && 2 * half <= shape.head_dim && params.rotary->cos.size() >= angles &&
@@ -318,8 +321,9 @@ void run(const kernels::KernelContext& context, const RunParams& params,
   ItemKernel kernel = item_kernel(table, params, views);
   reserve(memory, rows * heads, *params.plan, kernel, pool.threads());
   kernel.take_room(memory.pieces.data());
-  const RowStates states(params.entries, {shape.heads, shape.head_dim, view.head_dim},
-                         {memory.max.data(), memory.sum.data(), params.out, params.lse});
+  const RowStates states(
+      params.entries, {shape.heads, shape.head_dim, view.head_dim},
+      {memory.max.data(), memory.sum.data(), params.out, params.lse, params.sinks});
   const ResultSlots slots(memory, view.head_dim);
   const WaveRunner waves({.plan = *params.plan,
                           .kv_heads = shape.kv_heads,

@@ -26,6 +26,9 @@ struct RunParams {
   std::span<float> out;  // [rows, heads, head_dim]; zeros if nothing is seen
   std::span<float> lse;  // [rows, heads] natural log, -inf if nothing is
                          // seen; may be empty
+  // [heads] or empty: a logit of each head that joins the softmax of its rows and has no value. It
+  // enters once, behind all entries, and counts in lse.
+  std::span<const float> sinks = {};
   // [formats] or empty: the views that entries name by Entry::format, the first one being run()'s.
   // They differ in blocks and formats only. Empty: all entries have the one view.
   std::span<const tensor::PagedKVView> views = {};

@@ -111,6 +111,34 @@ TEST_P(Attention, CapsScoresBeforeTheSoftmax) {
   }
 }
 
+// One sink for each head, from far below all scores to far above them, whatever the cuts into
+// pieces and entries.
+TEST_P(Attention, ASinkJoinsTheSoftmaxOnce) {
+  const AttentionShape shape = shape_of(4, 2, 64);
+  for (const int tokens : {1, 600}) {
+    for (const int window : {0, 100}) {
+      Pool pool(shape, kind(), 32, 48);
+      const StoredRun first = pool.fill(tokens, 31), second = pool.fill(tokens, 33);
+      const int rows = std::min(tokens, 8);
+      Problem problem{.uses = {causal(first, 0, rows), causal(second, 0, rows)},
+                      .q = random_queries(shape, rows, 32),
+                      .window = window,
+                      .half = 32,
+                      .sinks = {-40.0f, 0.0f, 1.5f, 30.0f}};
+      expect_close(pool, problem, attend({isa(), 2}, pool, problem), std::to_string(tokens));
+      problem.uses.pop_back();
+      expect_close(pool, problem, attend({isa(), 2}, pool, problem), std::to_string(tokens));
+    }
+  }
+  Pool pool(shape, kind(), 32, 4);
+  const StoredRun empty;
+  const Problem problem{.uses = {{.run = &empty, .rows = {{0, 0, 0}}}},
+                        .q = random_queries(shape, 1, 16),
+                        .half = 32,
+                        .sinks = {1, 1, 1, 1}};
+  EXPECT_EQ(attend({isa(), 2}, pool, problem).out, std::vector<float>(256, 0.0f));
+}
+
 // Scores some hundred apart: many probabilities are below the smallest normal number.
 TEST_P(Attention, ScoresFarApartLeaveTheCallersArithmeticAsItWas) {
   AttentionShape shape = shape_of(4, 1, 64);

@@ -385,6 +385,7 @@ struct Problem {
   std::vector<float> q;  // [rows, heads, head_dim], not rotated
   int window = 0;
   int half = 0;  // rotary_dim / 2
+  std::vector<float> sinks = {};
 };
 
 inline std::vector<Entry> entries_of(const Problem& problem) {
@@ -457,7 +458,8 @@ inline Output attend(Machine machine, Pool& pool, const Problem& problem) {
        .q_stride = static_cast<std::ptrdiff_t>(shape.heads) * shape.head_dim,
        .rotary = &rotary,
        .out = output.out,
-       .lse = output.lse},
+       .lse = output.lse,
+       .sinks = problem.sinks},
       pool.view(), scratch);
   return output;
 }
@@ -505,7 +507,7 @@ inline Expected expected(const Pool& pool, const Problem& problem, bool bf16_que
     return result;
   }
   const double max = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
+  double sum = problem.sinks.empty() ? 0 : std::exp(problem.sinks[head] - max);
   for (std::size_t i = 0; i < scores.size(); ++i) {
     const double p = std::exp(scores[i] - max);
     sum += p;

@@ -115,6 +115,7 @@ std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& wor
   const double queries = static_cast<double>(config_.heads) * config_.head_dim;
   const double keys = static_cast<double>(config_.kv_heads) * config_.head_dim;
   const double inner = config_.intermediate_size;
+  const auto parts = static_cast<double>(config_.mlp_parts());
   const double projected = layers() * work.all_rows();
   const double others = projected - work.all_rows() + work.logit_rows;
   const double dense = mlp_rows(model::MlpKind::kDense, work);
@@ -122,17 +123,23 @@ std::vector<BenchFloors::Matrix> BenchFloors::layer_matrices(const StepWork& wor
       {.columns = queries + 2 * keys, .depth = hidden, .rows = projected},
       {.columns = hidden, .depth = queries, .rows = others}};
   if (config_.mlps.empty() || dense > 0) {
-    matrices.push_back({.columns = 2 * inner, .depth = hidden, .rows = dense});
+    matrices.push_back({.columns = parts * inner, .depth = hidden, .rows = dense});
     matrices.push_back({.columns = hidden, .depth = inner, .rows = dense});
   }
-  if (!config_.mlps.empty()) {
+  const double routed = mlp_rows(model::MlpKind::kExperts, work);
+  if (routed > 0) {
     const double expert = config_.experts.intermediate_size;
-    const double routed = mlp_rows(model::MlpKind::kExperts, work);
+    const double shared = config_.experts.shared_size;
     const double taken = routed * config_.experts.chosen;
     matrices.push_back(
         {.columns = double{1} * config_.experts.count, .depth = hidden, .rows = routed});
-    matrices.push_back({.columns = 2 * expert, .depth = hidden, .rows = taken, .of_experts = true});
+    matrices.push_back(
+        {.columns = parts * expert, .depth = hidden, .rows = taken, .of_experts = true});
     matrices.push_back({.columns = hidden, .depth = expert, .rows = taken, .of_experts = true});
+    if (shared > 0) {
+      matrices.push_back({.columns = parts * shared, .depth = hidden, .rows = routed});
+      matrices.push_back({.columns = hidden, .depth = shared, .rows = routed});
+    }
   }
   return matrices;
 }

@@ -88,6 +88,9 @@ std::vector<ModelInfo::Group> groups_of(const model::ModelConfig& config) {
   std::vector<ModelInfo::Group> groups;
   for (std::int32_t layer = 0; layer < config.layers; ++layer) {
     const model::LayerPlan plan = config.layer_plan(static_cast<std::size_t>(layer));
+    if (plan.mixer == model::MixerKind::kNone) {
+      continue;
+    }
     const bool has_state = plan.mixer != model::MixerKind::kAttention;
     const std::int32_t window = has_state ? 0 : plan.window_tokens;
     const char* kind = has_state ? "state" : window > 0 ? "window" : "full";

@@ -89,6 +89,22 @@ void gate_mul(const KernelContext& context, Activation activation, std::span<con
   });
 }
 
+void gate_self(const KernelContext& context, Activation activation, std::span<const float> x,
+               std::span<float> out) {
+  QUIRE_CHECK(x.size() == out.size(), "rows differ in size");
+  constexpr std::int64_t kPiece = 1024;
+  const auto gate = context.table->gate_mul[static_cast<std::uint8_t>(activation)];
+  const std::int64_t pieces = (std::ssize(x) + kPiece - 1) / kPiece;
+  parallel_ranges(context, pieces, kPiece * kGateCost, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kPiece;
+    const std::int64_t count = std::min(last * kPiece, std::ssize(x)) - begin;
+    gate({.gate = x.data() + begin,
+          .up = x.data() + begin,
+          .count = count,
+          .out = out.data() + begin});
+  });
+}
+
 void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
               std::int64_t width, std::span<float> out) {
   QUIRE_CHECK(holds(out.size(), rows, width), "rows are short");

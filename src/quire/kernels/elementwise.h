@@ -34,6 +34,9 @@ void rms_norm_heads(const KernelContext& context, const HeadRows& x, std::span<c
 // and width = out.size() / rows.
 void gate_mul(const KernelContext& context, Activation activation, std::span<const float> gate_up,
               std::int64_t rows, std::span<float> out);
+// Sets out[i] = activation(x[i]) * x[i]; kRelu makes squares of what is above 0. `out` may be x.
+void gate_self(const KernelContext& context, Activation activation, std::span<const float> x,
+               std::span<float> out);
 // Calls gate_mul with silu.
 void silu_mul(const KernelContext& context, std::span<const float> gate_up, std::int64_t rows,
               std::int64_t width, std::span<float> out);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -195,6 +196,30 @@ TEST_P(ElementwiseTest, GeluIsAccurateEverywhere) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     EXPECT_LE(std::fabs(out[i] - expected[i]), 2e-6 * std::fabs(expected[i]) + 1e-7) << x[i];
   }
+}
+
+TEST_P(ElementwiseTest, ClampedSwigluAndReluFollowTheirFormulas) {
+  std::vector<float> x;
+  for (int i = -1000; i <= 1000; ++i) {
+    x.push_back(static_cast<float>(i) * 0.012f);
+  }
+  const std::size_t width = x.size();
+  for (std::size_t i = 0; i < width; ++i) {
+    x.push_back(x[width - 1 - i]);
+  }
+  std::vector<float> out(width), relu(width);
+  gate_mul(context(), Activation::kClampedSwiglu, x, 1, out);
+  gate_mul(context(), Activation::kRelu, x, 1, relu);
+  for (std::size_t i = 0; i < width; ++i) {
+    const double gate = std::min<double>(x[i], 7), up = std::clamp<double>(x[width + i], -7, 7);
+    const double expected = (up + 1) * gate / (1 + std::exp(-1.702f * gate));
+    EXPECT_NEAR(out[i], expected, 2e-6 * std::fabs(expected) + 1e-6) << x[i];
+    EXPECT_EQ(relu[i], x[i] > 0 ? x[i] * x[width + i] : 0.0f);
+  }
+  const float bad[2] = {std::numeric_limits<float>::quiet_NaN(), 1};
+  float one[1];
+  gate_mul(context(), Activation::kClampedSwiglu, bad, 1, one);
+  EXPECT_TRUE(std::isnan(one[0]));
 }
 
 TEST_P(ElementwiseTest, GeluElementsDoNotDependOnTheirPlace) {

@@ -25,6 +25,14 @@ const float* input(const ConvRows& rows, std::int64_t taps, std::int64_t channel
   return rows.tail == nullptr ? nullptr : rows.tail + (taps - 1 + row) * channels;
 }
 
+constexpr std::int64_t kGateElements = 64;  // that cost as much as a gate
+
+// Returns ln(1 + e^x).
+double softplus(double x) {
+  constexpr double kLinear = 20.0;  // it is x from here on, as in torch
+  return x > kLinear ? x : std::log1p(std::exp(x));
+}
+
 }  // namespace
 
 void convolve_rows(const KernelContext& context, const ConvWeights& conv, const ConvRows& rows,
@@ -100,22 +108,39 @@ void l2_norm_heads(const KernelContext& context, const StridedRows& x, std::int6
 
 void delta_gates(const KernelContext& context, std::span<const float> decay,
                  std::span<const float> shift, std::int64_t rows, std::span<float> gates) {
-  constexpr double kLinear = 20.0;  // softplus is x from here on, as in torch
-  constexpr std::int64_t kCost = 64;
   const auto heads = std::ssize(decay);
-  parallel_ranges(context, rows, 2 * heads * kCost, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = first; row < last; ++row) {
-      float* values = gates.data() + row * 2 * heads;
-      for (std::int64_t head = 0; head < heads; ++head) {
-        const auto at = static_cast<std::size_t>(head);
-        const double x = static_cast<double>(values[heads + head]) + shift[at];
-        const double soft = x > kLinear ? x : std::log1p(std::exp(x));
-        values[head] =
-            static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(values[head]))));
-        values[heads + head] = static_cast<float>(std::exp(decay[at] * soft));
-      }
-    }
-  });
+  parallel_ranges(
+      context, rows, 2 * heads * kGateElements, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t row = first; row < last; ++row) {
+          float* values = gates.data() + row * 2 * heads;
+          for (std::int64_t head = 0; head < heads; ++head) {
+            const auto at = static_cast<std::size_t>(head);
+            const double soft = softplus(static_cast<double>(values[heads + head]) + shift[at]);
+            values[head] =
+                static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(values[head]))));
+            values[heads + head] = static_cast<float>(std::exp(decay[at] * soft));
+          }
+        }
+      });
+}
+
+void scan_gates(const KernelContext& context, const ScanSteps& steps, const StridedRows& raw,
+                std::int64_t rows, std::span<float> gates) {
+  const auto heads = std::ssize(steps.decay);
+  parallel_ranges(
+      context, rows, 2 * heads * kGateElements, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t row = first; row < last; ++row) {
+          float* values = gates.data() + row * 2 * heads;
+          for (std::int64_t head = 0; head < heads; ++head) {
+            const auto at = static_cast<std::size_t>(head);
+            const double soft = softplus(static_cast<double>(raw.row(row)[head]) + steps.shift[at]);
+            const auto step = static_cast<float>(std::clamp(soft, steps.least, steps.most));
+            values[head] = step;
+            values[heads + head] =
+                static_cast<float>(std::exp(double{steps.decay[at]} * double{step}));
+          }
+        }
+      });
 }
 
 }  // namespace quire::kernels

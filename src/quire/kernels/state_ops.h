@@ -54,4 +54,16 @@ void l2_norm_heads(const KernelContext& context, const StridedRows& x, std::int6
 void delta_gates(const KernelContext& context, std::span<const float> decay,
                  std::span<const float> shift, std::int64_t rows, std::span<float> gates);
 
+// The steps of a state space.
+struct ScanSteps {
+  std::span<const float> decay;  // [heads], below 0
+  std::span<const float> shift;  // [heads]
+  double least = 0, most = 0;    // bounds of a step
+};
+
+// Turns rows [rows, heads] of `raw` into gates [rows, 2 * heads]: step = softplus(raw + shift)
+// within its bounds, then exp(decay * step).
+void scan_gates(const KernelContext& context, const ScanSteps& steps, const StridedRows& raw,
+                std::int64_t rows, std::span<float> gates);
+
 }  // namespace quire::kernels

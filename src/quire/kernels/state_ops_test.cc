@@ -157,15 +157,71 @@ TEST_P(StateOpsTest, TheGatedDeltaRuleMatchesDoublePrecision) {
   }
 }
 
-TEST_P(StateOpsTest, TheGatedDeltaRuleCutAnywhereHasTheSameBits) {
+// Does what the task's comment says, in double precision; `state` is updated.
+std::vector<double> scanned(const DeltaTask& t, std::vector<double>& state) {
+  std::vector<double> out;
+  for (std::int64_t row = 0; row < t.rows; ++row) {
+    for (std::int64_t column = 0; column < t.columns; ++column) {
+      const double value = t.value[row * t.value_stride + column];
+      double sum = t.skip * value;
+      for (int k = 0; k < t.key_dim; ++k) {
+        double& s = state[static_cast<std::size_t>(k * t.columns + column)];
+        s = s * t.decay[row * t.gate_stride] +
+            t.key[row * t.key_stride + k] * t.beta[row * t.gate_stride] * value;
+        sum += s * t.query[row * t.query_stride + k];
+      }
+      out.push_back(sum);
+    }
+  }
+  return out;
+}
+
+TEST_P(StateOpsTest, TheStateScanMatchesDoublePrecision) {
+  for (const int keys : {1, 16, 128}) {
+    for (const std::int64_t columns : {1, 8, 24, 33, 64}) {
+      DeltaCase scan(keys, columns, 20);
+      scan.task.skip = 0.7f;
+      std::vector<double> state(scan.state.begin(), scan.state.end());
+      const std::vector<double> wanted = scanned(scan.task, state);
+      context().table->state_scan(scan.task);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        ASSERT_NEAR(scan.out[i], wanted[i], 3e-5 * (1.0 + std::abs(wanted[i]))) << keys;
+      }
+      for (std::size_t i = 0; i < state.size(); ++i) {
+        ASSERT_NEAR(scan.state[i], state[i], 3e-5 * (1.0 + std::abs(state[i]))) << columns;
+      }
+    }
+  }
+}
+
+TEST_P(StateOpsTest, StepsOfAScanStayWithinTheirBounds) {
+  const std::vector<float> decay = {-0.5f, -2.0f}, shift = {0.25f, -30.0f};
+  std::vector<float> raw = {1.0f, 2.0f, 50.0f, 1.0f}, gates(8);
+  scan_gates(context(), {decay, shift, 0.01, 3.0}, {raw.data(), 2}, 2, gates);
+  const double step = std::log1p(std::exp(1.25));
+  EXPECT_FLOAT_EQ(gates[0], static_cast<float>(step));
+  EXPECT_FLOAT_EQ(gates[2], static_cast<float>(std::exp(-0.5 * step)));
+  EXPECT_FLOAT_EQ(gates[1], 0.01f);
+  EXPECT_FLOAT_EQ(gates[3], std::exp(-0.02f));
+  EXPECT_FLOAT_EQ(gates[4], 3.0f);
+}
+
+using Update = void (*)(const DeltaTask&);
+
+class StateCuts : public StateOpsTest {
+ protected:
+  void expect_the_same_bits(Update update);
+};
+
+void StateCuts::expect_the_same_bits(Update update) {
   const std::int64_t rows = 13, columns = 40;
   DeltaCase whole(32, columns, rows);
-  context().table->gated_delta(whole.task);
+  update(whole.task);
   for (std::int64_t cut = 1; cut < rows; ++cut) {
     DeltaCase pieces(32, columns, rows);
     DeltaTask first = pieces.task;
     first.rows = cut;
-    context().table->gated_delta(first);
+    update(first);
     DeltaTask rest = pieces.task;
     rest.rows = rows - cut;
     rest.query += cut * rest.query_stride;
@@ -174,11 +230,16 @@ TEST_P(StateOpsTest, TheGatedDeltaRuleCutAnywhereHasTheSameBits) {
     rest.decay += cut * rest.gate_stride;
     rest.beta += cut * rest.gate_stride;
     rest.out += cut * rest.out_stride;
-    context().table->gated_delta(rest);
+    update(rest);
     EXPECT_TRUE(same_bits(pieces.out, whole.out)) << cut;
     EXPECT_TRUE(same_bits(pieces.state, whole.state)) << cut;
   }
 }
+
+TEST_P(StateCuts, OfTheGatedDeltaRuleChangeNoBit) {
+  expect_the_same_bits(context().table->gated_delta);
+}
+TEST_P(StateCuts, OfTheStateScanChangeNoBit) { expect_the_same_bits(context().table->state_scan); }
 
 TEST_P(StateOpsTest, HeadsAreNormedToLengthOne) {
   const std::int64_t rows = 5, heads = 3, size = 24;
@@ -214,6 +275,7 @@ TEST_P(StateOpsTest, GatesFollowTheirFormulas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StateOpsTest, test::every_isa(), test::isa_test_name);
+INSTANTIATE_TEST_SUITE_P(All, StateCuts, test::every_isa(), test::isa_test_name);
 
 }  // namespace
 }  // namespace quire::kernels

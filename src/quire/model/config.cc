@@ -123,8 +123,15 @@ Status check_mlps(const ModelConfig& config, const FieldNames& names) {
             base::str_cat("the model has MLP kinds for ", config.mlps.size(), " of ", config.layers,
                           " layers")};
   }
+  if (std::ranges::find(config.mlps, MlpKind::kExperts) == config.mlps.end()) {
+    return {};
+  }
   QUIRE_TRY_STATUS(in_range(names.experts, config.experts.count, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.chosen_experts, config.experts.chosen, 1, config.experts.count));
+  QUIRE_TRY_STATUS(
+      check_factor("the factor on weights of experts", config.experts.weight_scale, false));
+  QUIRE_TRY_STATUS(in_range("the size of the MLP beside experts", config.experts.shared_size, 0,
+                            std::int64_t{1} << 20));
   return in_range(names.expert_size, config.experts.intermediate_size, 1, std::int64_t{1} << 20);
 }
 
@@ -139,7 +146,7 @@ Status check_mixers(const ModelConfig& config) {
                           " layers")};
   }
   for (const MixerKind mixer : config.mixers) {
-    if (mixer != MixerKind::kAttention && mixer != config.state.kind) {
+    if (mixer != MixerKind::kAttention && mixer != MixerKind::kNone && mixer != config.state.kind) {
       return {ErrorCode::kUnsupported, "the model has layers with states of several kinds"};
     }
   }
@@ -162,6 +169,26 @@ void add_rotary(base::FieldHasher& hasher, const kernels::RotaryConfig& rotary) 
   }
 }
 
+// Adds what few experts have. Others keep the digest that they always had.
+void add_expert_switches(base::FieldHasher& hasher, const Experts& experts) {
+  const Experts plain = {.count = experts.count,
+                         .chosen = experts.chosen,
+                         .intermediate_size = experts.intermediate_size,
+                         .rule = experts.rule};
+  if (experts == plain) {
+    return;
+  }
+  hasher.add("switches of experts");
+  add_double(hasher, experts.sum_epsilon);
+  add_double(hasher, experts.weight_scale);
+  for (const std::int64_t value :
+       {std::int64_t{experts.biases_choice}, std::int64_t{experts.shared_size},
+        std::int64_t{experts.gates_shared}, std::int64_t{experts.has_bias},
+        std::int64_t{experts.router_has_bias}}) {
+    hasher.add_int(value);
+  }
+}
+
 // Models without experts keep the digest that they always had.
 void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
   if (config.mlps.empty()) {
@@ -174,6 +201,7 @@ void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
         static_cast<std::int64_t>(config.experts.rule)}) {
     hasher.add_int(value);
   }
+  add_expert_switches(hasher, config.experts);
   for (const MlpKind kind : config.mlps) {
     hasher.add_int(static_cast<std::int64_t>(kind));
   }
@@ -194,6 +222,11 @@ void add_state(base::FieldHasher& hasher, const ModelConfig& config) {
         state.key_dim, state.value_dim, std::int32_t{state.keys_in_turn},
         std::int32_t{config.gates_attention}}) {
     hasher.add_int(size);
+  }
+  if (state.kind == MixerKind::kStateScan) {
+    hasher.add_int(std::int64_t{state.conv_bias});
+    add_double(hasher, state.least_step);
+    add_double(hasher, state.most_step);
   }
 }
 
@@ -239,6 +272,12 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
   for (const std::int32_t window : config.window_tokens) {
     hasher.add_int(window);
   }
+  if (config.has_sinks) {
+    hasher.add("sinks");
+  }
+  if (!config.gates_mlp) {
+    hasher.add("MLPs without a gate");
+  }
   add_switches(hasher, config);
   add_experts(hasher, config);
   add_state(hasher, config);
@@ -248,9 +287,7 @@ LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
   const QkNorm normed = qk_norms_rows ? QkNorm::kRows : QkNorm::kHeads;
   const MixerKind mixer = mixers.empty() ? MixerKind::kAttention : mixers[layer];
   const auto before = std::span(mixers).first(mixers.empty() ? 0 : layer);
-  const auto same = std::ranges::count_if(before, [&](MixerKind other) {
-    return (other == MixerKind::kAttention) == (mixer == MixerKind::kAttention);
-  });
+  const auto same = std::ranges::count_if(before, [&](MixerKind other) { return other == mixer; });
   return {.mixer = mixer,
           .group_index = static_cast<std::int32_t>(mixers.empty() ? static_cast<std::int64_t>(layer)
                                                                   : std::int64_t{same}),
@@ -267,6 +304,12 @@ std::int32_t ModelConfig::kv_layers() const {
   return mixers.empty()
              ? layers
              : static_cast<std::int32_t>(std::ranges::count(mixers, MixerKind::kAttention));
+}
+
+std::int32_t ModelConfig::state_layers() const {
+  return state.kind == MixerKind::kAttention
+             ? 0
+             : static_cast<std::int32_t>(std::ranges::count(mixers, state.kind));
 }
 
 tensor::StateGeometry ModelConfig::state_geometry() const {
@@ -298,11 +341,13 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 13> switches = {{
-      {!config.mlps.empty(), "layers with experts"},
+  const std::array<std::pair<bool, std::string_view>, 15> switches = {{
+      {config.experts.count > 0, "layers with experts"},
+      {!config.mlps.empty(), "layers without an MLP"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
       {config.qk_norms_rows, "a norm over all heads of queries and keys"},
-      {config.activation != kernels::Activation::kSilu, "the activation gelu_pytorch_tanh"},
+      {config.activation != kernels::Activation::kSilu, "an activation other than silu"},
+      {config.has_sinks, "attention sinks"},
       {!config.ropes.empty(), "layers whose ropes differ"},
       {scales.embedding != 1.0, "a factor on embeddings"},
       {scales.residual != 1.0, "a factor on the residual stream"},

@@ -63,6 +63,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;          // before rotation
   bool gates_attention = false;  // attention's output is multiplied by sigmoid(gate)
+  bool gates_mlp = true;         // false: an MLP is down(activation(up(x)) * up(x))
+  bool has_sinks = false;        // a logit per head joins the softmax of attention
   bool qk_norms_rows = false;    // all heads of a row as one vector, instead of each head
   NormPlacement norms = NormPlacement::kBefore;
   kernels::Activation activation = kernels::Activation::kSilu;
@@ -92,7 +94,9 @@ struct ModelConfig {
   [[nodiscard]] LayerPlan layer_plan(std::size_t layer) const;
   // Returns how many layers have KV, and how many a state.
   [[nodiscard]] std::int32_t kv_layers() const;
-  [[nodiscard]] std::int32_t state_layers() const { return layers - kv_layers(); }
+  [[nodiscard]] std::int32_t state_layers() const;
+  // Returns how many matrices of an MLP's width its input meets: up, and gate.
+  [[nodiscard]] std::int64_t mlp_parts() const { return gates_mlp ? 2 : 1; }
   // Returns the sizes of the model's state at one position.
   [[nodiscard]] tensor::StateGeometry state_geometry() const;
   // Returns the factor on rows of the embedding as it is applied.

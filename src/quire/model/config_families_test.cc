@@ -432,6 +432,40 @@ TEST(Qwen35Gguf, SizesThatDoNotAddUpAreNamed) {
   EXPECT_THAT(listed.error().message, HasSubstr("recurrent_layers"));
 }
 
+TEST(ExpertGgufKeys, SharedMlpsAndSigmoidsAreOfTheArchitecture) {
+  Gguf file("qwen3next");
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string_view, std::uint32_t>>{{"ssm.conv_kernel", 4},
+                                                               {"ssm.state_size", 8},
+                                                               {"ssm.group_count", 2},
+                                                               {"ssm.time_step_rank", 4},
+                                                               {"ssm.inner_size", 64},
+                                                               {"expert_count", 4},
+                                                               {"expert_used_count", 2},
+                                                               {"expert_feed_forward_length", 6}}) {
+    file.set(name, value);
+  }
+  EXPECT_EQ(file.parse().experts.shared_size, 6) << "as large as an expert where it is not said";
+  EXPECT_EQ(file.parse().state.key_head(3), 1) << "value heads of one key head stand together";
+  EXPECT_EQ(
+      file.set("expert_shared_feed_forward_length", std::uint32_t{10}).parse().experts.shared_size,
+      10);
+  const auto lfm2 = [](std::uint32_t gating) {
+    return Gguf("lfm2moe")
+        .set("shortconv.l_cache", std::uint32_t{3})
+        .set("expert_count", std::uint32_t{4})
+        .set("expert_used_count", std::uint32_t{2})
+        .set("expert_feed_forward_length", std::uint32_t{6})
+        .set("leading_dense_block_count", std::uint32_t{1})
+        .set("expert_gating_func", gating);
+  };
+  const ModelConfig config = lfm2(2).parse();
+  EXPECT_EQ(config.experts.rule, RouterRule::kSigmoidOfChosen);
+  EXPECT_EQ(config.mlps.front(), MlpKind::kDense);
+  EXPECT_EQ(config.mlps.back(), MlpKind::kExperts);
+  EXPECT_THAT(lfm2(1).try_parse().error().message, HasSubstr("only sigmoid, 2"));
+}
+
 TEST(FamilyGguf, KeysOfOtherArchitecturesStayRefused) {
   const auto message = [](Gguf& file) {
     const auto config = file.try_parse();

@@ -143,6 +143,16 @@ struct Metadata {
     }
     return static_cast<std::int32_t>(value);
   }
+  // Returns the largest number of a list of layers, or the one of all.
+  [[nodiscard]] Result<std::int32_t> largest(std::string_view name, std::int64_t fallback) const {
+    const weights::GgufValue* value = file.find(key(name));
+    const auto* list = value == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(value);
+    if (list == nullptr || list->empty()) {
+      return count(name, fallback);
+    }
+    const std::int64_t most = std::ranges::max(*list);
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(most, 0, 1 << 30));
+  }
   // Reads a number. Whole numbers count too: original_context_length is one in every file.
   [[nodiscard]] Result<double> number(std::string_view name, double fallback) const {
     const weights::GgufValue* value = file.find(key(name));
@@ -267,11 +277,14 @@ FieldNames field_names(const Metadata& metadata) {
 
 Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool has_states,
                   ModelConfig& config) {
-  constexpr std::int64_t kRequired = -1;
+  constexpr std::int64_t kRequired = -1, kAbsent = 0;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   config.vocab_size = static_cast<std::int32_t>(std::min(embedding.rows(), kMost));
   QUIRE_TRY(config.hidden_size, metadata.count("embedding_length", kRequired));
-  QUIRE_TRY(config.intermediate_size, metadata.count("feed_forward_length", kRequired));
+  QUIRE_TRY(const std::int32_t of_experts, metadata.count("expert_feed_forward_length", kAbsent));
+  QUIRE_TRY(
+      config.intermediate_size,
+      metadata.largest("feed_forward_length", of_experts == kAbsent ? kRequired : of_experts));
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
   QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
   QUIRE_TRY(const std::int64_t kv_heads,
@@ -381,6 +394,7 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
                           spec.rotary_dim, " for heads of ", config.head_dim)};
   }
   QUIRE_TRY_STATUS(read_scaling(metadata, spec));
+  spec.truncate = family.gguf_yarn_truncates;
   if (family.rope_by_kind && spec.type == "linear" &&
       !metadata.has("rope.scaling.original_context_length")) {
     spec.original_context_length =

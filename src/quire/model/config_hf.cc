@@ -125,12 +125,23 @@ FieldNames field_names(JsonView json) {
           .norm_epsilon = "\"rms_norm_eps\""};
 }
 
+// Returns the number of layers of a file that lists their kinds only.
+std::int64_t listed_layers_of(JsonView json, std::int64_t absent) {
+  const JsonView list = json.find("layers_block_type");
+  const JsonView letters = json.find("hybrid_override_pattern");
+  if (absent >= 0 || (!list.is_array() && !letters.is_string())) {
+    return absent;
+  }
+  return static_cast<std::int64_t>(list.is_array() ? list.size() : letters.as_string().size());
+}
+
 Status read_shape(JsonView json, const FieldDefaults& defaults, ModelConfig& config) {
   QUIRE_TRY(config.vocab_size, get_count(json, "vocab_size", defaults.vocab_size));
   QUIRE_TRY(config.hidden_size, get_count(json, "hidden_size", defaults.hidden_size));
   QUIRE_TRY(config.intermediate_size,
             get_count(json, "intermediate_size", defaults.intermediate_size));
-  QUIRE_TRY(config.layers, get_count(json, "num_hidden_layers", defaults.layers));
+  QUIRE_TRY(config.layers,
+            get_count(json, "num_hidden_layers", listed_layers_of(json, defaults.layers)));
   QUIRE_TRY(config.heads, get_count(json, "num_attention_heads", defaults.heads));
   QUIRE_TRY(config.context_length,
             get_count(json, "max_position_embeddings", defaults.context_length));
@@ -329,7 +340,12 @@ Result<RopeSpec> read_rope(JsonView json, JsonView block, double theta, const Fa
 
 Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& config,
                             Refused& refused) {
-  QUIRE_TRY(const RopeBlocks blocks, rope_blocks(json, family, refused));
+  QUIRE_TRY(RopeBlocks blocks, rope_blocks(json, family, refused));
+  Json usual;
+  if (blocks.main.is_null() && !family.default_rope.empty()) {
+    QUIRE_TRY(usual, base::parse_json(family.default_rope, "the usual rope"));
+    blocks.main = usual;
+  }
   QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", family.defaults.theta));
   QUIRE_TRY(const RopeSpec spec, read_rope(json, blocks.main, theta, family, config, refused));
   std::optional<RopeSpec> local;

@@ -443,7 +443,8 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
       {"tinyllama-1.1b", 1100048384}, {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400},
       {"qwen2.5-0.5b", 494032768},    {"qwen3-0.6b", 596049920},    {"mistral-7b", 7241732096},
       {"phi-3-mini", 3821079552},     {"smollm2-135m", 134515008},  {"llama-160m", 162417408},
-      {"gemma-3-270m", 268098176},    {"gemma-3-4b", 3880263168},   {"lfm2-1.2b", 1170340608}};
+      {"gemma-3-270m", 268098176},    {"gemma-3-4b", 3880263168},   {"lfm2-1.2b", 1170340608},
+      {"gpt-oss-20b", 20914757184}};
   for (const auto& [name, parameters] : published) {
     const auto config = config_from_preset(name);
     ASSERT_TRUE(config.ok()) << config.error().message;
@@ -464,15 +465,18 @@ TEST(Families, AreFoundByBothNames) {
   EXPECT_EQ(find_family("qwen3")->gguf_architecture, "qwen3");
   EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
   EXPECT_EQ(find_gguf_family("llama")->name, "llama");
-  EXPECT_THAT(gguf_family_names(),
-              ElementsAre("gemma2", "gemma3", "granite", "lfm2", "llama", "mistral3", "olmo2",
-                          "phi3", "qwen2", "qwen3", "qwen35", "qwen3moe", "smollm3"));
+  EXPECT_THAT(
+      gguf_family_names(),
+      ElementsAre("gemma2", "gemma3", "gpt-oss", "granite", "granitehybrid", "lfm2", "lfm2moe",
+                  "llama", "mistral3", "nemotron_h", "nemotron_h_moe", "olmo2", "phi3", "qwen2",
+                  "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "smollm3"));
   EXPECT_EQ(find_family("gpt2"), nullptr);
   EXPECT_EQ(find_gguf_family(""), nullptr);
   EXPECT_THAT(family_names(),
-              ElementsAre("gemma2", "gemma3", "granite", "lfm2", "llama", "ministral3", "mistral",
-                          "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5",
-                          "qwen3_moe", "smollm3"));
+              ElementsAre("gemma2", "gemma3", "gpt_oss", "granite", "granitemoehybrid", "lfm2",
+                          "lfm2_moe", "llama", "ministral3", "mistral", "mixtral", "nemotron_h",
+                          "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe",
+                          "qwen3_moe", "qwen3_next", "smollm3"));
   EXPECT_EQ(find_family_of_type("gemma3_text")->name, "gemma3");
   EXPECT_EQ(find_family_of_type("qwen3")->name, "qwen3");
   EXPECT_EQ(find_family_of_type("gemma3"), nullptr);

@@ -25,11 +25,11 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
-#include "quire/model/expert_mlp.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/kv_writer.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
+#include "quire/model/mlp.h"
 #include "quire/model/state_layers.h"
 #include "quire/model/state_weights.h"
 #include "quire/model/step_plans.h"
@@ -44,9 +44,6 @@ namespace {
 using base::Stopwatch;
 using device::AlignedBuffer;
 using tensor::PagedKVView;
-
-// From so many rows on gate and up of a step would not fit the caches.
-constexpr std::int64_t kGatedRows = 64;
 
 // Returns rows of fp32 that grow to the largest step and stay.
 std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
@@ -82,7 +79,7 @@ std::vector<LayerPlan> plans_of(const ModelConfig& config, std::size_t layers) {
   return plans;
 }
 
-// Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim, I intermediate, V vocabulary.
+// Widths: H hidden, Q = heads * head_dim, K = kv_heads * head_dim.
 // Rows: T of the batch, S of logits.
 struct CpuBackend final : DecoderBackend {
   CpuBackend(const kernels::KernelContext& context, const ModelConfig& config,
@@ -127,19 +124,16 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> residual;            // [T, H], from the last layer's attention on [S, H]
   AlignedBuffer<float> residual_of_logits;  // [S, H]
   AlignedBuffer<float> qkv;                 // [T, Q + 2 K, Q of gates], or what is to be mixed
-  AlignedBuffer<float> state_gates;         // [T, 2 value heads], of a delta rule
+  AlignedBuffer<float> state_gates;         // [T, 2 value heads]
   AlignedBuffer<float> attended;            // [T, Q]
   AlignedBuffer<float> attended_of_logits;  // [S, Q], of the last layer
   AlignedBuffer<float> attention_lse;       // [T, heads], for a probe
-  AlignedBuffer<float> gate_up;             // [T, 2 I], of few rows
-  AlignedBuffer<float> gated;               // [T, I], of few rows
   AlignedBuffer<float> logits;              // [S, V]
   AlignedBuffer<float> output;              // [T, H], of a part of a layer that is normed or scaled
   kernels::PackedRows packed;               // the input of the matrix product in hand
-  kernels::PackedRows packed_gated;         // [T, I], of many rows
   StateLayers state_layers{context, config};
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
-  ExpertMlp expert_mlp;
+  Mlp mlp;
   KVWriter kv_writer;
   kernels::LinearScratch linear_scratch;
   attention::AttentionScratch attention_scratch;
@@ -182,6 +176,7 @@ struct CpuBackend final : DecoderBackend {
                   std::span<float>& x, Stopwatch& watch);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
+  void keep_logit_rows(const LayerCall& call, std::span<float>& x);
   void finish_mixer(const LayerCall& call, const LinearWeights& last, std::span<float> out,
                     std::span<float>& x, Stopwatch& watch);
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
@@ -259,6 +254,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                   .rotary = &rotary,
                   .out = out,
                   .lse = lse,
+                  .sinks = weights.layers[call.index].sinks,
                   .views = call.views},
                  call.views.front(), attention_scratch);
   if (weighs) {
@@ -353,13 +349,25 @@ void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwat
                              .out = rows_of(attended, rows, config.state.out_width())};
   linear(state.in.weights, {x, rows, layer.attention_norm}, parts.in, {.bias = state.in.bias},
          watch);
-  if (layers[call.index].mixer == MixerKind::kGatedDelta) {
+  if (layers[call.index].mixer != MixerKind::kShortConv) {
     parts.gates = rows_of(state_gates, rows, std::int64_t{2} * config.state.value_heads);
+  }
+  if (layers[call.index].mixer == MixerKind::kGatedDelta) {
     linear(state.gates.weights, {x, rows, layer.attention_norm}, parts.gates, {}, watch);
   }
   state_layers.mix(call.batch, layers[call.index], state, parts);
   watch.lap(timing.other);
   finish_mixer(call, state.out, parts.out, x, watch);
+}
+
+// Makes x the rows of logits, in the last layer.
+void CpuBackend::keep_logit_rows(const LayerCall& call, std::span<float>& x) {
+  if (call.index + 1 == weights.layers.size()) {
+    const std::span<const std::int32_t> kept = call.batch.logit_rows;
+    const auto x_kept = rows_of(residual_of_logits, std::ssize(kept), config.hidden_size);
+    gather_rows(x, kept, config.hidden_size, x_kept);
+    x = x_kept;
+  }
 }
 
 // Computes x += `last` times `out`, the rows that a layer has mixed. In the last layer both become
@@ -370,58 +378,34 @@ void CpuBackend::finish_mixer(const LayerCall& call, const LinearWeights& last,
   if (call.index + 1 == weights.layers.size()) {
     const std::span<const std::int32_t> kept = call.batch.logit_rows;
     const auto out_kept = rows_of(attended_of_logits, std::ssize(kept), width);
-    const auto x_kept = rows_of(residual_of_logits, std::ssize(kept), config.hidden_size);
     gather_rows(out, kept, width, out_kept);
-    gather_rows(x, kept, config.hidden_size, x_kept);
     out = out_kept;
-    x = x_kept;
   }
+  keep_logit_rows(call, x);
   const Target target = target_of(layers[call.index], x);
   linear(last.weights, {out, std::ssize(out) / width}, target.rows,
          {.bias = last.bias, .accumulate = target.accumulate}, watch);
   add_output(target, weights.layers[call.index].attention_out_norm, x);
 }
 
-// Computes x [rows, H] += down(activation(gate(x)) * up(x)), with the layer's norms.
+// Computes x [rows, H] += MLP or experts of x, with the layer's norms.
 void CpuBackend::mlp_block(std::size_t index, std::span<float> x, std::int64_t rows,
                            Stopwatch& watch) {
+  if (layers[index].mlp == MlpKind::kNone) {
+    return;
+  }
   const LayerWeights& layer = weights.layers[index];
-  const LayerPlan& plan = layers[index];
-  const Input input{x, rows, layer.mlp_norm};
-  const Target target = target_of(plan, x);
-  if (plan.mlp == MlpKind::kExperts) {
-    watch.lap(timing.other);
-    expert_mlp.run(context, config,
-                   {.layer = layer,
-                    .plan = plan,
-                    .x = x,
-                    .rows = rows,
-                    .out = target.rows,
-                    .accumulate = target.accumulate},
-                   linear_scratch);
-    watch.lap(timing.linear);
-    add_output(target, layer.mlp_out_norm, x);
-    return;
-  }
-  const kernels::PackedWeights& pair = layer.gate_up.weights;
-  const kernels::PackedWeights& down = layer.down.weights;
-  if (rows >= kGatedRows && kernels::can_gate(pair)) {
-    watch.lap(timing.other);
-    pack(pair, input);
-    kernels::linear_gated(context, pair, packed, layer.gate_up.bias,
-                          {packed_gated, down.format(), plan.activation}, linear_scratch);
-    kernels::linear(context, down, packed_gated, {target.rows, down.columns()},
-                    {.bias = layer.down.bias, .accumulate = target.accumulate}, linear_scratch);
-    watch.lap(timing.linear);
-    add_output(target, layer.mlp_out_norm, x);
-    return;
-  }
-  const auto both = rows_of(gate_up, rows, std::int64_t{2} * config.intermediate_size);
-  linear(pair, input, both, {.bias = layer.gate_up.bias}, watch);
-  const auto inner = rows_of(gated, rows, config.intermediate_size);
-  kernels::gate_mul(context, plan.activation, both, rows, inner);
-  linear(down, {inner, rows}, target.rows,
-         {.bias = layer.down.bias, .accumulate = target.accumulate}, watch);
+  const Target target = target_of(layers[index], x);
+  watch.lap(timing.other);
+  mlp.run(context, config,
+          {.layer = layer,
+           .plan = layers[index],
+           .x = x,
+           .rows = rows,
+           .out = target.rows,
+           .accumulate = target.accumulate},
+          linear_scratch);
+  watch.lap(timing.linear);
   add_output(target, layer.mlp_out_norm, x);
 }
 
@@ -463,6 +447,11 @@ bool CpuBackend::run_layers(const ForwardBatch& batch, std::span<const PagedKVVi
       return false;
     }
     views.clear();
+    if (layers[layer].mixer == MixerKind::kNone) {
+      keep_logit_rows({batch, views, layer, probe}, x);
+      mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);
+      continue;
+    }
     if (layers[layer].mixer != MixerKind::kAttention) {
       state_block({batch, views, layer, probe}, x, watch);
       mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);

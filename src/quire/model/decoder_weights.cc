@@ -60,7 +60,7 @@ struct PackedByteCounter {
 WeightFormat weight_format(const ModelConfig& config, WeightRole role, WeightFormat format) {
   const bool quantised = format == WeightFormat::kQ8g32 || format == WeightFormat::kQ4g32 ||
                          format == WeightFormat::kF8;
-  if (role == WeightRole::kRouter) {
+  if (is_router(role)) {
     return WeightFormat::kF32;
   }
   if (role == WeightRole::kEmbedding && quantised) {

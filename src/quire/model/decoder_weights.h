@@ -19,6 +19,7 @@ struct LayerWeights {
   // [hidden] or empty; those of outputs are of what is added to the residual stream.
   std::vector<float> attention_norm, attention_out_norm, mlp_norm, mlp_out_norm;
   std::vector<float> q_norm, k_norm;  // [head_dim], [all heads], or empty
+  std::vector<float> sinks;           // [heads] or empty
   LinearWeights qkv;                  // rows: all queries, all keys, all values, all gates
   LinearWeights output;
   LinearWeights gate_up;  // rows: gate, up
@@ -28,9 +29,12 @@ struct LayerWeights {
     LinearWeights gate_up;
     LinearWeights down;
   };
-  LinearWeights router;         // [experts, hidden], fp32
-  std::vector<Expert> experts;  // all gate_up have one format, and all down
-  StateWeights state;           // instead of q_norm to output
+  LinearWeights router;            // [experts, hidden], fp32
+  std::vector<float> choice_bias;  // [experts] or empty
+  std::vector<Expert> experts;     // all gate_up have one format, and all down
+  Expert shared;                   // MLP for all rows beside them, if there is one
+  LinearWeights shared_gate;       // [1, hidden], fp32
+  StateWeights state;              // instead of q_norm to output
 };
 
 struct DecoderWeights {
@@ -57,6 +61,11 @@ enum class WeightRole : std::uint8_t {
   kRouter,
   kExpertGateUp,
   kExpertDown,
+  kChoiceBias,
+  kSharedGateUp,
+  kSharedDown,
+  kSharedGate,
+  kSinks,
   kStateIn,
   kStateGates,
   kStateOut,
@@ -64,7 +73,13 @@ enum class WeightRole : std::uint8_t {
   kConv,
   kDecay,
   kDecayShift,
+  kStateSkip,
 };
+
+// Matrices that stay fp32, whatever is asked for.
+[[nodiscard]] constexpr bool is_router(WeightRole role) {
+  return role == WeightRole::kRouter || role == WeightRole::kSharedGate;
+}
 
 [[nodiscard]] constexpr bool is_norm(WeightRole role) {
   return role == WeightRole::kFinalNorm || role == WeightRole::kAttentionNorm ||
@@ -91,8 +106,8 @@ class WeightSink {
 
 // Returns the format in which a matrix is packed when the user asks for `format`. Quantised formats
 // are for the layers and an untied head. The embedding table stays bf16: it is read a row at a
-// time, so its size costs no time. A tied head, being that table too, is q8g32 then. A router is
-// fp32: small changes would choose other experts.
+// time, so its size costs no time. A tied head, being that table too, is q8g32 then. Routers and
+// gates of shared experts are fp32: small changes would choose other experts.
 [[nodiscard]] kernels::WeightFormat weight_format(const ModelConfig& config, WeightRole role,
                                                   kernels::WeightFormat format);
 
@@ -125,12 +140,19 @@ Status visit_state(const ModelConfig& config, Visited& state, int index, Visitor
                                 shape.in_width(), config.hidden_size, visitor));
   QUIRE_TRY_STATUS(visitor.vector({WeightRole::kConv, index}, state.conv,
                                   std::int64_t{shape.taps} * shape.channels));
-  if (shape.bias) {
+  if (shape.conv_bias) {
     QUIRE_TRY_STATUS(
         visitor.vector({WeightRole::kConv, index, true}, state.conv_bias, shape.channels));
   }
+  const std::int64_t heads = shape.value_heads;
+  if (shape.kind == MixerKind::kStateScan) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecay, index}, state.decay, heads));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecayShift, index}, state.decay_shift, heads));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kStateSkip, index}, state.skip, heads));
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kStateNorm, index}, state.norm, shape.out_width()));
+  }
   if (shape.kind == MixerKind::kGatedDelta) {
-    const std::int64_t heads = shape.value_heads;
     QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kStateGates, index}, state.gates.weights,
                                     2 * heads, config.hidden_size));
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kDecay, index}, state.decay, heads));
@@ -141,6 +163,23 @@ Status visit_state(const ModelConfig& config, Visited& state, int index, Visitor
                       shape.out_width(), visitor);
 }
 
+// Visits the MLP that all rows take beside experts.
+template <class Layer, class Visitor>
+Status visit_shared(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.experts.shared_size;
+  if (inner == 0) {
+    return {};
+  }
+  if (config.experts.gates_shared) {
+    QUIRE_TRY_STATUS(
+        visitor.matrix({WeightRole::kSharedGate, index}, layer.shared_gate.weights, 1, hidden));
+  }
+  QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kSharedGateUp, index}, layer.shared.gate_up.weights,
+                                  config.mlp_parts() * inner, hidden));
+  return visitor.matrix({WeightRole::kSharedDown, index}, layer.shared.down.weights, hidden, inner);
+}
+
 template <class Layer, class Visitor>
 Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const Experts& experts = config.experts;
@@ -149,16 +188,20 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
   if constexpr (!std::is_const_v<Layer>) {
     layer.experts.resize(static_cast<std::size_t>(experts.count));
   }
-  QUIRE_TRY_STATUS(visit_linear(layer.router, {WeightRole::kRouter, index}, false, experts.count,
-                                hidden, visitor));
+  QUIRE_TRY_STATUS(visit_linear(layer.router, {WeightRole::kRouter, index}, experts.router_has_bias,
+                                experts.count, hidden, visitor));
+  if (experts.biases_choice) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kChoiceBias, index}, layer.choice_bias, experts.count));
+  }
   for (int i = 0; i < experts.count; ++i) {
     auto& expert = layer.experts[static_cast<std::size_t>(i)];
     QUIRE_TRY_STATUS(visit_linear(expert.gate_up, {WeightRole::kExpertGateUp, index, false, i},
-                                  false, 2 * inner, hidden, visitor));
-    QUIRE_TRY_STATUS(visit_linear(expert.down, {WeightRole::kExpertDown, index, false, i}, false,
-                                  hidden, inner, visitor));
+                                  experts.has_bias, config.mlp_parts() * inner, hidden, visitor));
+    QUIRE_TRY_STATUS(visit_linear(expert.down, {WeightRole::kExpertDown, index, false, i},
+                                  experts.has_bias, hidden, inner, visitor));
   }
-  return {};
+  return visit_shared(config, layer, index, visitor);
 }
 
 template <class Layer, class Visitor>
@@ -166,7 +209,7 @@ Status visit_mlp(const ModelConfig& config, Layer& layer, int index, Visitor& vi
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
   QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
-                                2 * inner, hidden, visitor));
+                                config.mlp_parts() * inner, hidden, visitor));
   return visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden, inner,
                       visitor);
 }
@@ -188,12 +231,16 @@ Status visit_attention(const ModelConfig& config, Layer& layer, int index, Visit
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm,
                                     rows ? kv_width : config.head_dim));
   }
+  if (config.has_sinks) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kSinks, index}, layer.sinks, config.heads));
+  }
   return visit_linear(layer.output, {WeightRole::kOutput, index}, config.output_bias, hidden,
                       heads_width, visitor);
 }
 
+// Visits attention or what stands in its place, with its norms.
 template <class Layer, class Visitor>
-Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+Status visit_mixer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const std::int64_t hidden = config.hidden_size;
   const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
   if (plan.norms_input()) {
@@ -204,8 +251,20 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
                        ? visit_attention(config, layer, index, visitor)
                        : visit_state(config, layer.state, index, visitor));
   if (plan.norms_output()) {
-    QUIRE_TRY_STATUS(
-        visitor.vector({WeightRole::kAttentionOutNorm, index}, layer.attention_out_norm, hidden));
+    return visitor.vector({WeightRole::kAttentionOutNorm, index}, layer.attention_out_norm, hidden);
+  }
+  return {};
+}
+
+template <class Layer, class Visitor>
+Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
+  if (plan.mixer != MixerKind::kNone) {
+    QUIRE_TRY_STATUS(visit_mixer(config, layer, index, visitor));
+  }
+  if (plan.mlp == MlpKind::kNone) {
+    return {};
   }
   if (plan.norms_input()) {
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));

@@ -40,6 +40,21 @@ void set_all_layers(ModelConfig& config) {
   }
 }
 
+// Leaves nothing of experts where no layer has any.
+void forget_unused(ModelConfig& config) {
+  if (std::ranges::find(config.mlps, MlpKind::kExperts) == config.mlps.end()) {
+    config.experts = {};
+    config.mlps.clear();
+  }
+}
+
+RouterRule rule_of(bool by_sigmoid, bool normalised) {
+  if (by_sigmoid) {
+    return normalised ? RouterRule::kSigmoidOfChosen : RouterRule::kSigmoidOfAll;
+  }
+  return normalised ? RouterRule::kSoftmaxOfChosen : RouterRule::kSoftmaxOfAll;
+}
+
 FieldNames expert_names(std::string_view count, std::string_view chosen, std::string_view size) {
   FieldNames names;
   names.experts = count;
@@ -73,20 +88,23 @@ Status check_bounds(const Experts& experts, const FieldNames& names) {
 }  // namespace
 
 Status read_experts(base::JsonView json, const ExpertDefaults& defaults, ModelConfig& config) {
-  constexpr std::string_view kOne = "num_experts";
+  const bool has_own = !defaults.count_field.empty();
+  const std::string_view one_field = has_own ? defaults.count_field : "num_experts";
   constexpr std::string_view kOther = "num_local_experts";
   constexpr std::string_view kChosen = "num_experts_per_tok";
   Experts& experts = config.experts;
-  QUIRE_TRY(const std::int32_t local, read_count(json, kOther, defaults.count));
-  QUIRE_TRY(experts.count, read_count(json, kOne, local));
-  if (!json.find(kOther).is_null() && local != experts.count) {
+  QUIRE_TRY(const std::int32_t local,
+            has_own ? defaults.count : read_count(json, kOther, defaults.count));
+  QUIRE_TRY(experts.count, read_count(json, one_field, local));
+  if (!has_own && !json.find(kOther).is_null() && local != experts.count) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat(base::quoted(kOne), " is ", experts.count, ", but ", base::quoted(kOther),
-                          " is ", local)};
+            base::str_cat(base::quoted(one_field), " is ", experts.count, ", but ",
+                          base::quoted(kOther), " is ", local)};
   }
   QUIRE_TRY(experts.chosen, read_count(json, kChosen, defaults.chosen));
   QUIRE_TRY(experts.intermediate_size, read_count(json, defaults.size_field, defaults.size));
-  const std::string_view count_name = json.find(kOne).is_null() ? kOther : kOne;
+  const std::string_view count_name =
+      json.find(one_field).is_null() && !has_own ? kOther : one_field;
   QUIRE_TRY_STATUS(
       check_bounds(experts, expert_names(base::quoted(count_name), base::quoted(kChosen),
                                          base::quoted(defaults.size_field))));
@@ -122,16 +140,42 @@ Status read_dense_layers(base::JsonView json, ModelConfig& config) {
       config.mlps[static_cast<std::size_t>(*layer)] = MlpKind::kDense;
     }
   }
-  if (std::ranges::find(config.mlps, MlpKind::kExperts) == config.mlps.end()) {
-    config.experts = {};
-    config.mlps.clear();
-  }
+  forget_unused(config);
   return {};
 }
 
-Status read_gguf_experts(const weights::GgufFile& file, std::string_view architecture,
-                         std::int32_t absent_size, ModelConfig& config) {
-  const auto key = [&](std::string_view name) { return base::str_cat(architecture, ".", name); };
+void forget_unused_experts(ModelConfig& config) {
+  if (std::ranges::find(config.mlps, MlpKind::kExperts) == config.mlps.end()) {
+    config.experts = {};
+  }
+}
+
+Status set_first_dense(std::int64_t count, std::string_view name, ModelConfig& config) {
+  if (count < 0 || count > config.layers) {
+    return {ErrorCode::kInvalidArgument, base::str_cat(name, " is ", count, "; must be in [0, ",
+                                                       config.layers, "], of the layers")};
+  }
+  const auto first = std::min(static_cast<std::size_t>(count), config.mlps.size());
+  std::fill_n(config.mlps.begin(), first, MlpKind::kDense);
+  forget_unused(config);
+  return {};
+}
+
+Status set_shared_size(std::int64_t size, std::string_view name, ModelConfig& config) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20;
+  if (size < 1 || size > kMost) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(name, " is ", size, "; must be in [1, ", kMost, "]")};
+  }
+  config.experts.shared_size = static_cast<std::int32_t>(size);
+  return {};
+}
+
+Status read_gguf_experts(const weights::GgufFile& file, const GgufExperts& given,
+                         ModelConfig& config) {
+  const auto key = [&](std::string_view name) {
+    return base::str_cat(given.architecture, ".", name);
+  };
   const auto count = [&](std::string_view name, std::int64_t absent) -> Result<std::int32_t> {
     QUIRE_TRY(const std::int64_t value, file.get_int(key(name), absent));
     return as_count(value, base::str_cat("GGUF key ", key(name)));
@@ -139,16 +183,17 @@ Status read_gguf_experts(const weights::GgufFile& file, std::string_view archite
   Experts& experts = config.experts;
   QUIRE_TRY(experts.count, count("expert_count", 0));
   QUIRE_TRY(experts.chosen, count("expert_used_count", 0));
-  QUIRE_TRY(experts.intermediate_size, count("expert_feed_forward_length", absent_size));
+  QUIRE_TRY(experts.intermediate_size, count("expert_feed_forward_length", given.absent_size));
   QUIRE_TRY(const bool normalised, file.get_bool(key("expert_weights_norm"), true));
-  experts.rule = normalised ? RouterRule::kSoftmaxOfChosen : RouterRule::kSoftmaxOfAll;
-  constexpr std::int64_t kSoftmax = 1;  // of llama.cpp's llama_expert_gating_func_type
+  experts.rule = rule_of(given.by_sigmoid, normalised);
+  const std::int64_t implemented = given.by_sigmoid ? 2 : 1;  // of llama_expert_gating_func_type
   const std::string gating = key("expert_gating_func");
-  QUIRE_TRY(const std::int64_t gating_func, file.get_int(gating, kSoftmax));
-  if (gating_func != kSoftmax && gating_func != 0) {
+  QUIRE_TRY(const std::int64_t gating_func, file.get_int(gating, implemented));
+  if (gating_func != implemented && gating_func != 0) {
     return {ErrorCode::kUnsupported,
-            base::str_cat("GGUF key ", gating, " is ", gating_func,
-                          "; only softmax, 1, is implemented for ", config.family, " models")};
+            base::str_cat("GGUF key ", gating, " is ", gating_func, "; only ",
+                          given.by_sigmoid ? "sigmoid, 2" : "softmax, 1", ", is implemented for ",
+                          config.family, " models")};
   }
   const std::string groups = key("expert_group_count");
   QUIRE_TRY(const std::int64_t group_count, file.get_int(groups, 1));
@@ -158,10 +203,7 @@ Status read_gguf_experts(const weights::GgufFile& file, std::string_view archite
   }
   const std::string scale = key("expert_weights_scale");
   QUIRE_TRY(const double factor, file.get_double(scale, 1.0));
-  if (factor != 1.0 && factor != 0.0) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("GGUF key ", scale, " is ", factor, "; only 1 is implemented")};
-  }
+  experts.weight_scale = factor == 0.0 ? 1.0 : factor;  // 0 stands for none
   QUIRE_TRY_STATUS(check_bounds(
       experts, expert_names(base::str_cat("GGUF key ", key("expert_count")),
                             base::str_cat("GGUF key ", key("expert_used_count")),

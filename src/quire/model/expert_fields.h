@@ -18,6 +18,7 @@ struct ExpertDefaults {
   std::int32_t chosen = 0;
   std::string_view size_field;  // the intermediate size of an expert
   std::int32_t size = 0;
+  std::string_view count_field = {};  // instead of "num_experts" and "num_local_experts"
 };
 
 // Reads "num_experts" or "num_local_experts", "num_experts_per_tok" and the size. All layers have
@@ -29,10 +30,23 @@ struct ExpertDefaults {
 // leaves out.
 [[nodiscard]] Status read_dense_layers(base::JsonView json, ModelConfig& config);
 
-// Reads the keys of GGUF files about experts. All layers have them, if there are any. Only
-// routers by softmax are implemented. `absent_size` is the size of an expert where
-// the file does not say it.
-[[nodiscard]] Status read_gguf_experts(const weights::GgufFile& file, std::string_view architecture,
-                                       std::int32_t absent_size, ModelConfig& config);
+// The answers of a family to what its GGUF files leave out about experts.
+struct GgufExperts {
+  std::string_view architecture;
+  std::int32_t absent_size = 0;  // of an expert, where the file does not say it
+  bool by_sigmoid = false;       // else by softmax: the one kind of router that the family has
+};
+
+// Reads the keys of GGUF files about experts. All layers have them, if there are any.
+[[nodiscard]] Status read_gguf_experts(const weights::GgufFile& file, const GgufExperts& given,
+                                       ModelConfig& config);
+
+// Leaves nothing of experts where no layer has any; MLPs of other kinds stay.
+void forget_unused_experts(ModelConfig& config);
+// Takes the experts from the first `count` layers; `name` names the field.
+[[nodiscard]] Status set_first_dense(std::int64_t count, std::string_view name,
+                                     ModelConfig& config);
+// Sets the size of the MLP beside experts; 1 or more, as `name` says it.
+[[nodiscard]] Status set_shared_size(std::int64_t size, std::string_view name, ModelConfig& config);
 
 }  // namespace quire::model

@@ -90,15 +90,15 @@ void ExpertMlp::route(const kernels::KernelContext& context, const ModelConfig& 
                   scratch);
   ids_.resize(static_cast<std::size_t>(call.rows) * chosen);
   weights_.resize(ids_.size());
-  kernels::parallel_ranges(context, call.rows, experts.count * kElementsPerLogit,
-                           [&](std::int64_t begin, std::int64_t end) {
-                             for (auto row = static_cast<std::size_t>(begin);
-                                  std::cmp_less(row, end); ++row) {
-                               choose_experts(experts, logits.subspan(row * count, count),
-                                              std::span(ids_).subspan(row * chosen, chosen),
-                                              std::span(weights_).subspan(row * chosen, chosen));
-                             }
-                           });
+  kernels::parallel_ranges(
+      context, call.rows, experts.count * kElementsPerLogit,
+      [&](std::int64_t begin, std::int64_t end) {
+        for (auto row = static_cast<std::size_t>(begin); std::cmp_less(row, end); ++row) {
+          choose_experts(experts, call.layer.choice_bias, logits.subspan(row * count, count),
+                         std::span(ids_).subspan(row * chosen, chosen),
+                         std::span(weights_).subspan(row * chosen, chosen));
+        }
+      });
   group_rows(experts, ids_, weights_, routing_);
 }
 
@@ -125,6 +125,7 @@ void ExpertMlp::gather(const kernels::KernelContext& context, const ModelConfig&
 void ExpertMlp::gate_each(const kernels::KernelContext& context, const ModelConfig& config,
                           const Call& call, kernels::LinearScratch& scratch) {
   const std::int64_t width = config.experts.intermediate_size;
+  const std::int64_t both_width = config.mlp_parts() * width;
   const auto places = std::ssize(routing_.rows);
   const auto inner = room_in(inner_, places, width);
   for (const kernels::RowGroup& group : groups_) {
@@ -134,12 +135,16 @@ void ExpertMlp::gate_each(const kernels::KernelContext& context, const ModelConf
         std::span(routing_.rows)
             .subspan(static_cast<std::size_t>(group.first), static_cast<std::size_t>(group.rows)),
         {&alone, 1}, one_);
-    const auto both = room_in(both_, group.rows, 2 * width);
-    kernels::linear(context, *group.weights, one_, {both, 2 * width}, {.bias = group.bias},
+    const auto both = room_in(both_, group.rows, both_width);
+    kernels::linear(context, *group.weights, one_, {both, both_width}, {.bias = group.bias},
                     scratch);
-    kernels::gate_mul(context, call.plan.activation, both, group.rows,
-                      inner.subspan(static_cast<std::size_t>(group.first * width),
-                                    static_cast<std::size_t>(group.rows * width)));
+    const auto own = inner.subspan(static_cast<std::size_t>(group.first * width),
+                                   static_cast<std::size_t>(group.rows * width));
+    if (config.gates_mlp) {
+      kernels::gate_mul(context, call.plan.activation, both, group.rows, own);
+    } else {
+      kernels::gate_self(context, call.plan.activation, both, own);
+    }
   }
   kernels::PackedRows& all = one_;
   kernels::pack_rows(context, call.layer.experts.front().down.weights.format(),
@@ -156,7 +161,7 @@ void ExpertMlp::gate(const kernels::KernelContext& context, const ModelConfig& c
                      const Call& call, kernels::LinearScratch& scratch) {
   set_groups(call.layer, false);
   gather(context, config, call);
-  if (!kernels::can_gate(*groups_.front().weights)) {
+  if (!config.gates_mlp || !kernels::can_gate(*groups_.front().weights)) {
     gate_each(context, config, call, scratch);
     return;
   }

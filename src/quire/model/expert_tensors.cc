@@ -18,11 +18,21 @@ std::vector<ExpertTensors> alternatives(const ExpertNames& names, const WeightId
   std::vector<ExpertTensors> all;
   if (id.role == WeightRole::kRouter) {
     for (const std::string_view router : names.routers) {
-      all.push_back({.names = {base::str_cat(router, ".weight")}});
+      all.push_back({.names = {base::str_cat(router, id.bias ? ".bias" : ".weight")}});
     }
     return all;
   }
   const bool is_down = id.role == WeightRole::kExpertDown;
+  if (id.bias) {
+    ExpertTensors& biases = all.emplace_back();
+    biases.stacked = true;
+    if (is_down) {
+      biases.names = {std::string(names.down_bias)};
+    } else {
+      biases.names.assign(names.gate_up_bias.begin(), names.gate_up_bias.end());
+    }
+    return all;
+  }
   for (const std::string_view each : names.each) {
     ExpertTensors& next = all.emplace_back();
     for (const std::string_view stem :

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
@@ -122,6 +124,76 @@ TEST(MixtralConfig, HasExpertsInAllLayersWhoseWeightsSumToOne) {
   EXPECT_THAT(refusal("mixtral", R"("num_local_experts": 0)"), HasSubstr("\"num_local_experts\""));
 }
 
+TEST(Lfm2MoeConfig, RoutesBySigmoidsBehindDenseLayers) {
+  const ModelConfig config = parse("lfm2_moe");
+  EXPECT_THAT(config.mlps, ElementsAre(kDense, kDense, kExperts, kExperts));
+  EXPECT_EQ(config.experts.rule, RouterRule::kSigmoidOfChosen);
+  EXPECT_TRUE(config.experts.biases_choice);
+  EXPECT_EQ(config.experts.sum_epsilon, 1e-6);
+  EXPECT_EQ(config.intermediate_size, 6) << "no rule of two thirds here";
+  const ModelConfig other = parse(
+      "lfm2_moe", R"("num_dense_layers": 4, "norm_topk_prob": false, "use_expert_bias": false)");
+  EXPECT_THAT(other.mlps, IsEmpty());
+  EXPECT_EQ(parse("lfm2_moe", R"("norm_topk_prob": false)").experts.rule,
+            RouterRule::kSigmoidOfAll);
+  EXPECT_EQ(parse("lfm2_moe", R"("routed_scaling_factor": 2.5)").experts.weight_scale, 2.5);
+  EXPECT_THAT(refusal("lfm2_moe", R"("num_dense_layers": 5)"),
+              HasSubstr("\"num_dense_layers\" is 5; must be in [0, 4]"));
+  EXPECT_THAT(refusal("lfm2_moe", R"("block_ff_dim": 5)"), HasSubstr("block_ff_dim"));
+}
+
+TEST(QwenMoeConfig, HasOneMoreMlpBehindAGate) {
+  for (const std::string_view type : {"qwen3_5_moe_text", "qwen3_next"}) {
+    const ModelConfig config =
+        parse(type, R"("partial_rotary_factor": 1, "shared_expert_intermediate_size": 12)");
+    EXPECT_EQ(config.experts.shared_size, 12);
+    EXPECT_TRUE(config.experts.gates_shared);
+    EXPECT_EQ(config.experts.rule, RouterRule::kSoftmaxOfChosen);
+    EXPECT_THAT(refusal(type, R"("shared_expert_intermediate_size": 0)"),
+                HasSubstr("\"shared_expert_intermediate_size\" is 0"));
+  }
+  EXPECT_THAT(refusal("qwen3_5_moe_text", R"("norm_topk_prob": false)"),
+              HasSubstr("norm_topk_prob"));
+  EXPECT_EQ(
+      parse("qwen3_next", R"("partial_rotary_factor": 1, "norm_topk_prob": false)").experts.rule,
+      RouterRule::kSoftmaxOfAll);
+  EXPECT_THAT(parse("qwen3_next", R"("partial_rotary_factor": 1, "mlp_only_layers": [1])").mlps,
+              ElementsAre(kExperts, kDense, kExperts, kExperts));
+  EXPECT_THAT(refusal("qwen3_5_moe_text", R"("mlp_only_layers": [1])"),
+              HasSubstr("mlp_only_layers"));
+}
+
+TEST(GptOssConfig, HasSinksBiasesAndAWindowOnEveryOtherLayer) {
+  const ModelConfig config = parse("gpt_oss");
+  EXPECT_TRUE(config.has_sinks && config.qkv_bias && config.output_bias);
+  EXPECT_TRUE(config.experts.has_bias && config.experts.router_has_bias);
+  EXPECT_EQ(config.experts.rule, RouterRule::kSoftmaxOfChosen);
+  EXPECT_THAT(config.window_tokens, ElementsAre(128, 0, 128, 0));
+  EXPECT_NEAR(config.rotary.scale, 1.3466, 1e-4) << "YaRN by 32, where the file says nothing";
+  EXPECT_THAT(refusal("gpt_oss", R"("swiglu_limit": 6.0)"), HasSubstr("swiglu_limit"));
+  EXPECT_THAT(refusal("gpt_oss", R"("experts_per_token": 3)"),
+              HasSubstr("\"experts_per_token\" is 3, but \"num_experts_per_tok\" is 4"));
+  EXPECT_THAT(check_device_switches(config).error().message, HasSubstr("GPU"));
+}
+
+TEST(ExpertConfig, EachSwitchChangesTheDigest) {
+  std::set<std::string> digests;
+  for (const std::string_view members :
+       {R"("num_dense_layers": 1)", R"("norm_topk_prob": false)", R"("use_expert_bias": false)",
+        R"("routed_scaling_factor": 2.0)", R"("num_experts_per_tok": 3)"}) {
+    base::FieldHasher hasher;
+    add_config(hasher, parse("lfm2_moe", members));
+    EXPECT_TRUE(digests.insert(base::to_hex(hasher.finish())).second) << members;
+  }
+  for (const std::string_view members :
+       {R"("partial_rotary_factor": 1)",
+        R"("partial_rotary_factor": 1, "shared_expert_intermediate_size": 12)"}) {
+    base::FieldHasher hasher;
+    add_config(hasher, parse("qwen3_next", members));
+    EXPECT_TRUE(digests.insert(base::to_hex(hasher.finish())).second) << members;
+  }
+}
+
 TEST(ExpertConfig, AGpuRefusesExpertsByName) {
   const Status status = check_device_switches(parse("mixtral"));
   ASSERT_FALSE(status.ok());
@@ -134,6 +206,19 @@ TEST(ExpertConfig, OnlyTheChosenExpertsAreActive) {
       "qwen3_moe", R"("num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 3)");
   EXPECT_EQ(num_parameters(config) - num_active_parameters(config), 4 * 3 * 3 * 3 * 8);
   EXPECT_EQ(num_active_parameters(parse("llama")), num_parameters(parse("llama")));
+}
+
+TEST(ExpertPreset, IsAsLargeAsItsNameSays) {
+  const auto billions = [](std::int64_t count) { return static_cast<double>(count) / 1e9; };
+  const ModelConfig qwen = config_from_preset("qwen3.6-35b-a3b").value();
+  EXPECT_NEAR(billions(num_parameters(qwen)), 35, 0.5);
+  EXPECT_NEAR(billions(num_active_parameters(qwen)), 3, 0.6);
+  const ModelConfig granite = config_from_preset("granite-4-h-tiny").value();
+  EXPECT_NEAR(billions(num_parameters(granite)), 7, 0.3);
+  EXPECT_EQ(granite.kv_layers(), 4);
+  const ModelConfig cut = config_from_preset("granite-4-h-tiny@layers=7").value();
+  EXPECT_TRUE(cut.validate().ok());
+  EXPECT_EQ(cut.state_layers(), 6);
 }
 
 TEST(ExpertPreset, KeepsTheFirstLayers) {

@@ -62,7 +62,13 @@ ExpertNames gguf_expert_names() {
           .down = {},
           .stacked_gate_up = {{"ffn_gate_exps.weight", "ffn_up_exps.weight"},
                               {"ffn_gate_up_exps.weight"}},
-          .stacked_down = {"ffn_down_exps.weight"}};
+          .stacked_down = {"ffn_down_exps.weight"},
+          .gate_up_bias = {"ffn_gate_exps.bias", "ffn_up_exps.bias"},
+          .down_bias = "ffn_down_exps.bias",
+          .choice_bias = "exp_probs_b.bias",
+          .shared_gate_up = {"ffn_gate_shexp", "ffn_up_shexp"},
+          .shared_down = "ffn_down_shexp",
+          .shared_gate = "ffn_gate_inp_shexp"};
 }
 
 const Family* find_family(std::string_view name) {
@@ -86,8 +92,10 @@ const Family* find_family_of_type(std::string_view model_type) {
 
 const Family* find_gguf_family(std::string_view architecture) {
   for (const auto& family : kFamilies) {
-    if (family().gguf_architecture == architecture) {
-      return &family();
+    const Family& one = family();
+    if (one.gguf_architecture == architecture ||
+        (!architecture.empty() && one.other_gguf_architecture == architecture)) {
+      return &one;
     }
   }
   return nullptr;
@@ -106,8 +114,11 @@ std::vector<std::string_view> gguf_family_names() {
   std::vector<std::string_view> names;
   names.reserve(kFamilies.size());
   for (const auto& family : kFamilies) {
-    if (std::ranges::find(names, family().gguf_architecture) == names.end()) {
-      names.push_back(family().gguf_architecture);
+    for (const std::string_view name :
+         {family().gguf_architecture, family().other_gguf_architecture}) {
+      if (!name.empty() && std::ranges::find(names, name) == names.end()) {
+        names.push_back(name);
+      }
     }
   }
   return names;

@@ -14,19 +14,25 @@
 #define QUIRE_MODEL_FAMILIES(FAMILY) \
   FAMILY(gemma2)                     \
   FAMILY(gemma3)                     \
+  FAMILY(gpt_oss)                    \
   FAMILY(granite)                    \
+  FAMILY(granitemoehybrid)           \
   FAMILY(lfm2)                       \
+  FAMILY(lfm2_moe)                   \
   FAMILY(llama)                      \
   FAMILY(ministral3)                 \
   FAMILY(mistral)                    \
   FAMILY(mixtral)                    \
+  FAMILY(nemotron_h)                 \
   FAMILY(olmo2)                      \
   FAMILY(olmo3)                      \
   FAMILY(phi3)                       \
   FAMILY(qwen2)                      \
   FAMILY(qwen3)                      \
   FAMILY(qwen3_5)                    \
+  FAMILY(qwen3_5_moe)                \
   FAMILY(qwen3_moe)                  \
+  FAMILY(qwen3_next)                 \
   FAMILY(smollm3)
 
 namespace quire::weights {
@@ -47,6 +53,15 @@ struct ExpertNames {
   std::string_view down;
   std::vector<std::vector<std::string_view>> stacked_gate_up;
   std::vector<std::string_view> stacked_down;
+  // Biases of stacked experts, as `stacked_gate_up` and `stacked_down`.
+  std::vector<std::string_view> gate_up_bias = {};
+  std::string_view down_bias = {};
+  std::string_view choice_bias = {};  // whole name
+  std::vector<std::string_view> shared_gate_up = {};
+  std::string_view shared_down = {}, shared_gate = {};
+  bool in_turn = false;  // rows of gate and up stand in turn, in one tensor
+  // Stacked tensors that are not quantised are [experts, inputs, outputs].
+  bool inputs_first = false;
 };
 
 // Names of tensors without ".weight" or ".bias"; those of a layer follow `layer` and its number.
@@ -54,15 +69,18 @@ struct ExpertNames {
 // keys, values, or one that is fused already.
 struct TensorNames {
   std::string_view embedding, final_norm, head;
-  std::string_view layer;  // "model.layers."
+  std::string_view sinks = {};  // whole name, in a layer
+  std::string_view layer;       // "model.layers."
   std::string_view attention_norm, q_norm, k_norm, output, mlp_norm, down;
   std::string_view attention_out_norm, mlp_out_norm;  // of the output, where a family has them
   std::vector<std::string_view> qkv, gate_up;
   ExpertNames experts;
   // Names of layers with a state: what is projected to be mixed, in order, and gates of the mixing.
-  // `decay` and `decay_shift` are whole names.
+  // One tensor for all of a gated delta rule is grouped by key heads. `decay`, `decay_shift` and
+  // `state_skip` are whole names.
   std::vector<std::string_view> state_in = {}, state_gates = {};
-  std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {};
+  std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {},
+                   state_skip = {};
   bool decay_is_log = false;    // A stands as ln(-A)
   bool interleaved = false;     // rows of queries and keys are ordered for rotation of neighbours
   bool norms_lack_one = false;  // a weight w of a norm stands for 1 + w
@@ -103,6 +121,7 @@ struct Family {
   std::string_view architecture;       // the one class in "architectures"
   std::string_view gguf_architecture;  // "general.architecture"; a file without a config.json is of
                                        // the first family that has it
+  std::string_view other_gguf_architecture = {};  // that files with experts have, if another
   FieldDefaults defaults;
   std::vector<std::string_view> fields;  // read by `configure`, beyond those that all families have
   std::vector<FixedField> fixed;
@@ -121,6 +140,9 @@ struct Family {
   Status (*configure_gguf)(const weights::GgufFile& file, ModelConfig& config) = nullptr;
   std::vector<std::string_view> gguf_keys = {};
   bool partial_rotary = false;  // "partial_rotary_factor" is honoured
+  // The rotary fields, as JSON, of a config.json that has none.
+  std::string_view default_rope = {};
+  bool gguf_yarn_truncates = true;  // the ramp of YaRN begins and ends at whole numbers
   // True: GGUF files of it have norms of queries and keys, which they do not say.
   bool qk_norm = false;
   // True: some layers may carry a state instead of KV.

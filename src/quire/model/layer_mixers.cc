@@ -19,23 +19,25 @@
 
 namespace quire::model {
 
-Status set_mixers(base::JsonView json, std::string_view name, ModelConfig& config) {
-  const base::JsonView types = json.find("layer_types");
+Status set_mixers(base::JsonView json, const MixerList& list, ModelConfig& config) {
+  const base::JsonView types = json.find(list.field);
   if (types.is_null()) {
     return {};
   }
   if (!types.is_array() || types.size() != static_cast<std::size_t>(config.layers)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("\"layer_types\" must be a list of ", config.layers, " names")};
+    return {
+        ErrorCode::kInvalidArgument,
+        base::str_cat(base::quoted(list.field), " must be a list of ", config.layers, " names")};
   }
   config.mixers.clear();
   for (std::size_t i = 0; i < types.size(); ++i) {
     const base::JsonView type = types[i];
     const bool is_attention = type == "full_attention" || type == "attention";
-    if (!is_attention && !(type.is_string() && type.as_string() == name)) {
+    if (!is_attention &&
+        std::ranges::none_of(list.state, [&](auto name) { return type == name; })) {
       return {ErrorCode::kUnsupported,
-              base::str_cat("\"layer_types\" has ", base::quoted(base::write_json(type)),
-                            " for layer ", i, "; known: full_attention, ", name)};
+              base::str_cat(base::quoted(list.field), " has ", base::quoted(base::write_json(type)),
+                            " for layer ", i, "; known: full_attention, ", list.state.front())};
     }
     config.mixers.push_back(is_attention ? MixerKind::kAttention : config.state.kind);
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/base/json.h"
 #include "quire/model/config.h"
@@ -12,9 +13,15 @@
 
 namespace quire::model {
 
-// Reads "layer_types": "full_attention" for attention, `name` for a layer with the state of
-// `config.state.kind`. Sets nothing where there is no such list.
-[[nodiscard]] Status set_mixers(base::JsonView json, std::string_view name, ModelConfig& config);
+// A list of the kinds of layers: "full_attention" or "attention", or a name of a layer with the
+// state of `config.state.kind`.
+struct MixerList {
+  std::string_view field = "layer_types";
+  std::vector<std::string_view> state;
+};
+
+// Reads such a list. Sets nothing where there is none.
+[[nodiscard]] Status set_mixers(base::JsonView json, const MixerList& list, ModelConfig& config);
 // Gives each layer a state but each `interval`th. kInvalidArgument that names `field`.
 [[nodiscard]] Status set_mixers_in_turn(std::int64_t interval, std::string_view field,
                                         ModelConfig& config);

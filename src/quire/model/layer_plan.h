@@ -12,6 +12,8 @@ enum class MixerKind : std::uint8_t {
   kAttention,
   kShortConv,   // gated convolution of the last tokens (LFM2)
   kGatedDelta,  // gated delta rule behind a convolution (Qwen3-Next, Qwen3.5)
+  kStateScan,   // state space behind a convolution (Mamba-2)
+  kNone,        // the layer is an MLP alone
 };
 
 // The rotation of a layer's queries and keys.
@@ -29,20 +31,36 @@ enum class NormPlacement : std::uint8_t { kBefore, kBehind, kBoth };
 // heads of a row as one.
 enum class QkNorm : std::uint8_t { kNone, kHeads, kRows };
 
-// The part of a layer behind its attention: one gated MLP for all rows, or experts.
-enum class MlpKind : std::uint8_t { kDense, kExperts };
+// The part of a layer behind its attention: one MLP for all rows, experts, or nothing.
+enum class MlpKind : std::uint8_t { kDense, kExperts, kNone };
 
-// The softmax that gives a row's chosen experts their weights. Those of kSoftmaxOfChosen sum to
-// one. A family that renormalises a softmax of all experts has the same.
-enum class RouterRule : std::uint8_t { kSoftmaxOfAll, kSoftmaxOfChosen };
+// How logits give a row's chosen experts their weights: by a softmax, or each by a sigmoid. Those
+// of kSoftmaxOfChosen sum to one; a family that renormalises a softmax of all experts has the same.
+// kSigmoidOfChosen divides sigmoids by their sum plus Experts::sum_epsilon.
+enum class RouterRule : std::uint8_t {
+  kSoftmaxOfAll,
+  kSoftmaxOfChosen,
+  kSigmoidOfAll,
+  kSigmoidOfChosen,
+};
 
-// Gated MLPs of which each row takes `chosen`: those with the largest logits of the router, of
-// equal ones that with the lower id. Their outputs are added, times their weights, in order of ids.
+// MLPs of which each row takes `chosen`: those with the largest scores of the router, of equal ones
+// that with the lower id. Their outputs are added, times their weights, in order of ids.
 struct Experts {
   std::int32_t count = 0;              // in each layer of that kind; 0: there are none
   std::int32_t chosen = 0;             // by each row
   std::int32_t intermediate_size = 0;  // of one expert
   RouterRule rule = RouterRule::kSoftmaxOfChosen;
+  double sum_epsilon = 0;
+  double weight_scale = 1;     // on weights, behind the rule
+  bool biases_choice = false;  // a number per expert is added to its sigmoid, for the choice only
+  // The size of one more MLP for all rows, whose output is added; 0: there is none.
+  std::int32_t shared_size = 0;
+  bool has_bias = false;  // both matrices of each
+  bool router_has_bias = false;
+  bool gates_shared = false;  // its output is multiplied by the sigmoid of a projection
+
+  friend bool operator==(const Experts&, const Experts&) = default;
 };
 
 struct LayerPlan {

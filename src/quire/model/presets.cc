@@ -24,7 +24,7 @@ struct Preset {
 
 // The two first and llama-160m (multi-head attention, JackFram/llama-160m) are the shapes of the
 // benchmarks. Their positions are many, so that a bench can start at any depth.
-constexpr std::array<Preset, 17> kPresets = {{
+constexpr std::array<Preset, 20> kPresets = {{
     {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
       "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -118,6 +118,34 @@ constexpr std::array<Preset, 17> kPresets = {{
       "max_position_embeddings": 262144, "rope_parameters": {"rope_type": "default",
       "rope_theta": 10000000, "partial_rotary_factor": 0.25}, "linear_num_key_heads": 16,
       "linear_num_value_heads": 48, "tie_word_embeddings": false, "eos_token_id": 248044})"},
+    {"qwen3.6-35b-a3b",
+     R"({"model_type": "qwen3_5_moe_text", "torch_dtype": "bfloat16", "vocab_size": 248320,
+      "hidden_size": 2048, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+      "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+      "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+      "max_position_embeddings": 262144, "rope_parameters": {"rope_type": "default",
+      "rope_theta": 10000000, "partial_rotary_factor": 0.25}, "linear_num_key_heads": 16,
+      "linear_num_value_heads": 32, "tie_word_embeddings": false, "eos_token_id": 248044})"},
+    {"gpt-oss-20b", R"({"model_type": "gpt_oss", "torch_dtype": "bfloat16", "vocab_size": 201088,
+      "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+      "num_local_experts": 32, "num_experts_per_tok": 4, "num_attention_heads": 64,
+      "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+      "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 150000,
+      "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+      "truncate": false, "original_max_position_embeddings": 4096}, "eos_token_id": 200002})"},
+    {"granite-4-h-tiny", R"({"model_type": "granitemoehybrid", "torch_dtype": "bfloat16",
+      "vocab_size": 100352, "hidden_size": 1536, "intermediate_size": 512,
+      "shared_intermediate_size": 1024, "num_local_experts": 64, "num_experts_per_tok": 6,
+      "num_hidden_layers": 40, "num_attention_heads": 12, "num_key_value_heads": 4,
+      "mamba_n_heads": 48, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1,
+      "layer_types": ["mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba",
+      "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba",
+      "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba",
+      "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba",
+      "mamba", "mamba"], "embedding_multiplier": 12, "residual_multiplier": 0.22,
+      "attention_multiplier": 0.0078125, "logits_scaling": 6, "position_embedding_type": "nope",
+      "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "tie_word_embeddings": true,
+      "eos_token_id": 100257})"},
     {"llama-160m", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
       "num_attention_heads": 12, "max_position_embeddings": 131072, "rms_norm_eps": 1e-06,
@@ -133,6 +161,7 @@ void keep_layers(std::int32_t layers, ModelConfig& config) {
   cut(config.window_tokens);
   cut(config.ropes);
   cut(config.mlps);
+  cut(config.mixers);
 }
 
 // Reads what stands behind the name of a preset: "@layers=N".

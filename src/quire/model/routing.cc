@@ -14,12 +14,14 @@ namespace {
 // Tells whether logit `a` ranks before `b`; NaN is the largest.
 bool is_larger(float a, float b) { return std::isnan(a) ? !std::isnan(b) : a > b; }
 
-// Sets `ids` to those of the largest logits, in ascending order.
-void choose_largest(std::span<const float> logits, std::span<std::int32_t> ids) {
-  std::size_t count = 0;  // of ids so far, the largest logit first
-  for (std::size_t id = 0; id < logits.size(); ++id) {
+// Sets `ids` to those of the largest scores, in ascending order; score_of(id) gives one.
+template <class Score>
+void choose_largest(std::size_t experts, std::span<std::int32_t> ids, Score score_of) {
+  std::size_t count = 0;  // of ids so far, the largest score first
+  for (std::size_t id = 0; id < experts; ++id) {
+    const float score = score_of(id);
     std::size_t at = count;
-    while (at > 0 && is_larger(logits[id], logits[static_cast<std::size_t>(ids[at - 1])])) {
+    while (at > 0 && is_larger(score, score_of(static_cast<std::size_t>(ids[at - 1])))) {
       --at;
     }
     if (at == ids.size()) {
@@ -34,11 +36,35 @@ void choose_largest(std::span<const float> logits, std::span<std::int32_t> ids) 
   std::ranges::sort(ids);
 }
 
+// Chooses by sigmoids, which overwrite the logits.
+void choose_by_sigmoid(const Experts& experts, std::span<const float> bias, std::span<float> logits,
+                       std::span<std::int32_t> ids, std::span<float> weights) {
+  for (float& logit : logits) {
+    logit = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(logit))));
+  }
+  choose_largest(logits.size(), ids,
+                 [&](std::size_t id) { return bias.empty() ? logits[id] : logits[id] + bias[id]; });
+  double sum = 0;
+  for (const std::int32_t id : ids) {
+    sum += logits[static_cast<std::size_t>(id)];
+  }
+  const double divisor =
+      experts.rule == RouterRule::kSigmoidOfChosen ? sum + experts.sum_epsilon : 1.0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    weights[i] = static_cast<float>(logits[static_cast<std::size_t>(ids[i])] / divisor *
+                                    experts.weight_scale);
+  }
+}
+
 }  // namespace
 
-void choose_experts(const Experts& experts, std::span<const float> logits,
+void choose_experts(const Experts& experts, std::span<const float> bias, std::span<float> logits,
                     std::span<std::int32_t> ids, std::span<float> weights) {
-  choose_largest(logits, ids);
+  if (experts.rule == RouterRule::kSigmoidOfAll || experts.rule == RouterRule::kSigmoidOfChosen) {
+    choose_by_sigmoid(experts, bias, logits, ids, weights);
+    return;
+  }
+  choose_largest(logits.size(), ids, [&](std::size_t id) { return logits[id]; });
   double most = logits[static_cast<std::size_t>(ids.front())];
   for (const std::int32_t id : ids) {
     most = std::max<double>(most, logits[static_cast<std::size_t>(id)]);
@@ -55,7 +81,8 @@ void choose_experts(const Experts& experts, std::span<const float> logits,
     }
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    weights[i] = static_cast<float>(power(logits[static_cast<std::size_t>(ids[i])]) / sum);
+    weights[i] = static_cast<float>(power(logits[static_cast<std::size_t>(ids[i])]) / sum *
+                                    experts.weight_scale);
   }
 }
 

@@ -24,9 +24,10 @@ struct Routing {
   std::vector<std::int32_t> places;  // [rows][chosen], in order of experts
 };
 
-// Chooses a row's experts from the router's logits [count]. Sets `ids` and `weights` [chosen], ids
-// ascending. NaN counts as the largest logit, so that its row becomes NaN.
-void choose_experts(const Experts& experts, std::span<const float> logits,
+// Chooses a row's experts from the router's logits [count], which a sigmoid overwrites. Sets `ids`
+// and `weights` [chosen], ids ascending. NaN counts as the largest logit, so that its row becomes
+// NaN. `bias` is [count] where experts.biases_choice, else empty.
+void choose_experts(const Experts& experts, std::span<const float> bias, std::span<float> logits,
                     std::span<std::int32_t> ids, std::span<float> weights);
 
 // Groups rows by what they have chosen: ids and weights [rows][chosen]. Allocates only when it

@@ -31,7 +31,8 @@ Choice choose(const std::vector<float>& logits, std::int32_t chosen, RouterRule 
       .count = static_cast<std::int32_t>(logits.size()), .chosen = chosen, .rule = rule};
   Choice choice{.ids = std::vector<std::int32_t>(static_cast<std::size_t>(chosen)),
                 .weights = std::vector<float>(static_cast<std::size_t>(chosen))};
-  choose_experts(experts, logits, choice.ids, choice.weights);
+  std::vector<float> overwritten = logits;
+  choose_experts(experts, {}, overwritten, choice.ids, choice.weights);
   return choice;
 }
 
@@ -53,13 +54,34 @@ TEST(ChooseExperts, WeightsAreOfAllOrOfTheChosen) {
               Pointwise(testing::FloatEq(), {4.0f / 7, 3.0f / 7}));
 }
 
+// Sigmoids are 1/2, 4/5, 2/3, 3/4.
+TEST(ChooseExperts, ASigmoidIsOfEachAloneAndABiasIsForTheChoiceOnly) {
+  const std::vector<float> logits = {0.0f, std::log(4.0f), std::log(2.0f), std::log(3.0f)};
+  EXPECT_THAT(choose(logits, 2, RouterRule::kSigmoidOfAll).weights,
+              Pointwise(testing::FloatEq(), {0.8f, 0.75f}));
+  Experts experts = {.count = 4,
+                     .chosen = 2,
+                     .rule = RouterRule::kSigmoidOfChosen,
+                     .sum_epsilon = 0.1,
+                     .weight_scale = 2,
+                     .biases_choice = true};
+  Choice choice = choose(logits, 2, RouterRule::kSigmoidOfAll);
+  std::vector<float> overwritten = logits;
+  choose_experts(experts, std::vector<float>{1, 0, 0.5f, 0}, overwritten, choice.ids,
+                 choice.weights);
+  EXPECT_THAT(choice.ids, ElementsAre(0, 2));
+  const float sum = 0.5f + 2.0f / 3 + 0.1f;
+  EXPECT_THAT(choice.weights, Pointwise(testing::FloatEq(), {2 * 0.5f / sum, 4.0f / 3 / sum}));
+}
+
 TEST(ChooseExperts, LargeLogitsDoNotOverflow) {
   EXPECT_THAT(choose({1e30f, -1e30f, 0}, 2, RouterRule::kSoftmaxOfAll).weights, ElementsAre(1, 0));
 }
 
 TEST(ChooseExperts, NanIsSeen) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const RouterRule rule : {RouterRule::kSoftmaxOfAll, RouterRule::kSoftmaxOfChosen}) {
+  for (const RouterRule rule :
+       {RouterRule::kSoftmaxOfAll, RouterRule::kSoftmaxOfChosen, RouterRule::kSigmoidOfChosen}) {
     const Choice choice = choose({5, kNan, 1, 7}, 2, rule);
     EXPECT_THAT(choice.ids, ElementsAre(1, 3));
     EXPECT_TRUE(std::isnan(choice.weights[0]) && std::isnan(choice.weights[1]));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 #include <string>
 #include <string_view>
@@ -102,6 +103,92 @@ TEST(Qwen35Config, EveryFourthLayerIsAttentionUnlessTheFileSaysOtherwise) {
   EXPECT_EQ(config.state.channels, 2 * 16 * 128 + 32 * 128);
 }
 
+constexpr std::string_view kMambaLayers =
+    R"("mamba_n_heads": 4, "layer_types": ["mamba", "attention", "linear_attention", "mamba"])";
+
+TEST(GraniteMoeHybridConfig, ReadsStateSpacesExpertsAndWhetherThereIsARope) {
+  const ModelConfig config = parsed("granitemoehybrid", kMambaLayers);
+  EXPECT_THAT(config.mixers, ElementsAre(kStateScan, kAttention, kStateScan, kStateScan));
+  EXPECT_EQ(config.state.value_dim, 32) << "twice the hidden size, among 4 heads";
+  EXPECT_EQ(config.state.channels, 128 + 2 * 256);
+  EXPECT_EQ(config.state.in_width(), 128 + config.state.channels + 4);
+  EXPECT_TRUE(config.state.conv_bias && !config.state.bias);
+  EXPECT_EQ(config.experts.shared_size, 1024);
+  EXPECT_FALSE(config.experts.gates_shared);
+  EXPECT_THAT(config.ropes, testing::Each(RopeKind::kNone));
+  const std::string layers(kMambaLayers);
+  const ModelConfig dense = parsed("granitemoehybrid", layers + R"(, "num_local_experts": 0)");
+  EXPECT_TRUE(dense.mlps.empty());
+  EXPECT_EQ(dense.intermediate_size, 1024);
+  EXPECT_TRUE(
+      parsed("granitemoehybrid", layers + R"(, "position_embedding_type": "rope")").ropes.empty());
+}
+
+TEST(GraniteMoeHybridConfig, AModelOfAttentionAloneHasNoStates) {
+  const ModelConfig config =
+      parsed("granitemoehybrid", R"("mamba_n_heads": 4, "num_local_experts": 0,
+             "position_embedding_type": "rope", "layer_types": ["attention", "attention",
+             "attention", "attention"])");
+  EXPECT_EQ(config.state_layers(), 0);
+  EXPECT_EQ(config.kv_layers(), 4);
+}
+
+TEST(GraniteMoeHybridConfig, BothSpellingsOfNoBoundAreRead) {
+  const std::string layers(kMambaLayers);
+  for (const std::string_view bound : {R"(Infinity)", R"({"__float__": "Infinity"})"}) {
+    const ModelConfig config = parsed(
+        "granitemoehybrid", layers + R"(, "time_step_limit": [0.5, )" + std::string(bound) + "]");
+    EXPECT_EQ(config.state.least_step, 0.5);
+    EXPECT_TRUE(std::isinf(config.state.most_step));
+  }
+  EXPECT_THAT(refused("granitemoehybrid", layers + R"(, "time_step_limit": [2.0, 1.0])"),
+              HasSubstr("bounded by 2 and 1"));
+  EXPECT_THAT(refused("granitemoehybrid", layers + R"(, "time_step_limit": [2.0])"),
+              HasSubstr("time_step_limit"));
+}
+
+TEST(GraniteMoeHybridConfig, NamesWhatDoesNotAddUp) {
+  const std::string layers(kMambaLayers);
+  EXPECT_THAT(refused("granitemoehybrid", layers + R"(, "mamba_d_head": 31)"),
+              HasSubstr("\"mamba_n_heads\" 4 of 31"));
+  EXPECT_THAT(refused("granitemoehybrid", R"("mamba_n_heads": 4)"),
+              HasSubstr("no attention layer"));
+  EXPECT_THAT(refused("granitemoehybrid", layers + R"(, "position_embedding_type": "alibi")"),
+              HasSubstr("alibi"));
+  EXPECT_THAT(refused("granitemoehybrid", layers + R"(, "normalization_function": "layernorm")"),
+              HasSubstr("normalization_function"));
+}
+
+constexpr std::string_view kNemotronLayers = R"("hybrid_override_pattern": "M-*E")";
+
+TEST(NemotronHConfig, EachLayerIsOneThing) {
+  const ModelConfig config = parsed("nemotron_h", kNemotronLayers);
+  EXPECT_THAT(config.mixers, ElementsAre(kStateScan, kNone, kAttention, kNone));
+  EXPECT_THAT(config.mlps,
+              ElementsAre(MlpKind::kNone, MlpKind::kDense, MlpKind::kNone, MlpKind::kExperts));
+  EXPECT_EQ(config.kv_layers(), 1);
+  EXPECT_EQ(config.state_layers(), 1);
+  EXPECT_EQ(config.layer_plan(2).group_index, 0);
+  EXPECT_FALSE(config.gates_mlp);
+  EXPECT_EQ(config.state.least_step, 0.001);
+  EXPECT_EQ(config.norm_epsilon, 1e-5);
+  EXPECT_EQ(digest_of(config), digest_of(parsed("nemotron_h", R"("layers_block_type":
+      ["mamba", "mlp", "attention", "moe"])")));
+}
+
+TEST(NemotronHConfig, NamesWhatIsNotImplementedOrDoesNotAddUp) {
+  const std::string layers(kNemotronLayers);
+  EXPECT_THAT(refused("nemotron_h", ""), HasSubstr("layers_block_type"));
+  EXPECT_THAT(refused("nemotron_h", R"("hybrid_override_pattern": "M-*")"), HasSubstr("3 of 4"));
+  EXPECT_THAT(refused("nemotron_h", R"("hybrid_override_pattern": "M-*X")"), HasSubstr("\"X\""));
+  EXPECT_THAT(refused("nemotron_h", layers + R"(, "moe_latent_size": 8)"),
+              HasSubstr("moe_latent_size"));
+  EXPECT_THAT(refused("nemotron_h", layers + R"(, "n_group": 2)"), HasSubstr("n_group"));
+  EXPECT_THAT(refused("nemotron_h", layers + R"(, "mlp_hidden_act": "silu")"),
+              HasSubstr("mlp_hidden_act"));
+  EXPECT_THAT(refused("nemotron_h", layers + R"(, "mlp_bias": true)"), HasSubstr("mlp_bias"));
+}
+
 TEST(StateConfig, EachKeyChangesTheDigest) {
   const std::vector<std::pair<std::string_view, std::vector<std::string>>> families = {
       {"lfm2",
@@ -115,7 +202,23 @@ TEST(StateConfig, EachKeyChangesTheDigest) {
         R"("linear_num_value_heads": 16)", R"("linear_key_head_dim": 64)",
         R"("linear_value_head_dim": 64)", R"("attention_bias": true)",
         R"("full_attention_interval": 2)", R"("partial_rotary_factor": 0.5)",
-        R"("rms_norm_eps": 1e-3)"}}};
+        R"("rms_norm_eps": 1e-3)"}},
+      {"granitemoehybrid",
+       {std::string(kMambaLayers), std::string(kMambaLayers) + R"(, "mamba_d_state": 64)",
+        std::string(kMambaLayers) + R"(, "mamba_n_groups": 2)",
+        std::string(kMambaLayers) + R"(, "mamba_d_conv": 3)",
+        std::string(kMambaLayers) + R"(, "mamba_conv_bias": false)",
+        std::string(kMambaLayers) + R"(, "mamba_proj_bias": true)",
+        std::string(kMambaLayers) + R"(, "mamba_expand": 4)",
+        std::string(kMambaLayers) + R"(, "time_step_limit": [0.1, 1.0])",
+        std::string(kMambaLayers) + R"(, "shared_intermediate_size": 64)",
+        std::string(kMambaLayers) + R"(, "residual_multiplier": 0.5)"}},
+      {"nemotron_h",
+       {std::string(kNemotronLayers), std::string(kNemotronLayers) + R"(, "time_step_min": 0.1)",
+        std::string(kNemotronLayers) + R"(, "norm_topk_prob": false)",
+        std::string(kNemotronLayers) + R"(, "routed_scaling_factor": 2.0)",
+        std::string(kNemotronLayers) + R"(, "use_bias": true)",
+        std::string(kNemotronLayers) + R"(, "use_conv_bias": false)"}}};
   for (const auto& [family, changes] : families) {
     std::set<std::string> digests;
     for (const std::string& members : changes) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
@@ -50,6 +51,8 @@ void StateLayers::mix(const ForwardBatch& batch, const LayerPlan& plan, const St
                       const Rows& rows) {
   if (plan.mixer == MixerKind::kShortConv) {
     mix_short(batch, plan, weights, rows);
+  } else if (plan.mixer == MixerKind::kStateScan) {
+    mix_scan(batch, plan, weights, rows);
   } else {
     mix_delta(batch, plan, weights, rows);
   }
@@ -76,41 +79,33 @@ void StateLayers::mix_short(const ForwardBatch& batch, const LayerPlan& plan,
   kernels::multiply_rows(context_, out, c, all, channels);
 }
 
-// Rows are [q, k, v, z], of which the first three are convolved.
-void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
-                            const StateWeights& weights, const Rows& rows) {
-  const StateShape& shape = config_.state;
-  const std::int64_t width = shape.in_width();
-  const std::int64_t channels = shape.channels;
-  const auto all = std::ssize(batch.token_ids);
-  convolved_.require(static_cast<std::size_t>(all * channels));
+void StateLayers::convolve(const ForwardBatch& batch, const LayerPlan& plan,
+                           const StateWeights& weights, const Rows& rows, std::int64_t first) {
+  const std::int64_t width = config_.state.in_width();
+  const std::int64_t channels = config_.state.channels;
+  convolved_.require(batch.token_ids.size() * static_cast<std::size_t>(channels));
   const ConvWeights conv{
       .weights = weights.conv, .bias = weights.conv_bias, .channels = channels, .silu = true};
   for (const StateRun& run : batch.state_runs) {
     const Places states = places(batch, plan, run);
-    const ConvRows own{{rows.in.data() + run.first_row * width, width}, run.num_rows, states.from};
+    const ConvRows own{
+        {rows.in.data() + run.first_row * width + first, width}, run.num_rows, states.from};
     kernels::convolve_rows(context_, conv, own,
                            {convolved_.data() + run.first_row * channels, channels});
     keep_tails(conv, own, run, [&](std::int32_t state) { return place(batch, plan, state); });
   }
-  const StridedRows queries{convolved_.data(), channels};
-  const StridedRows keys{convolved_.data() + std::ptrdiff_t{shape.key_heads} * shape.key_dim,
-                         channels};
-  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
-  kernels::l2_norm_heads(context_, queries, all, shape.key_heads, shape.key_dim, scale);
-  kernels::l2_norm_heads(context_, keys, all, shape.key_heads, shape.key_dim, 1.0f);
-  kernels::delta_gates(context_, weights.decay, weights.decay_shift, all, rows.gates);
-  update_heads(batch, plan, rows);
-  // out = norm(out) * silu(z)
-  const std::int64_t out_width = shape.out_width();
-  kernels::rms_norm_heads(context_, {rows.out, out_width, all, shape.value_heads}, weights.norm,
-                          config_.norm_epsilon);
+}
+
+// Multiplies outputs by silu of columns [first, first + width) of the rows that came in.
+void StateLayers::gate_out(const Rows& rows, std::int64_t first) {
+  const std::int64_t width = config_.state.in_width();
+  const std::int64_t out_width = config_.state.out_width();
   const auto gate = context_.table->gate_mul[static_cast<std::size_t>(kernels::Activation::kSilu)];
-  kernels::parallel_ranges(context_, all, 4 * out_width,
-                           [&](std::int64_t first, std::int64_t last) {
-                             for (std::int64_t row = first; row < last; ++row) {
+  kernels::parallel_ranges(context_, std::ssize(rows.out) / out_width, 4 * out_width,
+                           [&](std::int64_t begin, std::int64_t end) {
+                             for (std::int64_t row = begin; row < end; ++row) {
                                float* out = rows.out.data() + row * out_width;
-                               gate({.gate = rows.in.data() + row * width + channels,
+                               gate({.gate = rows.in.data() + row * width + first,
                                      .up = out,
                                      .count = out_width,
                                      .out = out});
@@ -118,14 +113,61 @@ void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
                            });
 }
 
+// Rows are [q, k, v, z], of which the first three are convolved.
+void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
+                            const StateWeights& weights, const Rows& rows) {
+  const StateShape& shape = config_.state;
+  const std::int64_t channels = shape.channels;
+  const std::int64_t keys_width = std::int64_t{shape.key_heads} * shape.key_dim;
+  const auto all = std::ssize(batch.token_ids);
+  convolve(batch, plan, weights, rows, 0);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
+  kernels::l2_norm_heads(context_, {convolved_.data(), channels}, all, shape.key_heads,
+                         shape.key_dim, scale);
+  kernels::l2_norm_heads(context_, {convolved_.data() + keys_width, channels}, all, shape.key_heads,
+                         shape.key_dim, 1.0f);
+  kernels::delta_gates(context_, weights.decay, weights.decay_shift, all, rows.gates);
+  update_heads(batch, plan, {.query = 0, .key = keys_width, .value = 2 * keys_width}, {}, rows);
+  // out = norm(out) * silu(z)
+  kernels::rms_norm_heads(context_, {rows.out, shape.out_width(), all, shape.value_heads},
+                          weights.norm, config_.norm_epsilon);
+  gate_out(rows, channels);
+}
+
+// Rows are [z, x, B, C, steps], of which x, B and C are convolved.
+void StateLayers::mix_scan(const ForwardBatch& batch, const LayerPlan& plan,
+                           const StateWeights& weights, const Rows& rows) {
+  const StateShape& shape = config_.state;
+  const std::int64_t inner = shape.out_width();
+  const std::int64_t width = shape.in_width();
+  const auto all = std::ssize(batch.token_ids);
+  convolve(batch, plan, weights, rows, inner);
+  kernels::scan_gates(context_,
+                      {weights.decay, weights.decay_shift, shape.least_step, shape.most_step},
+                      {rows.in.data() + inner + shape.channels, width}, all, rows.gates);
+  const std::int64_t keys_width = std::int64_t{shape.key_heads} * shape.key_dim;
+  update_heads(batch, plan, {.query = inner + keys_width, .key = inner, .value = 0}, weights.skip,
+               rows);
+  // out = norm of groups(out * silu(z))
+  gate_out(rows, 0);
+  const auto size = static_cast<std::size_t>(inner / shape.key_heads);
+  for (std::size_t group = 0; std::cmp_less(group, all == 0 ? 0 : shape.key_heads); ++group) {
+    kernels::rms_norm_heads(context_, {rows.out.subspan(group * size), inner, all, 1},
+                            std::span(weights.norm).subspan(group * size, size),
+                            config_.norm_epsilon);
+  }
+}
+
 // Runs each head of each sequence through its rows. Rows are cut where a state is kept.
-void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan, const Rows& rows) {
+void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan,
+                               const Channels& at_channel, std::span<const float> skip,
+                               const Rows& rows) {
   const StateShape& shape = config_.state;
   const std::int64_t size = std::int64_t{shape.key_dim} * shape.value_dim;
   const std::int64_t channels = shape.channels;
   const std::int64_t out_width = shape.out_width();
-  const float* keys = convolved_.data() + std::ptrdiff_t{shape.key_heads} * shape.key_dim;
-  const float* values = keys + std::ptrdiff_t{shape.key_heads} * shape.key_dim;
+  const auto kernel = plan.mixer == MixerKind::kStateScan ? context_.table->state_scan
+                                                          : context_.table->gated_delta;
   const auto update = [&](const StateRun& run, std::int32_t head) {
     const std::int64_t at = shape.tail_size() + head * size;
     const Places states = places(batch, plan, run);
@@ -138,23 +180,24 @@ void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan,
     const std::int64_t key = std::int64_t{shape.key_head(head)} * shape.key_dim;
     const auto step = [&](std::int64_t first, std::int64_t last) {
       const float* gates = rows.gates.data() + first * 2 * shape.value_heads + head;
-      context_.table->gated_delta(
-          {.query = convolved_.data() + first * channels + key,
-           .key = keys + first * channels + key,
-           .value = values + first * channels + std::int64_t{head} * shape.value_dim,
-           .decay = gates + shape.value_heads,
-           .beta = gates,
-           .query_stride = channels,
-           .key_stride = channels,
-           .value_stride = channels,
-           .gate_stride = std::ptrdiff_t{2} * shape.value_heads,
-           .state = state,
-           .state_stride = shape.value_dim,
-           .rows = last - first,
-           .key_dim = shape.key_dim,
-           .columns = shape.value_dim,
-           .out = rows.out.data() + first * out_width + std::int64_t{head} * shape.value_dim,
-           .out_stride = out_width});
+      const float* row = convolved_.data() + first * channels;
+      kernel({.query = row + at_channel.query + key,
+              .key = row + at_channel.key + key,
+              .value = row + at_channel.value + std::int64_t{head} * shape.value_dim,
+              .decay = gates + shape.value_heads,
+              .beta = gates,
+              .query_stride = channels,
+              .key_stride = channels,
+              .value_stride = channels,
+              .gate_stride = std::ptrdiff_t{2} * shape.value_heads,
+              .state = state,
+              .state_stride = shape.value_dim,
+              .rows = last - first,
+              .key_dim = shape.key_dim,
+              .columns = shape.value_dim,
+              .out = rows.out.data() + first * out_width + std::int64_t{head} * shape.value_dim,
+              .out_stride = out_width,
+              .skip = skip.empty() ? 0.0f : skip[static_cast<std::size_t>(head)]});
     };
     std::int64_t first = run.first_row;
     for (const StateCapture& capture : run.captures) {

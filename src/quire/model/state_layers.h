@@ -29,7 +29,7 @@ class StateLayers {
   // A layer's rows, all of the batch.
   struct Rows {
     std::span<float> in;     // [T, in_width], overwritten
-    std::span<float> gates;  // [T, 2 * value_heads] of a delta rule, overwritten
+    std::span<float> gates;  // [T, 2 * value_heads], overwritten; of a state space only room
     std::span<float> out;    // [T, out_width]
   };
   // Mixes the rows and stores the layer's part of the states behind them. Precondition: every row
@@ -51,7 +51,18 @@ class StateLayers {
                  const Rows& rows);
   void mix_delta(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
                  const Rows& rows);
-  void update_heads(const ForwardBatch& batch, const LayerPlan& plan, const Rows& rows);
+  void mix_scan(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
+                const Rows& rows);
+  // Convolves columns [first, first + channels) of the rows, into `convolved_`.
+  void convolve(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
+                const Rows& rows, std::int64_t first);
+  // Where queries, keys and values begin among the channels.
+  struct Channels {
+    std::int64_t query = 0, key = 0, value = 0;
+  };
+  void update_heads(const ForwardBatch& batch, const LayerPlan& plan, const Channels& channels,
+                    std::span<const float> skip, const Rows& rows);
+  void gate_out(const Rows& rows, std::int64_t first);
 
   kernels::KernelContext context_;
   const ModelConfig& config_;

@@ -39,6 +39,11 @@ Status StateShape::validate() const {
             base::str_cat("a layer with a state has ", value_heads,
                           " value heads, which is no multiple of its ", key_heads, " key heads")};
   }
+  if (kind == MixerKind::kStateScan && !(least_step >= 0 && least_step <= most_step)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("steps of a state space are bounded by ", least_step, " and ", most_step,
+                          "; must be 0 or more, the lower one first")};
+  }
   return {};
 }
 
@@ -50,6 +55,10 @@ const char* mixer_name(MixerKind kind) {
       return "short convolution";
     case MixerKind::kGatedDelta:
       return "gated delta rule";
+    case MixerKind::kStateScan:
+      return "state space";
+    case MixerKind::kNone:
+      return "no mixer";
   }
   return "";
 }

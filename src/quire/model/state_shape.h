@@ -13,22 +13,28 @@ struct StateShape {
   MixerKind kind = MixerKind::kAttention;  // kAttention: the model has no such layers
   std::int32_t taps = 0;                   // inputs that a convolution sees
   std::int32_t channels = 0;               // of the convolution
-  bool bias = false;                       // of the convolution and of the projections around it
-  // Heads of a gated delta rule.
+  bool bias = false;                       // of the projections around the convolution
+  bool conv_bias = false;
+  // Heads of a gated delta rule, or of a state space, whose groups are key heads. Its keys are B,
+  // its queries C.
   std::int32_t key_heads = 0;
   std::int32_t value_heads = 0;
   std::int32_t key_dim = 0;
   std::int32_t value_dim = 0;
   // Value head h uses key head h % key_heads, instead of h / (value_heads / key_heads).
   bool keys_in_turn = false;
+  double least_step = 0, most_step = 0;  // bounds of the steps of a state space
 
   [[nodiscard]] std::int32_t key_head(std::int32_t value_head) const {
     return keys_in_turn ? value_head % key_heads : value_head / (value_heads / key_heads);
   }
   // Returns the width of a row that is projected to be mixed.
   [[nodiscard]] std::int64_t in_width() const {
-    return kind == MixerKind::kShortConv ? std::int64_t{3} * channels
-                                         : channels + std::int64_t{value_heads} * value_dim;
+    if (kind == MixerKind::kShortConv) {
+      return std::int64_t{3} * channels;
+    }
+    const std::int64_t steps = kind == MixerKind::kStateScan ? value_heads : 0;
+    return channels + std::int64_t{value_heads} * value_dim + steps;
   }
   // Returns the width of a mixed row.
   [[nodiscard]] std::int64_t out_width() const {

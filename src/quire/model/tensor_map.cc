@@ -41,10 +41,11 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
 
 // Returns the row at which a file keeps row `row` of a part.
 std::int64_t row_in_file(const TensorPart& part, std::int64_t row) {
-  if (const std::int64_t head = part.every_other_head_dim; head != 0) {
-    return row / head * 2 * head + (part.second_heads ? head : 0) + row % head;
+  if (const RowGroups groups = part.groups; groups.rows != 0) {
+    return part.first_row + row / groups.rows * groups.stride + row % groups.rows;
   }
-  return part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim);
+  return part.first_row +
+         (part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim));
 }
 
 // Calls read(tensor, its first row, number of rows, how many rows are out already). Covers rows
@@ -55,7 +56,8 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
   std::int64_t done = 0;
   for (const TensorPart& part : parts) {
     const std::int64_t here = std::min(count, part.rows - first);
-    const bool in_order = part.interleaved_head_dim == 0 && part.every_other_head_dim == 0;
+    QUIRE_CHECK(part.lines == 0, "columns of a tensor are read by values");
+    const bool in_order = part.interleaved_head_dim == 0 && part.groups.rows == 0;
     if (here > 0 && in_order) {
       read(*part.tensor, part.first_row + first, here, done);
     }
@@ -68,6 +70,21 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
       first += here;
     }
     first -= part.rows;
+  }
+}
+
+// Reads rows [first, first + count) of a part whose rows are columns of its tensor.
+void read_columns(const TensorPart& part, std::int64_t first, std::int64_t count,
+                  std::span<float> out) {
+  const std::int64_t begin = row_in_file(part, first);
+  const std::int64_t end = row_in_file(part, first + count - 1) + 1;
+  std::vector<float> line(static_cast<std::size_t>(end - begin));
+  for (std::int64_t i = 0; i < part.lines; ++i) {
+    weights::read_values(*part.tensor, part.first_line + i, begin, line);
+    for (std::int64_t row = 0; row < count; ++row) {
+      out[static_cast<std::size_t>(row * part.lines + i)] =
+          line[static_cast<std::size_t>(row_in_file(part, first + row) - begin)];
+    }
   }
 }
 
@@ -101,13 +118,11 @@ std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role,
   if (count == 1) {
     return {rows};
   }
-  if (role == WeightRole::kGateUp || role == WeightRole::kExpertGateUp) {
+  if (role == WeightRole::kGateUp || role == WeightRole::kExpertGateUp ||
+      role == WeightRole::kSharedGateUp || role == WeightRole::kStateGates) {
     return {rows / 2, rows / 2};
   }
   const StateShape& state = config.state;
-  if (role == WeightRole::kStateGates) {
-    return {rows / 2, rows / 2};
-  }
   if (role == WeightRole::kStateIn) {
     return {state.channels, rows - state.channels};
   }
@@ -116,23 +131,56 @@ std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role,
   return {config.gates_attention ? 2 * q_rows : rows - 2 * kv_rows, kv_rows, kv_rows};
 }
 
-// Returns the names of what layers with a state have.
-std::vector<std::string_view> state_stems(const TensorNames& names, WeightRole role) {
+// A weight of one tensor.
+struct NamedRole {
+  WeightRole role;
+  std::string_view TensorNames::* stem;
+};
+
+constexpr std::array<NamedRole, 18> kNamedRoles = {
+    {{WeightRole::kEmbedding, &TensorNames::embedding},
+     {WeightRole::kHead, &TensorNames::head},
+     {WeightRole::kFinalNorm, &TensorNames::final_norm},
+     {WeightRole::kAttentionNorm, &TensorNames::attention_norm},
+     {WeightRole::kQNorm, &TensorNames::q_norm},
+     {WeightRole::kKNorm, &TensorNames::k_norm},
+     {WeightRole::kOutput, &TensorNames::output},
+     {WeightRole::kMlpNorm, &TensorNames::mlp_norm},
+     {WeightRole::kDown, &TensorNames::down},
+     {WeightRole::kAttentionOutNorm, &TensorNames::attention_out_norm},
+     {WeightRole::kMlpOutNorm, &TensorNames::mlp_out_norm},
+     {WeightRole::kSinks, &TensorNames::sinks},
+     {WeightRole::kStateOut, &TensorNames::state_out},
+     {WeightRole::kStateNorm, &TensorNames::state_norm},
+     {WeightRole::kConv, &TensorNames::conv},
+     {WeightRole::kDecay, &TensorNames::decay},
+     {WeightRole::kDecayShift, &TensorNames::decay_shift},
+     {WeightRole::kStateSkip, &TensorNames::state_skip}}};
+
+// Returns the names of a weight, without endings; none of what find_of_experts names.
+std::vector<std::string_view> stems_of(const TensorNames& names, WeightRole role) {
+  for (const NamedRole& named : kNamedRoles) {
+    if (named.role == role) {
+      return {names.*named.stem};
+    }
+  }
   switch (role) {
+    case WeightRole::kQkv:
+      return names.qkv;
+    case WeightRole::kGateUp:
+      return names.gate_up;
     case WeightRole::kStateIn:
       return names.state_in;
     case WeightRole::kStateGates:
       return names.state_gates;
-    case WeightRole::kStateOut:
-      return {names.state_out};
-    case WeightRole::kStateNorm:
-      return {names.state_norm};
-    case WeightRole::kConv:
-      return {names.conv};
-    case WeightRole::kDecay:
-      return {names.decay};
-    case WeightRole::kDecayShift:
-      return {names.decay_shift};
+    case WeightRole::kChoiceBias:
+      return {names.experts.choice_bias};
+    case WeightRole::kSharedGateUp:
+      return names.experts.shared_gate_up;
+    case WeightRole::kSharedDown:
+      return {names.experts.shared_down};
+    case WeightRole::kSharedGate:
+      return {names.experts.shared_gate};
     default:
       return {};
   }
@@ -148,15 +196,53 @@ Status check_conv(const TensorInfo& tensor, const WeightId& id, const StateShape
                  : check_shape(tensor, {state.channels, state.taps});
 }
 
+// Tells whether a vector is of a layer with a state. GGUF files may keep such vectors as matrices.
+bool is_of_state(WeightRole role) {
+  return role == WeightRole::kDecay || role == WeightRole::kDecayShift ||
+         role == WeightRole::kStateSkip || role == WeightRole::kStateNorm;
+}
+
 // Makes the queries' rows, which stand head by head before those of their gates, the first part,
 // and the gates' the last.
 void split_gates(std::vector<TensorPart>& parts, std::int32_t head_dim) {
   TensorPart& queries = parts.front();
   queries.rows /= 2;
-  queries.every_other_head_dim = head_dim;
+  queries.groups = {.rows = head_dim, .stride = std::int64_t{2} * head_dim};
   TensorPart gates = queries;
-  gates.second_heads = true;
+  gates.first_row = head_dim;
   parts.push_back(gates);
+}
+
+// Makes the rows of gates, which stand in turn with those of ups, the first part.
+void split_in_turn(std::vector<TensorPart>& parts) {
+  TensorPart& gates = parts.front();
+  gates.rows /= 2;
+  gates.groups = {.rows = 1, .stride = 2};
+  TensorPart ups = gates;
+  ups.first_row += 1;
+  parts.push_back(ups);
+}
+
+// Returns the parts of a tensor of a gated delta rule whose rows are grouped by key heads. The rows
+// of a group are queries, keys, values and what gates the output, or beta and decay.
+std::vector<TensorPart> parts_by_key_head(const TensorPart& whole, WeightRole role,
+                                          const StateShape& state) {
+  const std::int64_t share = state.value_heads / state.key_heads;
+  const std::vector<std::int64_t> sizes =
+      role == WeightRole::kStateGates
+          ? std::vector<std::int64_t>{share, share}
+          : std::vector<std::int64_t>{state.key_dim, state.key_dim, share * state.value_dim,
+                                      share * state.value_dim};
+  std::vector<TensorPart> parts;
+  std::int64_t first = 0;
+  for (const std::int64_t size : sizes) {
+    parts.push_back({.tensor = whole.tensor,
+                     .rows = size * state.key_heads,
+                     .first_row = first,
+                     .groups = {.rows = size, .stride = whole.rows / state.key_heads}});
+    first += size;
+  }
+  return parts;
 }
 
 // Follows from the config, so nothing is lost by not reading it.
@@ -204,6 +290,20 @@ TensorNames names_for(const ModelConfig& config, const weights::ModelFiles& mode
 
 void read_parts(std::span<const TensorPart> parts, std::int64_t first_row, std::int64_t num_rows,
                 std::span<float> out) {
+  if (!parts.empty() && parts.front().lines != 0) {
+    for (const TensorPart& part : parts) {
+      const std::int64_t count = std::clamp<std::int64_t>(part.rows - first_row, 0, num_rows);
+      if (count > 0) {
+        const auto size = static_cast<std::size_t>(count * part.lines);
+        read_columns(part, first_row, count, out.first(size));
+        out = out.subspan(size);
+        num_rows -= count;
+        first_row += count;
+      }
+      first_row -= part.rows;
+    }
+    return;
+  }
   for_rows(parts, first_row, num_rows,
            [&](const TensorInfo& tensor, std::int64_t first, std::int64_t rows, std::int64_t done) {
              weights::read_rows(tensor, first, rows, rows_of(out, done, rows, tensor.columns()));
@@ -301,56 +401,11 @@ void TensorMap::finish_vector(const WeightId& id, std::vector<float>& values) co
 }
 
 std::vector<std::string> TensorMap::names(const WeightId& id) const {
-  std::vector<std::string_view> stems;
-  switch (id.role) {
-    case WeightRole::kEmbedding:
-      stems = {names_.embedding};
-      break;
-    case WeightRole::kHead:
-      stems = {config_.tied_embeddings ? names_.embedding : names_.head};
-      break;
-    case WeightRole::kFinalNorm:
-      stems = {names_.final_norm};
-      break;
-    case WeightRole::kAttentionNorm:
-      stems = {names_.attention_norm};
-      break;
-    case WeightRole::kQkv:
-      stems = names_.qkv;
-      break;
-    case WeightRole::kQNorm:
-      stems = {names_.q_norm};
-      break;
-    case WeightRole::kKNorm:
-      stems = {names_.k_norm};
-      break;
-    case WeightRole::kOutput:
-      stems = {names_.output};
-      break;
-    case WeightRole::kMlpNorm:
-      stems = {names_.mlp_norm};
-      break;
-    case WeightRole::kGateUp:
-      stems = names_.gate_up;
-      break;
-    case WeightRole::kDown:
-      stems = {names_.down};
-      break;
-    case WeightRole::kAttentionOutNorm:
-      stems = {names_.attention_out_norm};
-      break;
-    case WeightRole::kMlpOutNorm:
-      stems = {names_.mlp_out_norm};
-      break;
-    case WeightRole::kRouter:
-    case WeightRole::kExpertGateUp:
-    case WeightRole::kExpertDown:
-      break;  // find_of_experts names them
-    default:
-      stems = state_stems(names_, id.role);
-      break;
-  }
-  const bool is_whole = id.role == WeightRole::kDecay || id.role == WeightRole::kDecayShift;
+  const bool is_tied = id.role == WeightRole::kHead && config_.tied_embeddings;
+  const auto stems = stems_of(names_, is_tied ? WeightRole::kEmbedding : id.role);
+  const bool is_whole = id.role == WeightRole::kDecay || id.role == WeightRole::kDecayShift ||
+                        id.role == WeightRole::kStateSkip || id.role == WeightRole::kChoiceBias ||
+                        id.role == WeightRole::kSinks;
   const std::string_view ending = is_whole ? "" : id.bias ? ".bias" : ".weight";
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
@@ -359,6 +414,25 @@ std::vector<std::string> TensorMap::names(const WeightId& id) const {
     full.push_back(placed(base::str_cat(prefix, stem, ending)));
   }
   return full;
+}
+
+// Returns an expert's part of a tensor that holds all of a layer.
+Result<TensorPart> TensorMap::stacked_part(const TensorInfo& tensor, const WeightId& id,
+                                           std::int64_t rows, std::int64_t depth) const {
+  const std::int64_t count = config_.experts.count;
+  if (depth > 0 && names_.experts.inputs_first && tensor.reader == nullptr) {
+    QUIRE_TRY_STATUS(check_shape(tensor, {count, depth, rows}));
+    if (tensor.encoding >= weights::Encoding::kQ8_0) {
+      return {ErrorCode::kUnsupported,
+              base::str_cat("tensor ", base::quoted(tensor.name),
+                            " is quantised along its outputs, which is not implemented")};
+    }
+    return TensorPart{
+        .tensor = &tensor, .rows = rows, .lines = depth, .first_line = id.expert * depth};
+  }
+  QUIRE_TRY_STATUS(depth == 0 ? check_shape(tensor, {count, rows})
+                              : check_shape(tensor, {count, rows, depth}));
+  return TensorPart{.tensor = &tensor, .rows = rows, .first_row = id.expert * rows};
 }
 
 Result<std::vector<TensorPart>> TensorMap::find_of_experts(const WeightId& id, std::int64_t columns,
@@ -372,14 +446,31 @@ Result<std::vector<TensorPart>> TensorMap::find_of_experts(const WeightId& id, s
     QUIRE_TRY(const TensorInfo* tensor,
               model_files_.require(base::str_cat(prefix, tensors.names[i])));
     if (tensors.stacked) {
-      QUIRE_TRY_STATUS(check_shape(*tensor, {config_.experts.count, shares[i], depth}));
-      parts.push_back({.tensor = tensor, .rows = shares[i], .first_row = id.expert * shares[i]});
+      QUIRE_TRY(const TensorPart part, stacked_part(*tensor, id, shares[i], depth));
+      parts.push_back(part);
       continue;
     }
-    QUIRE_TRY_STATUS(check_shape(*tensor, {shares[i], depth}));
+    QUIRE_TRY_STATUS(depth == 0 ? check_shape(*tensor, {shares[i]})
+                                : check_shape(*tensor, {shares[i], depth}));
     parts.push_back({.tensor = tensor, .rows = shares[i]});
   }
+  if (id.role == WeightRole::kExpertGateUp && names_.experts.in_turn && parts.size() == 1) {
+    split_in_turn(parts);
+  }
   return parts;
+}
+
+Status TensorMap::check_part(const TensorInfo& tensor, const WeightId& id, std::int64_t rows,
+                             std::int64_t depth) const {
+  if (id.role == WeightRole::kConv) {
+    return check_conv(tensor, id, config_.state);
+  }
+  if (depth == 0 && is_of_state(id.role) && tensor.shape.size() == 2) {
+    return tensor.num_values() == rows ? Status() : check_shape(tensor, {rows});
+  }
+  const bool is_row = id.role == WeightRole::kSharedGate && tensor.shape.size() == 1;
+  return depth == 0 || is_row ? check_shape(tensor, {depth == 0 ? rows : depth})
+                              : check_shape(tensor, {rows, depth});
 }
 
 Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t columns,
@@ -393,14 +484,16 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
-    QUIRE_TRY_STATUS(id.role == WeightRole::kConv ? check_conv(*tensor, id, config_.state)
-                     : depth == 0                 ? check_shape(*tensor, {shares[i]})
-                                                  : check_shape(*tensor, {shares[i], depth}));
+    QUIRE_TRY_STATUS(check_part(*tensor, id, shares[i], depth));
     const bool rotated = id.role == WeightRole::kQkv && i < 2 && names_.interleaved;
     parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
   }
   if (id.role == WeightRole::kQkv && config_.gates_attention) {
     split_gates(parts, config_.head_dim);
+  }
+  const bool is_mixed = id.role == WeightRole::kStateIn || id.role == WeightRole::kStateGates;
+  if (is_mixed && config_.state.kind == MixerKind::kGatedDelta && parts.size() == 1) {
+    return parts_by_key_head(parts.front(), id.role, config_.state);
   }
   return parts;
 }
@@ -446,7 +539,8 @@ Status TensorMap::check_architecture() const {
     return {};
   }
   QUIRE_TRY(const auto architecture, model_files_.gguf()->get_string("general.architecture", ""));
-  if (architecture != family->gguf_architecture) {
+  if (architecture != family->gguf_architecture &&
+      (architecture.empty() || architecture != family->other_gguf_architecture)) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF architecture ", base::quoted(architecture),
                           " is not that of the config's family: GGUF files of a ", config_.family,

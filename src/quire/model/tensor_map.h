@@ -18,18 +18,26 @@
 
 namespace quire::model {
 
-// Rows [first_row, first_row + rows) of one tensor: all, those of an expert, or those of every
-// other head. Where `interleaved_head_dim` is not 0 the file keeps the rows of each head of that
-// size in the order 0, half, 1, half + 1, ... (llama.cpp's order for queries and keys, which
-// rotates neighbours); reading puts them back.
+// Every so many rows of a tensor: row i is row i % rows of group i / rows, and groups begin
+// `stride` rows apart.
+struct RowGroups {
+  std::int64_t rows = 0;  // 0: all rows, in order
+  std::int64_t stride = 0;
+};
+
+// Rows of one tensor from `first_row` on: all, those of an expert, or those of some groups. Where
+// `interleaved_head_dim` is not 0 the file keeps the rows of each head of that size in the order 0,
+// half, 1, half + 1, ... (llama.cpp's order for queries and keys, which rotates neighbours);
+// reading puts them back.
 struct TensorPart {
   const weights::TensorInfo* tensor = nullptr;
   std::int64_t rows = 0;  // values, for a vector
   std::int32_t interleaved_head_dim = 0;
   std::int64_t first_row = 0;
-  // Not 0: row i is row i % head_dim of head 2 * (i / head_dim), or of the head behind that one.
-  std::int32_t every_other_head_dim = 0;
-  bool second_heads = false;
+  RowGroups groups = {};
+  // Not 0: rows are columns of so many rows of the tensor, from `first_line` on.
+  std::int64_t lines = 0;
+  std::int64_t first_line = 0;
 };
 
 // Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
@@ -64,6 +72,11 @@ class TensorMap {
   [[nodiscard]] Result<std::vector<TensorPart>> find_of_experts(const WeightId& id,
                                                                 std::int64_t columns,
                                                                 std::int64_t depth) const;
+  [[nodiscard]] Status check_part(const weights::TensorInfo& tensor, const WeightId& id,
+                                  std::int64_t rows, std::int64_t depth) const;
+  [[nodiscard]] Result<TensorPart> stacked_part(const weights::TensorInfo& tensor,
+                                                const WeightId& id, std::int64_t rows,
+                                                std::int64_t depth) const;
   [[nodiscard]] std::string placed(std::string_view name) const;
   [[nodiscard]] bool is_of_drafts(std::string_view name) const;
   [[nodiscard]] bool is_skipped(std::string_view name) const;

@@ -144,7 +144,7 @@ bool has_own_format(const TensorInfo& tensor) {
 // step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight. Tensors
 // of Hugging Face folders are expanded instead.
 OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool for_gpu) {
-  if (role == WeightRole::kRouter) {
+  if (is_router(role)) {
     return {};
   }
   const TensorInfo& first = *parts.front().tensor;
@@ -346,9 +346,9 @@ class Packer {
   void finish(std::span<const TensorPart> parts) {
     for (const TensorPart& part : parts) {
       const weights::TensorInfo& tensor = *part.tensor;
-      const bool whole = part.rows >= tensor.rows();  // vectors count values
-      report_.bytes_read +=
-          static_cast<std::int64_t>(tensor.bytes.size()) / (whole ? 1 : tensor.rows() / part.rows);
+      const std::int64_t rows = tensor.rows();
+      report_.bytes_read += static_cast<std::int64_t>(tensor.bytes.size()) *
+                            std::min(part.rows, rows) / rows;  // vectors count values
     }
     if (options_.progress) {
       options_.progress(static_cast<double>(report_.bytes_read) /
@@ -474,8 +474,9 @@ class Randomizer {
 
   Status vector(const WeightId& id, std::vector<float>& values, std::int64_t size) {
     values.assign(static_cast<std::size_t>(size), id.role == WeightRole::kDecay ? -0.1f : 1.0f);
-    if (id.bias || id.role == WeightRole::kConv || id.role == WeightRole::kDecayShift) {
-      draw(split_mix(seed_), id.bias ? 0.02f : 0.5f, values);
+    const bool is_bias = id.bias || id.role == WeightRole::kChoiceBias;
+    if (is_bias || id.role == WeightRole::kConv || id.role == WeightRole::kDecayShift) {
+      draw(split_mix(seed_), is_bias ? 0.02f : 0.5f, values);
     }
     return tally_.vector(id, values);
   }

@@ -58,6 +58,23 @@ void decode(std::span<const std::byte> in, std::span<float> out, std::size_t gro
   }
 }
 
+// Decodes values that are floats; returns false for others.
+bool decode_floats(Encoding encoding, std::span<const std::byte> in, std::span<float> out) {
+  switch (encoding) {
+    case Encoding::kF32:
+      std::memcpy(out.data(), in.data(), in.size());
+      return true;
+    case Encoding::kF16:
+      decode(in, out, std::size_t{2} * kGroup, decode_group_f16);
+      return true;
+    case Encoding::kBF16:
+      decode(in, out, std::size_t{2} * kGroup, decode_group_bf16);
+      return true;
+    default:
+      return false;
+  }
+}
+
 // The place of some rows among the bytes of their tensor.
 struct RowBytes {
   std::size_t first, count;
@@ -166,16 +183,8 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
   }
   const EncodedBytes encoded(tensor, rows);
   const std::span<const std::byte> in = encoded.get();
-  switch (tensor.encoding) {
-    case Encoding::kF32:
-      std::memcpy(out.data(), in.data(), in.size());
-      return;
-    case Encoding::kF16:
-      return decode(in, out, std::size_t{2} * kGroup, decode_group_f16);
-    case Encoding::kBF16:
-      return decode(in, out, std::size_t{2} * kGroup, decode_group_bf16);
-    default:
-      break;
+  if (decode_floats(tensor.encoding, in, out)) {
+    return;
   }
   const CodeBlockReader& reader = *code_block_reader(tensor.encoding);
   const auto values = static_cast<std::size_t>(code_block_values(tensor.encoding));
@@ -183,6 +192,18 @@ void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t nu
   for (std::size_t block = 0; block * bytes < in.size(); ++block) {
     reader.decode(in.data() + block * bytes, out.data() + block * values);
   }
+}
+
+void read_values(const TensorInfo& tensor, std::int64_t row, std::int64_t first,
+                 std::span<float> out) {
+  QUIRE_CHECK(tensor.reader == nullptr && row >= 0 && row < tensor.rows() && first >= 0 &&
+                  std::cmp_less_equal(out.size(), tensor.columns() - first),
+              "values outside the tensor");
+  const auto bytes = static_cast<std::size_t>(code_block_bytes(tensor.encoding));
+  const RowBytes place{.first = static_cast<std::size_t>(row * tensor.columns() + first) * bytes,
+                       .count = out.size() * bytes};
+  QUIRE_CHECK(decode_floats(tensor.encoding, EncodedBytes(tensor, place).get(), out),
+              "values of a row that has blocks");
 }
 
 bool is_same(const TensorInfo& a, const TensorInfo& b) {

@@ -97,6 +97,10 @@ struct TensorTable {
 // at once; runs at memory speed.
 void read_rows(const TensorInfo& tensor, std::int64_t first_row, std::int64_t num_rows,
                std::span<float> out);
+// Decodes values [first, first + out.size()) of one row so. Precondition: the tensor holds fp32,
+// fp16 or bf16, in one place.
+void read_values(const TensorInfo& tensor, std::int64_t row, std::int64_t first,
+                 std::span<float> out);
 // Returns whether two tensors have the same encoding, shape and bytes.
 [[nodiscard]] bool is_same(const TensorInfo& a, const TensorInfo& b);
 

@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).parent
 LENGTHS = [1, 17, 70, 150]
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 GREEDY = 32
 VOCAB = 200
 SMALL = dict(
@@ -49,6 +50,21 @@ QWEN3_5 = dict(
     head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
     rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25, mrope_interleaved=True,
                          mrope_section=[2, 1, 1]),
+)
+QWEN3_5_MOE = dict(QWEN3_5, hidden_size=32, moe_intermediate_size=32, shared_expert_intermediate_size=64, num_experts=4,
+                   num_experts_per_tok=3)
+QWEN3_NEXT = dict(QWEN3_5_MOE,
+                  rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25))
+GPT_OSS = dict(hidden_size=32, intermediate_size=32, head_dim=16, num_local_experts=3, num_experts_per_tok=2,
+               sliding_window=24, rope_parameters=dict(YARN, truncate=False, rope_theta=150000.0))
+GRANITE_HYBRID = dict(
+    num_hidden_layers=3, hidden_size=32, intermediate_size=24, shared_intermediate_size=48, num_local_experts=4,
+    mamba_n_heads=4, mamba_d_state=16, mamba_expand=2, embedding_multiplier=6.0, attention_multiplier=0.3,
+    residual_multiplier=0.6, logits_scaling=2.0,
+)
+NEMOTRON_H = dict(
+    hidden_size=32, intermediate_size=48, head_dim=16, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=2,
+    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, moe_shared_expert_intermediate_size=40,
 )
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
@@ -107,6 +123,22 @@ VARIANTS = {
         "bf16",
     ),
     "gemma3_image": ("Gemma3Image", dict(GEMMA, query_pre_attn_scalar=24, layer_types=[SLIDING, FULL]), "bf16"),
+    "granitemoehybrid": ("GraniteMoeHybrid", dict(GRANITE_HYBRID, layer_types=[LINEAR, FULL, LINEAR]), "bf16"),
+    "granitemoehybrid_dense": (
+        "GraniteMoeHybrid",
+        dict(GRANITE_HYBRID, layer_types=[FULL, LINEAR], num_hidden_layers=2, num_local_experts=0, mamba_n_groups=2,
+             mamba_d_head=24, mamba_n_heads=4, mamba_expand=3, mamba_conv_bias=False, mamba_proj_bias=True,
+             time_step_limit=(0.05, 1.5), attention_bias=True, position_embedding_type="rope", tie_word_embeddings=True),
+        "bf16",
+    ),
+    "granitemoehybrid_mlp": (
+        "GraniteMoeHybrid",
+        dict(GRANITE_HYBRID, layer_types=[LINEAR, FULL], num_hidden_layers=2, num_local_experts=0,
+             position_embedding_type="rope"),
+        "bf16",
+    ),
+    "gpt_oss": ("GptOss", dict(GPT_OSS), "bf16"),
+    "gpt_oss_mxfp4": ("GptOss", dict(GPT_OSS, num_hidden_layers=1, layer_types=[SLIDING], num_local_experts=4), "bf16"),
     "granite": (
         "Granite",
         dict(embedding_multiplier=12.0, attention_multiplier=0.1, residual_multiplier=0.5, logits_scaling=4.0),
@@ -128,6 +160,26 @@ VARIANTS = {
              num_hidden_layers=3, full_attn_idxs=[0, 2]),
         "bf16",
     ),
+    "lfm2_moe": (
+        "Lfm2Moe",
+        dict(layer_types=["conv", FULL, "conv"], num_hidden_layers=3, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, hidden_size=32,
+             moe_intermediate_size=32),
+        "bf16",
+    ),
+    "lfm2_moe_plain": (
+        "Lfm2Moe",
+        dict(layer_types=[FULL, "conv"], num_hidden_layers=2, num_dense_layers=0, num_experts=5, num_experts_per_tok=3,
+             hidden_size=32, moe_intermediate_size=24, use_expert_bias=False, norm_topk_prob=False,
+             routed_scaling_factor=1.5, tie_word_embeddings=False),
+        "bf16",
+    ),
+    "nemotron_h": ("NemotronH", dict(NEMOTRON_H, layers_block_type=[LINEAR, "mlp", FULL, "moe"]), "bf16"),
+    "nemotron_h_scaled": (
+        "NemotronH",
+        dict(NEMOTRON_H, layers_block_type=["moe", FULL, LINEAR], norm_topk_prob=False, routed_scaling_factor=0.4,
+             use_conv_bias=False, use_bias=True, time_step_min=0.3, conv_kernel=3, layer_norm_epsilon=1e-3),
+        "bf16",
+    ),
     "olmo2": ("Olmo2", {}, "bf16"),
     "olmo3": (
         "Olmo3",
@@ -142,6 +194,19 @@ VARIANTS = {
         "Qwen3_5Image",
         dict(QWEN3_5, linear_num_value_heads=6, linear_value_head_dim=24, linear_conv_kernel_dim=3, attention_bias=True,
              layer_types=[FULL, LINEAR, LINEAR], num_hidden_layers=3, tie_word_embeddings=True),
+        "bf16",
+    ),
+    "qwen3_5_moe": ("Qwen3_5Moe", dict(QWEN3_5_MOE, layer_types=[LINEAR, FULL]), "bf16"),
+    "qwen3_5_moe_image": (
+        "Qwen3_5MoeImage",
+        dict(QWEN3_5_MOE, layer_types=[FULL, LINEAR], shared_expert_intermediate_size=24, num_experts_per_tok=2),
+        "bf16",
+    ),
+    "qwen3_next": ("Qwen3Next", dict(QWEN3_NEXT, layer_types=[LINEAR, FULL], linear_num_value_heads=6), "bf16"),
+    "qwen3_next_dense": (
+        "Qwen3Next",
+        dict(QWEN3_NEXT, layer_types=[FULL, LINEAR], mlp_only_layers=[0], norm_topk_prob=False,
+             attention_bias=True, linear_value_head_dim=24),
         "bf16",
     ),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=4, hidden_size=32, intermediate_size=64), "bf16"),
@@ -171,15 +236,18 @@ VARIANTS = {
 GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
         "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
-        "mixtral": "llama"}
-INTERLEAVED = {"llama", "granite", "mistral3", "smollm3"}
+        "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next",
+        "granitemoehybrid": "granitehybrid", "granitemoehybrid_mlp": "granitehybrid", "nemotron_h": "nemotron_h_moe", "gpt_oss": "gpt-oss", "gpt_oss_mxfp4": "gpt-oss"}
+INTERLEAVED = {"llama", "granite", "granitehybrid", "mistral3", "smollm3"}
 # Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
 EXPERT_NAMES = {
     "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "qwen3_moe_step": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+    "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
+    "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -203,23 +271,69 @@ STATE_NAMES = {
         "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
     },
 }
+SHARED_NAMES = {"mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+STATE_NAMES["lfm2moe"] = {**STATE_NAMES["lfm2"], "feed_forward.gate": "ffn_gate_inp",
+                          "feed_forward.expert_bias": "exp_probs_b.bias"}
+STATE_NAMES["qwen35moe"] = {**STATE_NAMES["qwen35"], **SHARED_NAMES}
+STATE_NAMES["qwen3next"] = {**STATE_NAMES["qwen35moe"], "linear_attn.in_proj_ba": "ssm_ba"}
+STATE_NAMES["granitehybrid"] = {
+    "mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.A_log": "ssm_a", "mamba.dt_bias": "ssm_dt.bias",
+    "mamba.D": "ssm_d", "mamba.norm": "ssm_norm", "mamba.out_proj": "ssm_out",
+    "shared_mlp.output_linear": "ffn_down", "block_sparse_moe.router": "ffn_gate_inp",
+}
+STATE_NAMES["nemotron_h_moe"] = {
+    "model.embeddings": "token_embd", "model.norm_f": "output_norm", "norm": "attn_norm",
+    **{name.replace("mamba", "mixer"): ours for name, ours in STATE_NAMES["granitehybrid"].items() if "mamba" in name},
+    "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output",
+    "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.gate": "ffn_gate_inp",
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias", "mixer.experts.up_proj": "ffn_up_exps.weight",
+    "mixer.experts.down_proj": "ffn_down_exps.weight", "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp",
+}
+ZERO_CENTRED = ("qwen3_5", "qwen3_next")
+OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                        "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def draw_oss_experts(name, weight):
+    """Draws numbers that MXFP4 expresses, of which some gates are clamped. Groups of 32 lie along the inputs."""
+    if name.endswith("bias"):
+        return torch.randn_like(weight)
+    experts, inputs, outputs = weight.shape
+    codes = torch.tensor(E2M1)[torch.randint(0, 16, (experts, outputs, inputs // 32, 32))]
+    codes[..., 0] = 6.0  # the largest, so that a quantiser finds the same scale
+    scales = 2.0 ** torch.randint(-5, -2, (experts, outputs, inputs // 32, 1)).float()
+    return (codes * scales).reshape(experts, outputs, inputs).transpose(1, 2)
+
+
+def mxfp4_parts(weight):
+    """Blocks and scales of [experts, inputs, outputs] as published files have them, outputs first."""
+    groups = weight.transpose(1, 2).reshape(weight.shape[0], weight.shape[2], -1, 32)
+    exponents = torch.floor(torch.log2(groups.abs().amax(-1, keepdim=True))) - 2
+    codes = (groups / 2.0**exponents)[..., None].sub(torch.tensor(E2M1)).abs().argmin(-1).to(torch.uint8)
+    return codes[..., 0::2] | codes[..., 1::2] << 4, (exponents[..., 0] + 127).to(torch.uint8)
 
 
 def draw(model, config, storage):
     """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    lacks_one = "gemma" in config.model_type or "qwen3_5" in config.model_type
-    for name, weight in model.named_parameters():
+    lacks_one = config.model_type.startswith(("gemma", *ZERO_CENTRED))
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("expert_bias", "correction_bias"))]
+    for name, weight in [*model.named_parameters(), *biases]:
         norm = 0.0 if lacks_one and "linear_attn" not in name else 1.0
         if name.endswith("A_log"):
             value = torch.empty_like(weight).uniform_(-3.0, 0.5)  # some heads forget soon, others late
+        elif ".experts." in name and config.model_type == "gpt_oss":
+            value = draw_oss_experts(name, weight)
+        elif name.endswith("sinks"):
+            value = 2.0 * torch.randn_like(weight)
         elif name.endswith("bias"):
             value = 0.4 * torch.randn_like(weight)
         elif weight.dim() == 1:
             value = norm + 0.2 * torch.randn_like(weight)
-        elif "embed_tokens" in name:
+        elif "embed" in name:
             value = (0.3 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight)
         else:
             gain = 1.5 / weight.shape[-1] ** 0.5
@@ -240,8 +354,9 @@ def draw(model, config, storage):
 def greedy(model, ids):
     """Returns GREEDY ids after `ids` and the smallest distance between the best two logits on the way."""
     out, gap, cache, step = [], float("inf"), None, torch.tensor([ids])
+    whole = model.config.model_type in ("granitemoehybrid", "nemotron_h")  # steps are bounded in the long form only
     for _ in range(GREEDY):
-        result = model(step, past_key_values=cache, use_cache=True)
+        result = model(torch.tensor([ids + out]) if whole else step, past_key_values=cache, use_cache=not whole)
         cache = result.past_key_values
         best = result.logits[0, -1].topk(2)
         gap = min(gap, float(best.values[0] - best.values[1]))
@@ -268,6 +383,21 @@ def text_model(model):
     return getattr(model.model, "language_model", model.model)
 
 
+def rotary(model):
+    inner = text_model(model)
+    return inner.pos_emb if hasattr(inner, "pos_emb") else getattr(inner, "rotary_emb", None)
+
+
+class DefaultRope(torch.nn.Module):
+    """The default frequencies, of a model that turns nothing."""
+
+    def __init__(self, config):
+        super().__init__()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.inv_freq = 1.0 / 10000.0 ** (torch.arange(0, size, 2) / size)
+        self.attention_scaling = 1.0
+
+
 @torch.no_grad()
 def make_golden(model, config):
     generator = torch.Generator().manual_seed(7)
@@ -276,9 +406,9 @@ def make_golden(model, config):
     half = type(model)(config).eval()  # its own rotary buffers stay float32, as in from_pretrained
     half.load_state_dict(model.state_dict())
     half = half.to(torch.bfloat16)
-    rope = text_model(model).rotary_emb
+    rope = rotary(model) or DefaultRope(config)
     for name, buffer in rope.named_buffers():
-        setattr(text_model(half).rotary_emb, name, buffer.clone())
+        setattr(rotary(half), name, buffer.clone())
     prompts, exact, rounded = [], [], []
     for length in LENGTHS:
         ids, path = make_prompt(model, length, generator, std)
@@ -305,9 +435,10 @@ def split_experts(state, block, gate, up, down):
     """Renames the MLPs with experts, and gives each expert tensors of its own."""
     split = {}
     for name, weight in state.items():
-        stem, stacked, kind = name.partition(".mlp.experts.")
+        place = "feed_forward" if block == "feed_forward" else "mlp"
+        stem, stacked, kind = name.partition(f".{place}.experts.")
         if not stacked:
-            split[name.replace(".mlp.gate.", f".{block}.gate.")] = weight
+            split[name.replace(f".{place}.gate.", f".{block}.gate.")] = weight
             continue
         for expert, matrix in enumerate(weight):
             prefix = f"{stem}.{block}.experts.{expert}."
@@ -324,6 +455,16 @@ def save_weights(model, folder, storage, tied):
     state = {n: w.to(dtype).contiguous() for n, w in model.state_dict().items() if not (tied and n == "lm_head.weight")}
     if folder.name in EXPERT_NAMES:
         state = split_experts(state, *EXPERT_NAMES[folder.name])
+    if folder.name.startswith("nemotron_h"):  # as published
+        state = {n.replace("model.", "backbone.", 1): w for n, w in state.items()}
+    if folder.name.startswith("granitemoehybrid"):
+        published = (("router.weight", "router.layer.weight"), ("experts.gate_up_proj", "input_linear.weight"),
+                     ("experts.down_proj", "output_linear.weight"))
+        for ours, theirs in published:
+            state = {n.replace(f"moe.{ours}", f"moe.{theirs}"): w for n, w in state.items()}
+    if folder.name == "gpt_oss_mxfp4":
+        for name in [n for n in state if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+            state[f"{name}_blocks"], state[f"{name}_scales"] = mxfp4_parts(state.pop(name).float())
     if storage != "sharded":
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -341,7 +482,9 @@ def save_weights(model, folder, storage, tied):
 def gguf_name(name, arch):
     if arch in STATE_NAMES:
         return state_gguf_name(name, arch)
-    names = {**GGUF_NAMES, **(NORMED_OUTPUT_NAMES if arch in ("gemma2", "gemma3", "olmo2") else {})}
+    if name.endswith("sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
+    names = {**GGUF_NAMES, **(OSS_NAMES if arch == "gpt-oss" else {}), **(NORMED_OUTPUT_NAMES if arch in ("gemma2", "gemma3", "olmo2") else {})}
     stem, kind = name.rsplit(".", 1)
     if stem.startswith("model.layers."):
         layer, stem = stem.removeprefix("model.layers.").split(".", 1)
@@ -379,6 +522,15 @@ def apart(weight, name, config):
     return weight
 
 
+def ungrouped(weight, config):
+    """Queries, keys, values and gates of all key heads, which folders of Qwen3-Next keep head by head."""
+    keys, key, value = config.linear_num_key_heads, config.linear_key_head_dim, config.linear_value_head_dim
+    share = config.linear_num_value_heads // keys * value
+    by_head = weight.reshape(keys, 2 * key + 2 * share, -1)
+    q, k, v, z = (part.reshape(-1, weight.shape[-1]) for part in by_head.split([key, key, share, share], dim=1))
+    return torch.cat([q, k, v]), z
+
+
 def interleave(rows, heads):
     """Orders rows as llama.cpp does: it rotates neighbours, so row i of a head's first half stands before row i of the
     second."""
@@ -395,33 +547,57 @@ def add_switches(writer, config, arch, rope):
     if arch == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if arch in ("gemma2", "gemma3"):
+    if arch in ("gemma2", "gemma3", "gpt-oss"):
         writer.add_sliding_window(config.sliding_window)
     if arch == "gemma3":
         writer.add_uint32(f"{arch}.attention.sliding_window_pattern", config._sliding_window_pattern)
     if arch == "olmo2" and getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
         writer.add_sliding_window_pattern([kind == SLIDING for kind in config.layer_types])
-    if arch == "lfm2":
-        writer.add_uint32("lfm2.shortconv.l_cache", config.conv_L_cache)
-    if arch == "qwen35":
+    if arch in ("lfm2", "lfm2moe"):
+        writer.add_uint32(f"{arch}.shortconv.l_cache", config.conv_L_cache)
+    if arch in ("qwen35", "qwen35moe", "qwen3next"):
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
         writer.add_ssm_state_size(config.linear_key_head_dim)
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_ssm_time_step_rank(config.linear_num_value_heads)
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
-        writer.add_uint32("qwen35.full_attention_interval", 4)
-        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
-    if arch == "granite":
+        writer.add_uint32(f"{arch}.full_attention_interval", config.layer_types.index(FULL) + 1)
+        if arch != "qwen3next":
+            writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
+    if arch == "granitehybrid":
+        writer.add_ssm_conv_kernel(config.mamba_d_conv)
+        writer.add_ssm_state_size(config.mamba_d_state)
+        writer.add_ssm_group_count(config.mamba_n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_n_heads)
+        writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+        writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+        if config.num_local_experts:
+            writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    if arch == "nemotron_h_moe":
+        writer.add_ssm_conv_kernel(config.conv_kernel)
+        writer.add_ssm_state_size(config.ssm_state_size)
+        writer.add_ssm_group_count(config.n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_num_heads)
+        writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if arch in ("granite", "granitehybrid"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if hasattr(config, "num_local_experts"):
-        writer.add_expert_count(config.num_local_experts)
+    if hasattr(config, "num_experts_per_tok") and getattr(config, "num_local_experts", 1):
+        writer.add_expert_count(getattr(config, "num_local_experts", 0) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    if arch == "qwen3moe":
+    if hasattr(config, "moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if hasattr(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if arch == "lfm2moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
     if arch == "mistral3":
         writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
@@ -443,23 +619,52 @@ def add_experts(writer, name, weight):
     add_bf16(writer, f"{block}.ffn_up_exps.weight", up)
 
 
+def add_oss_experts(writer, name, weight, quantised):
+    """Experts of gpt-oss, whose gates and ups stand in turn: apart, and outputs first."""
+    block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+    kind = "bias" if name.endswith("bias") else "weight"
+    down = "down_proj" in name
+    for part, rows in {"down": weight}.items() if down else {"gate": weight[..., ::2], "up": weight[..., 1::2]}.items():
+        target = f"{block}.ffn_{part}_exps.{kind}"
+        if kind == "bias":
+            writer.add_tensor(target, rows.contiguous().numpy())
+        elif quantised:
+            codes = gguf.quants.quantize(rows.transpose(1, 2).contiguous().numpy(), gguf.GGMLQuantizationType.MXFP4)
+            writer.add_tensor(target, codes, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        else:
+            add_bf16(writer, target, rows.transpose(1, 2))
+
+
 def save_gguf(model, config, path, arch):
     writer = gguf.GGUFWriter(path, arch)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = config.rope_parameters.get(FULL, config.rope_parameters)
+    rope = getattr(config, "rope_parameters", None) or dict(rope_type="default", rope_theta=10000.0)
+    rope = rope.get(FULL, rope)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith(("gate_proj.weight", "w1.weight",
-                                                                                  "gate_up_proj.weight")))
-    writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
+    if arch == "gpt-oss":
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_expert_feed_forward_length(config.intermediate_size)
+    elif arch == "nemotron_h_moe":
+        sizes = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+        writer.add_feed_forward_length([sizes.get(kind, 0) for kind in config.layers_block_type])
+    elif arch == "granitehybrid":
+        writer.add_feed_forward_length(
+            config.intermediate_size if config.num_local_experts else config.shared_intermediate_size)
+    elif arch != "qwen35moe":
+        inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith((
+            "gate_proj.weight", "w1.weight", "gate_up_proj.weight")))
+        writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
-    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types] if arch == "lfm2" else kv_heads)
+    writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types]
+                             if "lfm2" in arch or arch in ("granitehybrid", "nemotron_h_moe") else kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.norm_eps if arch == "lfm2" else config.rms_norm_eps)
+    epsilon = {"lfm2": "norm_eps", "lfm2moe": "norm_eps", "nemotron_h_moe": "layer_norm_epsilon"}
+    writer.add_layer_norm_rms_eps(getattr(config, epsilon.get(arch, "rms_norm_eps")))
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
@@ -471,22 +676,50 @@ def save_gguf(model, config, path, arch):
             weight = interleave(weight, config.num_attention_heads)
         if arch in INTERLEAVED and ".k_proj." in name:
             weight = interleave(weight, config.num_key_value_heads)
-        if arch == "qwen35":
+        if arch in ("qwen35", "qwen35moe"):
             weight = apart(weight, name, config)
+        if name.endswith("in_proj_qkvz.weight"):
+            stem = name.removesuffix("qkvz.weight")
+            for part, rows in zip(("qkv", "z"), ungrouped(weight, config)):
+                add_bf16(writer, gguf_name(f"{stem}{part}.weight", arch), rows)
+            continue
         if name.endswith("A_log"):
             weight = -weight.exp()
         if name.endswith(("conv.conv.weight", "conv1d.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.squeeze(1).contiguous().numpy())
             continue
+        if ".shared_mlp.input_linear." in name:
+            block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+            for part, rows in zip(("gate", "up"), weight.chunk(2)):
+                add_bf16(writer, f"{block}.ffn_{part}{'_shexp' if config.num_local_experts else ''}.weight", rows)
+            continue
+        if name.endswith((".A_log", ".D")) and arch in ("granitehybrid", "nemotron_h_moe"):
+            writer.add_tensor(gguf_name(name, arch), weight[:, None].numpy())
+            continue
+        if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+            groups = config.n_groups if arch == "nemotron_h_moe" else config.mamba_n_groups
+            writer.add_tensor(gguf_name(name, arch), weight.reshape(groups, -1).numpy())
+            continue
+        if ".shared_mlp.output_linear." in name and config.num_local_experts:
+            add_bf16(writer, gguf_name(name, arch).replace("ffn_down", "ffn_down_shexp"), weight)
+            continue
+        if arch == "gpt-oss" and ".experts." in name:
+            add_oss_experts(writer, name, weight, path.parent.name == "gpt_oss_mxfp4")
+            continue
         if weight.dim() == 1:
-            zero_centred = arch in ("gemma2", "gemma3") or arch == "qwen35" and "norm" in name and "linear" not in name
+            zero_centred = (arch in ("gemma2", "gemma3") or config.model_type.startswith(ZERO_CENTRED)
+                            and "norm" in name and "linear" not in name)
             one = 1.0 if zero_centred else 0.0
             writer.add_tensor(gguf_name(name, arch), (weight + one).numpy())
             continue
-        if ".mlp.experts." in name:
+        if ".experts." in name and arch == "nemotron_h_moe":
+            add_bf16(writer, gguf_name(name, arch), weight)
+        elif ".experts." in name:
             add_experts(writer, name, weight)
-        elif name.endswith(".mlp.gate.weight"):
+        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight", "feed_forward.gate.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.numpy())
+        elif name.endswith("shared_expert_gate.weight"):
+            writer.add_tensor(gguf_name(name, arch), weight[0].numpy())  # one row, which GGUF keeps as a vector
         else:
             add_bf16(writer, gguf_name(name, arch), weight)
     if rope["rope_type"] == "llama3":
@@ -503,7 +736,8 @@ def image_config(text):
     if "qwen3_5" in text.model_type:
         vision = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=1, out_hidden_size=text.hidden_size,
                       num_position_embeddings=4)
-        return transformers.Qwen3_5Config(
+        outer = transformers.Qwen3_5MoeConfig if "moe" in text.model_type else transformers.Qwen3_5Config
+        return outer(
             text_config=text, vision_config=vision, image_token_id=VOCAB - 1, video_token_id=VOCAB - 2,
             vision_start_token_id=VOCAB - 3, vision_end_token_id=VOCAB - 4,
             tie_word_embeddings=text.tie_word_embeddings,
@@ -532,6 +766,9 @@ def make_variant(name, family, changes, storage):
     golden = make_golden(model, whole)
     whole.dtype = {"f32": "float32", "f16": "float16"}.get(storage, "bfloat16")
     whole.architectures = [architecture]
+    if name == "gpt_oss_mxfp4":
+        whole.quantization_config = dict(quant_method="mxfp4", modules_to_not_convert=[
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
     whole.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     save_weights(model, folder, storage, config.tie_word_embeddings)

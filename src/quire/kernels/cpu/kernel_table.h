@@ -95,13 +95,15 @@ struct DeltaTask {
   std::int64_t columns = 0;
   float* out = nullptr;  // [rows][columns]
   std::ptrdiff_t out_stride = 0;
+  float skip = 0;  // of state_scan
 };
 
 // The activation of a gated MLP. silu(x) = x / (1 + e^-x). The tanh form of gelu (Hendrycks &
 // Gimpel 2016) is x / (1 + e^-2u), where u = sqrt(2 / pi) * (x + 0.044715 * x^3). sigmoid(x) = 1 /
-// (1 + e^-x) is for gates of other parts.
-enum class Activation : std::uint8_t { kSilu, kGeluTanh, kSigmoid };
-inline constexpr int kActivations = 3;
+// (1 + e^-x) is for gates of other parts. kClampedSwiglu, of gpt-oss, is g * sigmoid(1.702 g) with
+// g = min(x, 7), where the other factor is clamp(up, -7, 7) + 1. kRelu is max(x, 0).
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kSigmoid, kClampedSwiglu, kRelu };
+inline constexpr int kActivations = 5;
 
 // out[i] = activation(gate[i]) * up[i] for `count` elements.
 struct GateMulTask {
@@ -179,6 +181,10 @@ struct KernelTable {
   void (*soft_cap)(const SoftCapTask&) = nullptr;
   void (*convolve)(const ConvTask&) = nullptr;
   void (*gated_delta)(const DeltaTask&) = nullptr;
+  // The state space update of one head, row after row (Mamba-2; Dao & Gu 2024), `beta` being the
+  // length of a step. Per row: S *= decay; S += key * (beta * value)^T; out = S^T query + skip *
+  // value.
+  void (*state_scan)(const DeltaTask&) = nullptr;
   void (*rotate)(const RotateTask&) = nullptr;  // same bits on every instruction set
   // Nearest even; NaN stays NaN. Sets with bf16 instructions turn subnormals into zero.
   void (*round_bf16)(const float* x, std::int64_t count, std::uint16_t* out) = nullptr;

@@ -85,6 +85,30 @@ struct Sigmoid {
   }
 };
 
+// Returns the lesser of both; NaN where x is NaN.
+template <class V>
+typename V::F least(typename V::F bound, typename V::F x) {
+  const typename V::F zero = V::zero();
+  return V::sub(zero, V::max(V::sub(zero, bound), V::sub(zero, x)));
+}
+
+template <class V>
+struct ClampedSwiglu {
+  static typename V::F apply(typename V::F gate, typename V::F up) {
+    const typename V::F limit = V::set(7.0f);
+    const typename V::F g = least<V>(limit, gate);
+    const typename V::F u = V::max(V::set(-7.0f), least<V>(limit, up));
+    return gated<V>(g, V::mul(g, V::set(1.702f)), V::add(u, V::set(1.0f)));
+  }
+};
+
+template <class V>
+struct Relu {
+  static typename V::F apply(typename V::F gate, typename V::F up) {
+    return V::mul(V::max(V::zero(), gate), up);
+  }
+};
+
 // Computes activation(gate) * up. A last partial vector goes through padded copies: an element's
 // bits never depend on its place.
 template <class V, class A>

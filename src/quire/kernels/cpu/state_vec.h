@@ -1,4 +1,5 @@
-// Updates of states as templates over a vector trait: convolutions of rows, gated delta rule.
+// Updates of states as templates over a vector trait: convolutions of rows, gated delta rule, state
+// spaces.
 #pragma once
 
 #include "quire/kernels/cpu/kernel_table.h"
@@ -132,6 +133,72 @@ void gated_delta(const DeltaTask& t) {
   }
   for (; column < t.columns; ++column) {
     delta_column(t, column);
+  }
+}
+
+// Runs kVectors vectors of columns of a state space through all rows.
+template <class V, int kVectors>
+void scan_columns(const DeltaTask& t, std::int64_t column) {
+  using F = typename V::F;
+  for (std::int64_t row = 0; row < t.rows; ++row) {
+    const float* key = t.key + row * t.key_stride;
+    const float* query = t.query + row * t.query_stride;
+    const float* value = t.value + row * t.value_stride + column;
+    const F decay = V::set(t.decay[row * t.gate_stride]);
+    const F step = V::set(t.beta[row * t.gate_stride]);
+    F input[kVectors], out[kVectors];
+    for (int j = 0; j < kVectors; ++j) {
+      input[j] = V::mul(V::load(value + j * V::kLanes), step);
+      out[j] = V::zero();
+    }
+    for (int k = 0; k < t.key_dim; ++k) {
+      const F key_k = V::set(key[k]), query_k = V::set(query[k]);
+      float* state = t.state + k * t.state_stride + column;
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) {
+        const F kept = V::mul(V::load(state + j * V::kLanes), decay);
+        const F next = V::fma(input[j], key_k, kept);
+        V::store(state + j * V::kLanes, next);
+        out[j] = V::fma(next, query_k, out[j]);
+      }
+    }
+    const F skip = V::set(t.skip);
+    for (int j = 0; j < kVectors; ++j) {
+      V::store(t.out + row * t.out_stride + column + j * V::kLanes,
+               V::fma(V::load(value + j * V::kLanes), skip, out[j]));
+    }
+  }
+}
+
+// Does the same for one column that fills no vector, whose place in its head never changes.
+inline void scan_column(const DeltaTask& t, std::int64_t column) {
+  for (std::int64_t row = 0; row < t.rows; ++row) {
+    const float* key = t.key + row * t.key_stride;
+    const float* query = t.query + row * t.query_stride;
+    const float value = t.value[row * t.value_stride + column];
+    const float input = value * t.beta[row * t.gate_stride];
+    float out = 0;
+    for (int k = 0; k < t.key_dim; ++k) {
+      float& state = t.state[k * t.state_stride + column];
+      state = state * t.decay[row * t.gate_stride] + input * key[k];
+      out += state * query[k];
+    }
+    t.out[row * t.out_stride + column] = out + t.skip * value;
+  }
+}
+
+template <class V>
+void state_scan(const DeltaTask& t) {
+  constexpr int kVectors = 4;
+  std::int64_t column = 0;
+  for (; column + kVectors * V::kLanes <= t.columns; column += kVectors * V::kLanes) {
+    scan_columns<V, kVectors>(t, column);
+  }
+  for (; column + V::kLanes <= t.columns; column += V::kLanes) {
+    scan_columns<V, 1>(t, column);
+  }
+  for (; column < t.columns; ++column) {
+    scan_column(t, column);
   }
 }
 

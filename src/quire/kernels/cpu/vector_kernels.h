@@ -34,10 +34,12 @@ constexpr KernelTable vector_kernels(device::Isa isa) {
       .pack_rows = {pack_f32<V>, nullptr, pack_int8<V>},
       .rms_norm = rms_norm_rows<V>,
       .rms_factor = rms_factor<V>,
-      .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>, gate_mul<V, Sigmoid<V>>},
+      .gate_mul = {gate_mul<V, Silu<V>>, gate_mul<V, GeluTanh<V>>, gate_mul<V, Sigmoid<V>>,
+                   gate_mul<V, ClampedSwiglu<V>>, gate_mul<V, Relu<V>>},
       .soft_cap = soft_cap<V>,
       .convolve = convolve<V>,
       .gated_delta = gated_delta<V>,
+      .state_scan = state_scan<V>,
       .rotate = rotate<V>,
       .round_bf16 = round_bf16<V>,
       .read = read_bytes<V>};

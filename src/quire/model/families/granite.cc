@@ -1,5 +1,7 @@
 // Granite 3 and the dense models of Granite 4 that call themselves so: Llama with four multipliers.
-#include <string_view>
+#include "quire/model/families/granite.h"
+
+#include <string>
 
 #include "quire/base/json.h"
 #include "quire/model/config.h"
@@ -12,10 +14,22 @@ namespace quire::model {
 namespace {
 
 Status configure_granite(base::JsonView json, ModelConfig& config) {
+  QUIRE_TRY(config.mlp_bias, base::get_bool(json, "mlp_bias", false));
+  return read_granite(json, config);
+}
+
+// Returns a factor that 0 leaves out.
+Result<double> granite_factor(const weights::GgufFile& file, const std::string& key) {
+  QUIRE_TRY(const double given, file.get_double(key, 1.0));
+  return given == 0.0 ? 1.0 : given;
+}
+
+}  // namespace
+
+Status read_granite(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY(const bool attention_bias, base::get_bool(json, "attention_bias", false));
   config.qkv_bias = attention_bias;
   config.output_bias = attention_bias;
-  QUIRE_TRY(config.mlp_bias, base::get_bool(json, "mlp_bias", false));
   Scales& scales = config.scales;
   QUIRE_TRY(scales.embedding, base::get_double(json, "embedding_multiplier", 1.0));
   QUIRE_TRY(scales.residual, base::get_double(json, "residual_multiplier", 1.0));
@@ -24,27 +38,21 @@ Status configure_granite(base::JsonView json, ModelConfig& config) {
   return {};
 }
 
-// Returns a factor that 0 leaves out.
-Result<double> granite_factor(const weights::GgufFile& file, std::string_view key) {
-  QUIRE_TRY(const double given, file.get_double(key, 1.0));
-  return given == 0.0 ? 1.0 : given;
-}
-
 // "rope.scaling.finetuned" false means no rope here, and nothing in other families.
-Status configure_granite_gguf(const weights::GgufFile& file, ModelConfig& config) {
+Status read_granite_gguf(const weights::GgufFile& file, ModelConfig& config) {
+  QUIRE_TRY(const auto architecture, file.get_string("general.architecture", ""));
+  const std::string prefix = architecture + ".";
   Scales& scales = config.scales;
-  QUIRE_TRY(scales.embedding, granite_factor(file, "granite.embedding_scale"));
-  QUIRE_TRY(scales.residual, granite_factor(file, "granite.residual_scale"));
-  QUIRE_TRY(scales.scores, file.get_double("granite.attention.scale", 0.0));
-  QUIRE_TRY(scales.logits, granite_factor(file, "granite.logit_scale"));
-  QUIRE_TRY(const bool turns, file.get_bool("granite.rope.scaling.finetuned", true));
+  QUIRE_TRY(scales.embedding, granite_factor(file, prefix + "embedding_scale"));
+  QUIRE_TRY(scales.residual, granite_factor(file, prefix + "residual_scale"));
+  QUIRE_TRY(scales.scores, file.get_double(prefix + "attention.scale", 0.0));
+  QUIRE_TRY(scales.logits, granite_factor(file, prefix + "logit_scale"));
+  QUIRE_TRY(const bool turns, file.get_bool(prefix + "rope.scaling.finetuned", true));
   if (!turns) {
     config.ropes.assign(config.window_tokens.size(), RopeKind::kNone);
   }
   return {};
 }
-
-}  // namespace
 
 const Family& granite_family() {
   static const Family family = [] {
@@ -58,7 +66,7 @@ const Family& granite_family() {
                              "logits_scaling", "mlp_bias", "residual_multiplier"},
                   .fixed = {},
                   .configure = configure_granite,
-                  .configure_gguf = configure_granite_gguf,
+                  .configure_gguf = read_granite_gguf,
                   .gguf_keys = {"attention.scale", "embedding_scale", "logit_scale",
                                 "residual_scale", "rope.scaling.finetuned"},
                   .hf = hf_names(),

@@ -19,7 +19,8 @@ Status configure_llama(base::JsonView json, ModelConfig& config) {
 
 // Files of Mixtral call themselves "llama", and have experts.
 Status configure_llama_gguf(const weights::GgufFile& file, ModelConfig& config) {
-  QUIRE_TRY_STATUS(read_gguf_experts(file, "llama", config.intermediate_size, config));
+  QUIRE_TRY_STATUS(read_gguf_experts(
+      file, {.architecture = "llama", .absent_size = config.intermediate_size}, config));
   if (!config.mlps.empty()) {
     config.family = "mixtral";
   }

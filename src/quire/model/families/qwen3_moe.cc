@@ -27,7 +27,7 @@ Status configure_qwen3_moe(base::JsonView json, ModelConfig& config) {
 }
 
 Status configure_qwen3_moe_gguf(const weights::GgufFile& file, ModelConfig& config) {
-  QUIRE_TRY_STATUS(read_gguf_experts(file, "qwen3moe", 0, config));
+  QUIRE_TRY_STATUS(read_gguf_experts(file, {.architecture = "qwen3moe"}, config));
   if (config.mlps.empty()) {
     return {ErrorCode::kUnsupported, "GGUF key qwen3moe.expert_count is 0 or missing"};
   }
