@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -50,6 +51,12 @@ inline Tokens run_alone(Tokens tokens, std::int32_t max_new_tokens, std::int32_t
   }
 }
 
+// Whose a request is.
+struct Whose {
+  std::int32_t priority = 0;
+  std::string tenant = {};
+};
+
 // Carries out what a scheduler commits, in a paged pool of its own, and ends requests that are
 // done.
 class FakeEngine {
@@ -61,9 +68,13 @@ class FakeEngine {
         paged_pool_(static_cast<std::size_t>(blocks.num_formats()) * slots_of_a_format()) {}
 
   [[nodiscard]] Status submit(std::uint64_t id, Tokens prompt, std::int32_t max_new_tokens,
-                              bool reuse = true) {
-    QUIRE_TRY_STATUS(scheduler.submit(
-        {.id = {id}, .prompt = prompt, .max_new_tokens = max_new_tokens, .reuse = reuse}));
+                              bool reuse = true, const Whose& whose = {}) {
+    QUIRE_TRY_STATUS(scheduler.submit({.id = {id},
+                                       .prompt = prompt,
+                                       .max_new_tokens = max_new_tokens,
+                                       .reuse = reuse,
+                                       .priority = whose.priority,
+                                       .tenant = whose.tenant}));
     running[id] = {.max_new_tokens = max_new_tokens, .prompt = std::move(prompt)};
     return {};
   }
@@ -90,6 +101,12 @@ class FakeEngine {
     return status;
   }
 
+  // Lets time pass.
+  void wait(double seconds) {
+    ledger.cache().set_time(ledger.cache().now() + std::chrono::duration_cast<kv::Clock::duration>(
+                                                       std::chrono::duration<double>(seconds)));
+  }
+
   void abort(std::uint64_t id) {
     scheduler.finish({id});
     running.erase(id);
@@ -104,7 +121,7 @@ class FakeEngine {
       plan = scheduler.plan();
       auto runs = scheduler.commit(plan);
       // Which slabs are free for open blocks may be known afterwards only.
-      while (!runs.ok() && !(plan.preempt.empty() && plan.admit.empty())) {
+      while (!runs.ok() && (plan.preempts() || !plan.admit.empty())) {
         ++plans_again;
         plan = scheduler.plan();
         runs = scheduler.commit(plan);

@@ -3,243 +3,345 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
+#include "quire/sched/ranking.h"
 #include "quire/sched/room_left.h"
+#include "quire/sched/row_budget.h"
+#include "quire/sched/state.h"
+#include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
-#include "quire/types.h"
 
 namespace quire::sched {
 namespace {
 
+// Returns whether the request comes with KV or room of its own, whose last block may have to be
+// copied.
+bool brings_kv(const QueuedRequest& waiting, const kv::Sequences& sequences) {
+  return waiting.sequence && (sequences.num_computed(*waiting.sequence) > 0 ||
+                              sequences.format(*waiting.sequence) != kv::kOwnFormat);
+}
+
+// Counts tokens whose KV is wanted and not there. Precondition: the request has a sequence.
+std::int32_t pending_of(const QueuedRequest& queued, const kv::Sequences& sequences) {
+  return wanted_tokens(queued, sequences) - sequences.num_computed(queued.running_sequence());
+}
+
+// Returns whether there is room for all known tokens of a waiting request, not only those of this
+// step. `alone`: nothing else would run, so an open block may need a slab.
+bool has_room(const QueuedRequest& waiting, const kv::PrefixMatch& match, const RoomLeft& room,
+              bool alone, const kv::Ledger& ledger) {
+  const std::int32_t wanted = wanted_tokens(waiting, ledger.sequences());
+  if (brings_kv(waiting, ledger.sequences())) {
+    RoomNeed missing =
+        room.need_of(waiting.running_sequence(), pending_of(waiting, ledger.sequences()));
+    missing.own = std::min(missing.own, ledger.min_blocks(wanted) + 1);
+    return room.fits(missing);
+  }
+  const std::int64_t missing = ledger.min_blocks(wanted) - match.blocks;
+  const std::int64_t open = ledger.config().open_format() ? 1 : 0;
+  return missing <= room.own() - match.evictable_blocks && (open <= room.open() || alone) &&
+         room.has_state_behind(match);
+}
+
+// Makes a run of the tokens [first, first + count).
+PlannedRun make_run_of(const QueuedRequest& queued, std::int32_t first, std::int32_t count,
+                       const kv::Sequences& sequences) {
+  const auto known = static_cast<std::int32_t>(known_tokens(queued, sequences).size());
+  return {.request = queued.request.id,
+          .first = first,
+          .count = count,
+          .samples = first + count == known && queued.request.max_new_tokens > 0};
+}
+
+// Makes waiting requests give up the KV that they brought along, if that helps.
+void drop_waiting(const SchedulerState& state, StepPlan& plan) {
+  const kv::Ledger& ledger = *state.ledger;
+  std::vector<SeqId> sequences;
+  std::vector<RequestId> requests;
+  for (const QueuedRequest* waiting : state.waiting) {
+    const std::optional<SeqId> id = waiting->sequence;
+    if (id && ledger.sequences().num_computed(*id) > 0) {
+      sequences.push_back(*id);
+      requests.push_back(waiting->request.id);
+    }
+  }
+  if (ledger.preemption().blocks_freed_by_drop(sequences) > 0) {
+    plan.stuck.reset();
+    plan.drop = std::move(requests);
+  }
+}
+
 // Makes one plan. All counts are from the ledger as it is; nothing of it is changed.
 class Planner {
  public:
-  explicit Planner(const SchedulerState& state)
-      : state_(state), ledger_(*state.ledger), sequences_(ledger_.sequences()), room_(ledger_) {}
+  // With `max_rows` the step has so many rows and takes any time.
+  explicit Planner(const SchedulerState& state, std::optional<std::int32_t> max_rows = {})
+      : state_(state),
+        ledger_(*state.ledger),
+        sequences_(ledger_.sequences()),
+        max_rows_(max_rows.value_or(state.config.max_batch_tokens)),
+        bounded_(!max_rows && state.config.max_gap_seconds > 0),
+        ranking_(state),
+        room_(ledger_) {}
 
   void make(StepPlan& plan) {
+    held_ = ranking_.outranked_prompts() ? pending_of_best() : 0;
+    attempt(plan);
+    if (held_ > 0 && plan.admit.empty() && !plan.preempts()) {
+      held_ = 0;  // nobody was there to use the rows
+      attempt(plan);
+    }
+  }
+
+ private:
+  void attempt(StepPlan& plan) {
     plan.clear();
     plan.version = state_.version;
-    rows_left_ = state_.config.max_batch_tokens;
+    budget_ = RowBudget(max_rows_);
     const std::optional<RequestId> needy = first_needy();
     if (needy && !plan_running(plan)) {
       plan.stuck = needy;
     } else if (plan.preempt.empty()) {
       admit(plan);
+      make_way(plan);
     }
     if (plan.stuck) {
-      drop_waiting(plan);
+      drop_waiting(state_, plan);
     }
   }
 
- private:
-  [[nodiscard]] const QueuedRequest& queued(std::int32_t index) const {
-    return *state_.line[static_cast<std::size_t>(index)];
+  [[nodiscard]] const QueuedRequest& running(std::size_t rank) const {
+    return *ranking_.running()[rank];
   }
 
-  [[nodiscard]] std::span<const TokenId> known_tokens(const QueuedRequest& queued) const {
-    return queued.sequence ? sequences_.tokens(*queued.sequence)
-                           : std::span<const TokenId>(queued.request.prompt);
-  }
-
-  // Counts tokens whose KV is wanted, computed or not.
   [[nodiscard]] std::int32_t wanted_tokens(const QueuedRequest& queued) const {
-    return std::min(static_cast<std::int32_t>(known_tokens(queued).size()), queued.total_tokens);
+    return sched::wanted_tokens(queued, sequences_);
   }
 
   [[nodiscard]] std::int32_t pending_tokens(const QueuedRequest& queued) const {
-    return wanted_tokens(queued) - sequences_.num_computed(queued.running_sequence());
+    return pending_of(queued, sequences_);
+  }
+
+  [[nodiscard]] PlannedRun make_run(const QueuedRequest& queued, std::int32_t first,
+                                    std::int32_t count) const {
+    return make_run_of(queued, first, count, sequences_);
+  }
+
+  [[nodiscard]] std::int32_t pending_of_best() const {
+    const QueuedRequest& best = *ranking_.waiting().front();
+    return std::max(wanted_tokens(best) - known_kv(best).tokens, 1);
   }
 
   [[nodiscard]] std::optional<RequestId> first_needy() const {
-    for (std::int32_t i = 0; i < state_.num_running; ++i) {
-      if (pending_tokens(queued(i)) > 0) {
-        return queued(i).request.id;
+    for (const QueuedRequest* queued : ranking_.running()) {
+      if (pending_tokens(*queued) > 0) {
+        return queued->request.id;
       }
     }
     return std::nullopt;
   }
 
-  // Keeps as many of the running as blocks allow, from the oldest on. False when none could run.
+  // Keeps as many of the running as blocks allow, from the first in rank on. False when none could
+  // run.
   bool plan_running(StepPlan& plan) {
     std::vector<SeqId> dropped;
-    for (std::int32_t keep = state_.num_running; keep > 0; --keep) {
+    for (std::size_t keep = ranking_.running().size(); keep > 0; --keep) {
       if (fit_blocks(keep, dropped, plan.runs) && !plan.runs.empty()) {
         return true;
       }
-      dropped.push_back(queued(keep - 1).running_sequence());
-      plan.preempt.push_back(queued(keep - 1).request.id);
+      dropped.push_back(running(keep - 1).running_sequence());
+      plan.preempt.push_back(running(keep - 1).request.id);
     }
     plan.clear();
     return false;
   }
 
   // Makes runs of the first `keep`. Gives rows to those that want one token, of which there are
-  // never more than rows, then to the others, oldest first. A run may get none.
-  void share_rows(std::int32_t keep, std::vector<PlannedRun>& runs) {
+  // never more than rows, then to the others, in rank. A run may get none. Prompts that the best
+  // waiting request outranks leave it the rows that it wants, all but one.
+  void share_rows(std::size_t keep, std::vector<PlannedRun>& runs) {
     runs.clear();
-    rows_left_ = state_.config.max_batch_tokens;
-    for (std::int32_t i = 0; i < keep; ++i) {
-      const std::int32_t pending = pending_tokens(queued(i));
-      const std::int32_t first = sequences_.num_computed(queued(i).running_sequence());
-      runs.push_back(make_run(queued(i), first, pending));
-      rows_left_ -= pending == 1 ? 1 : 0;
+    budget_ = RowBudget(max_rows_);
+    StepWork single;
+    bool generates = false;
+    for (std::size_t i = 0; i < keep; ++i) {
+      const std::int32_t pending = pending_tokens(running(i));
+      const std::int32_t first = sequences_.num_computed(running(i).running_sequence());
+      runs.push_back(make_run(running(i), first, pending));
+      if (pending == 1) {
+        budget_.take_single();
+        generates = generates || first >= running(i).prompt_tokens;
+        single = {.rows = single.rows + 1, .pairs = single.pairs + first + 1};
+      }
     }
-    for (PlannedRun& run : runs) {
+    const StepPace& pace = state_.pace;
+    if (generates && bounded_) {
+      budget_.bound(state_.config.max_gap_seconds - pace.fixed_seconds - pace.seconds(single),
+                    pace);
+    }
+    const std::int32_t held = std::min(held_, std::max(budget_.rows() - 1, 0));
+    bool first_prompt = true;
+    for (std::size_t i = 0; i < keep; ++i) {
+      PlannedRun& run = runs[i];
       if (run.count > 1) {
-        run.count = std::min(run.count, rows_left_);
-        rows_left_ -= run.count;
+        const std::int32_t free = budget_.rows() - (i >= ranking_.first_outranked() ? held : 0);
+        run.count = budget_.take(run.first, std::clamp(free, 0, run.count), first_prompt);
+        first_prompt = first_prompt && run.count == 0;
       }
     }
   }
 
   // Fits blocks to the first `keep` if the KV of `dropped` were gone. Returns false when one that
   // got rows cannot have a single one of them.
-  bool fit_blocks(std::int32_t keep, std::span<const SeqId> dropped,
-                  std::vector<PlannedRun>& runs) {
+  bool fit_blocks(std::size_t keep, std::span<const SeqId> dropped, std::vector<PlannedRun>& runs) {
     share_rows(keep, runs);
     room_ = RoomLeft(ledger_, dropped);
-    for (std::int32_t i = 0; i < keep; ++i) {
-      PlannedRun& run = runs[static_cast<std::size_t>(i)];
-      const SeqId id = queued(i).running_sequence();
+    for (std::size_t i = 0; i < keep; ++i) {
+      PlannedRun& run = runs[i];
+      const SeqId id = running(i).running_sequence();
       const std::int32_t count = room_.rows_that_fit(id, run.count);
       if (run.count > 0 && count == 0) {
         return false;
       }
       room_.take(room_.need_of(id, count));
-      run = make_run(queued(i), run.first, count);
+      run = make_run(running(i), run.first, count);
     }
     std::erase_if(runs, [](const PlannedRun& run) { return run.count == 0; });
     return true;
   }
 
-  [[nodiscard]] PlannedRun make_run(const QueuedRequest& queued, std::int32_t first,
-                                    std::int32_t count) const {
-    const auto known = static_cast<std::int32_t>(known_tokens(queued).size());
-    return {.request = queued.request.id,
-            .first = first,
-            .count = count,
-            .samples = first + count == known && queued.request.max_new_tokens > 0};
-  }
-
   void admit(StepPlan& plan) {
-    const std::int64_t places = std::min({std::int64_t{state_.config.max_running},
-                                          std::int64_t{state_.config.max_batch_tokens},
-                                          static_cast<std::int64_t>(state_.line.size())});
-    for (std::int32_t i = state_.num_running; i < places && rows_left_ > 0; ++i) {
-      if (!admit_one(queued(i), plan)) {
+    const auto places = static_cast<std::size_t>(
+        std::min(state_.config.max_running, state_.config.max_batch_tokens));
+    for (const QueuedRequest* waiting : ranking_.waiting()) {
+      if (state_.running.size() + plan.admit.size() >= places || budget_.rows() <= 0 ||
+          !admit_one(*waiting, plan)) {
         break;
       }
     }
-    if (state_.num_running == 0 && plan.admit.empty() && !state_.line.empty()) {
-      plan.stuck = queued(0).request.id;
+    if (state_.running.empty() && plan.admit.empty() && !ranking_.waiting().empty()) {
+      plan.stuck = ranking_.waiting().front()->request.id;
     }
   }
 
-  // Makes waiting requests give up the KV that they brought along, if that helps.
-  void drop_waiting(StepPlan& plan) const {
-    std::vector<SeqId> sequences;
-    std::vector<RequestId> requests;
-    for (auto i = static_cast<std::size_t>(state_.num_running); i < state_.line.size(); ++i) {
-      const std::optional<SeqId> id = state_.line[i]->sequence;
-      if (id && sequences_.num_computed(*id) > 0) {
-        sequences.push_back(*id);
-        requests.push_back(state_.line[i]->request.id);
+  // Takes the KV of running requests away that the first waiting one outranks, the lowest first,
+  // until blocks for all its known tokens are there. Takes none where that would not do.
+  void make_way(StepPlan& plan) {
+    if (!plan.admit.empty() || ranking_.outranked_running() == 0) {
+      return;
+    }
+    const QueuedRequest& waiting = *ranking_.waiting().front();
+    const kv::PrefixMatch match = known_kv(waiting);
+    const std::span<const QueuedRequest* const> line = ranking_.running();
+    std::vector<SeqId> dropped;
+    for (std::size_t lost = 0; lost <= ranking_.outranked_running(); ++lost) {
+      const std::size_t keep = line.size() - lost;
+      RoomLeft room(ledger_, dropped);
+      for (const PlannedRun& run : plan.runs) {
+        const auto kept = std::ranges::find(line.first(keep), run.request,
+                                            [](const auto* queued) { return queued->request.id; });
+        if (kept != line.begin() + static_cast<std::ptrdiff_t>(keep)) {
+          room.take(room.need_of((*kept)->running_sequence(), run.count));
+        }
+      }
+      if (has_room(waiting, match, room, lost == line.size(), ledger_)) {
+        for (std::size_t i = 0; i < lost; ++i) {
+          const RequestId id = line[line.size() - 1 - i]->request.id;
+          plan.make_way.push_back(id);
+          std::erase_if(plan.runs, [id](const PlannedRun& run) { return run.request == id; });
+        }
+        return;
+      }
+      if (lost < ranking_.outranked_running()) {
+        dropped.push_back(line[keep - 1]->running_sequence());
       }
     }
-    if (ledger_.preemption().blocks_freed_by_drop(sequences) > 0) {
-      plan.stuck.reset();
-      plan.drop = std::move(requests);
-    }
   }
 
-  // Returns the cached prefix that the request would find. A composition holds its segments
-  // already.
   [[nodiscard]] kv::PrefixMatch known_kv(const QueuedRequest& waiting) const {
-    const bool plain = !waiting.sequence || sequences_.is_plain(*waiting.sequence);
-    if (!plain || !waiting.request.reuse) {
-      return {};
-    }
-    const std::string& salt =
-        waiting.sequence ? sequences_.salt(*waiting.sequence) : waiting.request.salt;
-    return ledger_.cache().probe(known_tokens(waiting), salt);
+    return find_known_kv(waiting, ledger_);
   }
 
-  // Admits a waiting request if there is room. All known tokens must fit, not only those of this
-  // step. A prompt takes all rows until it is done, so nobody else is admitted meanwhile and only
-  // decoding can take its blocks away. Cached blocks that it attaches are no longer evictable, so
-  // they count as taken. Two that attach the same ones pay twice here; at worst the second waits
-  // for the next step.
+  // Admits a waiting request if there is room. A prompt takes all rows until it is done, so no
+  // lower rank is admitted meanwhile. Only decoding and higher ranks can take its blocks away.
+  // Cached blocks that it attaches are no longer evictable, so they count as taken. Two that attach
+  // the same ones pay twice here; at worst the second waits for the next step.
   bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
-    if (waiting.sequence && (sequences_.num_computed(*waiting.sequence) > 0 ||
-                             sequences_.format(*waiting.sequence) != kv::kOwnFormat)) {
-      return admit_fork(waiting, *waiting.sequence, plan);
-    }
-    const kv::PrefixMatch match = known_kv(waiting);
-    const std::int64_t missing = ledger_.min_blocks(wanted_tokens(waiting)) - match.blocks;
-    const std::int64_t fresh = room_.own() - match.evictable_blocks;
-    const std::int64_t open = ledger_.config().open_format() ? 1 : 0;
-    if (missing > fresh || !may_open(open, plan) || !room_.has_state_behind(match)) {
+    const bool brings = brings_kv(waiting, sequences_);
+    const kv::PrefixMatch match = brings ? kv::PrefixMatch{} : known_kv(waiting);
+    if (!has_room(waiting, match, room_, state_.running.size() + plan.admit.size() == 0, ledger_)) {
       return false;
     }
+    if (brings) {
+      const SeqId id = *waiting.sequence;
+      const std::int32_t first = sequences_.num_computed(id);
+      const std::int32_t count = room_.rows_that_fit(
+          id, budget_.take(first, std::min(pending_tokens(waiting), budget_.rows()),
+                           nothing_runs(plan)));
+      room_.take(room_.need_of(id, count));
+      admit_rows(waiting, first, count, plan);
+      return true;
+    }
     const std::int64_t block_tokens = ledger_.config().block_tokens;
+    const std::int64_t fresh = room_.own() - match.evictable_blocks;
     const std::int64_t tail = match.tokens % block_tokens;
-    const auto count = static_cast<std::int32_t>(
-        std::min({std::int64_t{wanted_tokens(waiting) - match.tokens}, std::int64_t{rows_left_},
+    const auto wanted = static_cast<std::int32_t>(
+        std::min({std::int64_t{wanted_tokens(waiting) - match.tokens}, std::int64_t{budget_.rows()},
                   fresh * block_tokens - tail}));
+    const std::int32_t count = budget_.take(match.tokens, wanted, nothing_runs(plan));
     room_.attach(match);
-    room_.take({.own = (tail + count + block_tokens - 1) / block_tokens, .open = open});
+    room_.take({.own = (tail + count + block_tokens - 1) / block_tokens,
+                .open = ledger_.config().open_format() ? 1 : 0});
     admit_rows(waiting, match.tokens, count, plan);
     return true;
   }
 
-  // Returns whether there is an open block. It shall need no slab, unless nothing else runs.
-  [[nodiscard]] bool may_open(std::int64_t open, const StepPlan& plan) const {
-    return open <= room_.open() || state_.num_running + std::ssize(plan.admit) == 0;
-  }
-
-  // Admits a sequence that comes with KV or room of its own, whose last block may have to be
-  // copied.
-  bool admit_fork(const QueuedRequest& waiting, SeqId id, StepPlan& plan) {
-    const std::int32_t pending = pending_tokens(waiting);
-    RoomNeed missing = room_.need_of(id, pending);
-    missing.own = std::min(missing.own, ledger_.min_blocks(wanted_tokens(waiting)) + 1);
-    if (!room_.fits(missing)) {
-      return false;
-    }
-    const std::int32_t count = room_.rows_that_fit(id, std::min(pending, rows_left_));
-    room_.take(room_.need_of(id, count));
-    admit_rows(waiting, sequences_.num_computed(id), count, plan);
-    return true;
+  // Returns whether no prompt has got rows: then the next one gets one, however short the time is.
+  [[nodiscard]] bool nothing_runs(const StepPlan& plan) const {
+    return std::ranges::none_of(plan.runs, [](const PlannedRun& run) { return run.count > 1; });
   }
 
   void admit_rows(const QueuedRequest& waiting, std::int32_t first, std::int32_t count,
-                  StepPlan& plan) {
+                  StepPlan& plan) const {
     plan.admit.push_back(waiting.request.id);
     if (count > 0) {
       plan.runs.push_back(make_run(waiting, first, count));
-      rows_left_ -= count;
     }
   }
 
   const SchedulerState& state_;
   const kv::Ledger& ledger_;
   const kv::Sequences& sequences_;
-  std::int32_t rows_left_ = 0;  // rows left of the step
+  const std::int32_t max_rows_;
+  const bool bounded_;
+  const Ranking ranking_;
+  std::int32_t held_ = 0;  // rows that are kept for the best waiting request
+  RowBudget budget_;
   RoomLeft room_;
 };
 
 }  // namespace
 
 void make_plan(const SchedulerState& state, StepPlan& plan) { Planner(state).make(plan); }
+
+std::int32_t count_without_room(const SchedulerState& state) {
+  StepPlan plan;
+  Planner(state, std::numeric_limits<std::int32_t>::max() / 2).make(plan);
+  return static_cast<std::int32_t>(
+      std::ranges::count_if(state.waiting, [&plan](const QueuedRequest* waiting) {
+        return waiting->progress.preemptions == 0 &&
+               std::ranges::find(plan.admit, waiting->request.id) == plan.admit.end();
+      }));
+}
 
 }  // namespace quire::sched

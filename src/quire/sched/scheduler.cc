@@ -18,7 +18,10 @@
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/planner.h"
+#include "quire/sched/policy.h"
 #include "quire/sched/room_left.h"
+#include "quire/sched/state.h"
+#include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
 
@@ -30,6 +33,13 @@ constexpr std::int64_t kMaxTokens = std::int64_t{1}
 
 std::string in_bytes(std::int64_t bytes) {
   return bytes == 0 ? "" : base::str_cat(" (", base::format_bytes(bytes), ")");
+}
+
+// Moves a request from one line to the other. Both have memory for all requests.
+void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
+  const auto place = std::ranges::lower_bound(from, queued.arrival, {}, &QueuedRequest::arrival);
+  from.erase(place);
+  to.insert(std::ranges::lower_bound(to, queued.arrival, {}, &QueuedRequest::arrival), &queued);
 }
 
 }  // namespace
@@ -44,11 +54,19 @@ Status SchedulerConfig::validate() const {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("block_bytes is ", block_bytes, "; give 0 (not known) or more")};
   }
+  if (!(aging_seconds > 0) || !(decode_weight >= 0) || !(max_wait_seconds >= 0) ||
+      !(max_gap_seconds >= 0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("aging_seconds is ", aging_seconds, ", decode_weight ", decode_weight,
+                          ", max_wait_seconds ", max_wait_seconds, ", max_gap_seconds ",
+                          max_gap_seconds, "; give the first above 0, the others 0 or more")};
+  }
   return {};
 }
 
 void StepPlan::clear() {
   preempt.clear();
+  make_way.clear();
   admit.clear();
   runs.clear();
   drop.clear();
@@ -62,19 +80,20 @@ struct Scheduler::Impl {
   [[nodiscard]] Status check_fits(const Request& request) const;
   void preempt(RequestId id);
   void admit(RequestId id);
+  void charge(RequestId id, std::int32_t first, std::int32_t count, bool samples);
   [[nodiscard]] Status make_room(std::span<const PlannedRun> runs);
   [[nodiscard]] bool can_repeat(std::span<const ScheduledRun> runs) const;
 
   SchedulerState state;
-  std::vector<ScheduledRun> scheduled;                      // by the last commit
-  std::vector<kv::Growth> growths;                          // by the last commit or repeat
-  std::unordered_map<std::uint64_t, QueuedRequest*> by_id;  // owned by state.line
+  std::vector<ScheduledRun> scheduled;  // by the last commit
+  std::vector<kv::Growth> growths;      // by the last commit or repeat
+  std::unordered_map<std::uint64_t, std::unique_ptr<QueuedRequest>> by_id;
   std::uint64_t last_arrival = 0;
 };
 
 QueuedRequest* Scheduler::Impl::find(RequestId id) const {
   const auto found = by_id.find(id.value);
-  return found == by_id.end() ? nullptr : found->second;
+  return found == by_id.end() ? nullptr : found->second.get();
 }
 
 std::int64_t Scheduler::Impl::prompt_tokens(const Request& request) const {
@@ -109,26 +128,46 @@ Status Scheduler::Impl::check_fits(const Request& request) const {
 }
 
 void Scheduler::Impl::preempt(RequestId id) {
-  QueuedRequest& youngest = *state.line[static_cast<std::size_t>(state.num_running - 1)];
-  QUIRE_CHECK(youngest.request.id == id, "only the youngest running request may be preempted");
-  state.ledger->preemption().drop_kv(youngest.running_sequence());
-  ++youngest.progress.preemptions;
-  --state.num_running;
+  QueuedRequest* queued = find(id);
+  QUIRE_CHECK(queued != nullptr && queued->running, "only a running request may be preempted");
+  state.ledger->preemption().drop_kv(queued->running_sequence());
+  ++queued->progress.preemptions;
+  queued->running = false;
+  move_between(state.running, state.waiting, *queued);
 }
 
 void Scheduler::Impl::admit(RequestId id) {
-  QueuedRequest& head = *state.line[static_cast<std::size_t>(state.num_running)];
-  QUIRE_CHECK(head.request.id == id, "only the head of the queue may be admitted");
-  if (head.sequence) {
-    state.ledger->preemption().reattach(*head.sequence);
+  QueuedRequest* queued = find(id);
+  QUIRE_CHECK(queued != nullptr && !queued->running, "only a waiting request may be admitted");
+  if (queued->sequence) {
+    state.ledger->preemption().reattach(*queued->sequence);
   } else {
-    head.sequence = state.ledger->sequences().open(head.request.prompt, head.request.reuse,
-                                                   head.request.session, head.request.salt);
-    head.request.prompt = {};
-    head.progress.cached_tokens = state.ledger->sequences().num_computed(*head.sequence);
+    queued->sequence =
+        state.ledger->sequences().open(queued->request.prompt, queued->request.reuse,
+                                       queued->request.session, queued->request.salt);
+    queued->request.prompt = {};
+    queued->progress.cached_tokens = state.ledger->sequences().num_computed(*queued->sequence);
   }
-  state.ledger->sequences().reserve(*head.sequence, head.total_tokens + std::int64_t{1});
-  ++state.num_running;
+  state.ledger->sequences().reserve(*queued->sequence, queued->total_tokens + std::int64_t{1});
+  queued->admitted = state.ledger->cache().now();
+  queued->running = true;
+  move_between(state.waiting, state.running, *queued);
+}
+
+// Charges the tenant for prompt tokens that are computed and for the token that is sampled. Tokens
+// that a preempted request computes again cost nothing.
+void Scheduler::Impl::charge(RequestId id, std::int32_t first, std::int32_t count, bool samples) {
+  QueuedRequest* queued = find(id);
+  if (queued == nullptr || queued->tenant < 0) {
+    return;
+  }
+  const std::int32_t end = first + count;
+  const std::int32_t prompt = std::min(end, queued->prompt_tokens) -
+                              std::max(first, std::min(queued->charged, queued->prompt_tokens));
+  const bool new_token = samples && end > queued->charged;
+  state.tenants.charge(queued->tenant,
+                       std::max(prompt, 0) + (new_token ? state.config.decode_weight : 0.0));
+  queued->charged = std::max(queued->charged, end);
 }
 
 Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
@@ -154,7 +193,10 @@ Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
 }
 
 bool Scheduler::Impl::can_repeat(std::span<const ScheduledRun> runs) const {
-  if (std::cmp_not_equal(runs.size(), state.num_running)) {
+  if (state.config.policy == PolicyKind::kPriority && !state.waiting.empty()) {
+    return false;  // one that waits may outrank a running one while nothing but time goes on
+  }
+  if (runs.size() != state.running.size()) {
     return false;
   }
   const kv::Ledger& ledger = *state.ledger;
@@ -182,7 +224,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, kv::Ledger& ledger)
 }
 
 Scheduler::~Scheduler() {
-  for (const auto& queued : impl_->state.line) {
+  for (const auto& [id, queued] : impl_->by_id) {
     if (const auto& sequence = queued->sequence) {
       impl_->state.ledger->sequences().close(*sequence);
     }
@@ -204,24 +246,40 @@ Status Scheduler::submit(Request request) {
             base::str_cat("request ", request.id.value, " is there already")};
   }
   QUIRE_TRY_STATUS(impl_->check_fits(request));
+  SchedulerState& state = impl_->state;
+  const kv::Ledger& ledger = *state.ledger;
   auto queued = std::make_unique<QueuedRequest>();
+  queued->prompt_tokens = static_cast<std::int32_t>(impl_->prompt_tokens(request));
   queued->total_tokens = static_cast<std::int32_t>(impl_->total_tokens(request));
   queued->sequence = request.sequence;
   if (request.sequence) {
-    const kv::Ledger& ledger = *impl_->state.ledger;
     queued->progress.cached_tokens = ledger.segments().tokens_before(*request.sequence) +
                                      ledger.sequences().num_computed(*request.sequence);
   }
   queued->request = std::move(request);
-  queued->arrival = ++impl_->last_arrival;
-  // Memory first: what is refused is in neither.
-  auto& line = impl_->state.line;
-  if (line.size() == line.capacity()) {
-    line.reserve(2 * line.size() + 1);
+  if (queued->request.submitted == kv::TimePoint()) {
+    queued->request.submitted = ledger.cache().now();
   }
-  impl_->by_id.emplace(queued->request.id.value, queued.get());
-  line.push_back(std::move(queued));
-  ++impl_->state.version;
+  queued->arrival = ++impl_->last_arrival;
+  // Memory first: what is refused is in neither. Moving between the lines needs none.
+  const std::size_t requests = impl_->by_id.size() + 1;
+  for (RequestLine* line : {&state.running, &state.waiting}) {
+    if (line->capacity() < requests) {
+      line->reserve(2 * requests);
+    }
+  }
+  QueuedRequest& added = *queued;
+  const auto place = impl_->by_id.emplace(added.request.id.value, std::move(queued)).first;
+  if (state.config.policy == PolicyKind::kFair) {
+    try {
+      added.tenant = state.tenants.enter(added.request.tenant);
+    } catch (...) {
+      impl_->by_id.erase(place);
+      throw;
+    }
+  }
+  state.waiting.push_back(&added);
+  ++state.version;
   return {};
 }
 
@@ -231,16 +289,15 @@ bool Scheduler::finish(RequestId id) {
     return false;
   }
   SchedulerState& state = impl_->state;
-  const auto place = std::ranges::partition_point(
-      state.line, [&](const auto& other) { return other->arrival < queued->arrival; });
-  if (place - state.line.begin() < state.num_running) {
-    --state.num_running;
-  }
+  RequestLine& line = queued->running ? state.running : state.waiting;
+  line.erase(std::ranges::lower_bound(line, queued->arrival, {}, &QueuedRequest::arrival));
   if (queued->sequence) {
     state.ledger->sequences().close(*queued->sequence);
   }
+  if (queued->tenant >= 0) {
+    state.tenants.leave(queued->tenant);
+  }
   impl_->by_id.erase(id.value);
-  state.line.erase(place);
   ++state.version;
   return true;
 }
@@ -260,6 +317,9 @@ Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
   for (const RequestId id : plan.preempt) {
     impl_->preempt(id);
   }
+  for (const RequestId id : plan.make_way) {
+    impl_->preempt(id);
+  }
   for (const RequestId id : plan.drop) {
     state.ledger->preemption().drop_kv(impl_->find(id)->running_sequence());
   }
@@ -267,6 +327,9 @@ Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
     impl_->admit(id);
   }
   QUIRE_TRY_STATUS(impl_->make_room(plan.runs));
+  for (const PlannedRun& run : plan.runs) {
+    impl_->charge(run.request, run.first, run.count, run.samples);
+  }
   return std::span<const ScheduledRun>(impl_->scheduled);
 }
 
@@ -283,6 +346,9 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
   }
   QUIRE_CHECK(impl_->state.ledger->sequences().extend(impl_->growths).ok(),
               "counted blocks are there");
+  for (const ScheduledRun& run : next) {
+    impl_->charge(run.request, run.first, run.count, run.samples);
+  }
   return true;
 }
 
@@ -308,15 +374,26 @@ RequestProgress Scheduler::progress(RequestId id) const {
 }
 
 std::int32_t Scheduler::num_waiting() const {
-  return static_cast<std::int32_t>(impl_->state.line.size()) - impl_->state.num_running;
+  return static_cast<std::int32_t>(impl_->state.waiting.size());
 }
+
+std::int32_t Scheduler::num_new() const {
+  return static_cast<std::int32_t>(std::ranges::count_if(
+      impl_->state.waiting,
+      [](const QueuedRequest* queued) { return queued->progress.preemptions == 0; }));
+}
+
+std::int32_t Scheduler::num_without_room() const { return count_without_room(impl_->state); }
 
 std::optional<RequestId> Scheduler::first_waiting() const {
-  const auto& line = impl_->state.line;
-  const auto first = static_cast<std::size_t>(impl_->state.num_running);
-  return first < line.size() ? std::optional(line[first]->request.id) : std::nullopt;
+  const RequestLine& waiting = impl_->state.waiting;
+  return waiting.empty() ? std::nullopt : std::optional(waiting.front()->request.id);
 }
 
-std::int32_t Scheduler::num_running() const { return impl_->state.num_running; }
+std::int32_t Scheduler::num_running() const {
+  return static_cast<std::int32_t>(impl_->state.running.size());
+}
+
+void Scheduler::set_pace(const StepPace& pace) { impl_->state.pace = pace; }
 
 }  // namespace quire::sched

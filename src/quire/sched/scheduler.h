@@ -1,10 +1,9 @@
 // Continuous batching. plan() decides from plain state and changes nothing. commit() alone admits,
 // allocates, evicts and preempts.
 //
-// First come, first served. Requests stand in one line in order of arrival. The first num_running()
-// run and the others wait. Admission takes the first waiting request. Preemption takes the youngest
-// running one and puts it back to the front of the waiting. So the oldest request always runs, and
-// no request starves.
+// A policy ranks the requests (policy.h). Admission takes the first waiting request in rank, and no
+// other before it. Preemption takes the last running one; it waits again and keeps its age. First
+// come, first served is the default: the oldest request always runs, so none starves.
 //
 // Thread rule: one thread, the engine's, owns it.
 #pragma once
@@ -18,6 +17,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/result.h"
+#include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
 
@@ -40,12 +40,14 @@ class Scheduler {
   // Ends a request in any state and frees its blocks at once. Returns false if it is unknown.
   bool finish(RequestId id);
 
-  // Returns the plan of the next step and changes nothing. Rows go to sequences that want one
-  // token, then to prompts, oldest first, up to max_batch_tokens. Blocks go to the oldest first: a
-  // prompt takes fewer rows when blocks are short, and a sequence without a block preempts the
-  // youngest. No request is admitted in a step that preempts, or before blocks for all its known
-  // tokens exist. `memory` is an earlier plan whose memory is used again. Cost: O(running), plus
-  // the prefix match of each admitted request and of one more.
+  // Returns the plan of the next step and changes nothing. The time is the ledger's. Rows go to
+  // sequences that want one token, then to prompts in rank, up to max_batch_tokens and
+  // max_gap_seconds. Blocks go to the first in rank: a prompt takes fewer rows when blocks are
+  // short, and a sequence without a block preempts the last. Under kPriority a waiting request
+  // that lacks blocks preempts those of a strictly lower effective priority. No request is admitted
+  // in a step that preempts, or before blocks for all its known tokens exist. `memory` is an
+  // earlier plan whose memory is used again. Cost: O(running), plus the prefix match of each
+  // admitted request and of one more; under other policies than kFcfs see Ranking.
   [[nodiscard]] StepPlan plan(StepPlan memory = {}) const;
 
   // Carries the plan out. Fails with kInternal, changing nothing, for a plan made before the last
@@ -70,9 +72,16 @@ class Scheduler {
   // Returns the counters of a request; zeros if it is unknown.
   [[nodiscard]] RequestProgress progress(RequestId id) const;
   [[nodiscard]] std::int32_t num_waiting() const;
+  // Returns how many of these were never admitted. Cost: O(waiting).
+  [[nodiscard]] std::int32_t num_new() const;
+  // Returns how many of those lack blocks or a place, rather than rows of the next step. Cost: as
+  // plan().
+  [[nodiscard]] std::int32_t num_without_room() const;
   // Returns the request that has waited longest, or nullopt when none waits. Cost: O(1).
   [[nodiscard]] std::optional<RequestId> first_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;
+  // Sets how long steps take, for max_gap_seconds.
+  void set_pace(const StepPace& pace);
 
  private:
   struct Impl;

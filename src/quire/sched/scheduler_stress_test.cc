@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <random>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/fake_engine.h"
+#include "quire/sched/policy.h"
 #include "quire/sched/scheduler.h"
 #include "quire/types.h"
 
@@ -30,11 +32,15 @@ struct Load {
 class RandomLoad {
  public:
   explicit RandomLoad(const Load& load)
-      : engine_(load.blocks, load.config), random_(load.seed), ahead_(load.ahead) {}
+      : engine_(load.blocks, load.config),
+        random_(load.seed),
+        ahead_(load.ahead),
+        policy_(load.config.policy) {}
 
   void run() {
     for (int i = 0; i < 400 || !engine_.running.empty(); ++i) {
       ASSERT_LT(i, 20000) << "does not end";
+      engine_.wait(below(3));
       const bool was_launched = engine_.launched();
       if (i < 400 && !was_launched) {
         disturb();
@@ -43,7 +49,8 @@ class RandomLoad {
       const Result<StepPlan> plan = engine_.step(ahead_ && below(8) != 0);
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       ASSERT_FALSE(plan->stuck) << "nothing is held outside";
-      ASSERT_TRUE(engine_.running.empty() || was_launched || !plan->empty() || !plan->drop.empty());
+      ASSERT_TRUE(engine_.running.empty() || was_launched || !plan->empty() ||
+                  !plan->drop.empty() || !plan->make_way.empty());
       check_plan(*plan);
       if (engine_.finished.size() == finished_before) {
         check_launched();
@@ -71,9 +78,10 @@ class RandomLoad {
       prompt.resize(prompt.size() + 1 + static_cast<std::size_t>(below(6)), below(3));
       const std::int32_t max_new_tokens = below(20);
       const bool reuse = below(4) != 0;
+      const Whose whose{.priority = below(3), .tenant = below(2) == 0 ? "a" : "b"};
       const Status status = below(4) == 0
                                 ? engine_.submit_fork(++last_id_, prompt, max_new_tokens, below(16))
-                                : engine_.submit(++last_id_, prompt, max_new_tokens, reuse);
+                                : engine_.submit(++last_id_, prompt, max_new_tokens, reuse, whose);
       if (status.ok()) {
         const std::int32_t ends =
             ahead_ && max_new_tokens > 1 ? 1 + below(max_new_tokens) : max_new_tokens;
@@ -92,8 +100,11 @@ class RandomLoad {
   }
 
   void check_plan(const StepPlan& plan) {
-    preemptions_ += static_cast<std::int64_t>(plan.preempt.size());
-    ASSERT_TRUE(plan.preempt.empty() || plan.admit.empty());
+    preemptions_ += std::ssize(plan.preempt) + std::ssize(plan.make_way);
+    ASSERT_TRUE(!plan.preempts() || plan.admit.empty());
+    if (policy_ != PolicyKind::kFcfs) {
+      return;
+    }
     ASSERT_TRUE(std::ranges::is_sorted(plan.preempt, std::ranges::greater()));
     for (const RequestId id : plan.admit) {
       if (id.value > first_admitted_) {
@@ -107,6 +118,9 @@ class RandomLoad {
 
   // A step that was launched ahead is what would be planned now for those who ran.
   void check_launched() {
+    if (policy_ != PolicyKind::kFcfs) {
+      return;
+    }
     const std::vector<ScheduledRun>& runs = engine_.launched_runs();
     const StepPlan plan = engine_.scheduler.plan();
     ASSERT_TRUE(runs.empty() || plan.preempt.empty());
@@ -140,6 +154,7 @@ class RandomLoad {
   FakeEngine engine_;
   std::mt19937 random_;
   bool ahead_;
+  PolicyKind policy_;
   std::uint64_t last_id_ = 0;
   std::uint64_t first_admitted_ = 0;  // youngest that was ever admitted
   std::map<std::uint64_t, Wanted> wanted_;
@@ -219,6 +234,40 @@ TEST_P(Shortage, OverBlocksThatAreStoredWhenTheyAreFullToo) {
   EXPECT_GT(finished, 1500);
   EXPECT_GT(preemptions, GetParam() ? 3 : 20);
   EXPECT_GT(reused, 500);
+  EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
+}
+
+TEST_P(Shortage, EveryRequestEndsWithItsOwnOutputUnderEveryPolicy) {
+  std::int64_t preemptions = 0, finished = 0, ahead = 0;
+  std::uint32_t seed = 200;
+  for (const PolicyKind policy :
+       {PolicyKind::kPriority, PolicyKind::kShortest, PolicyKind::kFair, PolicyKind::kAdaptive}) {
+    for (const std::int32_t block_tokens : {1, 3, 8}) {
+      for (const std::int32_t batch : {1, 4, 64}) {
+        for (const bool cache : {true, false}) {
+          RandomLoad load({.blocks = {.num_blocks = 8 + 24 / block_tokens,
+                                      .block_tokens = block_tokens,
+                                      .prefix_cache = cache},
+                           .config = {.max_batch_tokens = batch,
+                                      .max_running = 6,
+                                      .policy = policy,
+                                      .aging_seconds = 40,
+                                      .max_wait_seconds = 20},
+                           .seed = ++seed,
+                           .ahead = GetParam()});
+          load.run();
+          ASSERT_FALSE(testing::Test::HasFatalFailure())
+              << policy_name(policy) << " block_tokens " << block_tokens << " batch " << batch
+              << " cache " << cache;
+          preemptions += load.preemptions();
+          finished += load.finished();
+          ahead += load.steps_ahead();
+        }
+      }
+    }
+  }
+  EXPECT_GT(finished, 3000);
+  EXPECT_GT(preemptions, GetParam() ? 40 : 300);
   EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
 }
 

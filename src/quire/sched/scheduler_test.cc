@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -33,6 +34,9 @@ std::string show(const StepPlan& plan) {
   std::string text;
   for (const RequestId id : plan.preempt) {
     text += base::str_cat("preempt ", id.value, " ");
+  }
+  for (const RequestId id : plan.make_way) {
+    text += base::str_cat("make way ", id.value, " ");
   }
   for (const RequestId id : plan.admit) {
     text += base::str_cat("admit ", id.value, " ");
@@ -310,6 +314,10 @@ TEST(Scheduler, ConfigOutOfRangeIsRefused) {
   EXPECT_FALSE(SchedulerConfig{.max_batch_tokens = 0}.validate().ok());
   EXPECT_FALSE(SchedulerConfig{.max_running = 0}.validate().ok());
   EXPECT_FALSE(SchedulerConfig{.block_bytes = -1}.validate().ok());
+  EXPECT_FALSE(SchedulerConfig{.aging_seconds = 0}.validate().ok());
+  EXPECT_FALSE(SchedulerConfig{.decode_weight = -1}.validate().ok());
+  EXPECT_FALSE(SchedulerConfig{.max_wait_seconds = std::nan("")}.validate().ok());
+  EXPECT_FALSE(SchedulerConfig{.max_gap_seconds = -1}.validate().ok());
 }
 
 TEST(Scheduler, BlocksHeldOutsideMakeTheHeadStuckUntilTheyReturn) {

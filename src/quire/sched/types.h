@@ -9,6 +9,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/sched/policy.h"
 #include "quire/types.h"
 
 namespace quire::sched {
@@ -18,6 +19,12 @@ struct SchedulerConfig {
   std::int32_t max_batch_tokens = 2048;  // rows of one step; long prompts are cut to fit
   std::int32_t max_running = 256;        // sequences of one step; also at most max_batch_tokens
   std::int64_t block_bytes = 0;          // bytes of one KV block, for errors in bytes; 0: not known
+  PolicyKind policy = PolicyKind::kFcfs;
+  double aging_seconds = 30;    // raise a priority by one, and make a request overdue (kShortest)
+  double decode_weight = 2;     // service of a generated token; a prompt token's is 1 (kFair)
+  double max_wait_seconds = 5;  // after which the oldest goes first (kAdaptive)
+  // Seconds within which a step shall end while it generates tokens. 0: no bound.
+  double max_gap_seconds = 0;
   // Returns kInvalidArgument that names the first bad field.
   [[nodiscard]] Status validate() const;
 };
@@ -33,6 +40,9 @@ struct Request {
   bool reuse = true;                // attach cached prefixes
   kv::SessionRef session;           // passed to the ledger
   std::string salt;  // salt of the prompt: the tenant whose cached prefixes it shares
+  std::int32_t priority = 0;
+  std::string tenant;       // shares service with other requests of this name (kFair)
+  kv::TimePoint submitted;  // the default: the present moment of the ledger
 };
 
 // The work of one sequence in one step: the KV of `count` tokens from `first` on.
@@ -46,15 +56,19 @@ struct PlannedRun {
 
 // The work of the next step, in order: preempt, admit, run.
 struct StepPlan {
-  std::vector<RequestId> preempt;  // youngest first; each loses its KV and waits at the front
-  std::vector<RequestId> admit;    // requests of the waiting queue, in order
+  std::vector<RequestId> preempt;   // lowest rank first; each loses its KV and waits again
+  std::vector<RequestId> make_way;  // the same, for a waiting request that outranks them. The plan
+                                    // admits none then
+  std::vector<RequestId> admit;     // requests of the waiting queue, in order
   std::vector<PlannedRun> runs;
   std::vector<RequestId> drop;     // waiting requests that lose the KV that they brought along,
                                    // because no request can run. The plan has nothing else then
-  std::optional<RequestId> stuck;  // names the oldest request when no request fits, even after all
-                                   // others were preempted: blocks are held outside of the
-                                   // scheduler. `runs` is empty then
+  std::optional<RequestId> stuck;  // names the first request in rank when no request fits, even
+                                   // after all others were preempted: blocks are held outside of
+                                   // the scheduler. `runs` is empty then
   std::uint64_t version = 0;       // version of the state that the plan was made from
+  // Returns whether it takes the KV of running requests away.
+  [[nodiscard]] bool preempts() const { return !preempt.empty() || !make_way.empty(); }
   [[nodiscard]] bool empty() const { return runs.empty(); }
   // Empties the plan and keeps its memory.
   void clear();

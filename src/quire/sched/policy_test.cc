@@ -1,0 +1,574 @@
+// Policies: the order of each against an oracle, bounds on waiting under random loads, and what the
+// scheduler makes of ranks.
+#include "quire/sched/policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/kv/types.h"
+#include "quire/result.h"
+#include "quire/sched/fake_engine.h"
+#include "quire/sched/step_pace.h"
+#include "quire/sched/tenants.h"
+#include "quire/sched/types.h"
+
+namespace quire::sched {
+namespace {
+
+constexpr double kAging = 10, kMaxWait = 6;
+
+struct View {
+  std::vector<RankedRequest> requests;
+  std::vector<double> service;
+  [[nodiscard]] PolicyView view() const {
+    return {.requests = requests,
+            .service = service,
+            .aging_seconds = kAging,
+            .max_wait_seconds = kMaxWait};
+  }
+  [[nodiscard]] std::vector<std::int32_t> rank(PolicyKind kind) const {
+    std::vector<std::int32_t> order;
+    policy_of(kind).rank(view(), order);
+    return order;
+  }
+};
+
+// Makes requests whose values often tie.
+View random_view(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto below = [&random](std::uint32_t bound) {
+    return static_cast<std::int32_t>(random() % bound);
+  };
+  View view{.service = {double(below(9)), double(below(9)), double(below(9))}};
+  double age = 60;
+  for (std::int32_t left = below(12); left > 0; --left) {
+    age -= below(6);
+    view.requests.push_back({.priority = below(3),
+                             .age_seconds = age,
+                             .waited_seconds = std::min(age, double(below(20))),
+                             .running = below(2) == 0,
+                             .work_left = 1 + below(4),
+                             .tenant = below(3),
+                             .next_service = 1.0 + below(5),
+                             .cached_share = below(3) / 2.0});
+  }
+  return view;
+}
+
+// Repeats: the best of those that are left goes next. `better(a, b)` says whether the request `a`
+// goes before an older one `b`.
+template <class Better>
+std::vector<std::int32_t> select(const View& view, const Better& better) {
+  std::vector<std::int32_t> left(view.requests.size());
+  std::iota(left.begin(), left.end(), 0);
+  std::vector<std::int32_t> order;
+  while (!left.empty()) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < left.size(); ++i) {
+      best = better(view.requests[std::size_t(left[i])], view.requests[std::size_t(left[best])])
+                 ? i
+                 : best;
+    }
+    order.push_back(left[best]);
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(best));
+  }
+  return order;
+}
+
+TEST(Policy, FcfsServesTheOldestFirst) {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    const View view = random_view(seed);
+    EXPECT_EQ(view.rank(PolicyKind::kFcfs),
+              select(view, [](const auto&, const auto&) { return false; }));
+  }
+}
+
+TEST(Policy, PriorityServesTheHighestAgedPriorityFirst) {
+  const auto aged = [](const RankedRequest& r) {
+    return r.priority + std::floor(r.age_seconds / kAging);
+  };
+  for (std::uint32_t seed = 0; seed < 500; ++seed) {
+    const View view = random_view(seed);
+    EXPECT_EQ(view.rank(PolicyKind::kPriority),
+              select(view, [&](const auto& a, const auto& b) { return aged(a) > aged(b); }));
+    for (const RankedRequest& a : view.requests) {
+      for (const RankedRequest& b : view.requests) {
+        EXPECT_EQ(policy_of(PolicyKind::kPriority).outranks(view.view(), a, b), aged(a) > aged(b));
+        EXPECT_FALSE(policy_of(PolicyKind::kFair).outranks(view.view(), a, b));
+      }
+    }
+  }
+}
+
+TEST(Policy, ShortestServesTheLeastWorkFirstAndBeforeThatWhoIsOverdue) {
+  for (std::uint32_t seed = 0; seed < 500; ++seed) {
+    const View view = random_view(seed);
+    EXPECT_EQ(view.rank(PolicyKind::kShortest), select(view, [](const auto& a, const auto& b) {
+                const bool a_overdue = a.waited_seconds > kAging;
+                const bool b_overdue = b.waited_seconds > kAging;
+                return a_overdue != b_overdue ? a_overdue : !a_overdue && a.work_left < b.work_left;
+              }));
+  }
+}
+
+TEST(Policy, FairServesTheTenantWithTheLeastServiceFirst) {
+  for (std::uint32_t seed = 0; seed < 500; ++seed) {
+    const View view = random_view(seed);
+    std::vector<double> service = view.service;
+    std::vector<bool> taken(view.requests.size());
+    std::vector<std::int32_t> expected;
+    while (expected.size() < view.requests.size()) {
+      std::size_t best = view.requests.size();
+      std::vector<bool> seen(service.size());  // only a tenant's oldest may go
+      for (std::size_t i = 0; i < view.requests.size(); ++i) {
+        const auto tenant = std::size_t(view.requests[i].tenant);
+        if (taken[i] || seen[tenant]) {
+          continue;
+        }
+        seen[tenant] = true;
+        if (best == view.requests.size() ||
+            service[tenant] < service[std::size_t(view.requests[best].tenant)]) {
+          best = i;
+        }
+      }
+      taken[best] = true;
+      service[std::size_t(view.requests[best].tenant)] += view.requests[best].next_service;
+      expected.push_back(static_cast<std::int32_t>(best));
+    }
+    EXPECT_EQ(view.rank(PolicyKind::kFair), expected) << seed;
+  }
+}
+
+TEST(Policy, AdaptiveServesTheLongestCachedShareFirstUntilTheOldestHasWaitedTooLong) {
+  int fcfs = 0;
+  for (std::uint32_t seed = 0; seed < 500; ++seed) {
+    const View view = random_view(seed);
+    const bool too_long = std::ranges::any_of(view.requests, [](const RankedRequest& r) {
+      return !r.running && r.waited_seconds > kMaxWait;
+    });
+    fcfs += too_long ? 1 : 0;
+    EXPECT_EQ(view.rank(PolicyKind::kAdaptive), select(view, [&](const auto& a, const auto& b) {
+                return !too_long && a.cached_share > b.cached_share;
+              }));
+  }
+  EXPECT_GT(fcfs, 50);
+  EXPECT_LT(fcfs, 450);
+}
+
+TEST(Tenants, OneThatComesBackStartsAtTheLeastServiceOfThoseWithWork) {
+  Tenants tenants;
+  const std::int32_t a = tenants.enter("a");
+  const std::int32_t b = tenants.enter("b");
+  tenants.charge(a, 10);
+  tenants.charge(b, 7);
+  const std::int32_t c = tenants.enter("c");
+  EXPECT_EQ(tenants.service()[std::size_t(c)], 7);
+  tenants.leave(c);
+  tenants.charge(b, 5);
+  EXPECT_EQ(tenants.enter("c"), c);
+  EXPECT_EQ(tenants.service()[std::size_t(c)], 10);
+  tenants.leave(a);
+  tenants.charge(c, 1);
+  EXPECT_EQ(tenants.enter("a"), a) << "it had more than the least: it keeps it";
+  EXPECT_EQ(tenants.service()[std::size_t(a)], 11 - 0 - 0) << "the least is c's 11";
+}
+
+TEST(Tenants, AreForgottenWhenThereAreVeryMany) {
+  Tenants tenants;
+  const std::int32_t stays = tenants.enter("stays");
+  for (int i = 0; i < 20000; ++i) {
+    const std::int32_t index = tenants.enter(base::str_cat("tenant ", i));
+    tenants.charge(index, i % 7);
+    tenants.charge(stays, 0.5);
+    tenants.leave(index);
+  }
+  EXPECT_LT(tenants.service().size(), 8200U);
+  EXPECT_EQ(tenants.service()[std::size_t(stays)], 10000);
+}
+
+// A load over time: one request after the other, of random sizes, priorities and tenants.
+class Load {
+ public:
+  Load(PolicyKind policy, std::uint32_t seed, std::int32_t places, std::int32_t blocks = 4096)
+      : engine({.num_blocks = blocks, .block_tokens = 2}, {.max_batch_tokens = 16,
+                                                           .max_running = places,
+                                                           .policy = policy,
+                                                           .aging_seconds = kAging,
+                                                           .max_wait_seconds = kMaxWait}),
+        random_(seed) {}
+
+  struct Known {
+    Whose whose;
+    double submitted = 0;
+    double cost = 0;
+    bool admitted = false;
+  };
+
+  std::int32_t below(std::uint32_t bound) { return static_cast<std::int32_t>(random_() % bound); }
+
+  void submit(const Whose& whose) {
+    const std::int32_t new_tokens = 1 + below(6);
+    Tokens prompt(std::size_t(1 + below(24)), below(3));
+    const double cost = double(prompt.size()) + 2.0 * new_tokens;
+    ASSERT_TRUE(engine.submit(++last_, std::move(prompt), new_tokens, true, whose).ok());
+    known[last_] = {.whose = whose, .submitted = now, .cost = cost};
+  }
+
+  // Runs a step. Calls `admits(id)` for each request that it admits for the first time, before
+  // others are noted.
+  template <class Admits>
+  void step(const Admits& admits) {
+    const Result<StepPlan> plan = engine.step();
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    for (const RequestId id : plan->admit) {
+      if (!known.at(id.value).admitted) {
+        admits(id.value);
+        known.at(id.value).admitted = true;
+      }
+    }
+    engine.wait(1);
+    now += 1;
+  }
+
+  FakeEngine engine;
+  std::map<std::uint64_t, Known> known;
+  double now = 0;
+
+ private:
+  std::mt19937 random_;
+  std::uint64_t last_ = 0;
+};
+
+// Runs random loads of 300 steps in which more comes than can run. `allowed(waiting, younger, now)`
+// says whether a younger request may be admitted before one that waits.
+template <class Allowed>
+void expect_bound(PolicyKind policy, const Allowed& allowed) {
+  int overtaken = 0;
+  for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+    Load load(policy, seed, 1 + std::int32_t(seed % 4));
+    const auto admits = [&](std::uint64_t id) {
+      for (const auto& [other, request] : load.known) {
+        if (other < id && !request.admitted) {
+          EXPECT_TRUE(allowed(request, load.known.at(id), load.now))
+              << policy_name(policy) << ": " << id << " went before " << other;
+          ++overtaken;
+        }
+      }
+    };
+    for (int i = 0; i < 300 || !load.engine.running.empty(); ++i) {
+      if (i < 300 && load.below(2) == 0) {
+        load.submit({.priority = load.below(4), .tenant = load.below(3) == 0 ? "a" : "b"});
+      }
+      load.step(admits);
+      ASSERT_FALSE(testing::Test::HasFatalFailure());
+    }
+  }
+  EXPECT_EQ(overtaken > 0, policy != PolicyKind::kFcfs);
+}
+
+TEST(PolicyBound, FcfsAdmitsInOrderOfArrival) {
+  expect_bound(PolicyKind::kFcfs, [](const auto&, const auto&, double) { return false; });
+}
+
+TEST(PolicyBound, PriorityIsOvertakenOnlyByOnesThatCameWhileItsAgeDidNotOutweighThem) {
+  expect_bound(PolicyKind::kPriority,
+               [](const Load::Known& waiting, const Load::Known& younger, double /*now*/) {
+                 const std::int32_t higher = younger.whose.priority - waiting.whose.priority;
+                 return higher > 0 && younger.submitted - waiting.submitted < (higher + 1) * kAging;
+               });
+}
+
+TEST(PolicyBound, ShortestIsNotOvertakenOnceItHasWaitedForTheAgingTime) {
+  expect_bound(PolicyKind::kShortest, [](const Load::Known& waiting, const auto&, double now) {
+    return now - waiting.submitted <= kAging;
+  });
+}
+
+TEST(PolicyBound, AdaptiveIsNotOvertakenOnceItHasWaitedTooLong) {
+  expect_bound(PolicyKind::kAdaptive, [](const Load::Known& waiting, const auto&, double now) {
+    return now - waiting.submitted <= kMaxWait;
+  });
+}
+
+// Returns by how much the service of two tenants with work was apart at most, in costs of the
+// largest request. One tenant asks for more, the other for longer prompts.
+double furthest_apart(std::uint32_t seed, std::int32_t places) {
+  Load load(PolicyKind::kFair, seed, places);
+  std::map<std::string, double> service;
+  double largest = 0, apart = 0;
+  for (int i = 0; i < 60; ++i) {
+    load.submit({.tenant = i % 3 == 0 ? "a" : "b"});
+  }
+  std::map<std::uint64_t, std::size_t> prompts;
+  for (const auto& [id, active] : load.engine.running) {
+    prompts[id] = active.prompt.size();
+  }
+  std::map<std::string, double> done;
+  const auto waits = [&](const std::string& tenant) {
+    return std::ranges::any_of(load.known, [&](const auto& entry) {
+      return entry.second.whose.tenant == tenant && !entry.second.admitted;
+    });
+  };
+  for (const auto& [id, request] : load.known) {
+    largest = std::max(largest, request.cost);
+  }
+  while (waits("a") && waits("b")) {
+    const StepPlan plan = load.engine.scheduler.plan();
+    for (const PlannedRun& run : plan.runs) {
+      const auto prompt = static_cast<std::int32_t>(prompts.at(run.request.value));
+      const std::int32_t rows = std::max(std::min(run.first + run.count, prompt) - run.first, 0);
+      done[load.known.at(run.request.value).whose.tenant] += rows + (run.samples ? 2.0 : 0.0);
+    }
+    load.step([](std::uint64_t) {});
+    apart = std::max(apart, std::abs(done["a"] - done["b"]));
+  }
+  return apart / largest;
+}
+
+TEST(PolicyBound, FairTenantsAreNeverApartByMoreThanOneRequestForEachPlace) {
+  for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+    for (const std::int32_t places : {1, 2, 5}) {
+      EXPECT_LE(furthest_apart(seed, places), places) << seed << " " << places;
+    }
+  }
+}
+
+// Returns the ids in the order in which they end.
+std::vector<std::uint64_t> order_of_ends(FakeEngine& engine) {
+  std::vector<std::uint64_t> order;
+  while (!engine.running.empty()) {
+    const auto before = engine.finished;
+    EXPECT_TRUE(engine.step().ok());
+    engine.wait(0.001);
+    for (const auto& [id, output] : engine.finished) {
+      if (!before.contains(id)) {
+        order.push_back(id);
+      }
+    }
+  }
+  return order;
+}
+
+std::string show(const StepPlan& plan) {
+  std::string text;
+  for (const RequestId id : plan.preempt) {
+    text += base::str_cat("preempt ", id.value, " ");
+  }
+  for (const RequestId id : plan.make_way) {
+    text += base::str_cat("make way ", id.value, " ");
+  }
+  for (const RequestId id : plan.admit) {
+    text += base::str_cat("admit ", id.value, " ");
+  }
+  for (const PlannedRun& run : plan.runs) {
+    text += base::str_cat(run.request.value, ":", run.first, "+", run.count, " ");
+  }
+  return text;
+}
+
+std::string step(FakeEngine& engine) {
+  const Result<StepPlan> plan = engine.step();
+  EXPECT_TRUE(plan.ok());
+  EXPECT_TRUE(engine.ledger.check().ok());
+  return plan.ok() ? show(*plan) : plan.error().message;
+}
+
+Tokens tokens(std::int32_t count, TokenId first) {
+  Tokens made(static_cast<std::size_t>(count));
+  std::iota(made.begin(), made.end(), first);
+  return made;
+}
+
+TEST(PriorityScheduling, AHigherOneTakesTheBlocksOfALowerOneAndBothEndUnchanged) {
+  FakeEngine engine({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false},
+                    {.policy = PolicyKind::kPriority});
+  ASSERT_TRUE(engine.submit(1, tokens(4, 0), 3).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+4 ");
+  ASSERT_TRUE(engine.submit(2, tokens(6, 50), 2, true, {.priority = 1}).ok());
+  EXPECT_EQ(step(engine), "make way 1 ");
+  EXPECT_EQ(step(engine), "admit 2 2:0+6 ");
+  EXPECT_EQ(step(engine), "2:6+1 ");
+  EXPECT_EQ(step(engine), "admit 1 1:0+5 ");
+  EXPECT_EQ(step(engine), "1:5+1 ");
+  EXPECT_EQ(engine.finished.at(1), run_alone(tokens(4, 0), 3, 0));
+  EXPECT_EQ(engine.finished.at(2), run_alone(tokens(6, 50), 2, 0));
+}
+
+TEST(PriorityScheduling, AnEqualOneAndOneForWhichItWouldNotDoPreemptNobody) {
+  FakeEngine engine({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false},
+                    {.policy = PolicyKind::kPriority});
+  ASSERT_TRUE(engine.submit(1, tokens(3, 0), 3, true, {.priority = 1}).ok());
+  ASSERT_TRUE(engine.submit(2, tokens(2, 30), 3).ok());
+  EXPECT_EQ(step(engine), "admit 1 admit 2 1:0+3 2:0+2 ");
+  ASSERT_TRUE(engine.submit(3, tokens(6, 50), 1, true, {.priority = 1}).ok());
+  EXPECT_EQ(step(engine), "1:3+1 2:2+1 ") << "without 2 there would be 2 of 3 blocks";
+}
+
+TEST(PriorityScheduling, ShortageOfBlocksAloneTakesTheLowestPriorityFirst) {
+  FakeEngine engine({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false},
+                    {.policy = PolicyKind::kPriority});
+  ASSERT_TRUE(engine.submit(1, tokens(3, 0), 4).ok());
+  ASSERT_TRUE(engine.submit(2, tokens(3, 50), 4, true, {.priority = 1}).ok());
+  EXPECT_EQ(step(engine), "admit 2 admit 1 2:0+3 1:0+3 ");
+  EXPECT_EQ(step(engine), "2:3+1 1:3+1 ");
+  EXPECT_EQ(step(engine), "preempt 1 2:4+1 ");
+}
+
+TEST(PriorityScheduling, AFullHouseWithBlocksToSpareLetsAHigherOneWait) {
+  FakeEngine engine({.num_blocks = 40, .block_tokens = 2},
+                    {.max_running = 1, .policy = PolicyKind::kPriority});
+  ASSERT_TRUE(engine.submit(1, tokens(3, 0), 3).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+3 ");
+  ASSERT_TRUE(engine.submit(2, tokens(3, 50), 1, true, {.priority = 9}).ok());
+  EXPECT_EQ(step(engine), "1:3+1 ");
+  EXPECT_EQ(step(engine), "1:4+1 ");
+  EXPECT_EQ(step(engine), "admit 2 2:0+3 ");
+}
+
+TEST(PriorityScheduling, AHigherPromptTakesTheRowsOfALowerOneThatIsBeingComputed) {
+  FakeEngine engine({.num_blocks = 40, .block_tokens = 2},
+                    {.max_batch_tokens = 8, .policy = PolicyKind::kPriority});
+  ASSERT_TRUE(engine.submit(1, tokens(30, 0), 1).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+8 ");
+  ASSERT_TRUE(engine.submit(2, tokens(9, 50), 1, true, {.priority = 1}).ok());
+  EXPECT_EQ(step(engine), "admit 2 1:8+1 2:0+7 ");
+  EXPECT_EQ(step(engine), "2:7+2 1:9+6 ");
+  EXPECT_EQ(engine.finished.at(2), run_alone(tokens(9, 50), 1, 0));
+}
+
+TEST(PriorityScheduling, AgeRaisesThePriority) {
+  FakeEngine engine({.num_blocks = 40, .block_tokens = 2},
+                    {.max_running = 1, .policy = PolicyKind::kPriority, .aging_seconds = 10});
+  ASSERT_TRUE(engine.submit(1, tokens(3, 0), 1).ok());
+  engine.wait(21);
+  ASSERT_TRUE(engine.submit(2, tokens(3, 50), 1, true, {.priority = 3}).ok());
+  ASSERT_TRUE(engine.submit(3, tokens(3, 90), 1, true, {.priority = 2}).ok());
+  EXPECT_EQ(order_of_ends(engine), (std::vector<std::uint64_t>{2, 1, 3}));
+}
+
+TEST(ShortestScheduling, LeastWorkGoesFirst) {
+  FakeEngine engine({.num_blocks = 400, .block_tokens = 2},
+                    {.max_running = 1, .policy = PolicyKind::kShortest});
+  ASSERT_TRUE(engine.submit(1, tokens(20, 0), 2).ok());
+  ASSERT_TRUE(engine.submit(2, tokens(4, 50), 9).ok());
+  ASSERT_TRUE(engine.submit(3, tokens(4, 90), 3).ok());
+  EXPECT_EQ(order_of_ends(engine), (std::vector<std::uint64_t>{3, 2, 1}));
+}
+
+TEST(ShortestScheduling, CachedTokensAreNoWork) {
+  FakeEngine engine({.num_blocks = 400, .block_tokens = 2},
+                    {.max_running = 1, .policy = PolicyKind::kShortest});
+  ASSERT_TRUE(engine.submit(1, tokens(20, 0), 1).ok());
+  EXPECT_EQ(order_of_ends(engine), std::vector<std::uint64_t>{1});
+  ASSERT_TRUE(engine.submit(2, tokens(10, 50), 1).ok());
+  ASSERT_TRUE(engine.submit(3, tokens(21, 0), 1).ok());
+  EXPECT_EQ(order_of_ends(engine), (std::vector<std::uint64_t>{3, 2}));
+}
+
+TEST(FairScheduling, TenantsTakeTurnsWhoeverAskedFirst) {
+  FakeEngine engine({.num_blocks = 400, .block_tokens = 2},
+                    {.max_running = 1, .policy = PolicyKind::kFair});
+  for (const std::uint64_t id : {1, 2, 3}) {
+    ASSERT_TRUE(engine.submit(id, tokens(4, TokenId(10 * id)), 2, true, {.tenant = "a"}).ok());
+  }
+  for (const std::uint64_t id : {4, 5}) {
+    ASSERT_TRUE(engine.submit(id, tokens(4, TokenId(10 * id)), 2, true, {.tenant = "b"}).ok());
+  }
+  EXPECT_EQ(order_of_ends(engine), (std::vector<std::uint64_t>{1, 4, 2, 5, 3}));
+}
+
+TEST(FairScheduling, OnePlanThatAdmitsSeveralTakesTurnsToo) {
+  FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.policy = PolicyKind::kFair});
+  ASSERT_TRUE(engine.submit(1, tokens(4, 10), 1, true, {.tenant = "a"}).ok());
+  ASSERT_TRUE(engine.submit(2, tokens(4, 20), 1, true, {.tenant = "a"}).ok());
+  ASSERT_TRUE(engine.submit(3, tokens(4, 30), 1, true, {.tenant = "b"}).ok());
+  EXPECT_EQ(step(engine), "admit 1 admit 3 admit 2 1:0+4 3:0+4 2:0+4 ");
+}
+
+TEST(AdaptiveScheduling, CachedPromptsGoFirstUntilTheOldestHasWaitedTooLong) {
+  for (const bool late : {false, true}) {
+    FakeEngine engine({.num_blocks = 400, .block_tokens = 2},
+                      {.max_running = 1, .policy = PolicyKind::kAdaptive, .max_wait_seconds = 5});
+    ASSERT_TRUE(engine.submit(1, tokens(8, 0), 1).ok());
+    EXPECT_EQ(order_of_ends(engine), std::vector<std::uint64_t>{1});
+    ASSERT_TRUE(engine.submit(2, tokens(8, 50), 1).ok());
+    engine.wait(late ? 5.5 : 4.5);
+    ASSERT_TRUE(engine.submit(3, tokens(9, 0), 1).ok());
+    EXPECT_EQ(order_of_ends(engine),
+              late ? (std::vector<std::uint64_t>{2, 3}) : (std::vector<std::uint64_t>{3, 2}));
+  }
+}
+
+TEST(Waiting, RequestsThatLackOnlyRowsOfTheNextStepCountAsHavingRoom) {
+  FakeEngine engine({.num_blocks = 10, .block_tokens = 2}, {.max_batch_tokens = 4});
+  ASSERT_TRUE(engine.submit(1, tokens(6, 0), 1).ok());
+  ASSERT_TRUE(engine.submit(2, tokens(6, 50), 1).ok());
+  EXPECT_EQ(engine.scheduler.num_new(), 2);
+  EXPECT_EQ(engine.scheduler.num_without_room(), 0);
+  ASSERT_TRUE(engine.submit(3, tokens(10, 90), 1).ok());
+  EXPECT_EQ(engine.scheduler.num_without_room(), 1) << "4 blocks are left for 5";
+  EXPECT_EQ(step(engine), "admit 1 1:0+4 ");
+  EXPECT_EQ(engine.scheduler.num_without_room(), 1);
+}
+
+TEST(StepPace, IsFoundFromStepsOfAllKinds) {
+  PaceMeter meter;
+  const auto seconds = [](const StepWork& work) {
+    return 0.002 + 1e-4 * work.rows + 3e-8 * work.pairs;
+  };
+  std::mt19937 random(7);
+  for (int i = 0; i < 400; ++i) {
+    const StepWork work =
+        i % 3 == 0 ? work_of(random() % 30000, 1 + random() % 500) : work_of(random() % 3000, 1);
+    meter.add(work, seconds(work) * (0.95 + 0.1 * double(random() % 100) / 100));
+  }
+  for (const StepWork& work : {work_of(0, 1), work_of(100, 200), work_of(20000, 100)}) {
+    EXPECT_NEAR((meter.pace().fixed_seconds + meter.pace().seconds(work)) / seconds(work), 1, 0.1);
+  }
+}
+
+TEST(StepPace, RowsThatFitBecomeFewerBehindMoreTokens) {
+  const StepPace pace{.row_seconds = 1e-4, .pair_seconds = 1e-8, .measured_rows = 4096};
+  EXPECT_EQ(pace.rows_within(0.01, 0, 4096), 99);
+  EXPECT_LT(pace.rows_within(0.01, 30000, 4096), 30);
+  EXPECT_EQ(pace.rows_within(0.01, 0, 50), 50);
+  EXPECT_EQ(pace.rows_within(0, 0, 50), 0);
+  EXPECT_EQ((StepPace{}.rows_within(1, 0, 4096)), 16) << "nothing was measured yet";
+}
+
+TEST(Gap, PromptsAreCutWhileOthersGenerateAndOnlyThen) {
+  FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.010});
+  engine.scheduler.set_pace({.fixed_seconds = 0.001, .row_seconds = 0.001, .measured_rows = 1000});
+  ASSERT_TRUE(engine.submit(1, tokens(20, 0), 4).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+20 ") << "nobody waits for a token";
+  ASSERT_TRUE(engine.submit(2, tokens(20, 50), 2).ok());
+  EXPECT_EQ(step(engine), "admit 2 1:20+1 2:0+8 ");
+  EXPECT_EQ(step(engine), "1:21+1 2:8+8 ");
+  EXPECT_EQ(step(engine), "1:22+1 2:16+4 ");
+  EXPECT_EQ(step(engine), "2:20+1 ");
+  EXPECT_EQ(engine.finished.at(2), run_alone(tokens(20, 50), 2, 0));
+}
+
+TEST(Gap, APromptGoesOnByOneRowHoweverShortTheTimeIs) {
+  FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.001});
+  engine.scheduler.set_pace({.fixed_seconds = 0.5, .row_seconds = 0.5, .measured_rows = 1000});
+  ASSERT_TRUE(engine.submit(1, tokens(2, 0), 4).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+2 ");
+  ASSERT_TRUE(engine.submit(2, tokens(3, 50), 1).ok());
+  EXPECT_EQ(step(engine), "admit 2 1:2+1 2:0+1 ");
+  EXPECT_EQ(step(engine), "1:3+1 2:1+1 ");
+}
+
+}  // namespace
+}  // namespace quire::sched
