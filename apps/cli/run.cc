@@ -45,6 +45,7 @@ struct RunOptions {
   Format format = Format::kText;
   LLMOptions engine;
   SamplingParams sampling;
+  RequestOptions request;
   ChatOptions conversation;
   ChunkCacheOptions chunks;
   ComposeOptions composing;
@@ -210,7 +211,7 @@ Result<Generation> generate_from_chunks(ChunkedLLM& llm, const ComposeOptions& c
                                         const RunOptions& options, Interrupts& interrupts) {
   QUIRE_TRY(const Resolved composed, resolve(llm, composing));
   ComputeProgress progress(llm.llm(), expected_tokens(llm, composed));
-  auto stream = llm.stream_from_chunks(composed.spec, options.sampling);
+  auto stream = llm.stream_from_chunks(composed.spec, options.sampling, {}, options.request);
   auto generation = stream.ok() ? follow_to_stdout(llm.llm(), std::move(stream).value(), interrupts,
                                                    options.format, progress)
                                 : stream.error();
@@ -229,7 +230,7 @@ Result<Generation> generate(const RunOptions& options, Interrupts& interrupts) {
   QUIRE_TRY(LLM llm, load(options.model, options.engine, options.verbose));
   QUIRE_TRY(const Prompt prompt, prompt_of(llm, options, text));
   ComputeProgress progress(llm, expected_tokens(llm, prompt));
-  QUIRE_TRY(Stream stream, llm.stream(prompt, options.sampling));
+  QUIRE_TRY(Stream stream, llm.stream(prompt, options.sampling, options.request));
   return follow_to_stdout(llm, std::move(stream), interrupts, options.format, progress);
 }
 
@@ -299,6 +300,18 @@ int run_prompt(const RunOptions& options) {
   return generation.ok() ? finish(options, *generation) : fail(generation.error());
 }
 
+// Declares how pressing the request is.
+void declare_urgency(CLI::App& command, RequestOptions& request) {
+  command
+      .add_option("--deadline-seconds", request.deadline_seconds,
+                  "seconds after which the request ends with an error")
+      ->group("Engine");
+  command.add_option("--priority", request.priority, "for --scheduler priority: higher goes first")
+      ->group("Engine");
+  command.add_option("--tenant", request.tenant, "for --scheduler fair: whose service it is")
+      ->group("Engine");
+}
+
 // Declares the options of chunks of a store in place of a prompt.
 void declare_chunks(CLI::App& command, RunOptions& options) {
   CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
@@ -337,6 +350,7 @@ void add_run(CLI::App& app, Action& action) {
   add_chat_options(*command, options->conversation);
   add_sampling_options(*command, options->sampling);
   add_engine_options(*command, options->engine);
+  declare_urgency(*command, options->request);
   declare_chunks(*command, *options);
   command->callback([options, &action] { action = [options] { return run_prompt(*options); }; });
 }

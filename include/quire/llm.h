@@ -101,8 +101,9 @@ class Sequence;
 // * kOverflow: the prompt is longer than the model's context, or the request can never fit into the
 //   pool of blocks.
 // * kOutOfBlocks: the request does not fit now.
-// * kCancelled: the caller's Interrupt returned true, or abort() ended a request that generates no
-//   tokens.
+// * kCancelled: the caller's Interrupt returned true, the request's deadline has passed, or abort()
+//   ended a request that generates no tokens.
+// * kQueueFull: as many requests wait as LLMOptions::max_waiting allows.
 // * kCorrupt: the request used KV that was loaded from a damaged file.
 // * kDevice: the GPU failed.
 // The engine cuts SamplingParams::max_tokens to the room that the model's context leaves.
@@ -299,6 +300,11 @@ class QUIRE_API LLM {
   [[nodiscard]] Result<EngineStats> engine_stats() const;
   // Returns the numbers of engine_stats() as pairs of name and value.
   [[nodiscard]] Result<Stats> stats() const;
+  // Returns the pressure on blocks. Never waits. Errors: kClosed.
+  [[nodiscard]] Result<Pressure> pressure() const;
+  // Returns the last `count` decisions of the scheduler, the oldest first. At least the last 4,096
+  // are kept. Waits for the running step. Errors: kInvalidArgument for a negative count.
+  [[nodiscard]] Result<std::vector<PlanDecision>> plan_log(std::int64_t count) const;
   // Returns the counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4.
   // Waits as stats() does. For the operator: the numbers are those of all tenants together.
   [[nodiscard]] Result<std::string> metrics_text() const;

@@ -10,6 +10,7 @@
 
 #include "quire/export.h"
 #include "quire/result.h"
+#include "quire/stats.h"
 
 namespace quire {
 
@@ -75,6 +76,25 @@ struct LLMOptions {
   // "{{", "{%" or a line break. Empty: the model's own. LLM::open returns kInvalidArgument for a
   // template that cannot be read, kIo for a missing file, kUnsupported without a tokenizer.
   std::string chat_template = {};
+  // Policy that orders requests (docs/serving.md, Scheduling): "fcfs", "priority", "shortest",
+  // "fair" or "adaptive". No result depends on it.
+  std::string scheduler = "fcfs";
+  // Seconds, above 0. "priority": a request's priority rises by one each time. "shortest": a
+  // request that has waited longer comes first.
+  double aging_seconds = 30;
+  // "fair": service of a generated token, 0 or more. That of a computed prompt token is 1.
+  double decode_weight = 2;
+  // "adaptive": seconds, 0 or more, for which the oldest request may be overtaken.
+  double max_wait_seconds = 5;
+  // Number of requests that may wait, 0 or more; -1: any number. A call beyond it fails with
+  // kQueueFull at once. Requests that can run at once do not count, nor do preempted ones.
+  std::int32_t max_waiting = -1;
+  // Milliseconds, above 0, within which a running request shall get its next token while prompts of
+  // others are computed; 0: no bound. Prompts are cut by the measured time of steps.
+  double max_decode_gap_ms = 0;
+  // "recompute", "swap" or "auto": what becomes of the KV of a preempted request. "swap" copies it
+  // to host memory and back; "auto" does so where it takes less time than computing it again.
+  std::string preemption = "auto";
   // Called by the thread that calls LLM::open, with the share of the weights that is loaded, 0 to
   // 1. Never called for a preset or for mapped weights.
   std::function<void(double share)> progress = {};
@@ -84,6 +104,10 @@ struct LLMOptions {
   // Quire, and must own all that it uses until the LLM is destroyed. It may be called by several
   // threads at once.
   std::function<void(LogLevel level, std::string_view text)> log = {};
+
+  // Called each time that the level of pressure changes, by the engine's thread; the rules of `log`
+  // hold for it.
+  std::function<void(const Pressure& pressure)> on_pressure = {};
 
   // Checks the options by themselves, before any file is opened.
   // Errors: kInvalidArgument names the option, its value and the values that are allowed.
@@ -129,6 +153,14 @@ struct RequestOptions {
   // returned them at admission. Admission fixes the cached prefix of a prompt, or looks up the
   // chunks of a composition. For generate, stream, chat and compositions.
   bool explain = false;
+  // A higher one goes first, where LLMOptions::scheduler is "priority".
+  std::int32_t priority = 0;
+  // Seconds from submission, above 0, after which the request ends with kCancelled, whether it
+  // waits or runs. Its blocks are free within one step. Not given: no limit.
+  std::optional<double> deadline_seconds = {};
+  // Name, up to 1,024 bytes, under which requests share service where LLMOptions::scheduler is
+  // "fair". Empty: the salt.
+  std::string tenant = {};
 };
 
 // Says how long the KV that a session has left in the prefix cache is worth keeping.

@@ -56,6 +56,9 @@ enum class ErrorCode : std::uint8_t {
   // Quire has a bug.
   // Python: QuireError.
   kInternal,
+  // LLMOptions::max_waiting allows no more requests to wait; nothing has changed.
+  // Python: QueueFullError.
+  kQueueFull,
 };
 
 // Returns the identifier without its k, for messages and JSON ("InvalidArgument"). Static memory.
@@ -64,7 +67,7 @@ enum class ErrorCode : std::uint8_t {
       "InvalidArgument", "NotFound",    "Incompatible", "InvalidComposition",
       "Overflow",        "OutOfBlocks", "Cancelled",    "Closed",
       "Unsupported",     "Corrupt",     "Io",           "Device",
-      "Internal"};
+      "Internal",        "QueueFull"};
   return kNames[static_cast<std::uint8_t>(code)];
 }
 
@@ -76,12 +79,15 @@ struct Error {
   std::string message = {};
   // The chunk meant, for example with kNotFound and kIncompatible.
   std::string chunk_id = {};
-  // Bytes that were wanted and bytes that could be had, with kOutOfBlocks and kOverflow.
+  // Bytes that were wanted and bytes that could be had, with kOutOfBlocks and kOverflow. With
+  // kQueueFull: the bytes that the KV of the refused requests would have needed.
   std::int64_t needed_bytes = 0;
   std::int64_t free_bytes = 0;
   // The errno of the operating system, with kIo where one is known. ENOENT: no such file or folder;
   // Python raises the OSError of that errno (FileNotFoundError).
   int system_error = 0;
+  // The number of refused requests, with kQueueFull.
+  std::int64_t requests = 0;
 };
 
 // Writes a code ("NotFound"). The three operators << of this header are for logs and tests.

@@ -1,4 +1,5 @@
-// Counters of an engine (docs/performance.md, Counters). Plain data that the caller owns.
+// Counters of an engine (docs/performance.md, Counters), its pressure and its scheduling decisions.
+// Plain data that the caller owns.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "quire/export.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire {
 
@@ -39,6 +41,12 @@ struct EngineStats {
   std::int64_t steps = 0, steps_ahead = 0;
   // Times that a running request gave its blocks back and was computed again later.
   std::int64_t preemptions = 0;
+  // Those among them whose KV was copied to host memory, and how often such KV came back.
+  std::int64_t preemptions_swapped = 0, swaps_restored = 0;
+  // Requests that LLMOptions::max_waiting refused, and those that their deadline ended.
+  std::int64_t requests_refused = 0, requests_expired = 0;
+  // Level of pressure, 0 (low) to 3 (critical), and how often it changed.
+  std::int64_t pressure_level = 0, pressure_changes = 0;
   // Requests that have ended, that run, and that wait. A chunk that is computed is a request, too.
   std::int64_t requests_finished = 0, requests_running = 0, requests_waiting = 0;
   // Work of attention in all layers. An entry is a run of KV with the rows that attend to it. Rows
@@ -54,6 +62,59 @@ struct EngineStats {
   // Measured seconds to read a token of saved KV, and to compute one. 0: not measured yet.
   double token_read_seconds = 0, token_compute_seconds = 0;
 };
+
+// Says how short blocks are (LLM::pressure).
+enum class PressureLevel : std::uint8_t {
+  // More than half of the blocks are free or cached, or nobody waits.
+  kLow,
+  // At most half of them are, and somebody waits.
+  kMedium,
+  // At most a fifth.
+  kHigh,
+  // Less than a twentieth.
+  kCritical
+};
+
+// Returns "low", "medium", "high" or "critical". Static memory.
+[[nodiscard]] QUIRE_API const char* pressure_level_name(PressureLevel level);
+// Returns the action of a level. "none"; "slow admission": requests wait for blocks; "preempt":
+// running requests lose theirs for others. "reject": those beyond LLMOptions::max_waiting are
+// refused. Static memory.
+[[nodiscard]] QUIRE_API const char* pressure_action(PressureLevel level);
+
+// The pressure on an engine's blocks.
+struct Pressure {
+  PressureLevel level = PressureLevel::kLow;
+  // Share of blocks that are free or cached.
+  double blocks_free_share = 1;
+  std::int64_t waiting = 0;
+  // Preemptions in the last 60 seconds.
+  std::int64_t preemptions_per_minute = 0;
+};
+
+// A request that lost its KV, and why: "blocks" where a running request needed them, "priority"
+// where one of a higher priority did.
+struct PreemptedRequest {
+  RequestId request;
+  std::string reason;
+};
+
+// One decision of the scheduler: a step, with what preceded it since the step before.
+struct PlanDecision {
+  // Number of the step, from 1 on.
+  std::int64_t step = 0;
+  std::vector<RequestId> admitted;
+  std::vector<PreemptedRequest> preempted;
+  // Tokens that the step computed.
+  std::int64_t rows = 0;
+  // Milliseconds of the step, up to delivery.
+  double ms = 0;
+};
+
+// Each returns JSON with the names of the fields, which the caller owns. `level` is a name, and
+// `action` is that of the level. A preempted request is a list of its id and the reason.
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const Pressure& pressure);
+[[nodiscard]] QUIRE_API Result<std::string> to_json(const PlanDecision& decision);
 
 // Returns a JSON object with the names of the fields, in their order, which the caller owns. O(1).
 // Any thread may call; nothing waits. Errors: kOutOfBlocks when the machine refuses memory.

@@ -43,6 +43,8 @@ StatusOf status_of(ErrorCode code) {
       return {409, "request_cancelled", false};
     case ErrorCode::kOutOfBlocks:
       return {503, "out_of_blocks", true};
+    case ErrorCode::kQueueFull:
+      return {429, "queue_full", true};
     case ErrorCode::kClosed:
       return {503, "draining", true};
     case ErrorCode::kCorrupt:
@@ -134,7 +136,7 @@ ApiError api_error(const Error& error, std::string param) {
   if (error.code == ErrorCode::kNotFound && !error.chunk_id.empty()) {
     made.code = "chunk_not_found";
   }
-  if (known.status == 503) {
+  if (known.status == 503 || known.status == 429) {
     made.retry_after_ms = kRetryMs;
   }
   return made;

@@ -115,6 +115,11 @@ constexpr FieldRule kServeRules[] = {
      .help = "milliseconds after which the request ends with 504",
      .min = 1,
      .max = 1e12},
+    {.name = "priority",
+     .kinds = kInteger,
+     .help = "higher goes first, where the server orders requests by priority",
+     .min = -1000,
+     .max = 1000},
     {.name = "hold_seconds",
      .kinds = kNumber,
      .help = "keeps the KV of the prompt for so long",
@@ -255,6 +260,7 @@ Check read_serving(const json::object& object, Extension& extension) {
   extension.close_session = members.flag("close_session");
   extension.hold_seconds = members.number("hold_seconds");
   extension.deadline_ms = members.integer("deadline_ms");
+  extension.priority = static_cast<std::int32_t>(members.integer("priority").value_or(0));
   return passed();
 }
 

@@ -29,6 +29,7 @@ struct Extension {
   bool close_session = false;
   std::optional<double> hold_seconds = {};
   std::optional<std::int64_t> deadline_ms = {};
+  std::int32_t priority = 0;
   std::string cache_salt = {};
 };
 

@@ -18,6 +18,7 @@ from .errors import (
     InvalidCompositionError,
     KVOverflowError,
     OutOfMemoryError,
+    QueueFullError,
     QuireError,
     UnsupportedError,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "KVOverflowError",
     "Mark",
     "OutOfMemoryError",
+    "QueueFullError",
     "QuireError",
     "RegisteredChunk",
     "SamplingParams",

@@ -32,7 +32,7 @@ from .composing import (
 from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM
-from .load_options import Device, DType, KVDType, Model, Quantize, model_of
+from .load_options import Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
@@ -49,8 +49,8 @@ from .registering import (
     listed_content,
     update_of,
 )
-from .sampling import Params, Sampling, each_sampling, sampling
-from .session import each_whose, to_salt, whose
+from .sampling import Params, Request, each_sampling, sampling
+from .session import URGENCY, each_whose, to_salt, whose
 from .stream import Stream
 
 
@@ -105,6 +105,9 @@ class ChunkedLLM(LLM):
         share_reads: bool = True,
         cache_weights: bool = False,
         chat_template: str | os.PathLike[str] | None = None,
+        scheduler: Scheduler = "fcfs", aging_seconds: float = 30.0, decode_weight: float = 2.0, max_wait_seconds: float = 5.0,
+        max_waiting: int | None = None, max_decode_gap_ms: float | None = None, preemption: PreemptionMode = "auto",
+        on_pressure: Callable[[dict[str, Any]], object] | None = None,
         progress: Progress = None,
         log: Log = None,
         model_path: Model | None = None,
@@ -134,18 +137,17 @@ class ChunkedLLM(LLM):
             _set(self._chunk_options, "store", to_path(store, "store"))
         if chunk_format is not None:
             self._chunk_options.set_format(affixes_of(chunk_format))
-        named = {name: given[name] for name in (*_quire.Options.fields, "progress", "log")}
+        named = {name: given[name] for name in (*_quire.Options.fields, "progress", "log", "on_pressure")}
         super().__init__(model_of(model, model_path), **named)
 
     def _attach(self, llm: LLM, given: Mapping[str, Any]) -> None:
         """Becomes the registry of an open LLM."""
         for name, parameter in inspect.signature(ChunkedLLM.__init__).parameters.items():
             if name not in ("self", "model") and given[name] != parameter.default:
-                way_out = f"open the model with it: ChunkedLLM(path, {name}=...)"
-                raise ValueError(f"{name} cannot be given over an open LLM, which has it already; {way_out}")
+                over = f"{name} cannot be given over an open LLM, which has it already"
+                raise ValueError(f"{over}; open the model with it: ChunkedLLM(path, {name}=...)")
         self.model, self.dtype, self.device, self.store = llm.model, llm.dtype, llm.device, llm.store
-        self._over, self._warned = llm, False
-        self._chunks = _quire.ChunkedLLM.over(llm._handle)
+        self._over, self._warned, self._chunks = llm, False, _quire.ChunkedLLM.over(llm._handle)
         self._handle = self._chunks.llm
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], object] | None) -> _quire.LLM:
@@ -406,9 +408,9 @@ class ChunkedLLM(LLM):
         session: whose request it is; what it alone composes goes by what it says (see pause_session)
         keywords: how it is composed (see the class), and fields of sampling_params
         """
-        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        chunks, options = (system_chunk_id, context_chunk_ids, query_chunk_id), whose(session, salt, keywords, explain=explain)
         spec, params = _asked("generate_from_chunks", chunks, sampling_params, keywords)
-        return GenerationOutput(self._chunks.generate_from_chunks([spec], [params], [whose(session, salt, explain=explain)])[0])
+        return GenerationOutput(self._chunks.generate_from_chunks([spec], [params], [options])[0])
 
     def stream_from_chunks(
         self,
@@ -423,9 +425,9 @@ class ChunkedLLM(LLM):
         **keywords: Unpack[Asking],
     ) -> Stream:
         """Streams deltas as they come; joined they equal what generate_from_chunks gives."""
-        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        chunks, options = (system_chunk_id, context_chunk_ids, query_chunk_id), whose(session, salt, keywords, explain=explain)
         spec, params = _asked("stream_from_chunks", chunks, sampling_params, keywords)
-        return Stream(self._chunks.stream_from_chunks(spec, params, whose(session, salt, explain=explain)))
+        return Stream(self._chunks.stream_from_chunks(spec, params, options))
 
     async def generate_from_chunks_async(
         self,
@@ -441,8 +443,8 @@ class ChunkedLLM(LLM):
     ) -> GenerationOutput:
         """Works like generate_from_chunks, on the running event loop. Cancelling the task aborts the request."""
         chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        options = whose(session, salt, keywords, explain=explain, deltas=False)
         spec, params = _asked("generate_from_chunks_async", chunks, sampling_params, keywords)
-        options = whose(session, salt, explain=explain, deltas=False)
         return (await all_choices(self._composed_stream, [(spec, params, options)]))[0]
 
     def stream_from_chunks_async(
@@ -459,9 +461,9 @@ class ChunkedLLM(LLM):
     ) -> AsyncStream:
         """Works like stream_from_chunks, on the running event loop. KV that is missing is waited for in a thread of the
         loop's pool."""
-        chunks = (system_chunk_id, context_chunk_ids, query_chunk_id)
+        chunks, options = (system_chunk_id, context_chunk_ids, query_chunk_id), whose(session, salt, keywords, explain=explain)
         spec, params = _asked("stream_from_chunks_async", chunks, sampling_params, keywords)
-        return self._composed_stream(spec, params, whose(session, salt, explain=explain))
+        return self._composed_stream(spec, params, options)
 
     def _composed_stream(
         self, spec: _quire.CompositionSpec, params: Params, options: _quire.RequestOptions
@@ -479,13 +481,13 @@ class ChunkedLLM(LLM):
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> list[GenerationOutput]:
         """Runs one continuous batch. A request is a dict of composing arguments or a Composition; params, session and salt
         are one for all, or one for each. `keywords`: fields of the params, over those."""
+        options = each_whose(session, salt, keywords, explain=explain)
         params = each_sampling("batch_generate_from_chunks", sampling_params, keywords)
         specs = [_request(request) for request in to_list(requests, "requests", "requests")]
-        options = each_whose(session, salt, explain=explain)
         return [GenerationOutput(fields) for fields in self._chunks.generate_from_chunks(specs, params, options)]
 
     def logits_from_chunks(
@@ -547,7 +549,7 @@ class ChunkedLLM(LLM):
         salt: str | None = None,
         explain: bool = False,
         progress: Progress = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput: ...
 
     @overload
@@ -560,7 +562,7 @@ class ChunkedLLM(LLM):
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
         progress: Progress = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> list[GenerationOutput]: ...
 
     @overload
@@ -601,11 +603,11 @@ class ChunkedLLM(LLM):
         """
         contexts = [context] if isinstance(context, str) else [] if context is None else to_list(context, "context", "texts")
         persists = persist_chunks is not None and to_flag(persist_chunks, "persist_chunks")
+        urgency = {name: keywords.pop(name) for name in URGENCY if name in keywords}
         sampled, how = keywords_of(keywords)
         if query is None and system_prompt is None and not contexts and not how:
-            return super().generate(
-                prompt, sampling_params, session=session, salt=salt, explain=explain, progress=progress, **sampled
-            )
+            of = {"session": session, "salt": salt, "explain": explain, **urgency, **sampled}
+            return super().generate(prompt, sampling_params, progress=progress, **of)
         spec = _how(**how)
         if progress is not None and progress is not False:
             raise TypeError("progress is of plain prompts; register_chunks takes it for chunks")
@@ -616,5 +618,5 @@ class ChunkedLLM(LLM):
         system = None if system_prompt is None else prompt_of(system_prompt, "system_prompt")
         params = sampling("generate", sampling_params, sampled)
         whole = (system, [prompt_of(text, "context") for text in contexts], prompt_of(query, "query"))
-        fields = self._chunks.generate(whole, spec, params, persists, whose(session, salt, explain=explain))
+        fields = self._chunks.generate(whole, spec, params, persists, whose(session, salt, urgency, explain=explain))
         return GenerationOutput(fields)

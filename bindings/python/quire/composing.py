@@ -12,7 +12,7 @@ from . import _quire, habits, show
 from .convert import _pass, _set, _set_flag, to_choice, to_ids, to_list, to_text
 from .errors import ChunkNotFoundError, KindError
 from .outputs import Fields, Record, _plain
-from .sampling import FIELDS, Params, Sampling, sampling
+from .sampling import FIELDS, Params, Request, sampling
 from .session import to_salt
 
 _LAYERS = 1 << 20  # more than any model has
@@ -46,11 +46,11 @@ class Composing(How, total=False):
     composition: Composition | None
 
 
-class Asking(Composing, Sampling, total=False):
+class Asking(Composing, Request, total=False):
     """The keywords of a call that composes and generates."""
 
 
-class Registering(How, Sampling, total=False):
+class Registering(How, Request, total=False):
     """The keywords of a call that registers, composes and generates."""
 
 

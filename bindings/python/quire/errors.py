@@ -39,8 +39,15 @@ class KVOverflowError(QuireError):
     """Can never fit, whatever is freed."""
 
 
+class QueueFullError(QuireError):
+    """`max_waiting` allows no more requests to wait. `requests` were refused, whose KV would have needed
+    `needed_bytes`."""
+
+    requests: int = 0
+
+
 class CancelledError(QuireError):
-    """The request was aborted."""
+    """The request was aborted, or its deadline has passed."""
 
 
 class ClosedError(QuireError):

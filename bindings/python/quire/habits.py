@@ -106,9 +106,8 @@ CALLS = {
     "system": 'a message {"role": "system", "content": ...} of chat(messages)',
     "raw": "generate(prompt), which uses no chat template",
     "streamer": "stream(prompt)",
-    "timeout": "stream(prompt), which close() ends at any time",
+    **_each("timeout deadline", "deadline_seconds"),
     "request_id": "out.request_id, which the engine chooses",
-    "priority": "set_retention(session, priority=), for KV; requests are served as they come",
     "add_special_tokens": "tokenizer.encode(text, add_special_tokens=False), whose ids are a prompt, too",
     "cache_prompt": "nothing: prefixes are always reused",
     "cache_salt": "salt",
@@ -124,7 +123,7 @@ CALLS = {
 # Quire's own options of opening a model that no call takes.
 OPTIONS = (
     "device deterministic dtype quantize kv_dtype block_tokens kv_budget state_share max_batch_tokens threads prefix_cache share_reads "
-    "cache_weights"
+    "cache_weights scheduler aging_seconds decode_weight max_wait_seconds max_waiting max_decode_gap_ms on_pressure preemption"
 ).split()
 
 # Names of options for opening a model.
@@ -197,7 +196,9 @@ LLM_OPTIONS = {
     "cache_dir": "store",
     "verbose": "progress=True",
     "num_gpu": 'device: "cuda" computes all layers there',
-    "swap_space": "store: a folder that keeps KV",
+    "swap_space": 'preemption="swap", and store: a folder that keeps KV',
+    **_each("scheduling_policy policy schedule_policy", "scheduler"),
+    "max_queue_size": "max_waiting",
     "tensor_parallel_size": _NOT_THERE,
     "draft_model": _NOT_THERE,
     "speculative_config": _NOT_THERE,

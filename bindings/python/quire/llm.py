@@ -14,25 +14,26 @@ from .chat import OWN_WORDS, Conversation, template_arguments
 from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .ending import opened
 from .errors import ClosedError
-from .load_options import TAKEN, Device, DType, KVDType, Model, Quantize, model_of
-from .logs import Delivery, Log
+from .load_options import TAKEN, Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, model_of
+from .logs import Delivery, Log, on_change
 from .machine import groups_in_use, inspect
+from .operating import Operated
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
 from .prompts import Prompt, is_batch, prompt_of
-from .sampling import FIELDS, Params, Sampling, check_keywords, each_sampling, sampling
+from .sampling import FIELDS, Params, Request, Sampling, check_keywords, each_sampling, sampling
 from .sequence import VirtualSequence
-from .session import each_whose, session_name, to_salt, whose
+from .session import URGENCY, each_whose, whose
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer
 
 # Calls that apply the chat template, by those that do not.
 _CHATS = {"generate": "chat", "stream": "stream_chat", "generate_async": "chat_async", "stream_async": "stream_chat_async"}
 
-_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain", "progress")
+_CHAT_ARGUMENTS = ("documents", "tools", "template_args", "session", "salt", "explain", "progress", *URGENCY)
 
 
-class LLM(metaclass=habits.Named):
+class LLM(Operated, metaclass=habits.Named):
     """Loads `model` (Hugging Face folder, .gguf file, "preset:NAME", or "owner/name" in the local Hugging Face cache) and
     serves it.
 
@@ -65,6 +66,14 @@ class LLM(metaclass=habits.Named):
         store: str | os.PathLike[str] | None = None,
         cache_weights: bool = False,
         chat_template: str | os.PathLike[str] | None = None,
+        scheduler: Scheduler = "fcfs",
+        aging_seconds: float = 30.0,
+        decode_weight: float = 2.0,
+        max_wait_seconds: float = 5.0,
+        max_waiting: int | None = None,
+        max_decode_gap_ms: float | None = None,
+        preemption: PreemptionMode = "auto",
+        on_pressure: Callable[[dict[str, Any]], object] | None = None,
         progress: Progress = None,
         log: Log = None,
         model_path: Model | None = None,
@@ -79,7 +88,8 @@ class LLM(metaclass=habits.Named):
         ERROR) and a text. It hears what no call returns: the model opened, requests refused for lack of blocks or preempted,
         failures in the background. A thread of its own calls it; close() waits for it. `progress`: True shows a bar while
         loading, on a terminal and in notebooks; a function gets the share that is loaded. `model_path`: another name of
-        `model`."""
+        `model`. `scheduler` to `on_pressure`: the guide to serving, Scheduling. `on_pressure` gets what pressure() returns,
+        each time that the level changes, on a thread of its own."""
         given = dict(locals())
         chosen = model_of(model, model_path)
         to_path(chosen, "model")
@@ -91,7 +101,9 @@ class LLM(metaclass=habits.Named):
             setting = _set_flag if isinstance(getattr(options, name), bool) else _set
             setting(options, name, TAKEN[name](given[name]) if name in TAKEN else given[name])
         path = to_model(self.model)
+        hears = on_change(on_pressure)
         self._log = Delivery(log, options)
+        self._pressure = Delivery(hears, options, "pressure_to")
         with shown(progress, f"loading {os.path.basename(str(self.model))}") as report:
             self._handle = self._open(path, options, report)
         opened.add(self)
@@ -135,7 +147,7 @@ class LLM(metaclass=habits.Named):
         salt: str | None = None,
         explain: bool = False,
         progress: Progress = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput: ...
 
     @overload
@@ -148,7 +160,7 @@ class LLM(metaclass=habits.Named):
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
         progress: Progress = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> list[GenerationOutput]: ...
 
     @habits.names_first
@@ -161,7 +173,7 @@ class LLM(metaclass=habits.Named):
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
         progress: Progress = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput | list[GenerationOutput]:
         """Returns one output, or a list for a list of prompts, computed in one continuous batch. `[]` is an empty list of
         prompts.
@@ -172,13 +184,14 @@ class LLM(metaclass=habits.Named):
             one (ChunkedLLM), else none; for a list of prompts perhaps a list
         explain: the output has `parts`: for each part of the prompt whether its KV was there at admission (`hit`), and why
             not (`reason`)
+        priority, deadline_seconds, tenant: keywords, too, of one or of each (see the guide to serving, Scheduling)
         progress: True shows a bar while the prompts are computed, on a terminal and in notebooks. A function gets the
             share of their tokens that is computed
         """
         batch = is_batch(prompt)
         prompts = [prompt_of(p) for p in prompt] if batch else [prompt_of(prompt)]
+        options = each_whose(session, salt, keywords, explain=explain)
         params = each_sampling("generate", sampling_params, keywords)
-        options = each_whose(session, salt, explain=explain)
         if not prompts:
             return []
         outputs = self._generated(prompts, params, options, progress)
@@ -225,11 +238,12 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> Stream:
         """Streams deltas as they come; joined they equal what generate gives."""
+        options = whose(session, salt, keywords, explain=explain)
         params, taken = sampling("stream", sampling_params, keywords), prompt_of(prompt)
-        handle = self._handle.stream(taken, params, whose(session, salt, explain=explain))
+        handle = self._handle.stream(taken, params, options)
         return Stream(handle, self._looks_at(taken, "stream"))
 
     @habits.names_first
@@ -245,7 +259,7 @@ class LLM(metaclass=habits.Named):
         salt: str | None = None,
         explain: bool = False,
         progress: Progress = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput:
         """Works like generate, through the model's own chat template.
 
@@ -256,8 +270,9 @@ class LLM(metaclass=habits.Named):
             keywords that are no sampling parameters but that it reads are such variables, too
         progress: as of generate
         """
+        options = whose(session, salt, keywords, explain=explain)
         ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
-        return self._generated([ids], [params], [whose(session, salt, explain=explain)], progress)[0]
+        return self._generated([ids], [params], [options], progress)[0]
 
     @habits.names_first
     def stream_chat(
@@ -271,12 +286,13 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> Stream:
         """Works like stream, through the model's own chat template; takes the arguments of chat."""
         shown_by = (documents, tools, template_args)
+        options = whose(session, salt, keywords, explain=explain)
         ids, params = self._conversation("stream_chat", messages, shown_by, sampling_params, keywords)
-        return Stream(self._handle.stream(ids, params, whose(session, salt, explain=explain)))
+        return Stream(self._handle.stream(ids, params, options))
 
     def _conversation(
         self, call: str, messages: Any, shown_by: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
@@ -308,7 +324,7 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput: ...
 
     @overload
@@ -320,7 +336,7 @@ class LLM(metaclass=habits.Named):
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> list[GenerationOutput]: ...
 
     async def generate_async(
@@ -331,14 +347,14 @@ class LLM(metaclass=habits.Named):
         session: str | Sequence[str | None] | None = None,
         salt: str | Sequence[str | None] | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput | list[GenerationOutput]:
         """Works like generate, on the running event loop. Cancelling the task aborts the request, or all of a list."""
         batch = is_batch(prompt)
         prompts = [prompt_of(p) for p in prompt] if batch else [prompt_of(prompt)]
+        options = each_whose(session, salt, keywords, explain=explain, deltas=False)
         params = each_sampling("generate_async", sampling_params, keywords)
-        options = each_whose(session, salt, explain=explain, deltas=False)
-        for given, what in ((params, "sampling params"), (options, "sessions or salts")):
+        for given, what in ((params, "sampling params"), (options, "sessions, salts, priorities, deadlines or tenants")):
             if prompts and len(given) not in (1, len(prompts)):
                 raise ValueError(f"{len(given)} {what} for {len(prompts)} prompts; give one, or one per prompt")
         outputs = await all_choices(
@@ -355,12 +371,12 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> AsyncStream:
         """Works like stream, on the running event loop: `async for delta in llm.stream_async(prompt)`."""
-        params = sampling("stream_async", sampling_params, keywords)
-        taken = prompt_of(prompt)
-        stream = self._async_stream(taken, params, whose(session, salt, explain=explain))
+        options = whose(session, salt, keywords, explain=explain)
+        params, taken = sampling("stream_async", sampling_params, keywords), prompt_of(prompt)
+        stream = self._async_stream(taken, params, options)
         stream._ended_with = self._looks_at(taken, "stream_async")
         return stream
 
@@ -375,12 +391,12 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput:
         """Works like chat, on the running event loop. Cancelling the task aborts the request."""
         shown_by = (documents, tools, template_args)
+        options = whose(session, salt, keywords, explain=explain, deltas=False)
         ids, params = self._conversation("chat_async", messages, shown_by, sampling_params, keywords)
-        options = whose(session, salt, explain=explain, deltas=False)
         return (await all_choices(self._async_stream, [(ids, params, options)]))[0]
 
     def stream_chat_async(
@@ -394,12 +410,13 @@ class LLM(metaclass=habits.Named):
         session: str | None = None,
         salt: str | None = None,
         explain: bool = False,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> AsyncStream:
         """Works like stream_chat, on the running event loop: `async for delta in llm.stream_chat_async(messages)`."""
         shown_by = (documents, tools, template_args)
+        options = whose(session, salt, keywords, explain=explain)
         ids, params = self._conversation("stream_chat_async", messages, shown_by, sampling_params, keywords)
-        return self._async_stream(ids, params, whose(session, salt, explain=explain))
+        return self._async_stream(ids, params, options)
 
     def forward(
         self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None
@@ -433,34 +450,6 @@ class LLM(metaclass=habits.Named):
         none holds has `num_salts` 0; no salt counts as one. Changes nothing.
         """
         return [Fields(part) for part in self._handle.explain_across_salts(prompt_of(prompt))]
-
-    def pause_session(
-        self, session: str, expected_return: float | None = None, *, salt: str | None = None
-    ) -> None:
-        """Says that the session is away, and back in `expected_return` seconds (None: nobody knows). Its next request ends
-        this.
-
-        When memory runs short the KV of closed sessions goes first, then what outlived its TTL, then the lowest priority.
-        Among equals goes what is expected back last. Results never depend on it. The first request or set_retention that
-        names a session opens it. It stays open until it is closed, or until 16,384 others were named since. Any other is
-        a LookupError. Each `salt` (see generate) has sessions of its own.
-        """
-        name, tenant = session_name(session), to_salt(salt)
-        _pass("expected_return", expected_return, lambda seconds: self._handle.pause_session(name, seconds, tenant))
-
-    def close_session(self, session: str, *, salt: str | None = None) -> None:
-        """Says that nobody comes back to the session; what it alone has left in the cache goes first. LookupError as
-        above."""
-        self._handle.close_session(session_name(session), to_salt(salt))
-
-    def set_retention(
-        self, session: str, *, priority: int = 0, ttl: float | None = None, salt: str | None = None
-    ) -> None:
-        """Sets how long and how well the session's KV is kept: `ttl` in seconds after its last request. Opens the session."""
-        retention = _quire.SessionRetention()
-        _set(retention, "priority", priority)
-        _set(retention, "ttl", ttl)
-        self._handle.set_retention(session_name(session), retention, to_salt(salt))
 
     def sequence(
         self,
@@ -588,6 +577,7 @@ class LLM(metaclass=habits.Named):
     def close(self) -> None:
         """Ends all requests and frees everything; later calls raise ClosedError."""
         self._handle.close()
+        self._pressure.end()
         self._log.end()
 
     def __enter__(self) -> Self:

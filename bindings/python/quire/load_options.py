@@ -13,6 +13,8 @@ Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"]
 Quantize = Literal["q8g32", "q4g32", "fp8"]
+Scheduler = Literal["fcfs", "priority", "shortest", "fair", "adaptive"]
+PreemptionMode = Literal["auto", "recompute", "swap"]
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
@@ -42,6 +44,18 @@ def _template(template: str | os.PathLike[str] | None) -> str:
     return to_text(os.fsdecode(template), "chat_template")
 
 
+def _max_waiting(count: int | None) -> int:
+    if isinstance(count, int) and count < 0:
+        raise ValueError(f"max_waiting must be 0 or more, or None for any number, not {count}")
+    return -1 if count is None else count
+
+
+def _gap(milliseconds: float | None) -> float:
+    if isinstance(milliseconds, (int, float)) and not isinstance(milliseconds, bool) and milliseconds <= 0:
+        raise ValueError(f"max_decode_gap_ms must be above 0, or None for no bound, not {milliseconds}")
+    return 0.0 if milliseconds is None else milliseconds
+
+
 # How a keyword becomes a field of the library's options, where it is not as it is given.
 TAKEN: dict[str, Callable[[Any], Any]] = {
     "quantize": _quantize,
@@ -49,4 +63,6 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "threads": lambda count: 0 if count is None else count,
     "store": lambda path: b"" if path is None else to_path(path, "store"),
     "chat_template": _template,
+    "max_waiting": _max_waiting,
+    "max_decode_gap_ms": _gap,
 }

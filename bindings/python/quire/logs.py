@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from . import _quire
 
@@ -33,16 +35,25 @@ def _deliver(records: _quire.LogRecords, function: Callable[[int, str], object])
                 sys.excepthook(*sys.exc_info())
 
 
+def on_change(function: Callable[[dict[str, Any]], object] | None) -> Callable[[int, str], object] | None:
+    """Returns the function that hears JSON and calls `function` with its dict."""
+    if function is None:
+        return None
+    if not callable(function):
+        raise TypeError(f"on_pressure must be a function of a dict, not {function!r}")
+    return lambda _level, text: function(json.loads(text))
+
+
 class Delivery:
     """The thread that calls a function of the user's: the engine never waits for it."""
 
-    def __init__(self, log: Log, options: _quire.Options) -> None:
+    def __init__(self, log: Log, options: _quire.Options, source: str = "log_to") -> None:
         function = _function(log)
         self._thread: threading.Thread | None = None
         if function is None:
             return
         self._records = _quire.LogRecords()
-        options.log_to(self._records)
+        getattr(options, source)(self._records)
         self._thread = threading.Thread(target=_deliver, args=(self._records, function), name="quire-log", daemon=True)
         self._thread.start()
 

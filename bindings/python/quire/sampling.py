@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from . import habits
@@ -32,6 +32,15 @@ class Sampling(TypedDict, total=False):
     n: int
 
 
+class Request(Sampling, total=False):
+    """The keywords of a call that makes requests: sampling parameters, and how pressing the request is. For a list of
+    prompts each of `priority`, `deadline_seconds` and `tenant` is one value, or a list."""
+
+    priority: int | Sequence[int]
+    deadline_seconds: float | None | Sequence[float | None]
+    tenant: str | None | Sequence[str | None]
+
+
 FIELDS = tuple(Sampling.__annotations__)
 
 
@@ -41,7 +50,8 @@ def check_keywords(call: str, keywords: Iterable[str], also: Iterable[str] = ())
         if name not in FIELDS:
             if name in habits.OPTIONS:
                 raise TypeError(f"{call} takes no {name!r}; it is an option of LLM(model, {name}=)")
-            habits.refuse_keyword(call, name, [*also, *FIELDS], habits.CALLS, habits.SAMPLING, habits.LLM_OPTIONS)
+            known = [*also, *FIELDS, "priority", "deadline_seconds", "tenant"]
+            habits.refuse_keyword(call, name, known, habits.CALLS, habits.SAMPLING, habits.LLM_OPTIONS)
 
 
 def check_params(params: Any) -> None:

@@ -1,11 +1,24 @@
-"""Whose a request is, as callers say it and as the library takes it."""
+"""Whose a request is and how pressing, as callers say it and as the library takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from typing import Any
 
 from . import _quire
-from .convert import to_flag, to_text
+from .convert import _set, to_flag, to_text
+from .errors import KindError
+
+_PLURALS = {
+    "session": "sessions",
+    "salt": "salts",
+    "priority": "priorities",
+    "deadline_seconds": "deadlines",
+    "tenant": "tenants",
+}
+
+# Keywords of a call that say how pressing its request is.
+URGENCY = ("priority", "deadline_seconds", "tenant")
 
 
 def session_name(session: str | None) -> str:
@@ -24,30 +37,58 @@ def to_salt(salt: str | None) -> str:
     return name
 
 
+def _deadline(seconds: Any) -> float | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise KindError(f"deadline_seconds must be a number above 0, or None, not {seconds!r}")
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"deadline_seconds must be a finite number above 0, or None, not {seconds!r}")
+    return float(seconds)
+
+
 def whose(
-    session: str | None = None, salt: str | None = None, *, explain: bool = False, deltas: bool = True
+    session: str | None = None,
+    salt: str | None = None,
+    keywords: MutableMapping[str, Any] | None = None,
+    *,
+    explain: bool = False,
+    deltas: bool = True,
 ) -> _quire.RequestOptions:
-    """Returns RequestOptions with the name of a session and a salt, checked. `explain`: whether the output has parts;
-    `deltas`: whether a stream gives them."""
+    """Returns RequestOptions with the name of a session, a salt and the urgency that `keywords` holds, checked. Takes that
+    out of `keywords`. `explain`: whether the output has parts; `deltas`: whether a stream gives them."""
+    urgency = {name: keywords.pop(name) for name in URGENCY if name in keywords} if keywords else {}
     options = _quire.RequestOptions()
     options.deltas = deltas
     options.explain = to_flag(explain, "explain")
     options.session = session_name(session)
     options.salt = to_salt(salt)
+    if urgency:
+        _set(options, "priority", urgency.get("priority", 0))
+        options.deadline_seconds = _deadline(urgency.get("deadline_seconds"))
+        tenant = urgency.get("tenant")
+        options.tenant = "" if tenant is None else to_text(tenant, "tenant")
     return options
 
 
 def each_whose(
     session: str | Sequence[str | None] | None,
     salt: str | Sequence[str | None] | None = None,
+    keywords: MutableMapping[str, Any] | None = None,
     *,
     explain: bool = False,
     deltas: bool = True,
 ) -> list[_quire.RequestOptions]:
-    """Returns one for all requests of a batch, or one for each."""
-    sessions, salts = (list(said) or [None] if isinstance(said, (list, tuple)) else [said] for said in (session, salt))
-    if 1 < len(sessions) != len(salts) > 1:
-        raise ValueError(f"{len(sessions)} sessions and {len(salts)} salts; give one, or one for each request")
-    count = max(len(sessions), len(salts))
-    each = ((sessions[i % len(sessions)], salts[i % len(salts)]) for i in range(count))
-    return [whose(*said, explain=explain, deltas=deltas) for said in each]
+    """Returns one for all requests of a batch, or one for each. Takes the urgency out of `keywords`."""
+    given: dict[str, Any] = {"session": session, "salt": salt}
+    given |= {name: keywords.pop(name) for name in URGENCY if name in keywords} if keywords else {}
+    each = {name: list(said) or [None] if isinstance(said, (list, tuple)) else [said] for name, said in given.items()}
+    lengths = {name: len(values) for name, values in each.items() if len(values) > 1}
+    if len(set(lengths.values())) > 1:
+        counts = " and ".join(f"{length} {_PLURALS[name]}" for name, length in lengths.items())
+        raise ValueError(f"{counts}; give one, or one for each request")
+    requests = []
+    for i in range(max(lengths.values(), default=1)):
+        one = {name: values[i % len(values)] for name, values in each.items()}
+        requests.append(whose(one.pop("session"), one.pop("salt"), one, explain=explain, deltas=deltas))
+    return requests

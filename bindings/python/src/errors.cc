@@ -54,6 +54,8 @@ const char* class_of(ErrorCode code) {
       return "OSError";
     case ErrorCode::kDevice:
       return "DeviceError";
+    case ErrorCode::kQueueFull:
+      return "QueueFullError";
     case ErrorCode::kInternal:
       break;
   }
@@ -90,6 +92,9 @@ void raise(const Error& error) {
         error.chunk_id.empty() ? nb::none() : nb::object(nb::str(error.chunk_id.c_str()));
     exception.attr("needed_bytes") = error.needed_bytes;
     exception.attr("free_bytes") = error.free_bytes;
+    if (error.code == ErrorCode::kQueueFull) {
+      exception.attr("requests") = error.requests;
+    }
   }
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   throw nb::python_error();

@@ -148,6 +148,16 @@ void bind_operating(nb::class_<LLM>& llm) {
              }
              return dict;
            })
+      .def("pressure_json", [](const LLM& llm) { return unwrap(to_json(unwrap(llm.pressure()))); })
+      .def("plan_log_json",
+           [](const LLM& llm, std::int64_t count) {
+             nb::list list;
+             for (const PlanDecision& each :
+                  unwrap(without_gil([&] { return llm.plan_log(count); }))) {
+               list.append(unwrap(to_json(each)));
+             }
+             return list;
+           })
       .def("remarks",
            [](const LLM& llm) {
              nb::list remarks;

@@ -360,6 +360,13 @@ void bind_options(nb::module_& module) {
   }
   options.attr("fields") = names;
   options.def("log_to", [](LLMOptions& o, const LogRecords& records) { o.log = records.sink(); });
+  options.def("pressure_to", [](LLMOptions& o, const LogRecords& records) {
+    o.on_pressure = [sink = records.sink()](const Pressure& pressure) {
+      if (const auto text = to_json(pressure); text.ok()) {
+        sink(LogLevel::kInfo, *text);
+      }
+    };
+  });
 }
 
 void bind_params(nb::module_& module) {
@@ -370,6 +377,9 @@ void bind_params(nb::module_& module) {
       .def_rw("salt", &RequestOptions::salt)
       .def_rw("deltas", &RequestOptions::deltas)
       .def_rw("explain", &RequestOptions::explain)
+      .def_rw("priority", &RequestOptions::priority)
+      .def_rw("deadline_seconds", &RequestOptions::deadline_seconds, nb::arg().none())
+      .def_rw("tenant", &RequestOptions::tenant)
       .def("wake", [](RequestOptions& options, const Wakeups& wakeups, std::uint64_t key) {
         options.notify = wakeups.notifier(key);
       });

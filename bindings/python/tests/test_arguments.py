@@ -218,9 +218,10 @@ def test_a_mark_of_another_llm_is_none(chunked):
 
 def test_an_llm_takes_every_option_of_the_library_in_its_order():
     keywords = inspect.signature(quire.LLM).parameters
-    assert [name for name in keywords if name not in ("model", "progress", "log", "model_path")] == quire._quire.Options.fields
+    assert [name for name in keywords if name not in ("model", "on_pressure", "progress", "log", "model_path")] == quire._quire.Options.fields
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for name, each in keywords.items() if name != "model")
-    forms = {"quantize": None, "kv_budget": "1GiB", "threads": None, "store": None}  # where Python's is another
+    forms = {"quantize": None, "kv_budget": "1GiB", "threads": None, "store": None, "max_waiting": None,
+             "max_decode_gap_ms": None}  # where Python's is another
     library = quire._quire.Options()
     defaults = {name: forms.get(name, getattr(library, name)) for name in library.fields}
     assert {name: keywords[name].default for name in library.fields} == defaults

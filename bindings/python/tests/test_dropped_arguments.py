@@ -18,7 +18,7 @@ from conftest import KEEPER, MODEL
 
 import quire
 from quire.composing import Asking, Composing, Registering
-from quire.sampling import FIELDS, Sampling
+from quire.sampling import FIELDS, Request, Sampling
 
 pytestmark = pytest.mark.cpu_only  # it is about arguments, whatever computes
 
@@ -32,6 +32,7 @@ NO_ARGUMENT = {"self", "handle"}  # the second one is made by the library alone
 ALIASES = {
     "Model": "str | os.PathLike", "Prompt": "str | list[int]", "Params": "dict | None", "Progress": "bool | Callable | None",
     "Log": "Callable | None",
+    "Scheduler": "choice", "PreemptionMode": "choice",
     "Device": "choice", "DType": "choice", "KVDType": "choice", "Quantize": "choice", "Mode": "choice", "Selector": "choice", "ChunkType": "str",
     "LLM": "object", "Sequence": "object", "Mark": "object", "Blocks": "object", "Composition": "object",
     "VirtualSequence": "object",
@@ -82,7 +83,7 @@ CALLS |= {"Tokenizer.__call__": quire.Tokenizer.__call__, "inspect": quire.inspe
 
 def fields(annotation):
     """Returns the keywords that `Unpack[...]` stands for."""
-    keywords = {each.__name__: each for each in (Sampling, Composing, Asking, Registering)}[annotation[len("Unpack[") : -1]]
+    keywords = {each.__name__: each for each in (Sampling, Request, Composing, Asking, Registering)}[annotation[len("Unpack[") : -1]]
     return {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
 
 

@@ -120,6 +120,7 @@ Result<std::vector<GenerationOutput>> generate_choices(
   std::vector<std::shared_ptr<engine::Channel>>
       first;  // first channel of each prompt, once all are submitted
   first.reserve(prompts.size());
+  const engine::Clock::time_point submitted = engine::Clock::now();
   const auto submit = [&](std::span<const Choice> choices) {
     std::vector<engine::NewRequest> requests;
     for (const Choice& choice : choices) {
@@ -129,7 +130,8 @@ Result<std::vector<GenerationOutput>> generate_choices(
                           .session = std::move(whose.session),
                           .salt = std::move(whose.salt),
                           .streaming = choice.leads,
-                          .explain = whose.explain && choice.index == 0});
+                          .explain = whose.explain && choice.index == 0,
+                          .urgency = engine::urgency_of(whose, submitted)});
     }
     auto channels = engine.submit(std::move(requests));
     if (channels.ok() && first.empty()) {

@@ -398,12 +398,14 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
     const Interrupt& interrupted, std::span<const RequestOptions> options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
+  const engine::Clock::time_point submitted = engine::Clock::now();
   const auto submit = [&](std::span<const Choice> choices) {
     std::vector<chunks::ComposedRun> runs;
     runs.reserve(choices.size());
     for (const Choice& choice : choices) {
-      runs.push_back(run_of(
-          choice, {.spec = &specs[choice.prompt], .options = options_of(options, choice.prompt)}));
+      runs.push_back(run_of(choice, {.spec = &specs[choice.prompt],
+                                     .options = options_of(options, choice.prompt),
+                                     .submitted = submitted}));
     }
     return service->submit(runs, interrupted);
   };

@@ -31,6 +31,17 @@ constexpr LLMField kLLMFields[] = {
      "keep packed weights in the store: later starts map them"},
     {"chat_template", &LLMOptions::chat_template,
      "text or file of a chat template, in place of the model's own"},
+    {"scheduler", &LLMOptions::scheduler,
+     "order of requests: fcfs, priority, shortest, fair, adaptive"},
+    {"aging_seconds", &LLMOptions::aging_seconds,
+     "raise a priority by one, or make a request overdue (shortest)"},
+    {"decode_weight", &LLMOptions::decode_weight, "service of a generated token (fair)"},
+    {"max_wait_seconds", &LLMOptions::max_wait_seconds,
+     "after which the oldest goes first (adaptive)"},
+    {"max_waiting", &LLMOptions::max_waiting, "requests that may wait; -1 = any number"},
+    {"max_decode_gap_ms", &LLMOptions::max_decode_gap_ms,
+     "longest time between two tokens while prompts are computed; 0 = no bound"},
+    {"preemption", &LLMOptions::preemption, "KV of preempted requests: auto, recompute, swap"},
 };
 
 }  // namespace

@@ -163,7 +163,8 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
                         .params = params[params.size() == 1 ? 0 : i],
                         .session = std::move(whose.session),
                         .salt = std::move(whose.salt),
-                        .explain = whose.explain});
+                        .explain = whose.explain,
+                        .urgency = engine::urgency_of(whose)});
   }
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   return await_outputs(*engine, channels, interrupted);
@@ -182,7 +183,8 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
                       .salt = options.salt,
                       .streaming = options.deltas,
                       .notify = options.notify,
-                      .explain = options.explain});
+                      .explain = options.explain,
+                      .urgency = engine::urgency_of(options)});
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
   if (options.notify) {
@@ -240,7 +242,8 @@ Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardRe
        .prompt = {token_ids.begin(), token_ids.end()},
        .reuse = reuse == ForwardReuse::kExact,
        .session = options.session,
-       .salt = options.salt});
+       .salt = options.salt,
+       .urgency = engine::urgency_of(options)});
   QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
   QUIRE_TRY_STATUS(await(*engine, channels, interrupted));
   return channels.front()->take_forward();

@@ -471,7 +471,8 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
                              .session = run.options.session,
                              .salt = planner_.whose(run),
                              .streaming = run.streaming,
-                             .notify = run.options.notify};
+                             .notify = run.options.notify,
+                             .urgency = engine::urgency_of(run.options, run.submitted)};
   if (run.kind == engine::RequestKind::kGenerate) {
     request.params = *run.params;
   }

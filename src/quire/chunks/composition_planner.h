@@ -27,6 +27,8 @@ struct ComposedRun {
   bool counted = true;  // true: counts as uses and hits of its chunks
   RequestOptions options = {};
   std::shared_ptr<engine::RequestObserver> observer = nullptr;
+  // Submission of what the caller waits for.
+  engine::Clock::time_point submitted = engine::Clock::now();
 };
 
 class CompositionPlanner {

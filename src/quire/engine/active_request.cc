@@ -15,6 +15,7 @@
 #include "quire/base/stopwatch.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/reuse_grade.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -33,6 +34,19 @@ bool may_stop(std::size_t tokens, const SamplingParams& params) {
 }
 
 }  // namespace
+
+Urgency urgency_of(const RequestOptions& options, Clock::time_point submitted) {
+  Urgency urgency{.priority = options.priority,
+                  .deadline_seconds = options.deadline_seconds,
+                  .tenant = options.tenant};
+  if (options.deadline_seconds) {
+    constexpr double kMost = 1e9;  // seconds that a clock can add
+    urgency.deadline =
+        submitted + std::chrono::duration_cast<Clock::duration>(
+                        std::chrono::duration<double>(std::min(*options.deadline_seconds, kMost)));
+  }
+  return urgency;
+}
 
 ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t seed,
                              const text::Tokenizer* tokenizer, const std::vector<TokenId>& eos_ids)

@@ -16,6 +16,7 @@
 #include "quire/base/ids.h"
 #include "quire/engine/channel.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
@@ -56,6 +57,18 @@ struct ComposedPrompt {
   ReuseReport reuse;
 };
 
+// How pressing a request is: the fields of RequestOptions of these names.
+struct Urgency {
+  std::int32_t priority = 0;
+  std::optional<double> deadline_seconds;
+  std::string tenant;
+  // The end of deadline_seconds; absent: none.
+  std::optional<Clock::time_point> deadline;
+};
+// Returns the urgency of a request that is submitted at `submitted`.
+[[nodiscard]] Urgency urgency_of(const RequestOptions& options,
+                                 Clock::time_point submitted = Clock::now());
+
 // A request as its caller makes it. Checked by Engine::submit.
 struct NewRequest {
   RequestKind kind = RequestKind::kGenerate;
@@ -77,6 +90,7 @@ struct NewRequest {
                                            // sampler goes on as if it had not stopped behind them
   std::shared_ptr<RequestObserver> observer;  // may be null
   Clock::time_point submitted = Clock::now();
+  Urgency urgency;
 };
 
 // Owned by the engine thread. The text side is absent for models without tokenizer.

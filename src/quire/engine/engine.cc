@@ -1,6 +1,7 @@
 #include "quire/engine/engine.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -121,9 +122,11 @@ Status Engine::open(const std::string& model) {
       std::make_unique<SessionService>(thread_, core_->ledger.cache(), options_.chunks.salt);
   sessions_->attach(*hooks_.holders);
   requests_ = std::make_unique<RequestTable>(*core_, *sessions_, stats_, options_, same_bits());
-  step_ = std::make_unique<Step>(
-      *core_, *requests_, stats_, thread_, pool_,
-      StepOptions{.share_reads = options_.share_reads, .shared_tokens = shared_tokens(options_)});
+  stats_.on_pressure(options_.scheduling.on_pressure);
+  step_ = std::make_unique<Step>(*core_, *requests_, stats_, thread_, pool_,
+                                 StepOptions{.share_reads = options_.share_reads,
+                                             .shared_tokens = shared_tokens(options_),
+                                             .swap = options_.scheduling.swap});
   step_->hooks = &hooks_;
   refresh_stats();
   return {};
@@ -208,7 +211,10 @@ Status Engine::check(const SamplingParams& params) const {
 Status Engine::prepare(NewRequest& request) const {
   QUIRE_CHECK(!request.composed, "compositions come from the chunk service");
   QUIRE_TRY_STATUS(check(request));
-  QUIRE_TRY_STATUS(SessionService::check_user({.session = request.session, .salt = request.salt}));
+  QUIRE_TRY_STATUS(SessionService::check_user({.session = request.session,
+                                               .salt = request.salt,
+                                               .deadline_seconds = request.urgency.deadline_seconds,
+                                               .tenant = request.urgency.tenant}));
   // The KV of the last sampled token is never needed, so one more token than positions fits.
   const std::int64_t room =
       model_config().context_length - std::ssize(request.prompt) + std::int64_t{1};
@@ -339,6 +345,19 @@ Result<EngineStats> Engine::stats() {
     return closed_error();
   }
   return stats_.get();
+}
+
+Result<Pressure> Engine::pressure() const {
+  QUIRE_TRY_STATUS(home_.check());
+  if (thread_.closed()) {
+    return closed_error();
+  }
+  return stats_.pressure(Clock::now());
+}
+
+Result<std::vector<PlanDecision>> Engine::plan_log(std::size_t count) {
+  return thread_.ask<std::vector<PlanDecision>>(
+      [this, count]() -> Result<std::vector<PlanDecision>> { return core_->plan_log.last(count); });
 }
 
 Status Engine::copy_blocks_now() { return engine::copy_blocks_now(*step_); }

@@ -9,6 +9,7 @@
 //   4. In a forked child nothing waits and nothing is destroyed: every call returns kClosed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,6 +37,7 @@
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
+#include "quire/stats.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -93,6 +95,10 @@ class Engine final : private EngineThread::Worker {
   [[nodiscard]] const std::string& salt_of(const std::string& asked) const;
   // Returns the counters, after all work that was posted before the call.
   [[nodiscard]] Result<EngineStats> stats();
+  // Returns the pressure on blocks. Waits for nothing.
+  [[nodiscard]] Result<Pressure> pressure() const;
+  // Returns the last `count` decisions of the scheduler, the oldest first.
+  [[nodiscard]] Result<std::vector<PlanDecision>> plan_log(std::size_t count);
   // Returns how many rows went through the model, those of the running step in part. Waits for
   // nothing. Any thread.
   [[nodiscard]] std::int64_t computed_tokens() const { return stats_.computed_tokens(); }

@@ -161,7 +161,12 @@ Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::Page
             kv_store::StatePool::create(states, ledger.num_states, pool.geometry().block_bytes()));
   const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
                                          .max_running = options.max_running,
-                                         .block_bytes = pool.geometry().block_bytes()};
+                                         .block_bytes = pool.geometry().block_bytes(),
+                                         .policy = options.scheduling.policy,
+                                         .aging_seconds = options.scheduling.aging_seconds,
+                                         .decode_weight = options.scheduling.decode_weight,
+                                         .max_wait_seconds = options.scheduling.max_wait_seconds,
+                                         .max_gap_seconds = options.scheduling.max_gap_seconds};
   QUIRE_TRY_STATUS(ledger.validate());
   QUIRE_TRY_STATUS(scheduler.validate());
   auto core = std::make_unique<EngineCore>(std::move(bundle), std::move(pool), std::move(staging),

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@
 #include "quire/engine/histogram.h"
 #include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
+#include "quire/engine/plan_log.h"
+#include "quire/engine/swap_space.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -24,13 +27,31 @@
 #include "quire/kv_store/state_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
+#include "quire/sched/policy.h"
 #include "quire/sched/scheduler.h"
 #include "quire/sched/types.h"
+#include "quire/stats.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
 
 namespace quire::engine {
+
+// Says when a preempted request's KV goes to host memory. kAuto: where that is measured to be
+// faster.
+enum class SwapMode : std::uint8_t { kAuto, kNever, kAlways };
+
+// The scheduling part of LLMOptions.
+struct SchedulingOptions {
+  sched::PolicyKind policy = sched::PolicyKind::kFcfs;
+  double aging_seconds = 30;
+  double decode_weight = 2;
+  double max_wait_seconds = 5;
+  std::optional<std::int32_t> max_waiting;  // absent: any number
+  double max_gap_seconds = 0;               // 0: no bound
+  SwapMode swap = SwapMode::kAuto;
+  std::function<void(const Pressure&)> on_pressure;
+};
 
 struct EngineOptions {
   std::string device = "cpu";  // "cpu" or an accelerator's name
@@ -44,6 +65,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;
   bool prefix_cache = true;
   bool share_reads = true;
+  SchedulingOptions scheduling;
   Log log;
   ChunkCacheOptions chunks;
   BundleOptions model;
@@ -64,6 +86,12 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t steps_ahead = 0;  // steps that were launched while the one before still ran
   std::int64_t preemptions = 0;
+  std::int64_t preemptions_swapped = 0;
+  std::int64_t swaps_restored = 0;
+  std::int64_t requests_refused = 0;  // for want of a place in the queue
+  std::int64_t requests_expired = 0;  // ended by their deadlines
+  std::int64_t pressure_level = 0;
+  std::int64_t pressure_changes = 0;
   std::int64_t requests_finished = 0;
   std::int64_t requests_running = 0;
   std::int64_t requests_waiting = 0;
@@ -130,6 +158,8 @@ struct EngineCore {
   std::vector<tensor::PagedKVView> views;  // [formats, and staging if it is there][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;
+  PlanLog plan_log;
+  SwapSpace swap_space;
   EngineStats counters;
 };
 

@@ -1,5 +1,7 @@
 #include "quire/engine/llm_options.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -10,6 +12,7 @@
 #include "quire/engine/log.h"
 #include "quire/options.h"
 #include "quire/result.h"
+#include "quire/sched/policy.h"
 
 namespace quire::engine {
 
@@ -41,6 +44,57 @@ bool names_cuda(std::string_view device) {
   device.remove_prefix(kName.size());
   return device.empty() || (device.size() > 1 && device.front() == ':' &&
                             device.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+constexpr sched::PolicyKind kPolicies[] = {sched::PolicyKind::kFcfs, sched::PolicyKind::kPriority,
+                                           sched::PolicyKind::kShortest, sched::PolicyKind::kFair,
+                                           sched::PolicyKind::kAdaptive};
+
+Status out_of_bounds(std::string_view option, double value, std::string_view range) {
+  return {ErrorCode::kInvalidArgument, base::str_cat(option, " must be ", range, ", not ", value)};
+}
+
+Status check_scheduling(const LLMOptions& options) {
+  QUIRE_TRY_STATUS(check_name("scheduler", options.scheduler,
+                              {"fcfs", "priority", "shortest", "fair", "adaptive"}));
+  QUIRE_TRY_STATUS(check_name("preemption", options.preemption, {"auto", "recompute", "swap"}));
+  if (!(options.aging_seconds > 0) || !std::isfinite(options.aging_seconds)) {
+    return out_of_bounds("aging_seconds", options.aging_seconds, "a number above 0");
+  }
+  if (!(options.decode_weight >= 0) || !std::isfinite(options.decode_weight)) {
+    return out_of_bounds("decode_weight", options.decode_weight, "a number, 0 or more");
+  }
+  if (!(options.max_wait_seconds >= 0) || !std::isfinite(options.max_wait_seconds)) {
+    return out_of_bounds("max_wait_seconds", options.max_wait_seconds, "a number, 0 or more");
+  }
+  if (!(options.max_decode_gap_ms >= 0) || !std::isfinite(options.max_decode_gap_ms)) {
+    return out_of_bounds("max_decode_gap_ms", options.max_decode_gap_ms,
+                         "a number above 0, or 0 for no bound");
+  }
+  if (options.max_waiting < -1) {
+    return out_of_range("max_waiting", options.max_waiting, "0 or more, or -1 for any number");
+  }
+  return {};
+}
+
+SchedulingOptions scheduling_of(const LLMOptions& options) {
+  constexpr double kMs = 1e-3;
+  const auto* const policy = std::ranges::find_if(kPolicies, [&options](sched::PolicyKind kind) {
+    return options.scheduler == sched::policy_name(kind);
+  });
+  SchedulingOptions scheduling{.policy = *policy,
+                               .aging_seconds = options.aging_seconds,
+                               .decode_weight = options.decode_weight,
+                               .max_wait_seconds = options.max_wait_seconds,
+                               .max_gap_seconds = options.max_decode_gap_ms * kMs,
+                               .swap = options.preemption == "auto"   ? SwapMode::kAuto
+                                       : options.preemption == "swap" ? SwapMode::kAlways
+                                                                      : SwapMode::kNever,
+                               .on_pressure = options.on_pressure};
+  if (options.max_waiting >= 0) {
+    scheduling.max_waiting = options.max_waiting;
+  }
+  return scheduling;
 }
 
 }  // namespace
@@ -84,7 +138,7 @@ Status check_options(const LLMOptions& options) {
   if (options.kv_budget_bytes <= 0 && options.kv_budget_bytes != kAutoBudget) {
     return out_of_range("kv_budget", options.kv_budget_bytes, "a positive number of bytes");
   }
-  return {};
+  return check_scheduling(options);
 }
 
 EngineOptions to_engine_options(const LLMOptions& options) {
@@ -98,6 +152,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .seed = options.seed,
           .prefix_cache = options.prefix_cache,
           .share_reads = options.share_reads,
+          .scheduling = scheduling_of(options),
           .log = Log(options.log),
           .model = {.dtype = options.dtype,
                     .quantize = options.quantize,

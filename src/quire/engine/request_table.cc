@@ -1,7 +1,9 @@
 #include "quire/engine/request_table.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,9 +42,9 @@ std::uint64_t drawn_seed(std::uint64_t engine_seed, std::uint64_t draw) {
 // Takes back the requests from `first` on that were queued, and the sequences of those that were
 // not.
 void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> refused) {
-  for (std::uint64_t undo = first; undo + 1 < next_request_; ++undo) {
+  for (std::uint64_t undo = first; undo < next_request_; ++undo) {
     core_.scheduler.finish(RequestId{undo});
-    active_.erase(undo);
+    erase(undo);
   }
   for (const NewRequest& request : refused) {
     if (request.composed) {
@@ -55,6 +57,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
   const std::uint64_t first_draw = next_draw_;
+  std::int64_t bytes = 0;
   channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
@@ -70,12 +73,21 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
                                    .max_new_tokens = request.params.max_tokens,
                                    .reuse = request.reuse,
                                    .session = session,
-                                   .salt = options_.salt_of(request.salt)};
+                                   .salt = options_.salt_of(request.salt),
+                                   .priority = request.urgency.priority,
+                                   .tenant = request.urgency.tenant.empty()
+                                                 ? options_.salt_of(request.salt)
+                                                 : request.urgency.tenant,
+                                   .submitted = request.submitted};
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;
       channels.clear();
       return status;
+    }
+    bytes += options_.scheduling.max_waiting ? kv_bytes(request) : 0;
+    if (const auto deadline = request.urgency.deadline) {
+      deadlines_.emplace(*deadline, id.value);
     }
     request.same_bits = same_bits_;
     const std::uint64_t seed = seed_of(request.params, request.kind);
@@ -85,8 +97,76 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
-  refresh_stats();
+  if (Status status = check_queue(std::ssize(requests), bytes); !status.ok()) {
+    withdraw(first, {});
+    next_draw_ = first_draw;
+    channels.clear();
+    core_.counters.requests_refused += std::ssize(requests);
+    refresh_stats();
+    return status;
+  }
+  stats_.refresh(core_, waiting_since());  // the next step tells whether they wait for long
   return {};
+}
+
+Status RequestTable::check_queue(std::int64_t added, std::int64_t bytes) {
+  const std::optional<std::int32_t> most = options_.scheduling.max_waiting;
+  if (!most || core_.scheduler.num_new() <= *most) {
+    return {};
+  }
+  const std::int32_t waiting = core_.scheduler.num_without_room();
+  if (waiting <= *most) {
+    return {};
+  }
+  return Error{
+      .code = ErrorCode::kQueueFull,
+      .message = base::str_cat("the queue is full: with ", added,
+                               added == 1 ? " more request" : " more requests", " (KV of ",
+                               base::format_bytes(bytes), "), ", waiting,
+                               " would wait for blocks or a place, and max_waiting is ", *most,
+                               "; ask again later, or raise max_waiting or kv_budget"),
+      .needed_bytes = bytes,
+      .free_bytes = core_.ledger.blocks_available() * core_.counters.block_bytes,
+      .requests = added};
+}
+
+// Returns the bytes of the KV that a request may need.
+std::int64_t RequestTable::kv_bytes(const NewRequest& request) const {
+  const std::int64_t known =
+      request.composed ? std::ssize(core_.ledger.sequences().tokens(request.composed->sequence))
+                       : std::ssize(request.prompt);
+  const std::int64_t tokens = known + std::max(request.params.max_tokens, 1) - 1;
+  return core_.ledger.min_blocks(tokens) * core_.counters.block_bytes;
+}
+
+void RequestTable::erase(std::uint64_t id) {
+  const auto found = active_.find(id);
+  if (found == active_.end()) {
+    return;
+  }
+  if (const auto deadline = found->second.request().urgency.deadline) {
+    deadlines_.erase({*deadline, id});
+  }
+  core_.swap_space.forget(RequestId{id});
+  active_.erase(found);
+}
+
+std::optional<RequestId> RequestTable::overdue(Clock::time_point now) const {
+  return !deadlines_.empty() && deadlines_.begin()->first <= now
+             ? std::optional(RequestId{deadlines_.begin()->second})
+             : std::nullopt;
+}
+
+void RequestTable::expire(RequestId id) {
+  const ActiveRequest& active = at(id);
+  const double seconds = active.request().urgency.deadline_seconds.value_or(0);
+  Error error{
+      .code = ErrorCode::kCancelled,
+      .message = base::str_cat("the deadline of ", seconds, " s has passed while the request ",
+                               active.admitted() ? "ran" : "waited",
+                               "; raise deadline_seconds, or ask when less is running")};
+  core_.counters.requests_expired += 1;
+  fail(id, std::move(error));
 }
 
 std::optional<Clock::time_point> RequestTable::waiting_since() const {
@@ -124,7 +204,7 @@ bool RequestTable::abort(RequestId id) {
   core_.scheduler.finish(id);
   refresh_stats();
   it->second.end(FinishReason::kCancelled);
-  active_.erase(it);
+  erase(id.value);
   note_end();
   return true;
 }
@@ -136,7 +216,7 @@ void RequestTable::fail(RequestId id, Error error) {
   core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
   refresh_stats();
   it->second.fail(std::move(error));
-  active_.erase(it);
+  erase(id.value);
   note_end();
 }
 
@@ -148,7 +228,7 @@ void RequestTable::fail_all(const Error& error) {
 
 void RequestTable::finish(ActiveRequest& active) {
   active.end(FinishReason::kLength);  // no effect on one that deliver() has ended
-  active_.erase(active.id().value);
+  erase(active.id().value);
   note_end();
 }
 
@@ -157,7 +237,7 @@ void RequestTable::fail_since(std::uint64_t first) {
     core_.scheduler.finish(RequestId{id});
     if (const auto begun = active_.find(id); begun != active_.end()) {
       begun->second.fail(base::no_memory("the call"));
-      active_.erase(begun);
+      erase(id);
     }
   }
   note_end();

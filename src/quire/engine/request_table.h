@@ -8,10 +8,12 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "quire/engine/active_request.h"
@@ -44,6 +46,11 @@ class RequestTable {
   // Ends a request whose output is complete.
   void finish(ActiveRequest& active);
 
+  // Returns a request whose deadline has passed, or nullopt. Cost: O(1).
+  [[nodiscard]] std::optional<RequestId> overdue(Clock::time_point now) const;
+  // Ends an overdue request.
+  void expire(RequestId id);
+
   // Returns what becomes ready when the next request ends, however it ends. By then its blocks are
   // free.
   [[nodiscard]] std::shared_future<void> next_end();
@@ -68,7 +75,14 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
-  void refresh_stats() { stats_.refresh(core_, waiting_since()); }
+  void refresh_stats() {
+    stats_.refresh(core_, waiting_since());
+    stats_.measure(core_.counters);
+  }
+  // Returns kQueueFull for more requests that wait than may, of which these are the newest.
+  [[nodiscard]] Status check_queue(std::int64_t added, std::int64_t bytes);
+  [[nodiscard]] std::int64_t kv_bytes(const NewRequest& request) const;
+  void erase(std::uint64_t id);
   [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
   void note_end();
   void withdraw(std::uint64_t first, std::span<const NewRequest> refused);
@@ -79,6 +93,7 @@ class RequestTable {
   const EngineOptions& options_;
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
+  std::set<std::pair<Clock::time_point, std::uint64_t>> deadlines_;  // of those that have one
   std::optional<std::promise<void>> end_;  // absent: nobody waits for an end
   std::shared_future<void> next_end_;      // end that end_ makes ready
   std::uint64_t next_request_ = 1;

@@ -1,6 +1,7 @@
 #include "quire/engine/session_service.h"
 
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,13 @@ Status SessionService::check_salt(const char* argument, const std::string& salt)
 
 Status SessionService::check_user(const RequestOptions& options) {
   QUIRE_TRY_STATUS(check_salt("salt", options.salt));
+  QUIRE_TRY_STATUS(check_salt("tenant", options.tenant));
+  if (const std::optional<double> seconds = options.deadline_seconds;
+      seconds && !(*seconds > 0 && std::isfinite(*seconds))) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("deadline_seconds must be a number above 0, not ", *seconds,
+                          "; leave it out for no deadline")};
+  }
   return options.session.empty() ? Status() : check_id(options.session);
 }
 

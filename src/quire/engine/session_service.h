@@ -47,7 +47,7 @@ class SessionService {
   [[nodiscard]] static Status check_id(const std::string& id);
   // Checks a salt. `argument` is the caller's name for it, "salt" or "tenant".
   [[nodiscard]] static Status check_salt(const char* argument, const std::string& salt);
-  // Checks the session and salt of a request, which may name none.
+  // Checks session, salt, tenant and deadline of a request, which may have none of them.
   [[nodiscard]] static Status check_user(const RequestOptions& options);
   // Checks a request behind something that has this salt, or none: it brings that one or none.
   // `message`: when it brings another.

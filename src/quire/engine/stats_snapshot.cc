@@ -7,6 +7,7 @@
 
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
+#include "quire/stats.h"
 
 namespace quire::engine {
 
@@ -18,6 +19,29 @@ void StatsSnapshot::refresh(EngineCore& core, std::optional<Clock::time_point> w
   show_computed(core.counters.tokens_computed);
   const std::lock_guard lock(mutex_);
   stats_ = core.counters;
+}
+
+void StatsSnapshot::measure(EngineStats& counters) {
+  Pressure pressure;
+  bool changed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    changed = gauge_.update(counters.ledger, counters.requests_waiting, counters.preemptions,
+                            Clock::now());
+    pressure = gauge_.at(Clock::now());
+    counters.pressure_level = static_cast<std::int64_t>(pressure.level);
+    counters.pressure_changes += changed ? 1 : 0;
+    stats_.pressure_level = counters.pressure_level;
+    stats_.pressure_changes = counters.pressure_changes;
+  }
+  if (changed && hears_) {
+    hears_(pressure);
+  }
+}
+
+Pressure StatsSnapshot::pressure(Clock::time_point now) const {
+  const std::lock_guard lock(mutex_);
+  return gauge_.at(now);
 }
 
 EngineStats StatsSnapshot::get() const {

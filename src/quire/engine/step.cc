@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <numeric>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,6 +21,7 @@
 #include "quire/engine/step_points.h"
 #include "quire/engine/step_room.h"
 #include "quire/engine/step_state.h"
+#include "quire/engine/step_swaps.h"
 #include "quire/engine/stored_rows.h"
 #include "quire/kernels/choice.h"
 #include "quire/model/forward_batch.h"
@@ -159,12 +160,6 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   }
 }
 
-std::int64_t rows_of(const RunningStep& running) {
-  return std::accumulate(
-      running.runs.begin(), running.runs.end(), std::int64_t{0},
-      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
-}
-
 // Called between the layers of a step that is launched.
 struct LayerTurn {
   Step& step;
@@ -207,18 +202,17 @@ bool plan_step(Step& step) {
     fail_request(step, *step.plan.stuck, std::move(refusal));
     return false;
   }
+  swap_out(step);
   const auto runs = step.core.scheduler.commit(step.plan);
-  step.core.counters.preemptions += static_cast<std::int64_t>(step.plan.preempt.size());
-  for (const RequestId preempted : step.plan.preempt) {
-    step.requests.tell(LogLevel::kWarning, preempted,
-                       "preempted: it gives its blocks to others and is computed again later");
-  }
-  const bool changed = !step.plan.preempt.empty() || !step.plan.admit.empty();
+  note_plan(step);
+  const bool changed = step.plan.preempts() || !step.plan.admit.empty();
   if (!runs.ok() && runs.error().code == ErrorCode::kOutOfBlocks && changed) {
+    swap_in(step);
     return false;  // plans again, knowing which slabs are free
   }
   QUIRE_CHECK(runs.ok(), "a fresh plan could not be committed");
   step.now.runs.assign(runs->begin(), runs->end());
+  swap_in(step);
   for (const sched::ScheduledRun& run : step.now.runs) {
     step.now.requests.push_back(&step.requests.at(run.request));
   }
@@ -346,6 +340,7 @@ void settle_step(Step& step) {
 
 void deliver_step(Step& step) {
   step.stats.refresh(step.core, step.requests.waiting_since());
+  step.stats.measure(step.core.counters);
   for (ActiveRequest* active : step.touched) {
     active->deliver();
   }

@@ -10,6 +10,7 @@
 #include "quire/engine/step_ahead.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
+#include "quire/engine/step_swaps.h"
 #include "quire/result.h"
 
 namespace quire::engine {
@@ -25,6 +26,7 @@ Status compute_next(Step& step) {
   const auto start = Clock::now();
   EngineStats& counters = step.core.counters;
   base::Stopwatch watch;
+  end_overdue(step);
   if (step.now.runs.empty() && !plan_step(step)) {
     return {};
   }
@@ -47,6 +49,7 @@ Status compute_next(Step& step) {
   const double seconds = seconds_between(start, Clock::now());
   counters.step_seconds += seconds;
   counters.step_times.add(seconds);
+  note_decision(step, seconds);
   deliver_step(step);
   watch.lap(counters.deliver_seconds);
   return {};

@@ -33,6 +33,7 @@
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sampling/sampler.h"
+#include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
 
 namespace quire::engine {
@@ -52,9 +53,13 @@ struct RunningStep {
   void forget(ActiveRequest* ended);
 };
 
+// Counts the rows of a step.
+[[nodiscard]] std::int64_t rows_of(const RunningStep& running);
+
 struct StepOptions {
   bool share_reads = true;          // true: KV that requests share is read once
   std::int32_t shared_tokens = 32;  // runs are shared in multiples of so many tokens
+  SwapMode swap = SwapMode::kAuto;
 };
 
 // Steps, one after the other. Keeps its arrays, so that a steady batch allocates nothing.
@@ -78,6 +83,8 @@ struct Step {
   BatchBuilder builder;
   StepPoints points;
   sched::StepPlan plan;
+  const SwapMode swap;
+  sched::PaceMeter pace;
   std::vector<std::int32_t> ids_from;                                  // [rows of next]
   std::vector<kernels::Choice> choices;                                // [logit rows of a step]
   std::vector<kernels::LogitChange> changes;                           // changes of their logits

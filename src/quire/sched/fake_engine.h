@@ -119,21 +119,23 @@ class FakeEngine {
     StepPlan plan;
     if (!launched()) {
       plan = scheduler.plan();
+      swap_out(plan);
       auto runs = scheduler.commit(plan);
       // Which slabs are free for open blocks may be known afterwards only.
       while (!runs.ok() && (plan.preempts() || !plan.admit.empty())) {
         ++plans_again;
+        swap_in(plan);
         plan = scheduler.plan();
+        swap_out(plan);
         runs = scheduler.commit(plan);
       }
       if (!runs.ok()) {
         return runs.error();
       }
-      for (const kv::BlockCopy copy : ledger.take_copies()) {
-        std::copy_n(paged_pool_.begin() + slot(copy.from, 0, copy.format), copy.tokens,
-                    paged_pool_.begin() + slot(copy.to, 0, copy.format));
-      }
-      launch(*runs);
+      const std::vector<ScheduledRun> committed(runs->begin(), runs->end());
+      copy_blocks();
+      swap_in(plan);
+      launch(committed);
     }
     const std::vector<ScheduledRun> runs = std::exchange(launched_, {});
     const std::vector<std::ptrdiff_t> slots = std::exchange(slots_, {});
@@ -167,6 +169,8 @@ class FakeEngine {
   std::map<std::uint64_t, Tokens> finished;  // outputs
   std::int64_t steps_ahead = 0;
   std::int64_t plans_again = 0;
+  bool swaps = false;  // true: the KV of preempted requests is kept and comes back
+  std::int64_t swapped_tokens = 0;
 
  private:
   [[nodiscard]] std::size_t slots_of_a_format() const {
@@ -209,6 +213,50 @@ class FakeEngine {
                 paged_pool_.begin() + slot(stored, 0));
   }
 
+  void copy_blocks() {
+    for (const kv::BlockCopy copy : ledger.take_copies()) {
+      std::copy_n(paged_pool_.begin() + slot(copy.from, 0, copy.format), copy.tokens,
+                  paged_pool_.begin() + slot(copy.to, 0, copy.format));
+    }
+  }
+
+  void swap_out(const StepPlan& plan) {
+    for (const auto* preempted : {&plan.preempt, &plan.make_way}) {
+      for (const RequestId id : *preempted) {
+        if (!swaps) {
+          continue;
+        }
+        const kv::RunView view = ledger.sequences().runs(*scheduler.sequence(id)).back();
+        std::vector<KV>& values = kept_[id.value];
+        values.clear();
+        for (std::int32_t i = 0; i < view.num_tokens; ++i) {
+          values.push_back(value_at(view, i));
+        }
+        scheduler.note_kept(id, view.num_tokens);
+      }
+    }
+  }
+
+  void swap_in(const StepPlan& plan) {
+    for (const RequestId id : plan.admit) {
+      const std::vector<KV> values = std::exchange(kept_[id.value], {});
+      const SeqId sequence = *scheduler.sequence(id);
+      const std::int32_t first = ledger.sequences().num_computed(sequence);
+      const auto count = static_cast<std::int32_t>(values.size()) - first;
+      scheduler.note_kept(id, 0);
+      if (count <= 0 || !ledger.sequences().extend(sequence, count).ok()) {
+        continue;
+      }
+      copy_blocks();
+      const kv::RunView view = ledger.sequences().runs(sequence).back();
+      for (std::int32_t i = first; i < first + count; ++i) {
+        value_at(view, i) = values[static_cast<std::size_t>(i)];
+      }
+      scheduler.complete({.request = id, .sequence = sequence, .first = first, .count = count}, {});
+      swapped_tokens += count;
+    }
+  }
+
   // Decides where KV will be written.
   void launch(std::span<const ScheduledRun> runs) {
     launched_.assign(runs.begin(), runs.end());
@@ -248,7 +296,8 @@ class FakeEngine {
     }
   }
 
-  std::vector<KV> paged_pool_;  // [formats][blocks * block_tokens]
+  std::map<std::uint64_t, std::vector<KV>> kept_;  // KV of preempted requests
+  std::vector<KV> paged_pool_;                     // [formats][blocks * block_tokens]
   std::vector<ScheduledRun> launched_;
   std::vector<std::ptrdiff_t> slots_;  // slots that launched_ writes
 };

@@ -139,7 +139,7 @@ class Planner {
 
   [[nodiscard]] std::int32_t pending_of_best() const {
     const QueuedRequest& best = *ranking_.waiting().front();
-    return std::max(wanted_tokens(best) - known_kv(best).tokens, 1);
+    return std::max(wanted_tokens(best) - find_known_kv(best, ledger_).tokens, 1);
   }
 
   [[nodiscard]] std::optional<RequestId> first_needy() const {
@@ -241,7 +241,7 @@ class Planner {
       return;
     }
     const QueuedRequest& waiting = *ranking_.waiting().front();
-    const kv::PrefixMatch match = known_kv(waiting);
+    const kv::PrefixMatch match = find_known_kv(waiting, ledger_);
     const std::span<const QueuedRequest* const> line = ranking_.running();
     std::vector<SeqId> dropped;
     for (std::size_t lost = 0; lost <= ranking_.outranked_running(); ++lost) {
@@ -268,17 +268,13 @@ class Planner {
     }
   }
 
-  [[nodiscard]] kv::PrefixMatch known_kv(const QueuedRequest& waiting) const {
-    return find_known_kv(waiting, ledger_);
-  }
-
   // Admits a waiting request if there is room. A prompt takes all rows until it is done, so no
   // lower rank is admitted meanwhile. Only decoding and higher ranks can take its blocks away.
   // Cached blocks that it attaches are no longer evictable, so they count as taken. Two that attach
   // the same ones pay twice here; at worst the second waits for the next step.
   bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
     const bool brings = brings_kv(waiting, sequences_);
-    const kv::PrefixMatch match = brings ? kv::PrefixMatch{} : known_kv(waiting);
+    const kv::PrefixMatch match = brings ? kv::PrefixMatch{} : find_known_kv(waiting, ledger_);
     if (!has_room(waiting, match, room_, state_.running.size() + plan.admit.size() == 0, ledger_)) {
       return false;
     }
@@ -293,6 +289,12 @@ class Planner {
       return true;
     }
     const std::int64_t block_tokens = ledger_.config().block_tokens;
+    if (waiting.kept > match.tokens) {  // its KV comes back; the next plan goes on behind it
+      room_.attach(match);
+      room_.take({.own = (waiting.kept - match.tokens + block_tokens - 1) / block_tokens});
+      plan.admit.push_back(waiting.request.id);
+      return true;
+    }
     const std::int64_t fresh = room_.own() - match.evictable_blocks;
     const std::int64_t tail = match.tokens % block_tokens;
     const auto wanted = static_cast<std::int32_t>(

@@ -28,7 +28,7 @@ namespace {
 
 constexpr double kAging = 10, kMaxWait = 6;
 
-struct View {
+struct PolicyScene {
   std::vector<RankedRequest> requests;
   std::vector<double> service;
   [[nodiscard]] PolicyView view() const {
@@ -45,12 +45,12 @@ struct View {
 };
 
 // Makes requests whose values often tie.
-View random_view(std::uint32_t seed) {
+PolicyScene random_view(std::uint32_t seed) {
   std::mt19937 random(seed);
   const auto below = [&random](std::uint32_t bound) {
     return static_cast<std::int32_t>(random() % bound);
   };
-  View view{.service = {double(below(9)), double(below(9)), double(below(9))}};
+  PolicyScene view{.service = {double(below(9)), double(below(9)), double(below(9))}};
   double age = 60;
   for (std::int32_t left = below(12); left > 0; --left) {
     age -= below(6);
@@ -69,7 +69,7 @@ View random_view(std::uint32_t seed) {
 // Repeats: the best of those that are left goes next. `better(a, b)` says whether the request `a`
 // goes before an older one `b`.
 template <class Better>
-std::vector<std::int32_t> select(const View& view, const Better& better) {
+std::vector<std::int32_t> select(const PolicyScene& view, const Better& better) {
   std::vector<std::int32_t> left(view.requests.size());
   std::iota(left.begin(), left.end(), 0);
   std::vector<std::int32_t> order;
@@ -88,7 +88,7 @@ std::vector<std::int32_t> select(const View& view, const Better& better) {
 
 TEST(Policy, FcfsServesTheOldestFirst) {
   for (std::uint32_t seed = 0; seed < 200; ++seed) {
-    const View view = random_view(seed);
+    const PolicyScene view = random_view(seed);
     EXPECT_EQ(view.rank(PolicyKind::kFcfs),
               select(view, [](const auto&, const auto&) { return false; }));
   }
@@ -99,7 +99,7 @@ TEST(Policy, PriorityServesTheHighestAgedPriorityFirst) {
     return r.priority + std::floor(r.age_seconds / kAging);
   };
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
-    const View view = random_view(seed);
+    const PolicyScene view = random_view(seed);
     EXPECT_EQ(view.rank(PolicyKind::kPriority),
               select(view, [&](const auto& a, const auto& b) { return aged(a) > aged(b); }));
     for (const RankedRequest& a : view.requests) {
@@ -113,7 +113,7 @@ TEST(Policy, PriorityServesTheHighestAgedPriorityFirst) {
 
 TEST(Policy, ShortestServesTheLeastWorkFirstAndBeforeThatWhoIsOverdue) {
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
-    const View view = random_view(seed);
+    const PolicyScene view = random_view(seed);
     EXPECT_EQ(view.rank(PolicyKind::kShortest), select(view, [](const auto& a, const auto& b) {
                 const bool a_overdue = a.waited_seconds > kAging;
                 const bool b_overdue = b.waited_seconds > kAging;
@@ -124,7 +124,7 @@ TEST(Policy, ShortestServesTheLeastWorkFirstAndBeforeThatWhoIsOverdue) {
 
 TEST(Policy, FairServesTheTenantWithTheLeastServiceFirst) {
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
-    const View view = random_view(seed);
+    const PolicyScene view = random_view(seed);
     std::vector<double> service = view.service;
     std::vector<bool> taken(view.requests.size());
     std::vector<std::int32_t> expected;
@@ -153,7 +153,7 @@ TEST(Policy, FairServesTheTenantWithTheLeastServiceFirst) {
 TEST(Policy, AdaptiveServesTheLongestCachedShareFirstUntilTheOldestHasWaitedTooLong) {
   int fcfs = 0;
   for (std::uint32_t seed = 0; seed < 500; ++seed) {
-    const View view = random_view(seed);
+    const PolicyScene view = random_view(seed);
     const bool too_long = std::ranges::any_of(view.requests, [](const RankedRequest& r) {
       return !r.running && r.waited_seconds > kMaxWait;
     });
@@ -198,9 +198,9 @@ TEST(Tenants, AreForgottenWhenThereAreVeryMany) {
 }
 
 // A load over time: one request after the other, of random sizes, priorities and tenants.
-class Load {
+class PolicyLoad {
  public:
-  Load(PolicyKind policy, std::uint32_t seed, std::int32_t places, std::int32_t blocks = 4096)
+  PolicyLoad(PolicyKind policy, std::uint32_t seed, std::int32_t places, std::int32_t blocks = 4096)
       : engine({.num_blocks = blocks, .block_tokens = 2}, {.max_batch_tokens = 16,
                                                            .max_running = places,
                                                            .policy = policy,
@@ -256,7 +256,7 @@ template <class Allowed>
 void expect_bound(PolicyKind policy, const Allowed& allowed) {
   int overtaken = 0;
   for (std::uint32_t seed = 1; seed <= 12; ++seed) {
-    Load load(policy, seed, 1 + std::int32_t(seed % 4));
+    PolicyLoad load(policy, seed, 1 + std::int32_t(seed % 4));
     const auto admits = [&](std::uint64_t id) {
       for (const auto& [other, request] : load.known) {
         if (other < id && !request.admitted) {
@@ -282,29 +282,29 @@ TEST(PolicyBound, FcfsAdmitsInOrderOfArrival) {
 }
 
 TEST(PolicyBound, PriorityIsOvertakenOnlyByOnesThatCameWhileItsAgeDidNotOutweighThem) {
-  expect_bound(PolicyKind::kPriority,
-               [](const Load::Known& waiting, const Load::Known& younger, double /*now*/) {
-                 const std::int32_t higher = younger.whose.priority - waiting.whose.priority;
-                 return higher > 0 && younger.submitted - waiting.submitted < (higher + 1) * kAging;
-               });
+  expect_bound(PolicyKind::kPriority, [](const PolicyLoad::Known& waiting,
+                                         const PolicyLoad::Known& younger, double /*now*/) {
+    const std::int32_t higher = younger.whose.priority - waiting.whose.priority;
+    return higher > 0 && younger.submitted - waiting.submitted < (higher + 1) * kAging;
+  });
 }
 
 TEST(PolicyBound, ShortestIsNotOvertakenOnceItHasWaitedForTheAgingTime) {
-  expect_bound(PolicyKind::kShortest, [](const Load::Known& waiting, const auto&, double now) {
-    return now - waiting.submitted <= kAging;
-  });
+  expect_bound(PolicyKind::kShortest, [](const PolicyLoad::Known& waiting, const auto&,
+                                         double now) { return now - waiting.submitted <= kAging; });
 }
 
 TEST(PolicyBound, AdaptiveIsNotOvertakenOnceItHasWaitedTooLong) {
-  expect_bound(PolicyKind::kAdaptive, [](const Load::Known& waiting, const auto&, double now) {
-    return now - waiting.submitted <= kMaxWait;
-  });
+  expect_bound(PolicyKind::kAdaptive,
+               [](const PolicyLoad::Known& waiting, const auto&, double now) {
+                 return now - waiting.submitted <= kMaxWait;
+               });
 }
 
 // Returns by how much the service of two tenants with work was apart at most, in costs of the
 // largest request. One tenant asks for more, the other for longer prompts.
 double furthest_apart(std::uint32_t seed, std::int32_t places) {
-  Load load(PolicyKind::kFair, seed, places);
+  PolicyLoad load(PolicyKind::kFair, seed, places);
   std::map<std::string, double> service;
   double largest = 0, apart = 0;
   for (int i = 0; i < 60; ++i) {
@@ -360,7 +360,7 @@ std::vector<std::uint64_t> order_of_ends(FakeEngine& engine) {
   return order;
 }
 
-std::string show(const StepPlan& plan) {
+std::string shown_plan(const StepPlan& plan) {
   std::string text;
   for (const RequestId id : plan.preempt) {
     text += base::str_cat("preempt ", id.value, " ");
@@ -377,11 +377,11 @@ std::string show(const StepPlan& plan) {
   return text;
 }
 
-std::string step(FakeEngine& engine) {
+std::string step_shown(FakeEngine& engine) {
   const Result<StepPlan> plan = engine.step();
   EXPECT_TRUE(plan.ok());
   EXPECT_TRUE(engine.ledger.check().ok());
-  return plan.ok() ? show(*plan) : plan.error().message;
+  return plan.ok() ? shown_plan(*plan) : plan.error().message;
 }
 
 Tokens tokens(std::int32_t count, TokenId first) {
@@ -394,13 +394,13 @@ TEST(PriorityScheduling, AHigherOneTakesTheBlocksOfALowerOneAndBothEndUnchanged)
   FakeEngine engine({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false},
                     {.policy = PolicyKind::kPriority});
   ASSERT_TRUE(engine.submit(1, tokens(4, 0), 3).ok());
-  EXPECT_EQ(step(engine), "admit 1 1:0+4 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+4 ");
   ASSERT_TRUE(engine.submit(2, tokens(6, 50), 2, true, {.priority = 1}).ok());
-  EXPECT_EQ(step(engine), "make way 1 ");
-  EXPECT_EQ(step(engine), "admit 2 2:0+6 ");
-  EXPECT_EQ(step(engine), "2:6+1 ");
-  EXPECT_EQ(step(engine), "admit 1 1:0+5 ");
-  EXPECT_EQ(step(engine), "1:5+1 ");
+  EXPECT_EQ(step_shown(engine), "make way 1 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 2:0+6 ");
+  EXPECT_EQ(step_shown(engine), "2:6+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+5 ");
+  EXPECT_EQ(step_shown(engine), "1:5+1 ");
   EXPECT_EQ(engine.finished.at(1), run_alone(tokens(4, 0), 3, 0));
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(6, 50), 2, 0));
 }
@@ -410,9 +410,9 @@ TEST(PriorityScheduling, AnEqualOneAndOneForWhichItWouldNotDoPreemptNobody) {
                     {.policy = PolicyKind::kPriority});
   ASSERT_TRUE(engine.submit(1, tokens(3, 0), 3, true, {.priority = 1}).ok());
   ASSERT_TRUE(engine.submit(2, tokens(2, 30), 3).ok());
-  EXPECT_EQ(step(engine), "admit 1 admit 2 1:0+3 2:0+2 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 admit 2 1:0+3 2:0+2 ");
   ASSERT_TRUE(engine.submit(3, tokens(6, 50), 1, true, {.priority = 1}).ok());
-  EXPECT_EQ(step(engine), "1:3+1 2:2+1 ") << "without 2 there would be 2 of 3 blocks";
+  EXPECT_EQ(step_shown(engine), "1:3+1 2:2+1 ") << "without 2 there would be 2 of 3 blocks";
 }
 
 TEST(PriorityScheduling, ShortageOfBlocksAloneTakesTheLowestPriorityFirst) {
@@ -420,30 +420,30 @@ TEST(PriorityScheduling, ShortageOfBlocksAloneTakesTheLowestPriorityFirst) {
                     {.policy = PolicyKind::kPriority});
   ASSERT_TRUE(engine.submit(1, tokens(3, 0), 4).ok());
   ASSERT_TRUE(engine.submit(2, tokens(3, 50), 4, true, {.priority = 1}).ok());
-  EXPECT_EQ(step(engine), "admit 2 admit 1 2:0+3 1:0+3 ");
-  EXPECT_EQ(step(engine), "2:3+1 1:3+1 ");
-  EXPECT_EQ(step(engine), "preempt 1 2:4+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 admit 1 2:0+3 1:0+3 ");
+  EXPECT_EQ(step_shown(engine), "2:3+1 1:3+1 ");
+  EXPECT_EQ(step_shown(engine), "preempt 1 2:4+1 ");
 }
 
 TEST(PriorityScheduling, AFullHouseWithBlocksToSpareLetsAHigherOneWait) {
   FakeEngine engine({.num_blocks = 40, .block_tokens = 2},
                     {.max_running = 1, .policy = PolicyKind::kPriority});
   ASSERT_TRUE(engine.submit(1, tokens(3, 0), 3).ok());
-  EXPECT_EQ(step(engine), "admit 1 1:0+3 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+3 ");
   ASSERT_TRUE(engine.submit(2, tokens(3, 50), 1, true, {.priority = 9}).ok());
-  EXPECT_EQ(step(engine), "1:3+1 ");
-  EXPECT_EQ(step(engine), "1:4+1 ");
-  EXPECT_EQ(step(engine), "admit 2 2:0+3 ");
+  EXPECT_EQ(step_shown(engine), "1:3+1 ");
+  EXPECT_EQ(step_shown(engine), "1:4+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 2:0+3 ");
 }
 
 TEST(PriorityScheduling, AHigherPromptTakesTheRowsOfALowerOneThatIsBeingComputed) {
   FakeEngine engine({.num_blocks = 40, .block_tokens = 2},
                     {.max_batch_tokens = 8, .policy = PolicyKind::kPriority});
   ASSERT_TRUE(engine.submit(1, tokens(30, 0), 1).ok());
-  EXPECT_EQ(step(engine), "admit 1 1:0+8 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+8 ");
   ASSERT_TRUE(engine.submit(2, tokens(9, 50), 1, true, {.priority = 1}).ok());
-  EXPECT_EQ(step(engine), "admit 2 1:8+1 2:0+7 ");
-  EXPECT_EQ(step(engine), "2:7+2 1:9+6 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 1:8+1 2:0+7 ");
+  EXPECT_EQ(step_shown(engine), "2:7+2 1:9+6 ");
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(9, 50), 1, 0));
 }
 
@@ -493,7 +493,7 @@ TEST(FairScheduling, OnePlanThatAdmitsSeveralTakesTurnsToo) {
   ASSERT_TRUE(engine.submit(1, tokens(4, 10), 1, true, {.tenant = "a"}).ok());
   ASSERT_TRUE(engine.submit(2, tokens(4, 20), 1, true, {.tenant = "a"}).ok());
   ASSERT_TRUE(engine.submit(3, tokens(4, 30), 1, true, {.tenant = "b"}).ok());
-  EXPECT_EQ(step(engine), "admit 1 admit 3 admit 2 1:0+4 3:0+4 2:0+4 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 admit 3 admit 2 1:0+4 3:0+4 2:0+4 ");
 }
 
 TEST(AdaptiveScheduling, CachedPromptsGoFirstUntilTheOldestHasWaitedTooLong) {
@@ -518,7 +518,7 @@ TEST(Waiting, RequestsThatLackOnlyRowsOfTheNextStepCountAsHavingRoom) {
   EXPECT_EQ(engine.scheduler.num_without_room(), 0);
   ASSERT_TRUE(engine.submit(3, tokens(10, 90), 1).ok());
   EXPECT_EQ(engine.scheduler.num_without_room(), 1) << "4 blocks are left for 5";
-  EXPECT_EQ(step(engine), "admit 1 1:0+4 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+4 ");
   EXPECT_EQ(engine.scheduler.num_without_room(), 1);
 }
 
@@ -551,12 +551,12 @@ TEST(Gap, PromptsAreCutWhileOthersGenerateAndOnlyThen) {
   FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.010});
   engine.scheduler.set_pace({.fixed_seconds = 0.001, .row_seconds = 0.001, .measured_rows = 1000});
   ASSERT_TRUE(engine.submit(1, tokens(20, 0), 4).ok());
-  EXPECT_EQ(step(engine), "admit 1 1:0+20 ") << "nobody waits for a token";
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+20 ") << "nobody waits for a token";
   ASSERT_TRUE(engine.submit(2, tokens(20, 50), 2).ok());
-  EXPECT_EQ(step(engine), "admit 2 1:20+1 2:0+8 ");
-  EXPECT_EQ(step(engine), "1:21+1 2:8+8 ");
-  EXPECT_EQ(step(engine), "1:22+1 2:16+4 ");
-  EXPECT_EQ(step(engine), "2:20+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 1:20+1 2:0+8 ");
+  EXPECT_EQ(step_shown(engine), "1:21+1 2:8+8 ");
+  EXPECT_EQ(step_shown(engine), "1:22+1 2:16+4 ");
+  EXPECT_EQ(step_shown(engine), "2:20+1 ");
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(20, 50), 2, 0));
 }
 
@@ -564,10 +564,10 @@ TEST(Gap, APromptGoesOnByOneRowHoweverShortTheTimeIs) {
   FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.001});
   engine.scheduler.set_pace({.fixed_seconds = 0.5, .row_seconds = 0.5, .measured_rows = 1000});
   ASSERT_TRUE(engine.submit(1, tokens(2, 0), 4).ok());
-  EXPECT_EQ(step(engine), "admit 1 1:0+2 ");
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+2 ");
   ASSERT_TRUE(engine.submit(2, tokens(3, 50), 1).ok());
-  EXPECT_EQ(step(engine), "admit 2 1:2+1 2:0+1 ");
-  EXPECT_EQ(step(engine), "1:3+1 2:1+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 1:2+1 2:0+1 ");
+  EXPECT_EQ(step_shown(engine), "1:3+1 2:1+1 ");
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ RankedRequest Ranking::seen(const QueuedRequest& queued, bool probes) const {
       queued.sequence ? ledger.sequences().num_computed(*queued.sequence) : 0;
   const std::int32_t found = probes ? find_known_kv(queued, ledger).tokens : 0;
   const std::int32_t known = wanted_tokens(queued, ledger.sequences());
-  const std::int32_t with_kv = std::max(computed, found);
+  const std::int32_t with_kv = std::max({computed, found, queued.kept});
   const std::int32_t charged = std::min(queued.charged, known);
   const bool generates = queued.running && known - computed <= 1 && known > queued.prompt_tokens;
   return {.priority = queued.request.priority,

@@ -394,6 +394,12 @@ std::int32_t Scheduler::num_running() const {
   return static_cast<std::int32_t>(impl_->state.running.size());
 }
 
+void Scheduler::note_kept(RequestId id, std::int32_t tokens) {
+  if (QueuedRequest* queued = impl_->find(id)) {
+    queued->kept = tokens;
+  }
+}
+
 void Scheduler::set_pace(const StepPace& pace) { impl_->state.pace = pace; }
 
 }  // namespace quire::sched

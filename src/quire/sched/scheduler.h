@@ -80,6 +80,10 @@ class Scheduler {
   // Returns the request that has waited longest, or nullopt when none waits. Cost: O(1).
   [[nodiscard]] std::optional<RequestId> first_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;
+  // Notes that the caller keeps the KV of a request's first `tokens` tokens; 0: of none. A plan
+  // admits the request without a run then. Before the next plan the caller makes room, writes the
+  // KV back and books it by complete(). No effect for an unknown request.
+  void note_kept(RequestId id, std::int32_t tokens);
   // Sets how long steps take, for max_gap_seconds.
   void set_pace(const StepPace& pace);
 

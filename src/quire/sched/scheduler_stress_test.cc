@@ -25,6 +25,7 @@ struct Load {
   kv::LedgerConfig blocks;
   SchedulerConfig config;
   std::uint32_t seed = 0;
+  bool swaps = false;  // the KV of preempted requests is kept and comes back
   bool ahead = false;  // steps are launched before the one before has ended, and requests end early
 };
 
@@ -35,7 +36,9 @@ class RandomLoad {
       : engine_(load.blocks, load.config),
         random_(load.seed),
         ahead_(load.ahead),
-        policy_(load.config.policy) {}
+        policy_(load.config.policy) {
+    engine_.swaps = load.swaps;
+  }
 
   void run() {
     for (int i = 0; i < 400 || !engine_.running.empty(); ++i) {
@@ -50,7 +53,7 @@ class RandomLoad {
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       ASSERT_FALSE(plan->stuck) << "nothing is held outside";
       ASSERT_TRUE(engine_.running.empty() || was_launched || !plan->empty() ||
-                  !plan->drop.empty() || !plan->make_way.empty());
+                  !plan->drop.empty() || !plan->make_way.empty() || !plan->admit.empty());
       check_plan(*plan);
       if (engine_.finished.size() == finished_before) {
         check_launched();
@@ -62,6 +65,7 @@ class RandomLoad {
   }
 
   std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t swapped() const { return engine_.swapped_tokens; }
   std::int64_t steps_ahead() const { return engine_.steps_ahead; }
   std::int64_t finished() const { return static_cast<std::int64_t>(engine_.finished.size()); }
   std::int64_t reused() const { return engine_.ledger.counts().tokens_reused; }
@@ -269,6 +273,35 @@ TEST_P(Shortage, EveryRequestEndsWithItsOwnOutputUnderEveryPolicy) {
   EXPECT_GT(finished, 3000);
   EXPECT_GT(preemptions, GetParam() ? 40 : 300);
   EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
+}
+
+TEST_P(Shortage, EveryRequestEndsWithItsOwnOutputWhereItsKvIsSwapped) {
+  std::int64_t preemptions = 0, swapped = 0;
+  std::uint32_t seed = 300;
+  for (const PolicyKind policy : {PolicyKind::kFcfs, PolicyKind::kPriority, PolicyKind::kFair}) {
+    for (const std::int32_t block_tokens : {1, 3, 8}) {
+      for (const std::int32_t batch : {1, 4, 64}) {
+        for (const bool cache : {true, false}) {
+          RandomLoad load(
+              {.blocks = {.num_blocks = 8 + 24 / block_tokens,
+                          .block_tokens = block_tokens,
+                          .prefix_cache = cache},
+               .config = {.max_batch_tokens = batch, .max_running = 6, .policy = policy},
+               .seed = ++seed,
+               .swaps = true,
+               .ahead = GetParam()});
+          load.run();
+          ASSERT_FALSE(testing::Test::HasFatalFailure())
+              << policy_name(policy) << " block_tokens " << block_tokens << " batch " << batch
+              << " cache " << cache;
+          preemptions += load.preemptions();
+          swapped += load.swapped();
+        }
+      }
+    }
+  }
+  EXPECT_GT(preemptions, GetParam() ? 30 : 200);
+  EXPECT_GT(swapped, GetParam() ? 100 : 1000);
 }
 
 // With blocks for all, FCFS is simple enough to simulate: single tokens first, then prompts in

@@ -25,6 +25,7 @@ struct QueuedRequest {
   kv::TimePoint admitted;         // at the last admission
   std::int32_t tenant = -1;       // index into Tenants::service(); -1: the policy knows no tenants
   std::int32_t charged = 0;       // tokens that its tenant was charged for, from the first on
+  std::int32_t kept = 0;          // tokens whose KV the caller keeps elsewhere while it waits
   RequestProgress progress;
 
   // Returns the sequence of a running request. Precondition: the request is running.

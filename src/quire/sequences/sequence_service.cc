@@ -125,8 +125,10 @@ Result<StateRef> SequenceService::compute(const std::function<Result<SequenceDra
       next.sequence = engine_.core().ledger.sequences().fork(computed);
       return drafts_.keep(next);
     };
-    engine::NewRequest request{
-        .kind = engine::RequestKind::kPrefill, .session = options.session, .salt = draft.salt};
+    engine::NewRequest request{.kind = engine::RequestKind::kPrefill,
+                               .session = options.session,
+                               .salt = draft.salt,
+                               .urgency = engine::urgency_of(options)};
     request.params.max_tokens = 0;
     request.composed.emplace().sequence = draft.sequence;
     request.observer = std::make_shared<Next>(
@@ -386,6 +388,7 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
         request.streaming = how.streaming;
         request.notify = how.options.notify;
         request.submitted = how.submitted;
+        request.urgency = engine::urgency_of(how.options, how.submitted);
         engine::ComposedPrompt& prompt = *request.composed;
         prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
         prompt.reuse.sources = {{how.source, prompt.cached_tokens}};

@@ -1,0 +1,119 @@
+#include "quire/engine/step_swaps.h"
+
+#include <cstdint>
+#include <iterator>
+#include <optional>
+
+#include "quire/engine/active_request.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/hooks.h"
+#include "quire/engine/step_loads.h"
+#include "quire/engine/step_state.h"
+#include "quire/kv/ledger.h"
+#include "quire/options.h"
+#include "quire/sched/step_pace.h"
+#include "quire/sched/types.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+// Returns whether moving so many tokens there and back takes less time than computing them.
+bool swap_pays(Step& step, std::int32_t tokens) {
+  if (!step.core.swap_space.block_seconds()) {
+    step.core.swap_space.measure(step.core.paged_pool);
+  }
+  const std::optional<double> block_seconds = step.core.swap_space.block_seconds();
+  const sched::StepPace& pace = step.pace.pace();
+  if (!block_seconds || pace.measured_rows == 0) {
+    return false;
+  }
+  const std::int32_t block_tokens = step.core.ledger.config().block_tokens;
+  const double blocks = (tokens + block_tokens - 1) / block_tokens;
+  return 2 * blocks * *block_seconds < pace.seconds(sched::work_of(0, tokens));
+}
+
+void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
+  EngineCore& core = step.core;
+  const std::int32_t first = core.ledger.sequences().num_computed(sequence);
+  if (first >= kept || first % core.ledger.config().block_tokens != 0 ||
+      !core.ledger.sequences().extend(sequence, kept - first).ok() || !copy_blocks(step).ok() ||
+      !core.swap_space.restore(id, sequence, first, core.ledger, core.paged_pool).ok()) {
+    core.swap_space.forget(id);
+    return;
+  }
+  core.scheduler.complete(
+      {.request = id, .sequence = sequence, .first = first, .count = kept - first}, std::nullopt);
+  core.counters.swaps_restored += 1;
+}
+
+}  // namespace
+
+void swap_out(Step& step) {
+  if (step.swap == SwapMode::kNever || !step.plan.preempts() || !step.hooks->kv_gate->idle()) {
+    return;
+  }
+  EngineCore& core = step.core;
+  for (const auto* preempted : {&step.plan.preempt, &step.plan.make_way}) {
+    for (const RequestId id : *preempted) {
+      const std::optional<SeqId> sequence = core.scheduler.sequence(id);
+      const std::int32_t tokens = sequence ? core.ledger.sequences().num_computed(*sequence) : 0;
+      if (tokens == 0 || (step.swap == SwapMode::kAuto && !swap_pays(step, tokens))) {
+        continue;
+      }
+      const std::int32_t kept = core.swap_space.keep(id, *sequence, core.ledger, core.paged_pool);
+      core.scheduler.note_kept(id, kept);
+      core.counters.preemptions_swapped += kept > 0 ? 1 : 0;
+    }
+  }
+}
+
+void swap_in(Step& step) {
+  for (const RequestId id : step.plan.admit) {
+    const std::int32_t kept = step.core.swap_space.kept(id);
+    const std::optional<SeqId> sequence = step.core.scheduler.sequence(id);
+    if (kept > 0 && sequence) {
+      restore(step, id, *sequence, kept);
+      step.core.scheduler.note_kept(id, 0);
+    }
+  }
+}
+
+void note_plan(Step& step) {
+  step.core.plan_log.note(step.plan);
+  for (const auto* preempted : {&step.plan.preempt, &step.plan.make_way}) {
+    step.core.counters.preemptions += std::ssize(*preempted);
+    for (const RequestId id : *preempted) {
+      step.requests.tell(
+          LogLevel::kWarning, id,
+          step.core.swap_space.kept(id) > 0
+              ? "preempted: it gives its blocks to others, and its KV waits in host memory"
+              : "preempted: it gives its blocks to others and is computed again later");
+    }
+  }
+}
+
+void note_decision(Step& step, double seconds) {
+  step.core.plan_log.add(step.core.counters.steps, rows_of(step.now), seconds);
+  if (step.now.reads_files || step.now.ahead) {
+    return;
+  }
+  sched::StepWork work;
+  for (const sched::ScheduledRun& run : step.now.runs) {
+    const sched::StepWork more = sched::work_of(run.first, run.count);
+    work = {.rows = work.rows + more.rows, .pairs = work.pairs + more.pairs};
+  }
+  step.pace.add(work, seconds);
+  step.core.scheduler.set_pace(step.pace.pace());
+}
+
+void end_overdue(Step& step) {
+  while (const auto id = step.requests.overdue(Clock::now())) {
+    step.requests.tell(LogLevel::kWarning, *id, "ended by its deadline");
+    step.now.forget(&step.requests.at(*id));
+    step.next.forget(&step.requests.at(*id));
+    step.requests.expire(*id);
+  }
+}
+
+}  // namespace quire::engine

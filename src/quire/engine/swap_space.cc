@@ -1,0 +1,118 @@
+#include "quire/engine/swap_space.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "quire/base/ids.h"
+#include "quire/base/stopwatch.h"
+#include "quire/device/host_buffer.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+bool can_swap(SeqId sequence, const kv::Ledger& ledger) {
+  const kv::LedgerConfig& config = ledger.config();
+  return ledger.sequences().is_plain(sequence) && !config.open_format() &&
+         config.window_tokens == 0 && config.num_states == 0 &&
+         ledger.sequences().format(sequence) == kv::kOwnFormat;
+}
+
+std::int64_t blocks_of(std::int32_t tokens, const kv::Ledger& ledger) {
+  const std::int64_t block_tokens = ledger.config().block_tokens;
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+}  // namespace
+
+std::int32_t SwapSpace::keep(RequestId id, SeqId sequence, const kv::Ledger& ledger,
+                             const kv_store::PagedPool& pool) {
+  if (!can_swap(sequence, ledger)) {
+    return 0;
+  }
+  try {
+    const kv::RunView run = ledger.sequences().runs(sequence).back();
+    const std::int64_t blocks = blocks_of(run.num_tokens, ledger);
+    const std::int64_t block_bytes = pool.geometry().block_bytes();
+    if (blocks == 0 || bytes_ + blocks * block_bytes > block_bytes * pool.num_blocks()) {
+      return 0;
+    }
+    Kept kept{.bytes = pool.host_buffer(static_cast<std::size_t>(blocks * block_bytes)),
+              .tokens = run.num_tokens,
+              .size = blocks * block_bytes};
+    if (kept.bytes.size() == 0) {
+      return 0;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const std::span<std::byte> to = kept.bytes.span().subspan(
+          static_cast<std::size_t>(i * block_bytes), static_cast<std::size_t>(block_bytes));
+      if (!pool.read_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1), to).ok()) {
+        return 0;
+      }
+    }
+    block_seconds_ = base::seconds_since(start) / static_cast<double>(blocks);
+    const std::int32_t tokens = kept.tokens;
+    forget(id);
+    kept_[id.value] = std::move(kept);
+    bytes_ += blocks * block_bytes;
+    return tokens;
+  } catch (const std::bad_alloc&) {
+    return 0;  // it is computed again
+  }
+}
+
+std::int32_t SwapSpace::kept(RequestId id) const {
+  const auto found = kept_.find(id.value);
+  return found == kept_.end() ? 0 : found->second.tokens;
+}
+
+Status SwapSpace::restore(RequestId id, SeqId sequence, std::int32_t first,
+                          const kv::Ledger& ledger, kv_store::PagedPool& pool) {
+  const auto found = kept_.find(id.value);
+  const kv::RunView run = ledger.sequences().runs(sequence).back();
+  const std::int64_t block_bytes = pool.geometry().block_bytes();
+  const std::int64_t blocks = blocks_of(found->second.tokens, ledger);
+  Status status;
+  for (std::int64_t i = first / ledger.config().block_tokens; i < blocks && status.ok(); ++i) {
+    const std::span<const std::byte> from = found->second.bytes.span().subspan(
+        static_cast<std::size_t>(i * block_bytes), static_cast<std::size_t>(block_bytes));
+    status = pool.write_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1), from);
+  }
+  forget(id);
+  return status;
+}
+
+void SwapSpace::forget(RequestId id) {
+  const auto found = kept_.find(id.value);
+  if (found != kept_.end()) {
+    bytes_ -= found->second.size;
+    kept_.erase(found);
+  }
+}
+
+void SwapSpace::measure(const kv_store::PagedPool& pool) {
+  constexpr int kTimes = 3;
+  device::HostBuffer bytes =
+      pool.host_buffer(static_cast<std::size_t>(pool.geometry().block_bytes()));
+  if (bytes.size() == 0) {
+    return;
+  }
+  const BlockId block{0};
+  for (int i = 0; i < kTimes; ++i) {  // the last one, with warm memory
+    const auto start = std::chrono::steady_clock::now();
+    if (pool.read_blocks({&block, 1}, bytes.span()).ok()) {
+      block_seconds_ = base::seconds_since(start);
+    }
+  }
+}
+
+}  // namespace quire::engine

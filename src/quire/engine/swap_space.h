@@ -1,0 +1,55 @@
+// SwapSpace: KV of preempted requests in host memory, from where it comes back bit for bit.
+//
+// Plain sequences alone are swapped, whose KV is in blocks of the pool's own format. Compositions,
+// windows, states and formats that are written block by block are not. On a CPU the pool is in host
+// memory too. A swap is a copy within it, which frees the blocks.
+//
+// Thread rule: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+#include "quire/base/ids.h"
+#include "quire/device/host_buffer.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class SwapSpace {
+ public:
+  // Copies the KV of a sequence that is to lose it. Returns how many tokens it has copied; 0 where
+  // it cannot, or where the space has no room for it. Never more than the pool's bytes are kept.
+  [[nodiscard]] std::int32_t keep(RequestId id, SeqId sequence, const kv::Ledger& ledger,
+                                  const kv_store::PagedPool& pool);
+  // Returns the tokens of the request's KV that is kept; 0 for none.
+  [[nodiscard]] std::int32_t kept(RequestId id) const;
+  // Writes the KV of the tokens from `first` on, which begin a block, into the sequence's blocks,
+  // where there is room for them. Forgets it then. Fails only on an accelerator.
+  [[nodiscard]] Status restore(RequestId id, SeqId sequence, std::int32_t first,
+                               const kv::Ledger& ledger, kv_store::PagedPool& pool);
+  // Forgets a request that has ended, if its KV is kept.
+  void forget(RequestId id);
+
+  // Returns the seconds to copy a block, as measured by the last keep(); nullopt before the first.
+  [[nodiscard]] std::optional<double> block_seconds() const { return block_seconds_; }
+  // Measures them by copying one block to host memory, some times.
+  void measure(const kv_store::PagedPool& pool);
+
+ private:
+  struct Kept {
+    device::HostBuffer bytes;  // [blocks]
+    std::int32_t tokens = 0;
+    std::int64_t size = 0;  // bytes of the blocks
+  };
+
+  std::unordered_map<std::uint64_t, Kept> kept_;
+  std::int64_t bytes_ = 0;  // of all of them
+  std::optional<double> block_seconds_;
+};
+
+}  // namespace quire::engine
