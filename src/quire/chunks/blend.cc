@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -13,19 +12,24 @@
 #include <utility>
 #include <vector>
 
-#include "quire/attention/entry.h"
 #include "quire/base/ids.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/blend_rows.h"
+#include "quire/chunks/opened_blocks.h"
+#include "quire/chunks/recomputed_runs.h"
+#include "quire/chunks/stored_again.h"
 #include "quire/kernels/kv_read.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/segment.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
-#include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
 namespace quire::chunks {
@@ -34,101 +38,11 @@ namespace {
 // V of this layer is the first to depend on other tokens.
 constexpr int kFirstMixedLayer = 1;
 
-// MergeRank::variant of a composition's first run: beyond all distances from an anchor.
-constexpr std::uint32_t kOwnVariants = std::uint32_t{1} << 31;
-
 // Returns how many tokens a share is. A share of 0.3 of 10 tokens is 3, though 0.3 * 10 is a little
 // more.
 double wanted(double share, std::int64_t tokens) {
   return std::max(0.0, std::ceil(share * static_cast<double>(tokens) - 1e-9));
 }
-
-// One token of the composition: which run it stands in, and where.
-struct TokenRef {
-  std::int32_t run = 0;
-  std::int32_t local = 0;
-};
-
-// Rows over the runs of a sequence as a batch of its own.
-class Rows {
- public:
-  Rows(std::span<const kv::RunView> runs, std::int32_t block_tokens)
-      : runs_(runs), block_tokens_(block_tokens) {}
-
-  // Adds a row. Rows must ascend by run and token.
-  void add(TokenId id, TokenRef token) {
-    const kv::RunView& run = runs_[static_cast<std::size_t>(token.run)];
-    ids_.push_back(id);
-    tokens_.push_back(token);
-    positions_.push_back(token.local);
-    use_positions_.push_back(run.start_position + token.local);
-    slots_.push_back(slot_of(run, token.local));
-    slot_formats_.push_back(run.format.value);
-  }
-
-  [[nodiscard]] tensor::KVSlot slot_of(const kv::RunView& run, std::int32_t local) const {
-    return {.block = run.blocks[static_cast<std::size_t>(local / block_tokens_)].value,
-            .offset = local % block_tokens_};
-  }
-
-  // Builds the batch. Every run is an entry: rows behind it see all of it, its own rows the tokens
-  // up to their own.
-  const model::ForwardBatch& build() {
-    for (std::size_t r = 0; r < runs_.size(); ++r) {
-      const kv::RunView& run = runs_[r];
-      auto& rows = entry_rows_.emplace_back();
-      auto& blocks = entry_blocks_.emplace_back();
-      std::ranges::transform(run.blocks, std::back_inserter(blocks), &BlockId::value);
-      std::int32_t tokens = run.num_tokens;
-      for (std::size_t i = 0; i < tokens_.size(); ++i) {
-        const TokenRef token = tokens_[i];
-        if (token.run < static_cast<std::int32_t>(r)) {
-          continue;
-        }
-        const bool own = token.run == static_cast<std::int32_t>(r);
-        const std::int32_t position =
-            runs_[static_cast<std::size_t>(token.run)].start_position + token.local;
-        tokens = own ? std::max(tokens, token.local + 1) : tokens;
-        rows.push_back({.row = static_cast<std::int32_t>(i),
-                        .query_position = position - run.start_position,
-                        .visible_end = own ? token.local + 1 : run.num_tokens});
-      }
-      entries_.push_back(
-          {.blocks = blocks, .num_tokens = tokens, .rows = rows, .format = run.format.value});
-      formats_ = std::max(formats_, static_cast<std::uint8_t>(run.format.value + 1));
-    }
-    batch_ = {.token_ids = ids_,
-              .positions = positions_,
-              .use_positions = use_positions_,
-              .slots = slots_,
-              .num_formats = formats_,
-              .slot_formats = slot_formats_,
-              .entries = entries_};
-    return batch_;
-  }
-  // Returns the views that the batch names among those of all formats. After build().
-  [[nodiscard]] std::span<const tensor::PagedKVView> views(std::span<const tensor::PagedKVView> all,
-                                                           int layers) const {
-    return all.first(static_cast<std::size_t>(layers) * formats_);
-  }
-
-  [[nodiscard]] std::size_t size() const { return ids_.size(); }
-
- private:
-  std::span<const kv::RunView> runs_;
-  std::int32_t block_tokens_;
-  std::vector<TokenId> ids_;
-  std::vector<TokenRef> tokens_;
-  std::vector<std::int32_t> positions_;
-  std::vector<std::int32_t> use_positions_;
-  std::vector<tensor::KVSlot> slots_;
-  std::vector<std::uint8_t> slot_formats_;
-  std::uint8_t formats_ = 1;  // named by slots and entries
-  std::deque<std::vector<attention::EntryRow>> entry_rows_;
-  std::deque<std::vector<std::int32_t>> entry_blocks_;
-  std::vector<attention::Entry> entries_;
-  model::ForwardBatch batch_;
-};
 
 // V of the first mixed layer as it is stored for the tokens of runs: copies in host memory.
 class StoredValues {
@@ -137,25 +51,33 @@ class StoredValues {
   [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedPool& paged_pool,
                                                std::span<const kv::RunView> runs) {
     StoredValues values;
+    values.first_copies_.reserve(runs.size());
     for (const kv::RunView& run : runs) {
-      QUIRE_TRY(kv_store::PagedPool copy,
-                paged_pool.copy_of_layer(kFirstMixedLayer, run.blocks, run.format));
-      values.copies_.push_back(std::move(copy));
+      values.first_copies_.push_back(values.copies_.size());
+      for (const kv::BlockPart& part : kv::parts_of(run)) {
+        QUIRE_TRY(kv_store::PagedPool copy,
+                  paged_pool.copy_of_layer(kFirstMixedLayer, part.blocks, part.format));
+        values.copies_.push_back(std::move(copy));
+      }
     }
     return values;
   }
 
   // Reads the values of a token and KV head. out: [head_dim].
   void read(TokenRef token, int kv_head, std::span<float> out) const {
-    const kv_store::PagedPool& copy = copies_[static_cast<std::size_t>(token.run)];
-    const std::int32_t block_tokens = copy.geometry().block_tokens;
-    kernels::read_value(copy.view(0), kv_head,
-                        {.block = token.local / block_tokens, .offset = token.local % block_tokens},
-                        out);
+    std::size_t at = first_copies_[static_cast<std::size_t>(token.run)];
+    const std::int32_t block_tokens = copies_[at].geometry().block_tokens;
+    std::int32_t block = token.local / block_tokens;
+    for (; block >= copies_[at].num_blocks(); ++at) {
+      block -= copies_[at].num_blocks();
+    }
+    kernels::read_value(copies_[at].view(0), kv_head,
+                        {.block = block, .offset = token.local % block_tokens}, out);
   }
 
  private:
-  std::vector<kv_store::PagedPool> copies_;  // [runs]
+  std::vector<kv_store::PagedPool> copies_;  // of parts of one format
+  std::vector<std::size_t> first_copies_;    // [runs]
 };
 
 // Every context token of a composition.
@@ -248,13 +170,22 @@ class Blender {
 
   Result<BlendResult> run() {
     QUIRE_TRY(const std::vector<std::int32_t> chosen, choose());
-    QUIRE_TRY(BlendResult result, derive(chosen));
-    if (const Status status = compute(result.uses, chosen); !status.ok()) {
-      for (const kv::SegmentId own : result.own) {
+    std::vector<TokenRef> tokens;
+    BlendResult result{.recomputed = std::vector<std::int64_t>(composition_.parts.size())};
+    for (const std::int32_t index : chosen) {
+      tokens.push_back(contexts_[static_cast<std::size_t>(index)]);
+      ++result.recomputed[static_cast<std::size_t>(tokens.back().run)];
+    }
+    QUIRE_TRY(RecomputedRuns runs,
+              recomputed_runs(context_.ledger, store_context(), composition_.uses(), tokens));
+    if (const Status status = compute(runs); !status.ok()) {
+      for (const kv::SegmentId own : runs.own) {
         context_.ledger.segments().drop(own);
       }
       return status.error();
     }
+    result.uses = std::move(runs.uses);
+    result.own = std::move(runs.own);
     result.recomputed_tokens = std::ssize(chosen);
     result.context_tokens = std::ssize(contexts_);
     return result;
@@ -293,23 +224,21 @@ class Blender {
     SeqId id_;
   };
 
-  [[nodiscard]] Result<std::span<float>> forward(Rows& rows, model::ForwardProbe* probe = nullptr) {
+  [[nodiscard]] StoreContext store_context() const {
+    return {.kernels = context_.kernels,
+            .pool = context_.paged_pool,
+            .head_dim = context_.decoder.config().head_dim};
+  }
+
+  [[nodiscard]] Result<std::span<float>> forward(BlendRows& rows,
+                                                 model::ForwardProbe* probe = nullptr) {
     const model::ForwardBatch& batch = rows.build();
     return context_.decoder.forward(
         batch, rows.views(context_.views, context_.decoder.config().layers), probe);
   }
 
   [[nodiscard]] Status copy_blocks() {
-    Status status;
-    for (const kv::BlockCopy& copy : context_.ledger.take_copies()) {
-      if (const Status copied = context_.paged_pool.copy(copy); !copied.ok()) {
-        status = copied;
-      }
-    }
-    if (!status.ok()) {
-      (void)context_.ledger.cache().clear();  // some of it was to be moved
-    }
-    return status;
+    return chunks::copy_blocks(context_.ledger, context_.paged_pool);
   }
 
   // Measures how far V of the first mixed layer is from what is stored, when everything before is
@@ -325,7 +254,7 @@ class Blender {
     QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.paged_pool, sealed));
     std::vector<double> scores;
     for (std::size_t first = 0; first < contexts_.size();) {
-      Rows rows(sealed, block_tokens());
+      BlendRows rows(sealed, {}, block_tokens());
       for (; first + rows.size() < contexts_.size() &&
              std::cmp_less(rows.size(), context_.max_rows);) {
         const TokenRef token = contexts_[first + rows.size()];
@@ -364,10 +293,9 @@ class Blender {
   [[nodiscard]] Result<std::vector<double>> query_attention() {
     const std::vector<TokenId>& query = *composition_.query.chunk->tokens;
     kv::Ledger& ledger = context_.ledger;
-    QUIRE_TRY(const SeqId id,
-              ledger.segments().compose(
-                  composition_.uses(), {.tokens = query, .position = composition_.query.position}));
+    QUIRE_TRY(const SeqId id, composed_query());
     const Composed sequence(ledger.sequences(), id);
+    QUIRE_TRY_STATUS(copy_blocks());
     std::vector<double> scores(contexts_.size());
     const auto last_run = static_cast<std::int32_t>(composition_.parts.size());
     for (std::int32_t first = 0; first < std::ssize(query);) {
@@ -376,82 +304,73 @@ class Blender {
       QUIRE_TRY_STATUS(ledger.sequences().extend(id, count));
       QUIRE_TRY_STATUS(copy_blocks());
       const std::vector<kv::RunView> runs = sequence.runs();
-      Rows rows(runs, block_tokens());
+      BlendRows rows(runs, {}, block_tokens());
       for (std::int32_t i = first; i < first + count; ++i) {
         rows.add(query[static_cast<std::size_t>(i)], {last_run, i});
       }
-      model::ForwardProbe probe{.mass = mass_of(runs, scores)};
-      QUIRE_TRY([[maybe_unused]] const std::span<float> logits, forward(rows, &probe));
+      const model::ForwardBatch& batch = rows.build();
+      model::ForwardProbe probe{.mass = mass_of(rows.covered(), scores)};
+      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
+                context_.decoder.forward(
+                    batch, rows.views(context_.views, context_.decoder.config().layers), &probe));
       ledger.sequences().advance(id, count);
       first += count;
     }
     return scores;
   }
 
-  // Returns the part of `scores` of each run's tokens; runs that are no contexts have none.
-  [[nodiscard]] std::vector<std::span<double>> mass_of(std::span<const kv::RunView> runs,
+  // Opens a sequence of the query behind the composition. Where the pool's own format is written
+  // block by block, the query has KV as it is computed: it is only looked at.
+  [[nodiscard]] Result<SeqId> composed_query() {
+    const kv::ComposeTail tail = {.tokens = *composition_.query.chunk->tokens,
+                                  .position = composition_.query.position};
+    kv::Segments& segments = context_.ledger.segments();
+    const auto open = context_.ledger.config().open_format();
+    return open ? segments.compose_in(*open, composition_.uses(), tail)
+                : segments.compose(composition_.uses(), tail);
+  }
+
+  // Returns the part of `scores` of each entry's tokens; entries over other runs have none.
+  [[nodiscard]] std::vector<std::span<double>> mass_of(std::span<const BlendRows::Covered> entries,
                                                        std::vector<double>& scores) const {
-    std::vector<std::span<double>> mass(runs.size());
+    std::vector<std::size_t> first(composition_.parts.size());  // score of a part's first token
     std::size_t next = 0;
-    for (std::size_t run = 0; run < composition_.parts.size(); ++run) {
-      if (composition_.parts[run].chunk->type == ChunkType::kContext) {
-        const auto tokens = static_cast<std::size_t>(runs[run].num_tokens);
-        mass[run] = std::span(scores).subspan(next, tokens);
-        next += tokens;
-      }
+    for (std::size_t part = 0; part < composition_.parts.size(); ++part) {
+      first[part] = next;
+      const kv::Chunk& chunk = *composition_.parts[part].chunk;
+      next += chunk.type == ChunkType::kContext ? chunk.tokens->size() : 0;
+    }
+    std::vector<std::span<double>> mass;
+    for (const BlendRows::Covered& entry : entries) {
+      const auto part = static_cast<std::size_t>(entry.run);
+      const bool context = part < composition_.parts.size() &&
+                           composition_.parts[part].chunk->type == ChunkType::kContext;
+      mass.push_back(
+          context ? std::span(scores).subspan(first[part] + static_cast<std::size_t>(entry.first),
+                                              static_cast<std::size_t>(entry.count))
+                  : std::span<double>());
     }
     return mass;
   }
 
-  // Derives segments in which the chosen tokens may be written.
-  [[nodiscard]] Result<BlendResult> derive(std::span<const std::int32_t> chosen) {
-    BlendResult result{.uses = composition_.uses()};
-    auto next = chosen.begin();
-    for (std::size_t run = 0; run < result.uses.size(); ++run) {
-      std::vector<std::int32_t> tokens;
-      for (; next != chosen.end() && std::cmp_equal(token_of(*next).run, run); ++next) {
-        tokens.push_back(token_of(*next).local);
-      }
-      result.recomputed.push_back(std::ssize(tokens));
-      if (tokens.empty()) {
-        continue;
-      }
-      const auto own = context_.ledger.segments().derive(result.uses[run].segment, tokens);
-      if (!own.ok()) {
-        for (const kv::SegmentId made : result.own) {
-          context_.ledger.segments().drop(made);
-        }
-        [[maybe_unused]] const Status copied = copy_blocks();  // orders must not outlive this call
-        return own.error();
-      }
-      result.uses[run].segment = *own;
-      result.uses[run].rank.variant = kOwnVariants + static_cast<std::uint32_t>(run);
-      result.own.push_back(*own);
-    }
-    QUIRE_TRY_STATUS(copy_blocks());
-    return result;
-  }
-
-  [[nodiscard]] TokenRef token_of(std::int32_t index) const {
-    return contexts_[static_cast<std::size_t>(index)];
-  }
-
   // Computes earlier rows first, so that later ones find their KV.
-  [[nodiscard]] Status compute(std::span<const kv::SegmentUse> uses,
-                               std::span<const std::int32_t> chosen) {
-    QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(uses));
+  [[nodiscard]] Status compute(const RecomputedRuns& made) {
+    QUIRE_TRY(const SeqId id, context_.ledger.segments().compose(made.uses));
     const Composed sequence(context_.ledger.sequences(), id);
-    const std::vector<kv::RunView> runs = sequence.runs();
-    const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
-    while (!chosen.empty()) {
-      const std::size_t count =
-          std::min(chosen.size(), static_cast<std::size_t>(context_.max_rows));
-      Rows rows(sealed, block_tokens());
-      for (const std::int32_t index : chosen.first(count)) {
-        rows.add(token_at(token_of(index)), token_of(index));
+    const std::vector<kv::RunView> views = sequence.runs();
+    const std::span<const kv::RunView> runs = std::span(views).first(views.size() - 1);
+    OpenedBlocks opened(context_.ledger, store_context(), made, runs);
+    for (std::span<const TokenRef> rest = made.tokens; !rest.empty();) {
+      const auto pass = rest.first(opened.tokens_of_pass(rest, context_.max_rows));
+      rest = rest.subspan(pass.size());
+      QUIRE_TRY(const std::span<const ReopenedBlock> blocks, opened.open(pass, rest));
+      BlendRows rows(runs, blocks, block_tokens());
+      for (const TokenRef token : pass) {
+        const auto use = static_cast<std::size_t>(token.run);
+        const kv::Segment& segment = *context_.ledger.segments().find(made.uses[use].segment);
+        rows.add(segment.tokens()[static_cast<std::size_t>(token.local)], token);
       }
       QUIRE_TRY([[maybe_unused]] const std::span<float> logits, forward(rows));
-      chosen = chosen.subspan(count);
     }
     return {};
   }

@@ -1,8 +1,9 @@
 // Blend: computing a part of a composition's context tokens again, this time with everything before
 // them in sight.
 //
-// The tokens' blocks become copies of the request's own. Their rows run through the model with keys
-// and values stored over the old ones, at the same places in their segments. Rows see by position:
+// The tokens' blocks become the request's own, in the pool's own format. Their rows run through the
+// model with keys and values stored over the old ones, at the same places in their segments
+// (recomputed_runs.h). Rows see by position:
 // a row sees earlier segments whole, and its own segment up to itself. So it never sees the future,
 // whichever tokens were chosen. With all tokens chosen the blend equals a full causal prefill.
 // tests/chunks/causality_test.cc and blend_test.cc show both.
@@ -17,6 +18,7 @@
 
 #include "quire/attention/entry.h"
 #include "quire/chunk_types.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
@@ -33,6 +35,7 @@ struct BlendContext {
   model::Decoder& decoder;
   std::span<const tensor::PagedKVView> views;  // [formats][layers]
   std::int32_t max_rows = 0;                   // most rows of one forward pass
+  const kernels::KernelContext& kernels;
 };
 
 struct BlendResult {

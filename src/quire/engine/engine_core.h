@@ -44,6 +44,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;
   bool prefix_cache = true;
   bool share_reads = true;
+  bool mixes_formats = true;  // false: chunks have the pool's own format alone, for comparison
   Log log;
   ChunkCacheOptions chunks;
   BundleOptions model;
