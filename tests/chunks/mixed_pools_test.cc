@@ -98,10 +98,11 @@ TEST_P(MixedPools, AChunkIsComposedWithTheBitsOfItsFormatWarmAndCold) {
   EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
 }
 
-// The KV of a chunk does not depend on the pool that it lies in: pools of floats say what it is.
+// The KV of a chunk does not depend on the pool that it lies in: pools of floats say what it is. A
+// pool of bfloat16 computes KV in that type.
 TEST_P(MixedPools, ItsErrorsAndBytesAreThoseOfTheFormatInAnyPool) {
   ChunkedLLM llm = open_pool(pool());
-  ChunkedLLM floats = open_pool("float32");
+  ChunkedLLM floats = open_pool(pool() == "bfloat16" ? "bfloat16" : "float32");
   const ChunkContent content = content_of(some_ids(75, 2), ChunkType::kContext, chunk());
   const ChunkInfo here = must(llm.get_chunk(must_register(llm, content)));
   const ChunkInfo there = must(floats.get_chunk(must_register(floats, content)));
