@@ -1,8 +1,11 @@
 // Measures what the engine itself takes of a decode step beside the model, by part. Measures the
 // share of steps launched while the one before still ran, so that most of that work overlaps.
 //
-//   step_bench [MODEL [CONTEXT [DEVICE]]]
-//   default: preset:smollm2-135m, 64 tokens of context, cpu
+//   step_bench [MODEL [CONTEXT [DEVICE [KV_DTYPE]]]]
+//   default: preset:smollm2-135m, 64 tokens of context, cpu, auto
+//
+// Then says what it costs that chunks may have formats of their own where none has: pools with and
+// without these formats decode in turns.
 //
 // Bar: 60 us a step of 64 requests outside of kernels and the choice of tokens.
 #include <algorithm>
@@ -110,13 +113,45 @@ Parts measure(Engine& engine, std::int32_t batch, std::int32_t context) {
   return rounds[kRounds / 2];
 }
 
+// Prints medians of pools of one format and of pools that could mix, and what a step costs more.
+void compare_formats(const std::string& model, std::int32_t context,
+                     const quire::engine::EngineOptions& options) {
+  constexpr int kTurns = 7;
+  quire::engine::EngineOptions alone = options;
+  alone.mixes_formats = false;
+  const auto one = must(Runtime::start(model, alone));
+  const auto mixed = must(Runtime::start(model, options));
+  std::printf("%d and %d formats, medians of %d turns\n", +one->engine().core().num_formats(),
+              +mixed->engine().core().num_formats(), kTurns);
+  std::printf("%6s %12s %12s %12s %12s %12s\n", "batch", "step", "step, mixed", "engine",
+              "engine, mixed", "more, %");
+  for (const std::int32_t batch : {1, 8, 64}) {
+    std::vector<double> step[2], all[2];
+    for (int turn = 0; turn < 2 * kTurns; ++turn) {
+      const int side = (turn + turn / 2) % 2;  // 0 1 1 0 0 1 1 0
+      const Parts parts = measure((side == 0 ? one : mixed)->engine(), batch, context);
+      step[side].push_back(parts.step);
+      all[side].push_back(parts.all);
+    }
+    for (auto* const values : {&step[0], &step[1], &all[0], &all[1]}) {
+      std::ranges::sort(*values);
+    }
+    const auto median = [](const std::vector<double>& values) { return values[values.size() / 2]; };
+    std::printf("%6d %12.1f %12.1f %12.1f %12.1f %12.2f\n", batch, median(step[0]), median(step[1]),
+                median(all[0]), median(all[1]),
+                100 * (median(all[1]) - median(all[0])) / median(step[0]));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string model = argc > 1 ? argv[1] : "preset:smollm2-135m";
   const auto context = static_cast<std::int32_t>(argc > 2 ? std::atoi(argv[2]) : 64);
   const std::string device = argc > 3 ? argv[3] : "cpu";
-  const auto runtime = must(Runtime::start(model, {.device = device, .threads = 2}));
+  quire::engine::EngineOptions options{.device = device, .threads = 2};
+  options.model.kv_dtype = argc > 4 ? argv[4] : "auto";
+  auto runtime = must(Runtime::start(model, options));
   std::printf("us a step, %d tokens of context, %s\n", context, device.c_str());
   std::printf("%6s %9s %9s %9s %9s %9s %9s %9s %9s %9s\n", "batch", "schedule", "build", "plan",
               "settle", "deliver", "all", "sample", "step", "ahead");
@@ -128,5 +163,7 @@ int main(int argc, char** argv) {
                 parts.sample, parts.step, parts.ahead);
     fast = fast && (batch != 64 || parts.all <= 60);
   }
+  runtime.reset();
+  compare_formats(model, context, options);
   return fast ? 0 : 1;
 }

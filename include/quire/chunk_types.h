@@ -133,8 +133,9 @@ struct ChunkOptions {
   std::optional<std::string> anchor = {};
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
-  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "int8", "fp8" and "int4" go into a pool
-  // of floats. Other formats than the pool's are kUnsupported, and other names kInvalidArgument.
+  // Format of the chunk's KV. Empty: LLMOptions::kv_dtype. "float32", "bfloat16", "int8", "fp8" and
+  // "int4" go into a pool of any format, on a GPU codes alone into a pool of floats. A format that
+  // the pool cannot have is kUnsupported, and another name kInvalidArgument.
   // While requests hold blocks that the chunk needs, registering waits.
   std::string kv_dtype = {};
   // Layer at which the chunk keeps its hidden states, for Blend::layers that begin there. They take
@@ -189,8 +190,8 @@ struct ChunkInfo {
   bool saved = false;
   // Format of its KV: "float32", "bfloat16", "float16", "int8", "fp8" or "int4".
   std::string kv_dtype;
-  // Error of the last three, measured when the KV was computed. Not given: for the other formats,
-  // and for KV that a cached prefix already held.
+  // Error of the last three, measured when the KV was computed, of the tokens that were. Not given:
+  // for the other formats, and where no block or token was stored: a cached prefix held the KV.
   std::optional<KVError> kv_error;
 };
 

@@ -308,7 +308,7 @@ TEST(ChunkFormats, ANarrowedAnchorLeavesTheContextsThatStandBehindIt) {
 
 TEST(ChunkFormats, FormatsThatThePoolHasNotAreRefusedAndNothingStays) {
   ChunkedLLM llm = open_chunked("bfloat16");
-  for (const std::string name : {"float32", "int3"}) {
+  for (const std::string name : {"float16", "int3"}) {
     const auto refused = llm.register_chunk(content_of(some_ids(5, 1), ChunkType::kContext, name));
     ASSERT_FALSE(refused.ok()) << name;
     EXPECT_EQ(refused.error().code,

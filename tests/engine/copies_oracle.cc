@@ -126,20 +126,35 @@ void Copy::grow(const Ids& generated) {
 }
 
 Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks,
-               const std::string& kv_dtype)
+               const std::string& kv_dtype, bool mixed)
     : llm_(ChunkedLLM::open(model, here({.kv_dtype = kv_dtype,
                                          .block_tokens = block_tokens,
                                          .kv_budget_bytes = std::int64_t{64} << 20,
                                          .threads = 1,
                                          .prefix_cache = false}))
-               .value()),
-      blends_(kv_dtype != "int4" && kv_dtype != "fp8") {
+               .value()) {
   if (!with_chunks) {
     return;
   }
+  std::vector<std::string> formats = {""};
+  if (mixed) {
+    formats = {"", "int8", "fp8", "float32", "bfloat16"};
+    if (block_tokens % 32 == 0) {
+      formats.emplace_back("int4");
+    }
+  }
+  std::size_t next_format = 0;
+  std::string own_format;  // that of the first chunk, which asks for none
   const auto add = [&](ChunkContent content) {
+    if (content.type != ChunkType::kQuery) {
+      content.options.kv_dtype = formats[next_format++ % formats.size()];
+    }
     std::string id = llm_.register_chunk(content).value();
-    chunks_.push_back({.content = std::move(content), .id = std::move(id)});
+    const ChunkInfo info = llm_.get_chunk(id).value();
+    own_format = own_format.empty() ? info.kv_dtype : own_format;
+    chunks_.push_back({.content = std::move(content),
+                       .id = std::move(id),
+                       .has_own_format = info.kv_dtype == own_format});
   };
   for (std::size_t i = 0; i < kSystems; ++i) {
     add({.content = chunk_ids(7 + 3 * i, 100 + static_cast<std::uint32_t>(i)),
@@ -195,7 +210,6 @@ CompositionSpec Oracle::any_spec(std::mt19937& random) const {
     spec.system_chunk_id = system(under - 1).id;
   }
   spec.mode = static_cast<ReuseMode>(random() % 4);
-  spec.mode = spec.mode == ReuseMode::kBlend && !blends_ ? ReuseMode::kAnchored : spec.mode;
   const bool apart = spec.mode == ReuseMode::kIndependent;
   const std::size_t contexts = random() % 3 + (under == 0 ? 1 : 0);
   for (std::size_t i = 0; i < contexts; ++i) {
@@ -212,6 +226,14 @@ CompositionSpec Oracle::any_spec(std::mt19937& random) const {
   return spec;
 }
 
+bool Oracle::is_plain(const CompositionSpec& spec) const {
+  std::vector<std::string> parts = spec.context_chunk_ids;
+  parts.push_back(spec.system_chunk_id);
+  return spec.mode == ReuseMode::kExact && std::ranges::all_of(chunks_, [&](const Chunk& chunk) {
+           return std::ranges::find(parts, chunk.id) == parts.end() || chunk.has_own_format;
+         });
+}
+
 Copy Oracle::behind(const CompositionSpec& spec, std::size_t sampling) const {
   Copy copy{.sampling = sampling, .spec = spec};
   std::vector<std::string> parts = spec.context_chunk_ids;
@@ -221,7 +243,7 @@ Copy Oracle::behind(const CompositionSpec& spec, std::size_t sampling) const {
   parts.push_back(spec.query_chunk_id);
   for (const std::string& id : parts) {
     const auto chunk = std::ranges::find(chunks_, id, &Chunk::id);
-    copy.composed = spec.mode == ReuseMode::kExact ? 0 : std::ssize(copy.ids);
+    copy.composed = is_plain(spec) ? 0 : std::ssize(copy.ids);
     copy.ids = joined(std::move(copy.ids), std::get<Ids>(chunk->content.content));
   }
   return copy;

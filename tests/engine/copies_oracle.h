@@ -57,7 +57,7 @@ class Oracle {
   static constexpr std::size_t kSystems = 2, kContexts = 5, kQueries = 3, kSamplings = 3;
 
   Oracle(const std::string& model, std::int32_t block_tokens, bool with_chunks = true,
-         const std::string& kv_dtype = "auto");
+         const std::string& kv_dtype = "auto", bool mixed = false);
 
   [[nodiscard]] static SamplingParams params(std::size_t sampling, std::int64_t max_tokens);
 
@@ -65,6 +65,7 @@ class Oracle {
   struct Chunk {
     ChunkContent content;
     std::string id;
+    bool has_own_format = true;  // the pool's
   };
   [[nodiscard]] const std::vector<Chunk>& chunks() const { return chunks_; }
   [[nodiscard]] const Chunk& system(std::size_t index) const { return chunks_[index]; }
@@ -84,11 +85,12 @@ class Oracle {
 
  private:
   using Key = std::pair<std::string, Ids>;
+  // Returns whether the composition is a plain prompt.
+  [[nodiscard]] bool is_plain(const CompositionSpec& spec) const;
   [[nodiscard]] Sequence make(const Copy& copy);
   [[nodiscard]] Sequence make(const ApproximateEdit& edit);
 
   ChunkedLLM llm_;
-  const bool blends_;  // chunks that are stored block by block are not blended
   std::vector<Chunk> chunks_;
   std::map<Key, Ids> next_;
   std::map<Key, std::vector<float>> logits_;

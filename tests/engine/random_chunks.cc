@@ -127,6 +127,9 @@ void RandomChunks::check_one(const ChunkInfo& info) {
   known.pinned = info.pinned;
   known.blocks = blocks_of(info);
   const auto full = std::ssize(info.token_ids) / site_.scenario.block_tokens;
+  if (site_.scenario.mixed) {
+    return;
+  }
   if (site_.scenario.by_block()) {
     ASSERT_GE(info.memory_bytes, info.num_variants * full * site_.block_bytes);
     ASSERT_GE(info.memory_bytes, std::ssize(known.blocks) * site_.block_bytes);
@@ -300,8 +303,11 @@ bool RandomChunks::compose_sequence() {
   return true;
 }
 
-// Registers what is missing, for good or for this call.
+// Registers what is missing, for good or for this call, in the pool's own format.
 bool RandomChunks::generate() {
+  if (site_.scenario.mixed) {
+    return false;
+  }
   const CompositionSpec spec = site_.oracle.any_spec(site_.random);
   const Copy copy =
       site_.oracle.behind(spec, static_cast<std::size_t>(site_.below(Oracle::kSamplings)));

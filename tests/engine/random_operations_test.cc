@@ -64,7 +64,7 @@ class World {
     sequences_.check(with_logits);
     chunks_.check();
     contexts_.check();
-    if (site_.scenario.by_block()) {  // ids of two formats are the same numbers
+    if (!site_.scenario.one_format()) {  // ids of two formats are the same numbers
       check_holders();
       return;
     }
@@ -122,7 +122,8 @@ class World {
 void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
   const TemporaryFolder folder;
   Disk disk{.folder = folder.path(), .files = {}, .chunks = {}, .items = {}};
-  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only, scenario.kv_dtype);
+  Oracle oracle(scenario.model, scenario.block_tokens, !scenario.sequences_only, scenario.kv_dtype,
+                scenario.mixed);
   for (int life = 0; life < 2; ++life) {
     World world(scenario, oracle, disk, counts, seed + static_cast<std::uint32_t>(life));
     for (int i = 0; i < scenario.steps; ++i) {
@@ -175,7 +176,7 @@ std::vector<Scenario> scenarios() {
            .steps = 5}};
 }
 
-// By the format of KV.
+// By the format of KV. With "_mixed" chunks have formats of their own.
 class RandomOperations : public testing::TestWithParam<std::string> {};
 
 TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
@@ -184,15 +185,19 @@ TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
   std::uint32_t seed = 20261122;
   for (Scenario scenario : scenarios()) {
     scenario.steps = scenario.steps * kSteps / 200;
-    scenario.kv_dtype = GetParam();
+    scenario.mixed = GetParam().ends_with("_mixed");
+    scenario.kv_dtype = GetParam().substr(0, GetParam().find('_'));
     const bool windowed = scenario.sequences_only;
+    if (scenario.mixed && windowed) {
+      continue;  // chunks have no KV of their own
+    }
     if (scenario.by_block() && windowed && test_device() != "cpu") {
       continue;  // a GPU refuses the pair
     }
-    if (scenario.by_block()) {
-      // Slabs for open blocks need room, int4 whole runs of 32 tokens.
-      scenario.blocks = std::max(scenario.blocks, 64);
-      scenario.block_tokens = GetParam() == "int4" ? 32 : scenario.block_tokens;
+    if (!scenario.one_format()) {
+      // Slabs for other formats need room, int4 whole runs of 32 tokens.
+      scenario.blocks = std::max(scenario.blocks, scenario.mixed ? 160 : 64);
+      scenario.block_tokens = scenario.kv_dtype == "int4" ? 32 : scenario.block_tokens;
     }
     live_twice(scenario, seed, counts);
     wanted += 2 * scenario.steps;
@@ -209,7 +214,9 @@ TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
   EXPECT_EQ(all, wanted);
 }
 
-INSTANTIATE_TEST_SUITE_P(KV, RandomOperations, testing::Values("auto", "int8", "int4", "fp8"),
+INSTANTIATE_TEST_SUITE_P(KV, RandomOperations,
+                         testing::Values("auto", "int8", "int4", "fp8", "auto_mixed", "int8_mixed",
+                                         "int4_mixed", "fp8_mixed"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -44,7 +44,8 @@ def test_chunks_and_segments_name_their_format(coded):
     preview = coded.preview_composition(None, [card], query, without_system=True)
     assert [segment.kv_dtype for segment in preview.segments] == ["int8", "int8"]
     with pytest.raises(quire.UnsupportedError, match="not the pool's"):
-        coded.register_chunk("Card 8.", "context", kv_dtype="bfloat16")
+        coded.register_chunk("Card 8.", "context", kv_dtype="float16")
+    assert coded.get_chunk(coded.register_chunk("Card 8.", "context", kv_dtype="bfloat16")).kv_error is None
     with pytest.raises(ValueError, match="not narrower"):
         coded.update_chunk(card, kv_dtype="bfloat16")
     assert coded.update_chunk(card, kv_dtype="int8", priority=2).priority == 2
@@ -64,7 +65,7 @@ def test_a_chunk_has_a_format_of_its_own_in_a_pool_of_floats():
         preview = llm.preview_composition(None, [plain, card], query, without_system=True)
         assert [segment.kv_dtype for segment in preview.segments] == ["bfloat16", "int8", "bfloat16"]
         with pytest.raises(quire.UnsupportedError, match="not the pool's"):
-            llm.register_chunk("Card 8.", "context", kv_dtype="float32")
+            llm.register_chunk("Card 8.", "context", kv_dtype="float16")
 
 
 def test_a_chunk_that_is_there_is_narrowed():

@@ -1,14 +1,12 @@
 // Blend: computing a part of a composition's context tokens again, this time with everything before
 // them in sight.
 //
-// The tokens' blocks become copies of the request's own. Their rows run through the model with keys
-// and values stored over the old ones, at the same places in their segments. Rows see by position:
+// The tokens' blocks become the request's own, in the pool's own format. Their rows run through the
+// model with keys and values stored over the old ones, at the same places in their segments
+// (recomputed_runs.h). Rows see by position:
 // a row sees earlier segments whole, and its own segment up to itself. So it never sees the future,
 // whichever tokens were chosen. With all tokens chosen the blend equals a full causal prefill.
 // tests/chunks/causality_test.cc and blend_test.cc show both.
-//
-// With Blend::layers all context tokens run through some layers alone. They start from hidden
-// states that their chunks have kept, or from the embeddings.
 //
 // Thread rule: the engine thread.
 #pragma once
@@ -18,8 +16,10 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/entry.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/hidden_states.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
@@ -36,7 +36,8 @@ struct BlendContext {
   model::Decoder& decoder;
   std::span<const tensor::PagedKVView> views;  // [formats][layers]
   std::int32_t max_rows = 0;                   // most rows of one forward pass
-  const HiddenStates* hidden = nullptr;        // for Blend::layers; has the parts' rows then
+  const kernels::KernelContext& kernels;
+  const HiddenStates* hidden = nullptr;  // for Blend::layers; has the parts' rows then
 };
 
 struct BlendResult {
@@ -45,7 +46,6 @@ struct BlendResult {
   // Tokens, [parts]. Tokens that run through a part of the layers count as that part of them.
   std::vector<std::int64_t> recomputed;
   std::int64_t recomputed_tokens = 0;  // recomputed tokens of all parts
-  std::int64_t context_tokens = 0;
   double share = 0;  // layers times rows that were computed, of those of all context tokens
 };
 
@@ -62,7 +62,7 @@ struct BlendCost {
                             // which choose by the KV, the most that there can be
 };
 [[nodiscard]] BlendCost blend_cost(const Blend& how, const kv::ResolvedComposition& composition,
-                                   std::int32_t block_tokens, int layers);
+                                   std::int32_t block_tokens);
 
 // Returns the indices of the ceil(share * scores.size()) largest scores, ties to the lower index,
 // ascending.

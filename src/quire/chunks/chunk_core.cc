@@ -24,10 +24,12 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/model/config.h"
 #include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
@@ -155,21 +157,27 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
   return {ErrorCode::kUnsupported,
           base::str_cat("kv_dtype ", base::quoted(kv_dtype),
                         " of a chunk is not the pool's, which is ", base::quoted(core.kv_name()),
-                        why_one_format(), others.empty() ? "; leave it out" : "; give that one",
+                        why_not(kv_dtype), others.empty() ? "; leave it out" : "; give that one",
                         others, ", or open the model with that kv_dtype")};
 }
 
-const char* ChunkCore::why_one_format() const {
+// Returns why the pool has not this format, to go on behind its name.
+const char* ChunkCore::why_not(std::string_view kv_dtype) const {
   if (has_states()) {
     return ", and chunks of a model whose layers carry a state have no KV of their own";
   }
   if (windowed()) {
     return ", and chunks of a model with a sliding window have no KV of their own";
   }
-  const bool plain = engine.core().paged_pool.geometry().format == tensor::KVFormat::kPlain;
-  return plain && engine.core().num_formats() == 1
-             ? ", and kv_budget is too small for blocks of another one"
-             : "";
+  const kv_store::PagedPool& pool = engine.core().paged_pool;
+  if (kv_dtype == "int4" && pool.geometry().block_tokens % tensor::kInt4RunTokens != 0) {
+    return ", and int4 takes a block_tokens that is a multiple of 32";
+  }
+  if (pool.on_device()) {
+    return ", and a pool on a GPU takes codes beside floats alone";
+  }
+  return kv_dtype == "float16" ? ", and the CPU computes in float32 or bfloat16"
+                               : ", and kv_budget is too small for blocks of another one";
 }
 
 std::string ChunkCore::kv_name(kv::FormatId format) const { return engine.core().kv_name(format); }

@@ -84,8 +84,7 @@ struct ChunkCore {
   HiddenStates hidden;
 
  private:
-  // Returns why the pool has no other format than its own, to be put behind its name; else "".
-  [[nodiscard]] const char* why_one_format() const;
+  [[nodiscard]] const char* why_not(std::string_view kv_dtype) const;
   mutable std::once_flag setup_once_;
   mutable ChunkSetup setup_;
 };

@@ -199,7 +199,8 @@ Status ChunkPrefills::keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& 
                            .paged_pool = core.paged_pool,
                            .decoder = core.decoder(),
                            .views = core.views,
-                           .max_rows = core_.engine.options().max_batch_tokens},
+                           .max_rows = core_.engine.options().max_batch_tokens,
+                           .kernels = core_.engine.context()},
                           place.before, *chunk.keep_hidden));
   core_.hidden.keep(variant->second,
                     HiddenRows(*chunk.keep_hidden, std::move(rows),

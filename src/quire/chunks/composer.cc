@@ -26,6 +26,7 @@
 #include "quire/chunks/composition_attempt.h"
 #include "quire/chunks/composition_planner.h"
 #include "quire/chunks/composition_preview.h"
+#include "quire/chunks/layer_blend.h"
 #include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
@@ -52,23 +53,6 @@ namespace {
 // Attempts compute a BOS token, then the chunks' missing variants, then read what blending needs,
 // then the runs. Two more serve damaged KV, and a chunk that was deleted and registered again.
 constexpr int kAttempts = 6;
-
-// Returns kUnsupported for KV of which no single token can be stored again.
-Status check_can_blend(const engine::EngineCore& core, const kv::ResolvedComposition& composition) {
-  for (const kv::Part& part : composition.parts) {
-    if (core.ledger.config().formats[part.format.value].open) {
-      return {ErrorCode::kUnsupported,
-              base::str_cat("mode blend stores single tokens again, and KV in ",
-                            base::quoted(core.kv_name(part.format)),
-                            " is stored in whole blocks; use mode anchored or another kv_dtype")};
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
-namespace {
 
 constexpr std::size_t kShownDigits = 12;
 
@@ -433,15 +417,17 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
     return ledger.segments().compose(composition.uses(), tail);
   }
   engine::EngineCore& core = core_.engine.core();
-  QUIRE_TRY_STATUS(check_can_blend(core, composition));
   QUIRE_TRY_STATUS(complete_hidden(spec.blend, composition));
-  QUIRE_TRY(const BlendResult blended, blend({.ledger = ledger,
-                                              .paged_pool = core.paged_pool,
-                                              .decoder = core.decoder(),
-                                              .views = core.views,
-                                              .max_rows = core_.engine.options().max_batch_tokens,
-                                              .hidden = &core_.hidden},
-                                             spec.blend, composition));
+  const BlendContext context{.ledger = ledger,
+                             .paged_pool = core.paged_pool,
+                             .decoder = core.decoder(),
+                             .views = core.views,
+                             .max_rows = core_.engine.options().max_batch_tokens,
+                             .kernels = core_.engine.context(),
+                             .hidden = &core_.hidden};
+  QUIRE_TRY(const BlendResult blended, is_by_layers(spec.blend)
+                                           ? blend_layers(context, spec.blend, composition)
+                                           : blend(context, spec.blend, composition));
   core.counters.tokens_computed += blended.recomputed_tokens;
   take_off(blended.recomputed, parts);
   reuse.sources = sources_of(parts, blended.recomputed_tokens);

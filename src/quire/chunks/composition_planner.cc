@@ -68,6 +68,12 @@ Status CompositionPlanner::check_layers(const CompositionSpec& spec,
                           "); give 0 <= first < last <= ", layers, ", the number of layers")};
   }
   QUIRE_TRY_STATUS(core_.check_runs_some_layers("recompute_layers"));
+  if (core_.ledger().config().open_format()) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("recompute_layers stores rows of single layers, and KV in ",
+                          base::quoted(core_.kv_name(kv::kOwnFormat)),
+                          " is stored in whole blocks; use another kv_dtype")};
+  }
   for (const kv::Part& part : composition.parts) {
     if (part.format != kv::kOwnFormat) {
       return {ErrorCode::kUnsupported,

@@ -18,6 +18,7 @@
 #include "quire/chunks/chunk_library.h"
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/chunks/layer_blend.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/reuse_grade.h"
 #include "quire/engine/session_service.h"
@@ -347,8 +348,10 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
     describe_composed(composition, foresight, info);
   }
   if (composition.mode == ReuseMode::kBlend) {
-    add_blend(blend_cost(spec.blend, composition, core_.ledger().config().block_tokens,
-                         core_.engine.model_config().layers),
+    const std::int32_t block_tokens = core_.ledger().config().block_tokens;
+    add_blend(is_by_layers(spec.blend) ? layer_blend_cost(spec.blend, composition, block_tokens,
+                                                          core_.engine.model_config().layers)
+                                       : blend_cost(spec.blend, composition, block_tokens),
               info);
   }
   info.memory_bytes += info.num_blocks * core_.engine.core().counters.block_bytes;

@@ -8,7 +8,8 @@
 
 #include "quire/base/ids.h"
 #include "quire/chunks/blend.h"
-#include "quire/chunks/composed_rows.h"
+#include "quire/chunks/blend_rows.h"
+#include "quire/chunks/composed_sequence.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -31,7 +32,7 @@ Result<std::vector<float>> hidden_before(const BlendContext& context,
   for (std::size_t first = 0; first < tokens.size();) {
     const std::size_t count =
         std::min(tokens.size() - first, static_cast<std::size_t>(context.max_rows));
-    ComposedRows rows(sealed, ledger.config().block_tokens);
+    BlendRows rows(sealed, {}, ledger.config().block_tokens);
     for (std::size_t i = first; i < first + count; ++i) {
       rows.add(tokens[i], {last_run, static_cast<std::int32_t>(i)});
     }

@@ -14,12 +14,10 @@
 #include "quire/base/str.h"
 #include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_prefills.h"
-#include "quire/chunks/segment_kv.h"
+#include "quire/chunks/stored_again.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/kernels/kv_codes.h"
-#include "quire/kernels/kv_read.h"
-#include "quire/kernels/kv_seal.h"
 #include "quire/kv/block_parts.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
@@ -31,11 +29,7 @@
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
-#include "quire/model/decoder.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_format.h"
-#include "quire/tensor/kv_geometry.h"
-#include "quire/tensor/paged_kv_view.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/tier_service.h"
 
@@ -55,108 +49,21 @@ int bits_of(std::string_view name) {
   return found == std::end(kPrecisions) ? 0 : found->bits;
 }
 
-// A segment whose KV is converted, and the one that gets it.
-struct Conversion {
-  const kv::Segment& from;
-  const kv::Segment& to;
-  const SegmentKV& read;
-  SegmentKV& written;
-};
-
-tensor::KVSlot slot_of(const SegmentKV& blocks, std::int32_t token, std::int32_t block_tokens) {
-  return {.block = blocks.block(token / block_tokens), .offset = token % block_tokens};
-}
-
-// Stores the KV of one segment as int8 in the blocks of another one, and adds what that changes.
-Status encode_tokens(const tensor::KVGeometry& geometry, const Conversion& what,
-                     kernels::KVErrorSums& sums) {
-  const auto dim = static_cast<std::size_t>(geometry.stored_head_dim());
-  std::vector<float> k(dim), v(dim);
-  for (int layer = 0; layer < geometry.layers; ++layer) {
-    const tensor::PagedKVView source = what.read.view(layer, 0);
-    const tensor::PagedKVView target = what.written.view(layer, 0);
-    for (std::int32_t token = 0; token < what.from.num_tokens(); ++token) {
-      const tensor::KVSlot in = slot_of(what.read, token, geometry.block_tokens);
-      const tensor::KVSlot out = slot_of(what.written, token, geometry.block_tokens);
-      for (int head = 0; head < geometry.kv_heads; ++head) {
-        kernels::read_key(source, head, in, k);
-        kernels::read_value(source, head, in, v);
-        if (!kernels::store_int8(target, head, out, k, v)) {
-          return model::kv_refused(token);
-        }
-        kernels::add_errors(target, head, out, k, v, sums);
-      }
-    }
-  }
-  return {};
-}
-
-// Stores the KV of one segment block by block in the blocks of another one. A last block that is
-// not full is opened as plain numbers, or stays what it is where both segments have it so.
-Status seal_segment(ChunkCore& core, const Conversion& what, kernels::KVErrorSums& sums) {
-  const tensor::KVGeometry& geometry = core.engine.core().paged_pool.geometry();
-  const std::int32_t full = what.from.num_tokens() / geometry.block_tokens;
-  const std::int32_t count = what.from.blocks().size();
-  std::vector<kernels::BlockPair> pairs;
-  pairs.reserve(static_cast<std::size_t>(count));
-  for (std::int32_t i = 0; i < count; ++i) {
-    pairs.push_back({.from = what.read.block(i), .to = what.written.block(i)});
-  }
-  const auto whole = std::span(pairs).first(static_cast<std::size_t>(full));
-  const auto rest = std::span(pairs).subspan(static_cast<std::size_t>(full));
-  const bool opens =
-      !rest.empty() && what.from.blocks().last_format() != what.to.blocks().last_format();
-  const int head_dim = core.engine.model_config().head_dim;
-  for (int layer = 0; layer < geometry.layers; ++layer) {
-    std::vector<kernels::KVErrorSums> errors(whole.size());
-    std::vector<std::uint8_t> refused(whole.size());
-    const kernels::SealParams params = {
-        .blocks = whole, .head_dim = head_dim, .refused = refused, .errors = errors};
-    if (!whole.empty() &&
-        !kernels::seal_blocks(core.engine.context(), params, what.read.view(layer, 0),
-                              what.written.view(layer, 0))) {
-      const auto block = std::ranges::find(refused, std::uint8_t{1}) - refused.begin();
-      return model::kv_refused(block * geometry.block_tokens);
-    }
-    for (const kernels::KVErrorSums& block : errors) {
-      sums.add(block);
-    }
-    if (opens) {
-      kernels::open_blocks(core.engine.context(), rest, head_dim, what.read.view(layer, count - 1),
-                           what.written.view(layer, count - 1));
-    }
-  }
-  return {};
-}
-
-// Copies a last block that both segments store alike.
-Status copy_last(ChunkCore& core, const kv::Segment& from, const kv::Segment& to) {
-  kv_store::PagedPool& pool = core.engine.core().paged_pool;
-  const std::int32_t tokens = from.num_tokens() % pool.geometry().block_tokens;
-  if (tokens == 0 || from.blocks().last_format() != to.blocks().last_format()) {
-    return {};
-  }
-  return pool.copy({.from = from.blocks().ref(from.blocks().size() - 1).id,
-                    .to = to.blocks().ref(to.blocks().size() - 1).id,
-                    .tokens = tokens,
-                    .format = to.blocks().last_format()});
-}
-
 // Converts the KV of a segment to that of another one, which was made for another format.
-Status convert(ChunkCore& core, const kv::Segment& from, const kv::Segment& to, kv::FormatId format,
+Status convert(ChunkCore& core, const kv::Segment& from, const kv::Segment& to,
                kernels::KVErrorSums& sums) {
   kv_store::PagedPool& pool = core.engine.core().paged_pool;
-  QUIRE_TRY(const SegmentKV read, SegmentKV::open(pool, from.blocks(), true));
-  QUIRE_TRY(SegmentKV written, SegmentKV::open(pool, to.blocks(), false));
-  const Conversion what{from, to, read, written};
-  const tensor::KVGeometry& geometry = pool.geometry(format);
-  if (!tensor::is_written_by_block(geometry.format)) {
-    QUIRE_TRY_STATUS(encode_tokens(geometry, what, sums));
-    return written.write_back();
+  const std::int32_t block_tokens = pool.geometry().block_tokens;
+  std::vector<StoredAgain> blocks;
+  for (std::int32_t i = 0; i < from.blocks().size(); ++i) {
+    blocks.push_back({.from = from.blocks().ref(i),
+                      .to = to.blocks().ref(i),
+                      .tokens = std::min(block_tokens, from.num_tokens() - i * block_tokens)});
   }
-  QUIRE_TRY_STATUS(seal_segment(core, what, sums));
-  QUIRE_TRY_STATUS(written.write_back());
-  return copy_last(core, from, to);
+  return store_again({.kernels = core.engine.context(),
+                      .pool = pool,
+                      .head_dim = core.engine.model_config().head_dim},
+                     blocks, sums);
 }
 
 // Returns a segment with the KV of `id` in another format.
@@ -170,7 +77,7 @@ Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId 
       segments.reserve({from->tokens().begin(), from->tokens().end()}, from->stored_from(), to));
   Status status = core.engine.copy_blocks_now();
   if (status.ok()) {
-    status = convert(core, *from, *segments.find(made), to, sums);
+    status = convert(core, *from, *segments.find(made), sums);
   }
   if (!status.ok()) {
     segments.drop(made);
@@ -246,7 +153,7 @@ Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
                           "is open with that kv_dtype")};
   }
   const auto format = core.engine.core().find_format(*kv_dtype);
-  if (!format || stored == "fp8") {  // what fp8 holds is not quantised again
+  if (!format) {
     return {ErrorCode::kUnsupported,
             base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
                           base::quoted(*kv_dtype), " here; open the model with that kv_dtype")};

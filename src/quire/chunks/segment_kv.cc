@@ -3,9 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 
 #include "quire/base/check.h"
-#include "quire/kv/block_table.h"
+#include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
@@ -13,15 +14,15 @@
 
 namespace quire::chunks {
 
-Result<SegmentKV> SegmentKV::open(kv_store::PagedPool& pool, const kv::BlockTable& blocks,
+Result<SegmentKV> SegmentKV::open(kv_store::PagedPool& pool, std::span<const kv::BlockRef> blocks,
                                   bool reads) {
   SegmentKV made(pool);
-  for (std::int32_t i = 0; i < blocks.size(); ++i) {
-    const kv::FormatId format = blocks.ref(i).format();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const kv::FormatId format = blocks[i].format();
     if (made.parts_.empty() || made.parts_.back().format != format) {
-      made.parts_.push_back({.format = format, .first = i});
+      made.parts_.push_back({.format = format, .first = static_cast<std::int32_t>(i)});
     }
-    made.parts_.back().blocks.push_back(blocks.ref(i).id);
+    made.parts_.back().blocks.push_back(blocks[i].id);
   }
   for (Part& part : made.parts_) {
     if (!pool.on_device()) {
@@ -42,7 +43,7 @@ const SegmentKV::Part& SegmentKV::part_of(std::int32_t index) const {
       return part;
     }
   }
-  QUIRE_CHECK(false, "the segment has no such block");
+  QUIRE_CHECK(false, "there is no such block");
 }
 
 tensor::PagedKVView SegmentKV::view(int layer, std::int32_t index) const {

@@ -1,4 +1,4 @@
-// SegmentKV: the KV of one segment where the CPU reads and writes it. That is the pool itself, or a
+// SegmentKV: the KV of some blocks where the CPU reads and writes it. That is the pool itself, or a
 // copy in host memory of what a GPU has.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/kv/block_table.h"
+#include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
@@ -22,9 +22,9 @@ class SegmentKV {
   // With `reads` a copy has what the blocks hold; else its bytes are zero until they are written.
   // kOutOfBlocks without memory for a copy; kDevice only on an accelerator.
   [[nodiscard]] static Result<SegmentKV> open(kv_store::PagedPool& pool,
-                                              const kv::BlockTable& blocks, bool reads);
+                                              std::span<const kv::BlockRef> blocks, bool reads);
 
-  // Returns the view of a layer that has the block with this index in the segment.
+  // Returns the view of a layer that has the block with this index.
   [[nodiscard]] tensor::PagedKVView view(int layer, std::int32_t index) const;
   // Returns the number of a block in that view.
   [[nodiscard]] std::int32_t block(std::int32_t index) const;

@@ -108,34 +108,76 @@ std::int32_t slab_blocks_of(std::int32_t num_blocks) {
   return std::clamp(num_blocks / kSlabs, kLeast, kMost);
 }
 
-// Adds the formats of codes that chunks may have beside KV in the pool's own format. A model with a
-// window has no KV of chunks. Each slab shall hold two blocks of codes.
-Status add_chunk_formats(std::int32_t slab_blocks, kv_store::PagedPool& pool) {
+// Returns the geometries that chunks may have beside the pool's own: floats and all codes. Floats
+// are of the type that KV is computed in, and of the CPU's other one. A GPU's pool of codes has no
+// others.
+std::vector<tensor::KVGeometry> chunk_geometries(const kv_store::PagedPool& pool) {
+  using tensor::DType;
   using tensor::KVFormat;
-  tensor::KVGeometry coded = pool.geometry();
-  const bool windowed =
-      std::ranges::any_of(coded.window_tokens, [](int window) { return window > 0; });
-  if (coded.format != KVFormat::kPlain || windowed || pool.num_blocks() < slab_blocks) {
+  std::vector<tensor::KVGeometry> geometries;
+  const auto add = [&](KVFormat format, DType dtype) {
+    tensor::KVGeometry geometry = pool.geometry();
+    geometry.format = format;
+    geometry.dtype = dtype;
+    if (geometry.fits_format() && !pool.find_format(geometry)) {
+      geometries.push_back(geometry);
+    }
+  };
+  const DType dtype = pool.geometry().dtype;
+  if (!pool.on_device()) {
+    add(KVFormat::kPlain, dtype);
+    add(KVFormat::kPlain, dtype == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32);
+  } else if (pool.geometry().format != KVFormat::kPlain) {
     return {};
   }
   for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
-    coded.format = format;
-    if (coded.fits_format() &&
-        2 * coded.block_bytes() <= slab_blocks * pool.geometry().block_bytes()) {
-      QUIRE_TRY([[maybe_unused]] const kv::FormatId added, pool.add_format(coded));
+    add(format, dtype);
+  }
+  return geometries;
+}
+
+// Returns the format in which a pool holds KV as it is computed; nullopt where it has none.
+std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
+  tensor::KVGeometry plain = pool.geometry();
+  plain.format = tensor::KVFormat::kPlain;
+  return pool.find_format(plain);
+}
+
+// Adds the formats that chunks may have beside KV in the pool's own format. A slab shall hold two
+// blocks of each. It grows for a format where that leaves several slabs, and else the format is
+// left out. Chunks of models with a window, or with layers that carry a state, have no KV of their
+// own.
+Status add_chunk_formats(const model::ModelConfig& config, kv_store::PagedPool& pool,
+                         std::int32_t& slab_blocks) {
+  constexpr std::int64_t kLeastSlabs = 8;
+  const std::vector<int>& windows = pool.geometry().window_tokens;
+  const bool windowed = std::ranges::any_of(windows, [](int window) { return window > 0; });
+  if (windowed || config.state_geometry().state_bytes > 0 || pool.num_blocks() < slab_blocks) {
+    return {};
+  }
+  const std::int64_t own_bytes = pool.geometry().block_bytes();
+  for (const tensor::KVGeometry& geometry : chunk_geometries(pool)) {
+    if (tensor::is_written_by_block(geometry.format) && !open_format_of(pool)) {
+      continue;
+    }
+    const std::int64_t least = (2 * geometry.block_bytes() + own_bytes - 1) / own_bytes;
+    if (least <= slab_blocks || kLeastSlabs * least <= pool.num_blocks()) {
+      slab_blocks = std::max(slab_blocks, static_cast<std::int32_t>(least));
+      QUIRE_TRY([[maybe_unused]] const kv::FormatId added, pool.add_format(geometry));
     }
   }
   return {};
 }
 
-// Returns the formats of a pool. Those of chunks that are written block by block open as the pool's
-// own.
+// Returns the formats of a pool. Those that are written block by block open as the type that KV is
+// computed in.
 std::vector<kv::BlockFormat> block_formats(const kv_store::PagedPool& pool) {
+  const std::optional<kv::FormatId> open = open_format_of(pool);
   std::vector<kv::BlockFormat> formats = pool.block_formats();
-  for (std::size_t i = 1; i < formats.size(); ++i) {
+  for (std::size_t i = 0; i < formats.size(); ++i) {
     const kv::FormatId format{static_cast<std::uint8_t>(i)};
     if (tensor::is_written_by_block(pool.geometry(format).format)) {
-      formats[i].open = kv::kOwnFormat;
+      formats[i].open = open;
     }
   }
   return formats;
@@ -246,16 +288,18 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
             accelerator == nullptr
                 ? kv_store::PagedPool::create(geometry, num_blocks)
                 : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
-  const std::int32_t slab_blocks = slab_blocks_of(num_blocks);
-  QUIRE_TRY_STATUS(add_chunk_formats(slab_blocks, paged_pool));
   kv::LedgerConfig ledger = ledger_config(paged_pool, options);
-  ledger.slab_blocks = slab_blocks;
+  ledger.slab_blocks = slab_blocks_of(num_blocks);
   ledger.num_states = num_states;
   if (tensor::is_written_by_block(geometry.format)) {
     // Two blocks of a sequence are open while a step fills one and begins another.
     QUIRE_TRY_STATUS(
         add_open_format(paged_pool, ledger, 2 * std::int64_t{options.max_running} + 2));
   }
+  if (options.mixes_formats) {
+    QUIRE_TRY_STATUS(add_chunk_formats(bundle.decoder->config(), paged_pool, ledger.slab_blocks));
+  }
+  ledger.formats = block_formats(paged_pool);
   std::optional<kv_store::PagedPool> staging;
   if (std::ranges::any_of(ledger.formats,
                           [](const kv::BlockFormat& format) { return format.open.has_value(); })) {

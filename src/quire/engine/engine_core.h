@@ -65,6 +65,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;
   bool prefix_cache = true;
   bool share_reads = true;
+  bool mixes_formats = true;  // false: chunks have the pool's own format alone, for comparison
   SchedulingOptions scheduling;
   Log log;
   ChunkCacheOptions chunks;

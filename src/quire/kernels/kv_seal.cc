@@ -242,8 +242,8 @@ void open_slot(const tensor::PagedKVView& from, tensor::KVSlot source, int head_
   const std::span<const float> keys = std::span(k).first(stored),
                                values = std::span(v).first(stored);
   for (int head = 0; head < to.kv_heads; ++head) {
-    read_coded_key(from, head, source, std::span(k).first(size));
-    read_coded_value(from, head, source, std::span(v).first(size));
+    read_key(from, head, source, std::span(k).first(size));
+    read_value(from, head, source, std::span(v).first(size));
     switch (to.dtype) {
       case tensor::DType::kFloat32:
         store_plain<float>(to, head, target, keys, values, [](float x) { return x; });
@@ -317,8 +317,7 @@ bool seal_blocks(const KernelContext& context, const SealParams& params,
 void open_blocks(const KernelContext& context, std::span<const BlockPair> blocks, int head_dim,
                  const tensor::PagedKVView& from, const tensor::PagedKVView& to) {
   check(blocks, head_dim, from, to);
-  QUIRE_CHECK(from.format != tensor::KVFormat::kPlain && to.format == tensor::KVFormat::kPlain,
-              "blocks of codes become blocks of numbers");
+  QUIRE_CHECK(to.format == tensor::KVFormat::kPlain, "blocks become blocks of numbers");
   parallel_ranges(context, std::ssize(blocks), block_cost(to),
                   [&](std::int64_t first, std::int64_t last) {
                     for (std::int64_t i = first; i < last; ++i) {

@@ -49,7 +49,7 @@ std::int32_t Ledger::blocks_at_most() const {
 }
 
 std::int32_t Ledger::open_blocks_free() const {
-  return state_->shared.pool(config().open_format().value_or(kOwnFormat)).num_free();
+  return state_->shared.pool(config().lent_open_format().value_or(kOwnFormat)).num_free();
 }
 
 std::int64_t Ledger::min_blocks(std::int64_t num_tokens) const {

@@ -58,8 +58,8 @@ class Ledger {
   // Returns how many blocks of the pool's own format there are at most: all but those whose slabs
   // stay with open blocks.
   [[nodiscard]] std::int32_t blocks_at_most() const;
-  // Returns how many open blocks can be had without lending a slab. Precondition: the pool's own
-  // format is written block by block.
+  // Returns how many open blocks of LedgerConfig::lent_open_format() can be had without lending a
+  // slab. Precondition: there is such a format.
   [[nodiscard]] std::int32_t open_blocks_free() const;
   // Returns how many bytes the pool lacks for so many blocks of each format at once. 0: it has
   // them, and Segments::reserve succeeds. Cost: as blocks_available of each format.

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "quire/base/str.h"
 #include "quire/kv/format.h"
@@ -33,6 +34,11 @@ Status check_format(const LedgerConfig& config, std::size_t index) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("format ", index, " opens as format ", +format.open->value,
                           ", which is written block by block itself")};
+  }
+  if (format.open && format.open != kOwnFormat && format.open != config.lent_open_format()) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("format ", index, " opens as format ", +format.open->value, "; give ",
+                          +config.lent_open_format()->value, ", which others open as")};
   }
   if (index == 0) {
     return {};
@@ -103,6 +109,15 @@ Status LedgerConfig::validate() const {
     QUIRE_TRY_STATUS(check_format(*this, i));
   }
   return check_standing(*this);
+}
+
+std::optional<FormatId> LedgerConfig::lent_open_format() const {
+  for (const BlockFormat& format : formats) {
+    if (format.open && format.open != kOwnFormat) {
+      return format.open;
+    }
+  }
+  return std::nullopt;
 }
 
 std::int64_t LedgerConfig::budget_bytes() const { return num_blocks * block_bytes(kOwnFormat); }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -202,6 +203,41 @@ TEST(Ledger, PreemptedCompositionKeepsItsSegments) {
   EXPECT_EQ(ledger.segments().tokens_before(*id), 5);
   EXPECT_EQ(ledger.preemption().reattach(*id), 0);
   EXPECT_EQ(ledger.sequences().tokens(*id).size(), 1U);
+}
+
+TEST(Ledger, ASliceSharesBlocksAndOutlivesItsSegment) {
+  Ledger ledger(mixed_formats());
+  const SegmentId base = ledger.segments().reserve(tokens_of(14), 3, kBlockwise).value();
+  const std::int64_t bytes = ledger.counts().bytes_in_use;
+  const SegmentId middle = ledger.segments().slice(base, 4, 8).value();
+  const SegmentId rest = ledger.segments().slice(base, 12, 2).value();
+  EXPECT_EQ(ledger.counts().bytes_in_use, bytes);
+  const Segment& slice = *ledger.segments().find(middle);
+  EXPECT_EQ(slice.stored_from(), 7);
+  EXPECT_EQ(slice.num_tokens(), 8);
+  EXPECT_EQ(slice.tokens().front(), 4);
+  EXPECT_EQ(slice.blocks().size(), 2);
+  EXPECT_EQ(slice.blocks().ref(0), ledger.segments().find(base)->blocks().ref(1));
+  EXPECT_EQ(ledger.segments().find(rest)->blocks().format(), kOwnFormat) << "it is not full";
+  expect_consistent(ledger);
+  EXPECT_TRUE(ledger.segments().drop(base));
+  EXPECT_EQ(ledger.counts().bytes_in_use, bytes - 30) << "the first block";
+  EXPECT_TRUE(ledger.segments().drop(middle));
+  EXPECT_TRUE(ledger.segments().drop(rest));
+  EXPECT_EQ(ledger.counts().bytes_in_use, 0);
+  expect_consistent(ledger);
+}
+
+TEST(Ledger, ASliceBeginsAndEndsWhereBlocksDo) {
+  Ledger ledger(mixed_formats());
+  const SegmentId base = ledger.segments().reserve(tokens_of(14)).value();
+  EXPECT_EQ(ledger.segments().slice(SegmentId{99}, 0, 4).error().code, ErrorCode::kNotFound);
+  for (const auto& [first, count] : {std::pair{1, 4}, std::pair{0, 3}, std::pair{8, 5},
+                                     std::pair{-4, 4}, std::pair{4, 0}, std::pair{12, 4}}) {
+    EXPECT_EQ(ledger.segments().slice(base, first, count).error().code, ErrorCode::kInvalidArgument)
+        << first << " " << count;
+  }
+  expect_consistent(ledger);
 }
 
 }  // namespace

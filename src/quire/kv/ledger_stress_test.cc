@@ -24,6 +24,7 @@
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/ledger_stress_model.h"
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
@@ -33,31 +34,7 @@
 namespace quire::kv {
 namespace {
 
-using Tokens = std::vector<TokenId>;
-using Value = std::uint64_t;  // what the slot of a token holds
-
-Value next_value(Value before, TokenId token) {
-  Value value = (before ^ static_cast<std::uint32_t>(token + 1)) * 0x9e3779b97f4a7c15;
-  return value ^ (value >> 29);
-}
-
-// Returns the start of plain sequences: KV computed for one salt is of no use to another.
-Value plain_start(const std::string& salt) { return 1 + 4 * salt.size(); }
-
-struct ModelSequence {
-  Tokens tokens;
-  std::vector<Value> values;               // [tokens with KV]
-  std::vector<std::vector<Value>> sealed;  // KV of the segments before it
-  std::int32_t room = 0;
-  bool reuse = true;
-  std::string salt;
-  Value start = plain_start(salt);  // before the first own token
-
-  [[nodiscard]] bool plain() const { return sealed.empty() && start == plain_start(salt); }
-  [[nodiscard]] Value value_before(std::size_t index) const {
-    return index == 0 ? start : values[index - 1];
-  }
-};
+using namespace stress;  // NOLINT(google-build-using-namespace): the model of this file
 
 class LedgerStress {
  public:
@@ -102,6 +79,9 @@ class LedgerStress {
     }
     if (kind == 8) {
       return compute_segment();
+    }
+    if (kind == 5 && below(3) == 0) {
+      return slice();
     }
     kind < 5 ? reserve() : kind == 5 ? derive() : kind == 6 ? compose() : drop_segment();
   }
@@ -257,8 +237,8 @@ class LedgerStress {
     const LedgerCounts before = ledger_.counts();
     BlockCounts needed;
     needed[kOwnFormat] = ledger_.sequences().blocks_needed(id, count);
-    if (config_.open_format()) {
-      needed[*config_.open_format()] = ledger_.sequences().open_blocks_needed(id, count);
+    if (const auto open = config_.lent_open_format()) {
+      needed[*open] = ledger_.sequences().open_blocks_needed(id, count);
     }
     const std::int64_t lacking = ledger_.bytes_lacking(needed);
     const std::int32_t held = ledger_.sequences().num_blocks_held(id);
@@ -484,8 +464,7 @@ class LedgerStress {
     if (segments_.size() >= 8 || sequences_.size() >= 6) {
       return drop_segment();
     }
-    FormatId format = config_.window_tokens > 0 ? kOwnFormat : any_format();
-    format = opens_as(format).value_or(kOwnFormat) == kOwnFormat ? format : kOwnFormat;
+    const FormatId format = config_.window_tokens > 0 ? kOwnFormat : any_format();
     ModelSequence model{.reuse = false, .start = random_() | 2};
     model.tokens.assign(static_cast<std::size_t>(1 + below(4 * config_.block_tokens)), 1);
     const auto opened = ledger_.segments().compose_in(format, {}, {.tokens = model.tokens});
@@ -513,6 +492,22 @@ class LedgerStress {
       seal(id);
     }
     close(id);
+  }
+
+  // Some blocks of a segment become a segment.
+  void slice() {
+    if (segments_.empty() || segments_.size() >= 8) {
+      return;
+    }
+    const auto base = std::next(segments_.begin(), below(static_cast<int>(segments_.size())));
+    const auto tokens = static_cast<std::int32_t>(base->second.size());
+    const std::int32_t first =
+        below((tokens + config_.block_tokens - 1) / config_.block_tokens) * config_.block_tokens;
+    const std::int32_t blocks = 1 + below((tokens - first) / config_.block_tokens + 1);
+    const std::int32_t count = std::min(blocks * config_.block_tokens, tokens - first);
+    const Result<SegmentId> part = ledger_.segments().slice(base->first, first, count);
+    ASSERT_TRUE(part.ok()) << part.error().message;
+    segments_[*part] = {base->second.begin() + first, base->second.begin() + first + count};
   }
 
   // Some tokens of a segment are computed once more.
@@ -769,7 +764,7 @@ TEST(LedgerStress, PoolsThatAreWrittenBlockByBlockEqualACopyEverythingModel) {
   std::int64_t reused = 0;
   for (int variant = 0; variant < kConfigs; ++variant) {
     const std::int32_t block_tokens = 1 + variant * 7 % 33;
-    const LedgerConfig config = {
+    LedgerConfig config = {
         .num_blocks = 24 + variant % 13,
         .block_tokens = block_tokens,
         .window_tokens = variant % 5 == 4 ? 1 + 2 * block_tokens % 40 : 0,
@@ -779,6 +774,11 @@ TEST(LedgerStress, PoolsThatAreWrittenBlockByBlockEqualACopyEverythingModel) {
                     {.block_bytes = (2 + variant % 3) * block_tokens + variant % 5}},
         .slab_blocks = 8 + variant / 4 % 3,
         .standing_open_blocks = variant % 2 == 0 ? 2 : 0};
+    if (variant % 3 ==
+        2) {  // chunks of a wider format, and of one that opens as the pool's own does
+      config.formats.push_back({.block_bytes = 2 * block_tokens + 3});
+      config.formats.push_back({.block_bytes = block_tokens + 1, .open = FormatId{1}});
+    }
     ASSERT_TRUE(config.validate().ok()) << config.validate().error().message;
     LedgerStress stress(config, static_cast<std::uint32_t>(variant));
     for (int i = 0; i < steps / kConfigs + 1; ++i) {

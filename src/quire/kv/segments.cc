@@ -156,6 +156,37 @@ Result<SegmentId> Segments::reserve(std::vector<TokenId> tokens, std::int32_t st
                                                       stored_from, 0, format));
 }
 
+Result<SegmentId> Segments::slice(SegmentId id, std::int32_t first, std::int32_t count) {
+  const auto found = state_->segments.find(id.value);
+  if (found == state_->segments.end()) {
+    return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
+  }
+  const Segment& base = *found->second;
+  const std::int32_t block_tokens = state_->shared.config().block_tokens;
+  const bool inside = first >= 0 && count >= 1 && count <= base.num_tokens() - first;
+  const bool whole = first % block_tokens == 0 &&
+                     (count % block_tokens == 0 || first + count == base.num_tokens());
+  if (!inside || !whole) {
+    return {
+        ErrorCode::kInvalidArgument,
+        base::str_cat("tokens ", first, " to ", first + std::int64_t{count}, " are no blocks of ",
+                      block_tokens, " tokens of a segment of ", base.num_tokens())};
+  }
+  const std::int32_t first_block = first / block_tokens;
+  const std::int32_t num_blocks = blocks_for_tokens(state_->shared.config(), count);
+  BlockTable blocks(state_->shared);
+  blocks.reserve(num_blocks);
+  for (std::int32_t i = 0; i < num_blocks; ++i) {
+    state_->shared.retain(base.blocks().ref(first_block + i));
+    blocks.push(base.blocks().ref(first_block + i));
+  }
+  const std::span<const TokenId> tokens =
+      base.tokens().subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  return state_->name(std::make_shared<const Segment>(
+      std::move(blocks), std::vector<TokenId>(tokens.begin(), tokens.end()),
+      base.stored_from() + first, 0, base.format()));
+}
+
 Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> tokens) {
   const auto found = state_->segments.find(id.value);
   if (found == state_->segments.end()) {
@@ -286,9 +317,7 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
                                    ComposeTail tail) {
   SharedBlocks& shared = state_->shared;
   const LedgerConfig& config = shared.config();
-  const bool known = format.value < config.formats.size();
-  const auto opens = known ? config.formats[format.value].open : std::nullopt;
-  if (!known || (opens && opens != kOwnFormat && opens != config.open_format())) {
+  if (format.value >= config.formats.size()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a run cannot be computed in format ", +format.value, " of ",
                           config.formats.size())};

@@ -48,6 +48,11 @@ class Segments {
   // nothing then.
   [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
 
+  // Makes a segment of the tokens [first, first + count) of another one, whose blocks it shares. It
+  // begins where a block does, and ends so or with the other one. Fails with kNotFound, and with
+  // kInvalidArgument for other tokens. Cost: O(count).
+  [[nodiscard]] Result<SegmentId> slice(SegmentId id, std::int32_t first, std::int32_t count);
+
   // Forgets the segment's name. Its blocks return when no sequence uses them. False if unknown.
   bool drop(SegmentId id);
   // Drops every segment made since `mark` that `keeps` does not spare. Allocates nothing.
@@ -74,8 +79,7 @@ class Segments {
   // at most, and giving up its KV frees no other. The caller makes the copies of
   // Ledger::take_copies before a step.
   // Fails as compose() does, and with kOutOfBlocks. Fails with kInvalidArgument for no tokens, an
-  // unknown format, and in another format than the pool's own with a window. A format that opens
-  // must do so as the pool's own, or as that one does.
+  // unknown format, and in another format than the pool's own with a window.
   [[nodiscard]] Result<SeqId> compose_in(FormatId format, std::span<const SegmentUse> uses,
                                          ComposeTail tail);
   // Returns the tokens of the segments before the sequence's own. blocks_before returns how many

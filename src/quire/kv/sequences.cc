@@ -98,7 +98,7 @@ Status Sequences::extend(SeqId id, std::int32_t count) {
 
 Status Sequences::extend(std::span<const Growth> growths) {
   SharedBlocks& shared = state_->shared;
-  const FormatId open_format = shared.config().open_format().value_or(kOwnFormat);
+  const FormatId open_format = shared.config().lent_open_format().value_or(kOwnFormat);
   BlockCounts needed;
   std::int32_t open_needed = 0;
   std::int64_t tokens = 0;

@@ -51,7 +51,7 @@ class Sequences {
   // Reserves memory for `tokens` tokens in all, so that appending up to there allocates nothing.
   void reserve(SeqId id, std::int64_t tokens);
   // Return how many new blocks the KV of the next `count` tokens needs, copies on write included,
-  // and how many open blocks besides, of LedgerConfig::open_format().
+  // and how many open blocks besides, of LedgerConfig::lent_open_format().
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
   [[nodiscard]] std::int32_t open_blocks_needed(SeqId id, std::int32_t count) const;
   // Makes room for the KV of the next `count` tokens. Takes free blocks, evicts cached ones

@@ -39,6 +39,9 @@ struct LedgerConfig {
 
   // Returns the format of the pool's own blocks that are not full; absent: the same.
   [[nodiscard]] std::optional<FormatId> open_format() const { return formats.front().open; }
+  // Returns the format of open blocks that are not of the pool's own. It is open_format(), or else
+  // what another format opens as. Absent where no format opens so.
+  [[nodiscard]] std::optional<FormatId> lent_open_format() const;
   [[nodiscard]] std::uint8_t num_formats() const {
     return static_cast<std::uint8_t>(formats.size());
   }

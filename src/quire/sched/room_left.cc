@@ -19,14 +19,14 @@ RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
       states_(std::int64_t{ledger.points().states_available()} +
               ledger.points().states_freed_by_drop(dropped)),
       drops_(!dropped.empty()) {
-  if (ledger.config().open_format()) {
+  if (ledger.config().lent_open_format()) {
     open_ = ledger.open_blocks_free() + ledger.preemption().open_blocks_freed_by_drop(dropped);
   }
 }
 
 RoomNeed RoomLeft::need_of(SeqId id, std::int32_t count) const {
   RoomNeed need{.own = ledger_->sequences().blocks_needed(id, count)};
-  if (ledger_->config().open_format()) {
+  if (ledger_->config().lent_open_format()) {
     need.open = ledger_->sequences().open_blocks_needed(id, count);
   }
   if (count > 0 && ledger_->points().exist()) {
@@ -40,7 +40,7 @@ std::int64_t RoomLeft::slabs_for(std::int64_t open) const {
   const kv::LedgerConfig& config = ledger_->config();
   const std::int64_t slab_bytes = config.slab_blocks * config.block_bytes(kv::kOwnFormat);
   const std::int64_t in_slab =
-      slab_bytes / config.block_bytes(config.open_format().value_or(kv::kOwnFormat)) - 1;
+      slab_bytes / config.block_bytes(config.lent_open_format().value_or(kv::kOwnFormat)) - 1;
   const std::int64_t each = std::max<std::int64_t>(in_slab, 1);
   return (open + each - 1) / each;
 }
@@ -50,7 +50,7 @@ std::int64_t RoomLeft::open_within_reach() const {
     return std::numeric_limits<std::int64_t>::max();
   }
   if (!reach_) {
-    reach_ = ledger_->blocks_available(ledger_->config().open_format().value_or(kv::kOwnFormat));
+    reach_ = ledger_->blocks_available(ledger_->config().lent_open_format().value_or(kv::kOwnFormat));
   }
   return *reach_;
 }
