@@ -185,10 +185,6 @@ TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
   for (Scenario scenario : scenarios()) {
     scenario.steps = scenario.steps * kSteps / 200;
     scenario.kv_dtype = GetParam();
-    const bool windowed = scenario.sequences_only;
-    if (scenario.by_block() && windowed && test_device() != "cpu") {
-      continue;  // a GPU refuses the pair
-    }
     if (scenario.by_block()) {
       // Slabs for open blocks need room, int4 whole runs of 32 tokens.
       scenario.blocks = std::max(scenario.blocks, 64);
