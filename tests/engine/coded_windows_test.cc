@@ -29,6 +29,7 @@ using Kind = std::tuple<std::string, std::string>;  // model, kv_dtype
 class CodedWindows : public testing::TestWithParam<Kind> {
  protected:
   [[nodiscard]] static LLM open(LLMOptions options = {}, const std::string& kv_dtype = "") {
+    options.device = test_device();
     options.kv_dtype = kv_dtype.empty() ? std::get<1>(GetParam()) : kv_dtype;
     options.threads = 2;
     if (options.kv_budget_bytes == kAutoBudget) {
@@ -75,7 +76,7 @@ TEST_P(CodedWindows, EveryCutIntoCallsAndStepsGivesTheBitsOfOneColdCall) {
 
 TEST_P(CodedWindows, CodesChangeTheLogitsALittle) {
   const Ids ids = ids_of(kTokens, 7);
-  LLM plain = open({}, "float32");
+  LLM plain = open({}, exact_dtype());
   const double distance_of =
       distance(must(plain.forward(ids, ForwardReuse::kNone)).logits, cold(ids));
   EXPECT_GT(distance_of, 0);
@@ -153,8 +154,15 @@ TEST_P(CodedWindows, ASmallPoolPreemptsAndChangesNoToken) {
   EXPECT_EQ(stat(small, "blocks_in_use"), 0);
 }
 
+// Returns those of the models that the device of the tests computes.
+std::vector<std::string> models() {
+  std::vector<std::string> all = {"gemma2", "gemma3", "mistral_window"};
+  std::erase_if(all, [](const std::string& model) { return !computes_here(model); });
+  return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CodedWindows,
-                         testing::Combine(testing::Values("gemma2", "gemma3", "mistral_window"),
+                         testing::Combine(testing::ValuesIn(models()),
                                           testing::Values("int8", "fp8", "int4")),
                          [](const testing::TestParamInfo<Kind>& info) {
                            return std::get<0>(info.param) + "_" + std::get<1>(info.param);

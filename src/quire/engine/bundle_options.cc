@@ -1,6 +1,5 @@
 #include "quire/engine/bundle_options.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -66,12 +65,6 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
   if (on_gpu && config.scales.score_cap != 0) {
     return refused(base::str_cat("models that cap the scores of attention, as ", config.family,
                                  " does, on a GPU"));
-  }
-  const bool windowed =
-      std::ranges::any_of(config.window_tokens, [](int window) { return window > 0; });
-  if (on_gpu && windowed && tensor::is_written_by_block(format)) {
-    return refused(
-        base::str_cat("models with a window on a GPU, as this ", config.family, " model has"));
   }
   return {};
 }

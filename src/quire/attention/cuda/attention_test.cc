@@ -414,7 +414,50 @@ TEST_F(Attention, RowsThatSeeSeveralFormatsMergeThem) {
   }
 }
 
-// A row may be computed when nothing behind it is stored yet, and as one of many or few.
+// Rows of a prompt in one piece.
+struct Prompt {
+  Case all;
+  std::vector<std::uint16_t> q;
+};
+
+// A run whose rows begin behind some tokens. With `sloped` scores rise and fall over it by much.
+Prompt prompt_of(Scene& scene, int before, int tokens, bool sloped) {
+  Prompt made{.all = {.rows = tokens - before}, .q = {}};
+  Case::Use whole{scene.run(tokens), tokens, {}};
+  for (int i = 0; i < made.all.rows; ++i) {
+    whole.rows.push_back({i, before + i, before + i + 1});
+  }
+  if (sloped) {
+    scene.slope_keys(whole.blocks, tokens, 16);
+  }
+  made.all.uses.push_back(std::move(whole));
+  made.q = random_queries(scene, made.all);
+  for (std::size_t i = 0; sloped && i < made.q.size();
+       i += static_cast<std::size_t>(scene.stored_)) {
+    made.q[i] = narrow(scene.query_type(), 8);
+  }
+  return made;
+}
+
+// Returns the part of a prompt with rows [first, first + count).
+Prompt piece_of(const Scene& scene, const Prompt& prompt, int first, int count) {
+  Prompt made{.all = {.rows = count}, .q = {}};
+  const Case::Use& whole = prompt.all.uses.front();
+  Case::Use use{
+      whole.blocks, whole.rows[static_cast<std::size_t>(first + count - 1)].visible_end, {}};
+  for (int i = 0; i < count; ++i) {
+    EntryRow row = whole.rows[static_cast<std::size_t>(first + i)];
+    row.row = i;
+    use.rows.push_back(row);
+  }
+  made.all.uses.push_back(std::move(use));
+  const auto size = static_cast<std::ptrdiff_t>(scene.shape_.heads * scene.stored_);
+  made.q.assign(prompt.q.begin() + first * size, prompt.q.begin() + (first + count) * size);
+  return made;
+}
+
+// A row may be computed when nothing behind it is stored yet, and as one of many or few. Pieces
+// have up to 8 columns of a KV head, up to 16, up to 32, and more.
 TEST_F(Attention, WithFixedRangesAPromptInPiecesHasTheBitsOfOne) {
   for (const auto& [dtype, format] : kTypes) {
     for (Shape shape : {Shape{8, 2, 128, 32}, Shape{4, 2, 64, 16}, Shape{4, 4, 128, 8},
@@ -422,42 +465,29 @@ TEST_F(Attention, WithFixedRangesAPromptInPiecesHasTheBitsOfOne) {
       shape.dtype = dtype;
       shape = in(format, shape);
       constexpr int kBefore = 513, kTokens = 1300;
-      Scene scene(shape, kTokens / shape.block_tokens + 100, 23);
-      Case all{.rows = kTokens - kBefore};
-      Case::Use whole{scene.run(kTokens), kTokens, {}};
-      for (int i = 0; i < all.rows; ++i) {
-        whole.rows.push_back({i, kBefore + i, kBefore + i + 1});
-      }
-      all.uses.push_back(whole);
-      const auto q = random_queries(scene, all);
-      const Result together = run(scene, all.entries(), all.rows, q, 512, 0);
-      const std::size_t row_size = static_cast<std::size_t>(shape.heads * shape.head_dim);
-      const std::size_t q_size = static_cast<std::size_t>(shape.heads * scene.stored_);
-      int first = 0;
-      for (const int count : {1, 2, 300, 1, 130, 40, 313}) {
-        const int end = kBefore + first + count;
-        Scene half_stored = scene;
-        half_stored.forget(whole.blocks, end, kTokens);
-        Case piece{.rows = count};
-        Case::Use use{whole.blocks, end, {}};
-        for (int i = 0; i < count; ++i) {
-          const int position = kBefore + first + i;
-          use.rows.push_back({i, position, position + 1});
+      for (const bool sloped : {false, true}) {
+        Scene scene(shape, kTokens / shape.block_tokens + 100, 23);
+        const Prompt prompt = prompt_of(scene, kBefore, kTokens, sloped);
+        const std::int32_t window = sloped ? 700 : 0;
+        const Result together =
+            run(scene, prompt.all.entries(), prompt.all.rows, prompt.q, 512, window);
+        const auto row_size = static_cast<std::ptrdiff_t>(shape.heads * shape.head_dim);
+        int first = 0;
+        for (const int count : {1, 2, 300, 3, 1, 130, 8, 40, 302}) {
+          const int end = kBefore + first + count;
+          Scene half_stored = scene;
+          half_stored.forget(prompt.all.uses.front().blocks, end, kTokens);
+          const Prompt piece = piece_of(scene, prompt, first, count);
+          const Result got = run(half_stored, piece.all.entries(), count, piece.q, 512, window);
+          EXPECT_TRUE(
+              std::equal(got.out.begin(), got.out.end(), together.out.begin() + first * row_size))
+              << "rows " << first << " to " << first + count << ", KV in "
+              << tensor::kv_format_name(format, dtype) << ", heads of " << shape.head_dim
+              << ", blocks of " << shape.block_tokens << ", window " << window;
+          first += count;
         }
-        piece.uses.push_back(std::move(use));
-        const std::vector<std::uint16_t> own(
-            q.begin() + static_cast<std::ptrdiff_t>(first * q_size),
-            q.begin() + static_cast<std::ptrdiff_t>((first + count) * q_size));
-        const Result got = run(half_stored, piece.entries(), count, own, 512, 0);
-        EXPECT_TRUE(
-            std::equal(got.out.begin(), got.out.end(),
-                       together.out.begin() + static_cast<std::ptrdiff_t>(first * row_size)))
-            << "rows " << first << " to " << first + count << ", KV in "
-            << tensor::kv_format_name(format, dtype) << ", heads of " << shape.head_dim
-            << ", blocks of " << shape.block_tokens;
-        first += count;
+        EXPECT_EQ(first, prompt.all.rows);
       }
-      EXPECT_EQ(first, all.rows);
     }
   }
 }

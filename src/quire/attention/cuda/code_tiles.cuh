@@ -31,12 +31,14 @@ __device__ __forceinline__ void widen_bytes(std::uint32_t from, std::uint32_t to
   }
 }
 
-// Widens a tile of int4 keys or values so. A warp takes a run of 32 tokens. Eight lanes take the
-// words of 64 channels of a token, so that they store a row of 128 bytes.
+// Widens a tile of int4 keys or values so. A warp takes a run of 32 tokens, whose rows keep their
+// places. Eight lanes take the words of 64 channels of a token. Channels of keys change places with
+// those of queries (see brief() in items_supply.cuh): of each four words the first halves come
+// first. Rows of a step are two apart in half a warp, in different banks.
 template <int D, bool kValues>
 __device__ __forceinline__ void widen_int4_tile(std::uint32_t from, std::uint32_t to, int thread) {
   constexpr int kPieceBytes = kRunTokens * 16;
-  const int run = thread / 32, word = thread % 8, place = thread % 32 / 8;
+  const int run = thread / 32, word = thread % 8, place = thread / 8 % 2 * 2 + thread / 16 % 2;
   const std::uint32_t codes =
       from + run * (kRunTokens * D / 2) + word / 4 * kPieceBytes + place * 16 + word % 4 * 4;
   const std::uint32_t scales = from + kTokens * D / 2 + run * (4 * D);
@@ -51,16 +53,24 @@ __device__ __forceinline__ void widen_int4_tile(std::uint32_t from, std::uint32_
     }
 #pragma unroll 4
     for (int i = 0; i < kRunTokens / 4; ++i) {
-      const int token = kernels::cuda::int4_token(place + 4 * i);
       if constexpr (kValues) {  // of the token, in the group of the lane's channels
+        const int token = kernels::cuda::int4_token(place + 4 * i);
         const std::uint32_t at = scales + (column * 2 + word / 4) * 128 + token * 2;
         s[0] = s[1] = s[2] = s[3] = twice(load_shared_2(at));
         m[0] = m[1] = m[2] = m[3] = twice(load_shared_2(at + 2 * kRunTokens));
       }
       const Int4Pair pairs[4] = {{s[0], m[0]}, {s[1], m[1]}, {s[2], m[2]}, {s[3], m[3]}};
-      const int row = run * kRunTokens + token;
-      store_shared_16(to + column * kTokens * 128 + row * 128 + (word ^ row % 8) * 16,
-                      widen_int4(load_shared_4(codes + column * 2 * kPieceBytes + i * 64), pairs));
+      const int row = run * kRunTokens + place + 4 * i;
+      const std::uint32_t at = to + column * kTokens * 128 + row * 128;
+      const uint4 numbers =
+          widen_int4(load_shared_4(codes + column * 2 * kPieceBytes + i * 64), pairs);
+      if constexpr (kValues) {
+        store_shared_16(at + (word ^ row % 8) * 16, numbers);
+      } else {
+        const int piece = word / 4 * 4 + word % 4 / 2;
+        store_shared_8(at + (piece ^ row % 8) * 16 + word % 2 * 8, {numbers.x, numbers.y});
+        store_shared_8(at + (piece + 2 ^ row % 8) * 16 + word % 2 * 8, {numbers.z, numbers.w});
+      }
     }
   }
 }

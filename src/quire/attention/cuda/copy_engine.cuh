@@ -63,9 +63,14 @@ __device__ __forceinline__ void copy_piece(std::uint16_t* to, const std::uint16_
   copy_bulk(shared_address(to), from, bytes, done);
 }
 
-// Copies 16 bytes. The calling thread copies them itself and waits for them by await_copies().
+// Copies 16 bytes, or 8. The calling thread copies them itself and waits for them by
+// await_copies().
 __device__ __forceinline__ void copy_16(std::uint16_t* to, const std::uint16_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void copy_8(std::uint16_t* to, const std::uint16_t* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n" ::"r"(shared_address(to)), "l"(from)
                : "memory");
 }
 __device__ __forceinline__ void await_copies() {

@@ -84,6 +84,9 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
                : "memory");
   return x;
 }
+__device__ __forceinline__ void store_shared_8(std::uint32_t to, const uint2& x) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};\n" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
+}
 __device__ __forceinline__ void store_shared_16(std::uint32_t to, const uint4& x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
                "r"(x.w)

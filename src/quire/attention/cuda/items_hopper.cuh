@@ -1,13 +1,13 @@
 // All items on Hopper, by CTAs that stay. Those of some compute items of many columns, two
 // warpgroups of 64 columns each on the same tiles (many_columns.cuh). In the others each warpgroup
-// computes items of few by itself (few_columns.cuh). It uses many_columns.cuh where they are to
-// have the bits that their rows have among many. Two warps bring tiles of keys and of values by the
-// copy engine, block by block, swizzled as the tensor core wants them. Two bring queries. They run
-// ahead into the next item (items_supply.cuh). Codes are brought as they are stored. Warpgroups of
-// few columns widen them in registers; those of many write tiles of numbers for the tensor core.
-// CTAs of many columns may be pairs, clusters, that bring each tile once for both. The power that
-// copies take lowers the clock of the products. For items_hopper_*.cu, one for each dtype, format
-// and head size: five kernels compile for long.
+// computes items of few by itself (few_columns.cuh). It uses few_like_many.cuh where they are to
+// have the bits that their rows have among many, or many_columns.cuh over plain KV. Two warps bring
+// tiles of keys and of values by the copy engine, block by block, swizzled as the tensor core wants
+// them. Two bring queries. They run ahead into the next item (items_supply.cuh). Codes are brought
+// as they are stored. Warpgroups of few columns widen them in registers; those of many write tiles
+// of numbers for the tensor core. CTAs of many columns may be pairs, clusters, that bring each tile
+// once for both. The power that copies take lowers the clock of the products. For
+// items_hopper_*.cu, one for each dtype, format and head size: five kernels compile for long.
 #pragma once
 
 #include <cuda.h>
@@ -19,6 +19,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/copy_engine.cuh"
 #include "quire/attention/cuda/few_columns.cuh"
+#include "quire/attention/cuda/few_like_many.cuh"
 #include "quire/attention/cuda/items_supply.cuh"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/many_columns.cuh"
@@ -83,6 +84,27 @@ __device__ __forceinline__ void feed_many(const AttentionArgs& args, const Token
   }
 }
 
+// Brings tiles of few columns. One warp runs it for each half of a CTA. Each copy takes long to
+// issue. With kLikeMany, where one half has the CTA to itself, its warp brings keys, and the other
+// warp values. Their slots are always the same, since the ring of a whole CTA has an even number.
+template <KVFormat F, int D, bool kLikeMany>
+__device__ __forceinline__ void feed_few(const AttentionArgs& args, const TokenTileMap& tiles,
+                                         const Queue& queue, int served, Shared<F, D>& shared) {
+  if constexpr (kLikeMany && F != KVFormat::kPlain) {
+    if (const Queue first(args, 0); first.alone()) {
+      const Cursor<D> ring = ring_of_few<F, D, kLikeMany>(first, 0);
+      if (served == 0) {
+        feed<F, D, false, Parts::kKeys, true>(args, tiles, first, ring, shared);
+      } else {
+        feed<F, D, false, Parts::kValues, true>(args, tiles, first, ring, shared);
+      }
+      return;
+    }
+  }
+  feed<F, D, false, Parts::kBoth>(args, tiles, queue, ring_of_few<F, D, kLikeMany>(queue, served),
+                                  shared);
+}
+
 // Serves the other warpgroups: with one warp for the tiles of each, and one for its queries. With
 // `merges` the others merge the rows whose last partial they bring.
 template <DType T, KVFormat F, int D, bool kLikeMany>
@@ -92,8 +114,7 @@ __device__ __forceinline__ void serve(const AttentionArgs& args, const TokenTile
   const Queue queue(args, served);
   if (task < kGroups) {
     if (!queue.many()) {
-      feed<F, D, false, Parts::kBoth>(args, tiles, queue,
-                                      ring_of_few<F, D, kLikeMany>(queue, served), shared);
+      feed_few<F, D, kLikeMany>(args, tiles, queue, served, shared);
     } else if constexpr (F == KVFormat::kPlain) {
       if (served == 0) {
         feed_many<F, D, Parts::kBoth>(args, tiles, queue, shared);
@@ -160,6 +181,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     const Queue few(args, group);
     if constexpr (kFew == Few::kAlone) {
       FewColumns<T, F, D>(args, shared, ring_of_few<F, D, false>(few, group), group, merges)
+          .attend_all(uniform(few.rounds(false)));
+    } else if constexpr (kFew == Few::kLikeMany && F != KVFormat::kPlain) {
+      FewLikeMany<T, F, D>(args, shared, ring_of_few<F, D, true>(few, group), group, merges)
           .attend_all(uniform(few.rounds(false)));
     } else if constexpr (kFew == Few::kLikeMany) {
       Columns<T, F, D, false>(args, shared, ring_of_few<F, D, true>(few, group), group, merges)

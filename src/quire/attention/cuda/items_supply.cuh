@@ -48,11 +48,11 @@ constexpr int slots_of(int bytes) {
   return (bytes + kSlotBytes<F, D> - 1) / kSlotBytes<F, D>;
 }
 
-// Slots over codes. The first ones hold tiles of numbers for the products. Items of many columns
-// have two tiles of keys and two of values. Items of few columns that are computed as many have a
-// tile for each warpgroup. Over int4 items of few have room for the sums of each instead, which a
-// slot has not. The other slots are rings for codes.
-inline constexpr int kWideTilesOfMany = 4, kWideTilesOfFew = kGroups;
+// Slots over codes. The first ones hold tiles of numbers for the products of many columns, two of
+// keys and two of values. Items of few columns to the bits of many exchange numbers there. Over
+// int4 other items of few have room for the sums of each warpgroup, which a slot has not. The other
+// slots are rings for codes.
+inline constexpr int kWideTilesOfMany = 4;
 template <KVFormat F, int D>
 constexpr int kWideSlotsOfMany = slots_of<F, D>(kWideTilesOfMany * kTokens * D * 2);
 template <KVFormat F, int D>
@@ -60,6 +60,17 @@ constexpr int kKeySlotsOfMany = (kSlots<F, D> - kWideSlotsOfMany<F, D>)*2 / 3;
 inline constexpr int kToldTiles = 3;
 
 inline constexpr int kFewTile = 8;  // columns of a product of few
+
+// Numbers that the warps of an item exchange, for a tile and for the item, where few columns have
+// the bits of many.
+struct FewExchange {
+  static constexpr int kTiles = kFewColumnsOfOneKernel / kFewTile;
+  static constexpr int kWarps = kGroupThreads / 32;
+  uint4 weights[kTiles][kWarps][32];  // operands of a warp's tokens for a tile of columns
+  float sums[kTiles][kWarps][kFewTile][8];
+  float largest[kWarps][kFewColumnsOfOneKernel];
+  float totals[kFewColumnsOfOneKernel], all_largest[kFewColumnsOfOneKernel];
+};
 // Floats from the sums of a column to those of the next, where the warps of a warpgroup add up. A
 // slot of bytes has no room between columns.
 template <KVFormat F, int D>
@@ -93,6 +104,11 @@ static_assert(kSharedBytes<KVFormat::kInt4, 128> <= 232448 &&
 #if QUIRE_WGMMA
 
 inline constexpr int kGroupWarps = kGroupThreads / 32;
+
+// Adds up the sums of a warpgroup's warps, in the order that few and many columns share.
+__device__ __forceinline__ float add_warps(const float (&sum)[kGroupWarps]) {
+  return __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3]));
+}
 
 // An item as a warpgroup is told of it.
 struct Brief {
@@ -142,8 +158,8 @@ struct WideBarriers {
 template <KVFormat F, int D>
   requires(kTokenScales<F>)
 struct Shared<F, D> : SharedTiles<F, D>, WideBarriers {
-  // Scales of keys and of values, brought with a slot of keys: of int8 [2][kTokens] in fp16, of fp8
-  // 16 bytes of each box.
+  // Scales of keys and of values, brought with a slot of keys: of int8 [boxes][2][tokens] in fp16,
+  // of fp8 16 bytes of each box.
   alignas(16) std::uint16_t scales[kSlots<F, D>][kScaleBytes<F> / 2];
   alignas(16) TileScales told[kToldTiles];
 };
@@ -152,19 +168,19 @@ struct Shared<KVFormat::kInt4, D> : SharedTiles<KVFormat::kInt4, D>, WideBarrier
 
 // Returns the scales of a token of a slot of keys.
 template <KVFormat F, int D>
-__device__ __forceinline__ TokenScale scale_in_slot(const AttentionArgs& args,
-                                                    const Shared<F, D>& shared, int slot,
-                                                    int token) {
+__device__ __forceinline__ StoredScale<F> scale_in_slot(const AttentionArgs& args,
+                                                        const Shared<F, D>& shared, int slot,
+                                                        int token) {
   StoredScale<F> stored;
+  // Boxes begin at multiples of the largest power of two in a block's size.
+  const int box_tokens = min(args.kv.block_tokens & -args.kv.block_tokens, kTokens);
   if constexpr (F == KVFormat::kInt8) {
-    stored.key = shared.scales[slot][token];
-    stored.value = shared.scales[slot][kTokens + token];
+    stored.key = shared.scales[slot][(token & -box_tokens) + token];
+    stored.value = shared.scales[slot][(token & -box_tokens) + token + box_tokens];
   } else {
-    // Boxes begin at multiples of the largest power of two in a block's size.
-    const int box_tokens = min(args.kv.block_tokens & -args.kv.block_tokens, kTokens);
     stored.of_block = *reinterpret_cast<const float2*>(&shared.scales[slot][token & -box_tokens]);
   }
-  return stored.with(args.scale_log2);
+  return stored;
 }
 
 // Returns the kind of a CTA, whole warps at once. Also brings all that there is about its queues,
@@ -270,7 +286,7 @@ __device__ Cursor<D> ring_of_many() {
 template <KVFormat F, int D, bool kLikeMany>
 __device__ Cursor<D> ring_of_few(const Queue& queue, int group) {
   constexpr int kFirst = F == KVFormat::kPlain  ? 0
-                         : kLikeMany            ? slots_of<F, D>(kWideTilesOfFew * kTokens * D * 2)
+                         : kLikeMany            ? slots_of<F, D>(kGroups * sizeof(FewExchange))
                          : F == KVFormat::kInt4 ? kGroups * slots_of<F, D>(kSumBytes<F, D>)
                                                 : 0;
   constexpr int kOwn = (kSlots<F, D> - kFirst) / kGroups;
@@ -389,20 +405,27 @@ __device__ __forceinline__ void bring(const BoxCopy& box, Shared<F, D>& shared) 
     copy_box<kPaired>(slot + box.row * (D / 2), box.tiles.map,
                       {0, from.slot, box.what, from.block, from.kv_head}, full);
   } else if (box.what == 0) {
-    std::uint16_t* const scales = shared.scales[box.to_slot] + box.row;
+    std::uint16_t* const scales = shared.scales[box.to_slot];
     if constexpr (F == KVFormat::kInt8) {
-      const int bytes = 2 * box.tiles.box_tokens;
-      copy_piece<kPaired>(scales, block + kv.scale_offset + from.slot, bytes, full);
-      copy_piece<kPaired>(scales + kTokens, block + kv.v_scale_offset + from.slot, bytes, full);
+      const int tokens = box.tiles.box_tokens;
+      if (kv.v_scale_offset - kv.scale_offset == tokens) {  // one behind the other
+        copy_piece<kPaired>(scales + 2 * box.row, block + kv.scale_offset, 4 * tokens, full);
+        return;
+      }
+      copy_piece<kPaired>(scales + 2 * box.row, block + kv.scale_offset + from.slot, 2 * tokens,
+                          full);
+      copy_piece<kPaired>(scales + 2 * box.row + tokens, block + kv.v_scale_offset + from.slot,
+                          2 * tokens, full);
     } else {
-      copy_piece<kPaired>(scales, block + kv.scale_offset, 16, full);
+      copy_piece<kPaired>(scales + box.row, block + kv.scale_offset, 16, full);
     }
   }
 }
 
 // Supplies keys and values of tile after tile, or one of them. One warp runs it. With `kPaired` the
-// other CTA of the pair wants the same, and each brings every other box for both.
-template <KVFormat F, int D, bool kPaired, Parts P>
+// other CTA of the pair wants the same, and each brings every other box for both. With
+// `kAlternates` keys and values share a ring also where this brings one of them.
+template <KVFormat F, int D, bool kPaired, Parts P, bool kAlternates = false>
 __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const Queue& queue,
                      Cursor<D> cursor, Shared<F, D>& shared) {
   // Columns of boxes: 64 numbers each, or all codes and beside them their scales.
@@ -422,6 +445,7 @@ __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const
 #pragma unroll
     for (int what = 0; what < 2; ++what) {  // keys, values
       if (P == (what == 0 ? Parts::kValues : Parts::kKeys)) {
+        cursor.advance(kAlternates ? 1 : 0);
         continue;
       }
       shared.free[cursor.slot()].await(cursor.round() + 1);
@@ -439,7 +463,9 @@ __device__ void feed(const AttentionArgs& args, const TokenTileMap& tiles, const
 
 // Supplies the queries of each item, and its facts. One warp runs it. Divisions, and the tokens
 // that all columns see, are worked out here, where nobody waits for them. Items of many columns
-// have one buffer, filled while the item before ends; items of few use two in turn.
+// have one buffer, filled while the item before ends; items of few use two in turn. Over int4 a
+// lane has eight neighbours of 32 dimensions, and a product takes four of each lane. So of each
+// eight dimensions the first halves come first, then the others, 16 and 16.
 template <KVFormat F, int D, bool kMany>
 __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<F, D>& shared) {
   constexpr int kPieces = D / 8, kAtOnce = 32 / kPieces;
@@ -487,9 +513,16 @@ __device__ void brief(const AttentionArgs& args, Queue queue, int group, Shared<
         const int mine = c + lane / kPieces, piece = lane % kPieces;
         const int place = first_place + batch * 32 + mine;
         const std::int64_t from = __shfl_sync(0xffffffffu, query, mine);
-        copy_16(shared.queries[group] + piece / 8 * kGroupColumns * 64 + place * 64 +
-                    (piece % 8 ^ place % 8) * 8,
-                args.q + from * D + piece * 8);
+        std::uint16_t* const to =
+            shared.queries[group] + piece / 8 * kGroupColumns * 64 + place * 64;
+        const std::uint16_t* const numbers = args.q + from * D + piece * 8;
+        if constexpr (F == KVFormat::kInt4) {
+          const int first = piece % 8 / 4 * 4 + piece % 4 / 2;
+          copy_8(to + (first ^ place % 8) * 8 + piece % 2 * 4, numbers);
+          copy_8(to + (first + 2 ^ place % 8) * 8 + piece % 2 * 4, numbers + 4);
+        } else {
+          copy_16(to + (piece % 8 ^ place % 8) * 8, numbers);
+        }
       }
     }
     all_begin = __reduce_max_sync(0xffffffffu, all_begin);

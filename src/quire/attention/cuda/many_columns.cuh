@@ -7,8 +7,8 @@
 // them descriptors, are known to be uniform.
 //
 // Codes are widened while products run. The first warpgroup widens keys a tile ahead, right after
-// it has issued its products; the second one widens values. A warpgroup of few columns has one tile
-// of numbers and does one thing after the other. Sums have the same order.
+// it has issued its products; the second one widens values. Few columns over codes have kernels of
+// their own that give the same bits (few_like_many.cuh).
 //
 // A tile of 128 tokens, both warpgroups, head size 128: 2048 cycles of the tensor core, 1024 of the
 // special function unit for the exponentials.
@@ -45,6 +45,12 @@ struct Column {
 // rows whose last partial it brings if `merges`.
 template <DType T, KVFormat F, int D, bool kMany>
 class Columns {
+  static constexpr bool kCodes = F != KVFormat::kPlain;
+  static constexpr bool kScaled = kTokenScales<F>;
+  static constexpr bool kInt4 = F == KVFormat::kInt4;
+  static constexpr DType kProduct = query_dtype(T, F);
+  static_assert(kMany || !kCodes);
+
  public:
   // Prepares a warpgroup. `both`: without kMany it merges rows; with kMany its tiles are those of
   // the other CTA of a pair.
@@ -63,23 +69,13 @@ class Columns {
   }
 
   __device__ void attend_all(int rounds) {
-    if constexpr (kCodes && !kMany) {
-      for (int i = 0; i < rounds; ++i) {
-        attend_in_turn(i);
-      }
-    } else {
-      widen_ahead(0, rounds > 0);
-      for (int i = 0; i < rounds; ++i) {
-        attend(i, i + 1 < rounds);
-      }
+    widen_ahead(0, rounds > 0);
+    for (int i = 0; i < rounds; ++i) {
+      attend(i, i + 1 < rounds);
     }
   }
 
  private:
-  static constexpr bool kCodes = F != KVFormat::kPlain;
-  static constexpr bool kScaled = kTokenScales<F>;
-  static constexpr DType kProduct = query_dtype(T, F);
-
   // Computes the item of round `index`. With `more` another one follows.
   __device__ void attend(int index, bool more) {
     start(index);
@@ -141,36 +137,6 @@ class Columns {
     }
   }
 
-  // Computes the item of round `index`, which has few columns over codes.
-  __device__ void attend_in_turn(int index) {
-    start(index);
-    float score[kTokens / 8][4];
-    Left weight[kTokens / 16] = {};
-    float shrink[2] = {1, 1};
-    for (int first = first_token_; first < last_token_; first += kTokens) {
-      widen_own(true);
-      issue_scores(score);
-      await_products<0>();
-      settle(score);
-      if (busy()) {
-        soften(score, first, shrink);
-        pack(weight, score);
-        rescale(shrink);
-      }
-      widen_own(false);
-      issue_values(weight);
-      await_products<0>();
-      settle(out_);
-    }
-    shared_.queries_free[group_][buffer_].arrive();
-    if (busy()) {
-      finish();
-    }
-    if (merges_) {
-      merge(index);
-    }
-  }
-
   // Waits for the keys of the tile at hand. Stored tiles have a cursor. Over codes of many columns
   // `tile_` counts the tiles of numbers; keys and values have two each.
   __device__ void await_keys() {
@@ -182,7 +148,7 @@ class Columns {
   }
   [[nodiscard]] __device__ std::uint32_t keys() const {
     if constexpr (kCodes) {
-      return wide(kMany ? tile_ % 2 : group_);
+      return wide(tile_ % 2);
     } else {
       return shared_address(shared_.slots[stored_.slot()]);
     }
@@ -190,7 +156,7 @@ class Columns {
   // Returns the address of the values of the tile before.
   [[nodiscard]] __device__ std::uint32_t values() const {
     if constexpr (kCodes) {
-      return wide(kMany ? 2 + (tile_ - 1) % 2 : group_);
+      return wide(2 + (tile_ - 1) % 2);
     } else {
       return shared_address(shared_.slots[stored_.slot_before()]);
     }
@@ -206,7 +172,7 @@ class Columns {
     return shared_address(shared_.slots[0]) + tile * kTokens * D * 2;
   }
   [[nodiscard]] __device__ const TileScales& told() const {
-    return shared_.told[kMany ? tile_ % kToldTiles : group_];
+    return shared_.told[tile_ % kToldTiles];
   }
 
   // Widens codes. The first warpgroup widens the keys `ahead` tiles of the one at hand, if there
@@ -236,29 +202,12 @@ class Columns {
     }
     stored_.advance(1);
   }
-  // Widens the next tile of a warpgroup of few columns.
-  __device__ void widen_own(bool keys) {
-    const int slot = stored_.slot();
-    shared_.full[slot].await(stored_.round());
-    meet(kOwn + group_, kGroupThreads);  // the products of what was there have ended
-    widen_tile<F, D>(shared_address(shared_.slots[slot]), wide(group_), keys, thread_);
-    if (keys) {
-      tell_scales(slot, group_);
-    }
-    publish_shared();
-    release(shared_.free[slot], true);
-    meet(kOwn + group_, kGroupThreads);
-    stored_.advance(1);
-  }
   __device__ void tell_scales([[maybe_unused]] int slot, [[maybe_unused]] int to) {
     if constexpr (kScaled) {
-      shared_.told[to].tell(thread_, scale_in_slot<F, D>(args_, shared_, slot, thread_));
+      shared_.told[to].tell(
+          thread_, scale_in_slot<F, D>(args_, shared_, slot, thread_).with(args_.scale_log2));
     }
   }
-
-  // Probabilities may reach 2^this before they are made relative to a larger score: 16-bit floats
-  // are as exact there as below 1.
-  static constexpr float kMostExponent = 8;
 
   // Barriers of a part of the CTA: 1 + group for one warpgroup, and whose turn it is.
   static constexpr int kOwn = 1, kTurn = kOwn + kGroups;
@@ -434,17 +383,33 @@ class Columns {
         float& y = score[n][2 * half + 1];
         x = exp2_approx(__fmaf_rn(x, scale_log2, -largest));
         y = exp2_approx(__fmaf_rn(y, scale_log2, -largest));
-        if constexpr (kScaled) {
-          const float2 inverse = of_tokens(told().inverse, n);
-          low = __fmaf_rn(x, inverse.x, low);
-          high = __fmaf_rn(y, inverse.y, high);
-        } else {
+        if constexpr (!kCodes) {
           low += x;
           high += y;
         }
       }
-      mine.sum = low + high;
+      mine.sum = kCodes ? __fmaf_rn(mine.sum, shrink[half], sum_of(score, half)) : low + high;
     }
+  }
+
+  // Adds up the probabilities of a column over codes that the lane has. The order is that of few
+  // columns, whose tokens four warps share.
+  [[nodiscard]] __device__ float sum_of(const float (&weight)[kTokens / 8][4], int half) const {
+    float low[kGroupWarps], high[kGroupWarps];
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+      const float x = weight[n][2 * half], y = weight[n][2 * half + 1];
+      float &even = low[n / 4], &odd = high[n / 4];
+      if constexpr (kScaled) {
+        const float2 inverse = of_tokens(told().inverse, n);
+        even = n % 4 == 0 ? __fmul_rn(x, inverse.x) : __fmaf_rn(x, inverse.x, even);
+        odd = n % 4 == 0 ? __fmul_rn(y, inverse.y) : __fmaf_rn(y, inverse.y, odd);
+      } else {
+        even = n % 4 == 0 ? x : __fadd_rn(even, x);
+        odd = n % 4 == 0 ? y : __fadd_rn(odd, y);
+      }
+    }
+    return __fadd_rn(add_warps(low), add_warps(high));
   }
 
   // Returns the numbers that a tile has for a lane's tokens n * 8 + c, c = 0, 1.
@@ -464,6 +429,12 @@ class Columns {
     }
   }
 
+  // Returns the token of a lane's score `c` of products `n`, behind those of the lanes before.
+  // Tiles of int4 have the order in which codes lie.
+  [[nodiscard]] static constexpr int token_of(int n, int c) {
+    return kInt4 ? n / 4 * kRunTokens + n % 4 * 2 + c : n * 8 + c;
+  }
+
   // Sets scores of tokens that a column does not see to -inf.
   __device__ void hide(float (&score)[kTokens / 8][4], int first) const {
 #pragma unroll
@@ -471,15 +442,15 @@ class Columns {
       if (empty(half)) {
         break;
       }
-      // Token n * 8 + c of this lane is seen where begin <= it < end.
+      // Token token_of(n, c) of this lane is seen where begin <= it < end.
       const Brief::Column seen = column_of(half);
-      const int begin = seen.begin - first - thread_ % 4 * 2;
-      const int end = seen.end - first - thread_ % 4 * 2;
+      const int mine = first + thread_ % 4 * (kInt4 ? 8 : 2);
+      const int begin = seen.begin - mine, end = seen.end - mine;
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          if (n * 8 + c < begin || n * 8 + c >= end) {
+          if (const int token = token_of(n, c); token < begin || token >= end) {
             score[n][2 * half + c] = -INFINITY;
           }
         }

@@ -15,6 +15,9 @@ inline constexpr int kNoPartial = INT_MIN;
 inline constexpr int kNoRow = -1;
 // The largest score of a column that has seen nothing yet: finite, so that it can be subtracted.
 inline constexpr float kNothing = -1e30f;
+// Probabilities may reach 2^this before they are made relative to a larger score, where sums have a
+// fixed order. 16-bit floats are as exact there as below 1.
+inline constexpr float kMostExponent = 8;
 
 // Returns the place of one head of a partial, counted in heads. Where the partial is a whole row,
 // as in DevicePlan::Row, returns ~ of its place in the batch.
