@@ -124,6 +124,8 @@ void Scheduler::Impl::admit(RequestId id) {
   } else {
     head.sequence = state.ledger->sequences().open(head.request.prompt, head.request.reuse,
                                                    head.request.session, head.request.salt);
+    state.ledger->points().mark(*head.sequence, head.request.marks,
+                                static_cast<std::int32_t>(head.request.prompt.size()));
     head.request.prompt = {};
     head.progress.cached_tokens = state.ledger->sequences().num_computed(*head.sequence);
   }

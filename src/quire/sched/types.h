@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -33,6 +34,7 @@ struct Request {
   bool reuse = true;                // attach cached prefixes
   kv::SessionRef session;           // passed to the ledger
   std::string salt;  // salt of the prompt: the tenant whose cached prefixes it shares
+  std::vector<kv::PointMark> marks = {};  // lengths of the prompt where it wants restore points
 };
 
 // The work of one sequence in one step: the KV of `count` tokens from `first` on.
