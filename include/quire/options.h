@@ -179,7 +179,7 @@ struct LoadSequenceOptions {
   // False: the call returns at once. KV that is not cached is read in the background, and a request
   // waits for each layer when it comes to it. A damaged block spoils all that is loaded of its
   // sequence: requests fail with kCorrupt, and so does every later use of the sequence.
-  // A model with a sliding window always loads as if `wait` were true.
+  // A model with a sliding window or with states always loads as if `wait` were true.
   bool wait = true;
   // Salt of the loaded sequence, as RequestOptions::salt; the file does not say it. For a
   // checkpoint the salt is the tenant.

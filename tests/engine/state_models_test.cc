@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -207,8 +209,7 @@ TEST_P(StateModels, KeepFewPointsOfALongConversation) {
     history = joined(history, must(llm.generate(history, greedy_to_length(4))).token_ids);
     history = joined(history, ids_of(20, static_cast<std::uint32_t>(history.size())));
   }
-  // Two for each turn of the last 256 tokens, and those at growing distances.
-  EXPECT_LE(stat(llm, "restore_points"), 2 * (256 / 24 + 1) + 4);
+  EXPECT_LE(stat(llm, "restore_points"), std::log2(history.size()));
   EXPECT_EQ(must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast)).logits,
             cold_logits(llm, history));
 }
@@ -236,18 +237,10 @@ TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
 
 TEST_P(StateModels, RefuseByNameWhatStatesCannotFollow) {
   LLM llm = open();
-  Sequence sequence = must(llm.sequence(ids_of(20, 1)));
-  const base::TemporaryFolder folder;
-  const Status saved = sequence.save((folder.path() / "sequence").string());
-  EXPECT_EQ(saved.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(saved.error().message, HasSubstr("carry a state"));
   EXPECT_EQ(llm.kv_accuracy(ids_of(20, 1), "int8").error().code, ErrorCode::kUnsupported);
   LLMOptions small;
   small.kv_budget_bytes = 4096;
   EXPECT_THAT(LLM::open(path(), small).error().message, HasSubstr("states"));
-  LLMOptions coded;
-  coded.kv_dtype = "int4";
-  EXPECT_THAT(LLM::open(path(), coded).error().message, HasSubstr("block by block"));
   LLMOptions share;
   share.state_share = 0.95;
   EXPECT_THAT(LLM::open(path(), share).error().message, HasSubstr("state_share"));
@@ -278,6 +271,118 @@ TEST_P(StateModels, ComposeChunksInModeExactAndRefuseOthersByName) {
     EXPECT_THAT(refused.error().message, HasSubstr("carry a state"));
     EXPECT_THAT(refused.error().message, HasSubstr("use mode exact"));
   }
+}
+
+// KV in other formats. Oracle: the same format without any reuse.
+TEST_P(StateModels, EqualTheColdRunInEachFormatOfKv) {
+  for (const std::string kv_dtype : {"bfloat16", "int8", "fp8", "int4"}) {
+    LLM llm = open({.kv_dtype = kv_dtype});
+    const bool by_block = kv_dtype == "fp8" || kv_dtype == "int4";
+    const Ids prompt = ids_of(150, 3);
+    const Ids answer = must(llm.generate(prompt, greedy_to_length(40))).token_ids;
+    EXPECT_EQ(answer, cold_ids(llm, prompt, 40)) << kv_dtype;
+    const GenerationOutput again = must(llm.generate(prompt, greedy_to_length(40)));
+    EXPECT_EQ(again.token_ids, answer) << kv_dtype;
+    EXPECT_EQ(again.usage.cached_tokens, by_block ? 128 : 149) << kv_dtype;
+    const Ids next = joined(joined(prompt, answer), ids_of(25, 4));
+    const ForwardOutput turn = must(llm.forward(next, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_EQ(turn.cached_tokens, by_block ? 128 : 189) << kv_dtype;
+    EXPECT_EQ(turn.logits, cold_logits(llm, next)) << kv_dtype;
+    Sequence sequence = must(llm.sequence(next));
+    const base::TemporaryFolder folder;
+    const std::string file = (folder.path() / "sequence").string();
+    ASSERT_TRUE(sequence.save(file).ok());
+    LLM other = open({.kv_dtype = kv_dtype});
+    Sequence loaded = must(other.load_sequence(file));
+    EXPECT_EQ(must(loaded.logits()), cold_logits(llm, next)) << kv_dtype;
+    for (const std::int64_t length : {std::ssize(next) - 1, std::int64_t{170}, std::int64_t{40}}) {
+      for (Sequence* each : {&sequence, &loaded}) {
+        Sequence cut = must(each->fork());
+        ASSERT_TRUE(cut.rollback_to(length).ok());
+        EXPECT_EQ(must(cut.logits()), cold_logits(llm, {next.begin(), next.begin() + length}))
+            << kv_dtype << " " << length;
+        (void)must(cut.generate(greedy_to_length(3)));
+        EXPECT_EQ(must(cut.logits()), cold_logits(llm, cut.tokens())) << kv_dtype << " " << length;
+      }
+    }
+    LLM plain = open();
+    EXPECT_NE(loaded.logits().value(), cold_logits(plain, next)) << "the format has an effect";
+    EXPECT_EQ(plain.load_sequence(file).error().code, ErrorCode::kIncompatible) << kv_dtype;
+  }
+}
+
+TEST_P(StateModels, TakePointsOfLongAnswersWhereKvIsStoredBlockByBlock) {
+  LLM llm = open({.kv_dtype = "int4"});
+  const Ids prompt = ids_of(70, 3);
+  Ids history = joined(prompt, must(llm.generate(prompt, greedy_to_length(300))).token_ids);
+  const ForwardOutput turn = must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast));
+  EXPECT_EQ(turn.cached_tokens, 256);
+  EXPECT_EQ(turn.logits, cold_logits(llm, history));
+}
+
+// Chunks of one request after the other, and what the second of two with a common beginning
+// computes.
+TEST_P(StateModels, GoOnFromTheEndOfTheLastChunkThatACompositionShares) {
+  LLMOptions options;
+  options.threads = 2;
+  options.dtype = "float32";
+  options.block_tokens = 16;
+  ChunkedLLM llm = must(ChunkedLLM::open(path(), options));
+  std::vector<Ids> texts;
+  const auto chunk = [&](ChunkType type, std::size_t length) {
+    texts.push_back(ids_of(length, 40 + static_cast<std::uint32_t>(texts.size())));
+    return must(llm.register_chunk({.content = texts.back(), .type = type}));
+  };
+  const std::string system = chunk(ChunkType::kSystemPrompt, 37);
+  const std::vector<std::string> contexts = {chunk(ChunkType::kContext, 50),
+                                             chunk(ChunkType::kContext, 2),
+                                             chunk(ChunkType::kContext, 45)};
+  const std::vector<std::string> queries = {chunk(ChunkType::kQuery, 9),
+                                            chunk(ChunkType::kQuery, 11)};
+  const auto spec = [&](std::vector<std::size_t> order, std::size_t query) {
+    CompositionSpec made{
+        .system_chunk_id = system, .query_chunk_id = queries[query], .mode = ReuseMode::kExact};
+    for (const std::size_t context : order) {
+      made.context_chunk_ids.push_back(contexts[context]);
+    }
+    return made;
+  };
+  const auto ids = [&](std::vector<std::size_t> order, std::size_t query) {
+    Ids joined_ids = texts[0];
+    for (const std::size_t context : order) {
+      joined_ids = joined(joined_ids, texts[1 + context]);
+    }
+    return joined(joined_ids, texts[4 + query]);
+  };
+  struct Case {
+    std::vector<std::size_t> order;
+    std::size_t query;
+    std::int64_t cached;
+  };
+  const std::vector<Case> cases = {
+      {{0, 1, 2}, 0, 0},        {{0, 1, 2}, 1, 37 + 50 + 2 + 45},  // another query
+      {{0, 1}, 1, 37 + 50 + 2}, {{0, 2, 1}, 0, 37 + 50},          {{2, 0}, 0, 37}, {{}, 1, 37}};
+  LLM plain = open();
+  for (const Case& each : cases) {
+    const std::string what = testing::PrintToString(each.order);
+    const Ids all = ids(each.order, each.query);
+    const auto parts = must(llm.llm().explain(all));
+    EXPECT_EQ(parts.front().usable_tokens, each.cached) << what;
+    EXPECT_GE(parts.front().matched_tokens, each.cached) << what;
+    EXPECT_LE(parts.front().replayed_tokens, 16) << what;
+    const double before = stat(llm, "tokens_computed");
+    const GenerationOutput output =
+        must(llm.generate_from_chunks(spec(each.order, each.query), greedy_to_length(6)));
+    EXPECT_EQ(output.usage.cached_tokens, each.cached) << what;
+    EXPECT_EQ(stat(llm, "tokens_computed") - before, std::ssize(all) - each.cached + 5) << what;
+    EXPECT_EQ(output.token_ids, cold_ids(plain, all, 6)) << what;
+  }
+  // A sequence of a composition takes the same points.
+  ASSERT_TRUE(llm.llm().clear_prefix_cache().ok());
+  (void)must(llm.sequence(spec({0, 1}, 0)));
+  EXPECT_EQ(
+      must(llm.generate_from_chunks(spec({0, 2}, 1), greedy_to_length(1))).usage.cached_tokens,
+      37 + 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, StateModels,

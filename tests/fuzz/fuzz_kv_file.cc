@@ -12,6 +12,8 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
+#include "quire/tensor/state_view.h"
 
 namespace {
 
@@ -23,6 +25,17 @@ void read_all(const KVFile& file) {
   const auto& geometry = file.content().geometry;
   if (file.payload_bytes() > kMaxPoolBytes) {
     return;
+  }
+  const SavedStates& states = file.content().states;
+  std::vector<quire::tensor::StatePart> parts = states.parts;
+  std::int64_t bytes = 0;
+  for (quire::tensor::StatePart& part : parts) {
+    part.offset = bytes;
+    bytes += part.bytes;
+  }
+  std::vector<std::byte> state(static_cast<std::size_t>(std::min(bytes, kMaxPoolBytes)));
+  for (std::size_t i = 0; i < states.at.size() && bytes <= kMaxPoolBytes; ++i) {
+    static_cast<void>(file.read_state(i, parts, state));
   }
   for (int run = 0; run < static_cast<int>(file.content().runs.size()); ++run) {
     const SavedRun& saved = file.content().runs[static_cast<std::size_t>(run)];

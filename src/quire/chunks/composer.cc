@@ -469,6 +469,11 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
                                  plain && !run.counted ? &core_.ledger().segments() : nullptr);
   if (plain) {
     request.prompt = composition.joined();
+    std::int32_t end = 0;
+    for (const kv::Part& part : composition.parts) {
+      end += static_cast<std::int32_t>(part.chunk->tokens->size());
+      request.marks.push_back({.tokens = end, .stays = true});
+    }
     if (run.kind == engine::RequestKind::kForwardAll) {  // cached rows would have no logits
       request.reuse = false;
       request.first_logit = static_cast<std::int32_t>(std::ssize(request.prompt) -

@@ -37,6 +37,7 @@
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
@@ -120,7 +121,8 @@ Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
 }
 
 Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& runtime,
-                                                           const Named& named) {
+                                                           const Named& named,
+                                                           std::vector<sequences::StateRef>& held) {
   auto described = runtime.saved_sequences().describe(named.state);
   if (!described.ok()) {
     return {described.error().code,
@@ -132,7 +134,10 @@ Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& run
       .metadata_json = to_json(rest),
       .fingerprint = runtime.tiers().model_fingerprint(),
       .kernels = rest.kernels,
-      .follows_from_tokens = rest.ranks.empty() && rest.grade == ReuseGrade::kExact};
+      .follows_from_tokens = rest.ranks.empty() && rest.grade == ReuseGrade::kExact,
+      .states = std::move(described->states),
+      .state_bytes = std::move(described->state_bytes)};
+  std::ranges::move(described->held, std::back_inserter(held));
   for (std::size_t i = 0; i < described->runs.size(); ++i) {
     kv_store::SavedRun& run = described->runs[i];
     run.type.reset();  // an object has one run, whose type is the object's
@@ -157,10 +162,11 @@ Result<CheckpointInfo> CheckpointService::save(runtime::Runtime& runtime,
                                                std::span<const Named> sequences,
                                                const std::string& name) {
   std::vector<kv_store::LiveSequence> live;
+  std::vector<sequences::StateRef> held;  // what they borrow
   live.reserve(sequences.size());
   for (const Named& named : sequences) {
     QUIRE_TRY_STATUS(check_tenant(named));
-    QUIRE_TRY(live.emplace_back(), describe(runtime, named));
+    QUIRE_TRY(live.emplace_back(), describe(runtime, named, held));
   }
   std::vector<std::vector<BlockId>> blocks;
   std::vector<kv::FormatId> formats;
@@ -234,7 +240,17 @@ Result<sequences::StateRef> CheckpointService::load(runtime::Runtime& runtime,
     }
     return ranges;
   };
-  return runtime.saved_sequences().restore(runs, std::move(rest), open,
+  sequences::SavedSequences::StatesToLoad states;
+  for (const kv_store::SavedSequence::StateObject& state : saved.states) {
+    states.at.push_back({.tokens = state.tokens});
+  }
+  states.read = [&](std::size_t index, std::span<const tensor::StatePart> parts,
+                    std::span<std::byte> to) -> Status {
+    QUIRE_TRY(const kv_store::KVFile file, manager_->open_state(saved, index));
+    QUIRE_TRY_STATUS(file.check_fits(live.fingerprint, geometry));
+    return file.read_state(0, parts, to);
+  };
+  return runtime.saved_sequences().restore(runs, std::move(rest), open, states,
                                            {.wait = wait, .salt = tenant_});
 }
 

@@ -64,8 +64,9 @@ class CheckpointService {
   CheckpointService(kv_store::Store store, std::string tenant)
       : store_(std::move(store)), tenant_(std::move(tenant)) {}
   [[nodiscard]] Status check_tenant(const Named& named) const;
-  [[nodiscard]] static Result<kv_store::LiveSequence> describe(runtime::Runtime& runtime,
-                                                               const Named& named);
+  // Describes a sequence; `held` gets what the description borrows.
+  [[nodiscard]] static Result<kv_store::LiveSequence> describe(
+      runtime::Runtime& runtime, const Named& named, std::vector<sequences::StateRef>& held);
   // Loads one sequence. `whole` names objects that need not be verified again.
   [[nodiscard]] Result<sequences::StateRef> load(runtime::Runtime& runtime,
                                                  const kv_store::SavedSequence& saved,

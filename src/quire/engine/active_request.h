@@ -16,6 +16,7 @@
 #include "quire/base/ids.h"
 #include "quire/engine/channel.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/kv/states.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
@@ -86,6 +87,7 @@ struct NewRequest {
   std::vector<ReusePart> parts;            // parts of a composition that explains
   bool same_bits = true;                   // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;  // instead of `prompt`
+  std::vector<kv::PointMark> marks = {};   // of `prompt`: where it wants restore points
   std::int32_t sampled_before = 0;         // tokens at the end of the prompt that were sampled: the
                                            // sampler goes on as if it had not stopped behind them
   std::shared_ptr<RequestObserver> observer;  // may be null

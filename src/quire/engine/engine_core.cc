@@ -18,6 +18,7 @@
 #include "quire/engine/bundle_options.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/open_format.h"
+#include "quire/engine/turn_marks.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
@@ -79,13 +80,6 @@ Result<std::int32_t> states_within(const model::ModelConfig& config,
     return 0;
   }
   constexpr std::int64_t kLeast = 2;
-  if (tensor::is_written_by_block(geometry.format)) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message = base::str_cat(
-                     config.family,
-                     " models carry states, beside which KV that is stored block by "
-                     "block is not implemented; use kv_dtype \"int8\" or \"bfloat16\"")};
-  }
   const std::int64_t bytes = kv_store::StatePool::bytes_of(states, geometry.block_bytes());
   const auto share = static_cast<std::int64_t>(static_cast<double>(budget) * options.state_share);
   const std::int64_t most = std::int64_t{4} * options.max_running;
@@ -214,6 +208,9 @@ Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::Page
   auto core = std::make_unique<EngineCore>(std::move(bundle), std::move(pool), std::move(staging),
                                            ledger, scheduler);
   core->states = std::move(state_pool);
+  if (ledger.num_states > 0 && core->bundle.text != nullptr) {
+    core->turns = TurnMarks(*core->bundle.text);
+  }
   return core;
 }
 

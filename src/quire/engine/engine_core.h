@@ -20,6 +20,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/plan_log.h"
 #include "quire/engine/swap_space.h"
+#include "quire/engine/turn_marks.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -156,6 +157,7 @@ struct EngineCore {
   kv_store::PagedPool paged_pool;
   std::optional<kv_store::PagedPool> staging;
   kv_store::StatePool states;              // of models whose layers carry a state
+  TurnMarks turns;                         // likewise
   std::vector<tensor::PagedKVView> views;  // [formats, and staging if it is there][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;

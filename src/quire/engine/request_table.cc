@@ -18,6 +18,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
@@ -53,6 +54,19 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
 }
 
+// Returns the lengths at which the request wants restore points. A chat wants them around its last
+// turn.
+std::vector<kv::PointMark> RequestTable::marks_of(const NewRequest& request) const {
+  if (!core_.ledger.points().exist() || request.composed) {
+    return {};
+  }
+  std::vector<kv::PointMark> marks = request.marks;
+  for (const std::int32_t tokens : core_.turns.marks(request.prompt)) {
+    marks.push_back({.tokens = tokens});
+  }
+  return marks;
+}
+
 Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
@@ -78,7 +92,8 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
                                    .tenant = request.urgency.tenant.empty()
                                                  ? options_.salt_of(request.salt)
                                                  : request.urgency.tenant,
-                                   .submitted = request.submitted};
+                                   .submitted = request.submitted,
+                                   .marks = marks_of(request)};
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;

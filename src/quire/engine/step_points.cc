@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -24,8 +25,6 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int32_t kFirstDistance = 256;  // of points before the end of a prompt
-
 // A length behind which a point is wanted.
 struct Wanted {
   std::int32_t tokens = 0;
@@ -33,14 +32,38 @@ struct Wanted {
   bool stays = false;   // several histories may go on from it
 };
 
+// Returns the tokens of which a length must be a multiple to be a point. Where KV is stored block
+// by block, rows of a block are gone when it is full, so points are at the ends of blocks.
+std::int32_t point_step(const kv::Ledger& ledger) {
+  return ledger.config().open_format() ? ledger.config().block_tokens : 1;
+}
+
+// Returns whether a step of one sampled token is to be looked at. Where an answer's end is no
+// point, points are taken on the way.
+bool may_keep(const kv::Ledger& ledger, const sched::ScheduledRun& run) {
+  const std::int32_t step = point_step(ledger);
+  return run.count > 1 || !run.samples ||
+         (step > 1 && (run.first + 1) % std::lcm(step, kv::kPointDistance) == 0);
+}
+
 // Returns the points that are wanted in a run, without those that are there.
 std::vector<Wanted> wanted_points(const kv::Ledger& ledger, const sched::ScheduledRun& run) {
   const auto all = static_cast<std::int32_t>(ledger.sequences().tokens(run.sequence).size());
   std::vector<Wanted> wanted = {
       {.tokens = all - 1, .evicts = true},
       {.tokens = ledger.points().left_history_at(run.sequence), .evicts = true, .stays = true}};
-  for (std::int32_t distance = kFirstDistance; distance < all; distance += distance / 2) {
+  for (const kv::PointMark& mark : ledger.points().marks(run.sequence)) {
+    wanted.push_back({.tokens = mark.tokens, .evicts = true, .stays = mark.stays});
+  }
+  for (std::int32_t distance = kv::kPointDistance; distance < all;
+       distance += distance / 2 + kv::kPointDistance) {
     wanted.push_back({.tokens = all - distance});
+  }
+  if (run.count == 1 && run.samples) {
+    wanted = {{.tokens = run.first + 1, .evicts = true}};
+  }
+  for (Wanted& point : wanted) {
+    point.tokens -= point.tokens % point_step(ledger);
   }
   std::erase_if(wanted, [&](const Wanted& point) {
     return point.tokens <= run.first || point.tokens > run.first + run.count ||
@@ -54,21 +77,6 @@ std::vector<Wanted> wanted_points(const kv::Ledger& ledger, const sched::Schedul
   return wanted;
 }
 
-// Copies the KV of the block that the point ends in beside its state.
-void keep_tail(Step& step, const StepPoints::Kept& point) {
-  const std::optional<BlockId> block =
-      step.core.ledger.points().block_of_tail(point.sequence, point.tokens);
-  if (block) {
-    (void)step.core.paged_pool.read_blocks(  // never fails in host memory
-        std::array{*block}, step.core.states.block_beside(point.state.ref().index));
-  }
-}
-
-void add_point(Step& step, const StepPoints::Kept& point) {
-  keep_tail(step, point);
-  step.core.ledger.points().add(point.sequence, point.tokens, point.state, point.stays);
-}
-
 // Adds a run and what is kept of it. `runs` points to captures only when all are there.
 void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row) {
   StepPoints& points = step.points;
@@ -76,7 +84,7 @@ void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row)
   const kv::RestorePoints::Places places = ledger.places(run.sequence);
   points.runs.push_back(
       {.first_row = first_row, .num_rows = run.count, .from = places.from, .to = places.to});
-  if (run.count == 1 && run.samples) {
+  if (!may_keep(step.core.ledger, run)) {
     return;
   }
   for (const Wanted& wanted : wanted_points(step.core.ledger, run)) {
@@ -94,6 +102,16 @@ void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row)
 }
 
 }  // namespace
+
+void add_point(EngineCore& core, SeqId sequence, std::int32_t tokens, const kv::HeldState& state,
+               bool stays) {
+  const std::optional<BlockId> block = core.ledger.points().block_of_tail(sequence, tokens);
+  if (block) {
+    (void)core.paged_pool.read_blocks(  // never fails in host memory
+        std::array{*block}, core.states.block_beside(state.ref().index));
+  }
+  core.ledger.points().add(sequence, tokens, state, stays);
+}
 
 Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch) {
   kv::RestorePoints& ledger = step.core.ledger.points();
@@ -134,7 +152,7 @@ void keep_points(Step& step, const sched::ScheduledRun& run, bool ends) {
   }
   for (StepPoints::Kept& point : step.points.kept) {
     if (point.sequence == run.sequence && point.state.is_there()) {
-      add_point(step, point);
+      add_point(step.core, point.sequence, point.tokens, point.state, point.stays);
       point.state.reset();
     }
   }
@@ -142,9 +160,8 @@ void keep_points(Step& step, const sched::ScheduledRun& run, bool ends) {
   if (!ends) {
     return;
   }
-  if (ledger.wants_point(run.sequence, length)) {
-    add_point(step,
-              {.sequence = run.sequence, .tokens = length, .state = ledger.present(run.sequence)});
+  if (length % point_step(step.core.ledger) == 0 && ledger.wants_point(run.sequence, length)) {
+    add_point(step.core, run.sequence, length, ledger.present(run.sequence), false);
   }
   ledger.thin(run.sequence);
 }

@@ -8,7 +8,12 @@
 // Thread rule: the engine thread.
 #pragma once
 
+#include <cstdint>
+
+#include "quire/base/ids.h"
+#include "quire/engine/engine_core.h"
 #include "quire/engine/step_state.h"
+#include "quire/kv/states.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
@@ -20,5 +25,10 @@ namespace quire::engine {
 [[nodiscard]] Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch);
 // Makes points of what the pass has kept of a run that was booked, and with `ends` of its end.
 void keep_points(Step& step, const sched::ScheduledRun& run, bool ends);
+
+// Makes a state the point behind the first `tokens` tokens of a sequence. Copies the KV of the
+// block that the point ends in beside the state.
+void add_point(EngineCore& core, SeqId sequence, std::int32_t tokens, const kv::HeldState& state,
+               bool stays);
 
 }  // namespace quire::engine

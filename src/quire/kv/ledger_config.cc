@@ -93,9 +93,8 @@ Status LedgerConfig::validate() const {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("num_states is ", num_states, "; give 0 (no states) or at least 2")};
   }
-  if (num_states > 0 && (window_tokens > 0 || open_format())) {
-    return {ErrorCode::kInvalidArgument,
-            "states beside a window or KV that is written block by block are not implemented"};
+  if (num_states > 0 && window_tokens > 0) {
+    return {ErrorCode::kInvalidArgument, "states beside a window are not implemented"};
   }
   if (extent_blocks < 1) {
     return {ErrorCode::kInvalidArgument,

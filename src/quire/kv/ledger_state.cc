@@ -76,7 +76,9 @@ std::int32_t LedgerState::reattach(SeqId id) {
       own->set_lacks_tail(prefix.tokens % shared.config().block_tokens != 0);
     }
     tokens_replayed += prefix.known_tokens - prefix.tokens;
-    own->leave_history_at(prefix.known_tokens > prefix.tokens ? prefix.known_tokens : 0);
+    const std::int32_t unknown = prefix.known_tokens - prefix.tokens;
+    const bool is_far = unknown > (prefix.tokens > 0 ? kPointDistance : 0);
+    own->leave_history_at(is_far ? prefix.known_tokens : 0);
   }
   tokens_reused += sequence.num_computed();
   return sequence.num_computed();

@@ -1,9 +1,11 @@
 #include "quire/kv/restore_points.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger_state.h"
@@ -49,6 +51,24 @@ std::optional<RestorePoints::Tail> RestorePoints::take_tail(SeqId id) {
               .block = open.blocks.ref(open.num_tokens / state_->shared.config().block_tokens).id};
 }
 
+bool RestorePoints::lacks_tail(SeqId id) const {
+  const SequenceStates* states = state_->states_of(id);
+  return states != nullptr && states->lacks_tail();
+}
+
+std::vector<RestorePoints::Known> RestorePoints::known(SeqId id) const {
+  const Sequence& sequence = state_->sequence(id);
+  std::vector<Known> known;
+  if (sequence.is_plain() && sequence.adopts()) {
+    state_->states.visit_points(
+        sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())), sequence.salt(),
+        [&](std::int32_t tokens, bool stays) {
+          known.push_back({.tokens = tokens, .stays = stays});
+        });
+  }
+  return known;
+}
+
 bool RestorePoints::wants_point(SeqId id, std::int32_t tokens) const {
   const Sequence& sequence = state_->sequence(id);
   return state_->shared.config().prefix_cache && sequence.is_plain() && sequence.adopts() &&
@@ -59,6 +79,16 @@ bool RestorePoints::wants_point(SeqId id, std::int32_t tokens) const {
 
 std::int32_t RestorePoints::left_history_at(SeqId id) const {
   return state_->states_of(id)->left_history_at();
+}
+
+void RestorePoints::mark(SeqId id, std::span<const PointMark> marks, std::int32_t prompt_tokens) {
+  if (SequenceStates* states = state_->states_of(id)) {
+    states->mark(marks, prompt_tokens);
+  }
+}
+
+std::span<const PointMark> RestorePoints::marks(SeqId id) const {
+  return state_->states_of(id)->marks();
 }
 
 HeldState RestorePoints::take_state(bool evicts) {
@@ -86,10 +116,13 @@ void RestorePoints::add(SeqId id, std::int32_t tokens, const HeldState& state, b
 }
 
 void RestorePoints::thin(SeqId id) {
-  constexpr std::int32_t kRecent = 256;
   const Sequence& sequence = state_->sequence(id);
+  if (!sequence.is_plain() || !sequence.adopts()) {
+    return;
+  }
   state_->states.thin(sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())),
-                      sequence.salt(), kRecent);
+                      sequence.salt(), kPointDistance,
+                      std::min(sequence.num_computed(), state_->states_of(id)->own_points_from()));
 }
 
 std::optional<BlockId> RestorePoints::block_of_tail(SeqId id, std::int32_t tokens) const {

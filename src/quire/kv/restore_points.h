@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/states.h"
@@ -46,11 +47,26 @@ class RestorePoints {
   // Returns the tail that must be copied before the next step, once.
   [[nodiscard]] std::optional<Tail> take_tail(SeqId id);
 
+  // Returns whether there is such a tail.
+  [[nodiscard]] bool lacks_tail(SeqId id) const;
+
+  // A point of a history.
+  struct Known {
+    std::int32_t tokens = 0;
+    bool stays = false;
+  };
+  // Returns the points behind some of the sequence's tokens with KV, the shortest first. None of a
+  // sequence that finds no other's.
+  [[nodiscard]] std::vector<Known> known(SeqId id) const;
+
   // Returns whether a point behind the first `tokens` tokens would be found, and is not there.
   [[nodiscard]] bool wants_point(SeqId id, std::int32_t tokens) const;
-  // Returns the length at which the sequence has left a known history without a point there; 0:
-  // none.
+  // Returns the length at which the sequence has left a known history, if no point is close before
+  // it; 0: none.
   [[nodiscard]] std::int32_t left_history_at(SeqId id) const;
+  // Notes what a request wants on its sequence, whose prompt has so many tokens.
+  void mark(SeqId id, std::span<const PointMark> marks, std::int32_t prompt_tokens);
+  [[nodiscard]] std::span<const PointMark> marks(SeqId id) const;
   // Takes a state for a point. Not there where none is free; with `evicts` idle points give way.
   [[nodiscard]] HeldState take_state(bool evicts);
   // Returns the state at the length of a sequence.

@@ -109,7 +109,7 @@ Status Sequences::extend(std::span<const Growth> growths) {
     open_needed += needs.open;
     tokens += growth.count;
     const SequenceStates* states = state_->states_of(growth.sequence);
-    states_needed += states != nullptr && states->needs_one() ? 1 : 0;
+    states_needed += states != nullptr && growth.count > 0 && states->needs_one() ? 1 : 0;
   }
   if (states_needed > state_->states.num_available()) {
     return state_->no_state();
@@ -133,7 +133,8 @@ Status Sequences::extend(std::span<const Growth> growths) {
   Leftover left{.shared = shared, .blocks = open};
   for (const Growth& growth : growths) {
     state_->sequence(growth.sequence).extend(growth.count, left.blocks);
-    if (SequenceStates* states = state_->states_of(growth.sequence)) {
+    SequenceStates* states = state_->states_of(growth.sequence);
+    if (states != nullptr && growth.count > 0) {
       states->make_room();
     }
   }
@@ -142,7 +143,8 @@ Status Sequences::extend(std::span<const Growth> growths) {
 
 void Sequences::advance(SeqId id, std::int32_t count) {
   state_->sequence(id).advance(count);
-  if (SequenceStates* states = state_->states_of(id)) {
+  SequenceStates* states = state_->states_of(id);
+  if (states != nullptr && count > 0) {
     states->advance();
   }
 }

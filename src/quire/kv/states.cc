@@ -82,20 +82,33 @@ const States::Slot& States::slot(StateRef state) const {
   return found;
 }
 
+bool States::Point::begins(const Point& other) const {
+  return other.tokens.size() > tokens.size() && other.salt == salt &&
+         std::equal(tokens.begin(), tokens.end(), other.tokens.begin());
+}
+
+States::Points::iterator States::least_useful() {
+  auto least = points_.end();
+  const auto rank = [this](const Point& point) {
+    return std::pair(worth(point), slot(point.state).last_use);
+  };
+  for (auto point = points_.begin(); point != points_.end(); ++point) {
+    const bool idle = slot(point->second.state).references == 1;
+    if (idle && (least == points_.end() || rank(point->second) < rank(least->second))) {
+      least = point;
+    }
+  }
+  QUIRE_CHECK(least != points_.end(), "no restore point is idle");
+  return least;
+}
+
 StateRef States::acquire() {
   QUIRE_CHECK(num_available() > 0, "more states asked for than are free or idle points");
   if (free_.empty()) {
-    auto oldest = points_.end();
-    for (auto point = points_.begin(); point != points_.end(); ++point) {
-      const StateRef state = point->second.state;
-      const bool idle = slot(state).references == 1;
-      if (idle &&
-          (oldest == points_.end() || slot(state).last_use < slot(oldest->second.state).last_use)) {
-        oldest = point;
-      }
-    }
-    lost_[next_lost_++ % kRememberedPoints] = oldest->first;
-    drop(oldest);
+    const auto gone = least_useful();
+    lost_[next_lost_++ % kRememberedPoints] = gone->first;
+    worth_of_evicted_ = std::max(worth_of_evicted_, worth(gone->second));
+    drop(gone);
     ++num_evictions_;
   }
   const std::int32_t index = free_.back();
@@ -165,11 +178,17 @@ void States::add_point(std::span<const TokenId> tokens, std::string_view salt, S
   if (held.is_point || look_up(hash, tokens, salt) != nullptr) {
     return;
   }
+  const std::vector<Points::iterator> shorter = points_within(tokens, salt);
   std::int32_t& same = lengths_[static_cast<std::int32_t>(tokens.size())];
+  const Point* added = nullptr;
   try {
-    points_.emplace(
-        hash,
-        Point{.salt = std::string(salt), .tokens = {tokens.begin(), tokens.end()}, .state = state});
+    added =
+        &points_
+             .emplace(hash, Point{.salt = std::string(salt),
+                                  .tokens = {tokens.begin(), tokens.end()},
+                                  .state = state,
+                                  .before = shorter.empty() ? nullptr : &shorter.back()->second})
+             ->second;
   } catch (const std::bad_alloc&) {
     if (same == 0) {
       lengths_.erase(static_cast<std::int32_t>(tokens.size()));
@@ -181,6 +200,21 @@ void States::add_point(std::span<const TokenId> tokens, std::string_view salt, S
   held.is_point = true;
   held.stays = stays;
   held.last_use = ++uses_;
+  held.worth_before = worth_of_evicted_;
+  for (auto& [other_hash, point] : points_) {
+    if (point.before == added->before && added->begins(point)) {
+      point.before = added;
+    }
+  }
+}
+
+void States::visit_points(std::span<const TokenId> tokens, std::string_view salt,
+                          const std::function<void(std::int32_t, bool)>& visitor) const {
+  visit_prefixes(lengths_, tokens, salt, [&](std::size_t length, std::uint64_t hash) {
+    if (const Point* point = look_up(hash, tokens.first(length), salt)) {
+      visitor(static_cast<std::int32_t>(length), slot(point->state).stays);
+    }
+  });
 }
 
 // Returns the points behind some of `tokens`, the shortest first.
@@ -200,23 +234,52 @@ std::vector<States::Points::iterator> States::points_within(std::span<const Toke
 }
 
 // Goes from the end backwards. A point is left out if the one before it is near enough.
-void States::thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t recent) {
+void States::thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t slack,
+                  std::int32_t keep_from) {
+  constexpr std::int64_t kHalfAgain = 6, kMost = 40;  // quarters of a distance
+  constexpr std::int32_t kLeast = 4, kSlackSteps = 4;
   const std::vector<Points::iterator> points = points_within(tokens, salt);
-  const auto distance = [&](std::size_t i) {
-    return std::ssize(tokens) - std::ssize(points[i]->second.tokens);
-  };
-  std::int64_t kept = recent;
-  for (std::size_t i = points.size(); i-- > 1;) {
-    if (distance(i) <= recent) {
-      continue;
-    }
-    const Slot& held = slot(points[i]->second.state);
-    if (distance(i - 1) * 2 <= kept * 3 && held.references == 1 && !held.stays) {
-      drop(points[i]);
-    } else {
-      kept = distance(i);
+  const std::int64_t most =
+      std::max(kLeast, static_cast<std::int32_t>(std::bit_width(tokens.size())) - 1);
+  // Begins with none, so that nothing goes before it must.
+  for (std::int64_t step = -kSlackSteps; kHalfAgain + step <= kMost; ++step) {
+    const bool all_stay = step == -kSlackSteps;
+    const std::int64_t quarters = all_stay ? 0 : kHalfAgain + std::max<std::int64_t>(step, 0);
+    const auto near = static_cast<std::int32_t>(slack * (step + kSlackSteps) / kSlackSteps);
+    std::int64_t left = 0;
+    const std::vector<Points::iterator> close = points_too_close(
+        points, std::ssize(tokens), quarters, std::min(near, slack), keep_from, left);
+    if (left <= most || kHalfAgain + step == kMost) {
+      std::ranges::for_each(close, [this](Points::iterator point) { drop(point); });
+      return;
     }
   }
+}
+
+// Returns the points of a history without which the others still are near enough. `left` gets how
+// many stay that no user owns.
+std::vector<States::Points::iterator> States::points_too_close(
+    std::span<const Points::iterator> points, std::int64_t length, std::int64_t quarters,
+    std::int32_t slack, std::int32_t keep_from, std::int64_t& left) const {
+  const auto distance = [&](std::size_t i) {
+    return length - std::ssize(points[i]->second.tokens);
+  };
+  std::vector<Points::iterator> close;
+  std::int64_t kept = 0;
+  for (std::size_t i = points.size(); i-- > 0;) {
+    const Slot& held = slot(points[i]->second.state);
+    // The beginning is as good as a point.
+    const std::int64_t farther = i == 0 ? length : distance(i - 1);
+    const bool is_own = held.references > 1 || held.stays;
+    const bool may_go = !is_own && std::cmp_less(points[i]->second.tokens.size(), keep_from);
+    if (may_go && 4 * farther <= quarters * kept + 4 * std::int64_t{slack}) {
+      close.push_back(points[i]);
+    } else {
+      kept = distance(i);
+      left += is_own ? 0 : 1;
+    }
+  }
+  return close;
 }
 
 std::int32_t States::lost_point(std::span<const TokenId> tokens, std::string_view salt) const {
@@ -232,13 +295,21 @@ std::int32_t States::lost_point(std::span<const TokenId> tokens, std::string_vie
   return longest;
 }
 
-void States::touch(StateRef state) { slot(state).last_use = ++uses_; }
+void States::touch(StateRef state) {
+  slot(state).last_use = ++uses_;
+  slot(state).worth_before = worth_of_evicted_;
+}
 
 void States::drop(Points::iterator point) {
   const StateRef state = point->second.state;
   const auto length = lengths_.find(static_cast<std::int32_t>(point->second.tokens.size()));
   if (--length->second == 0) {
     lengths_.erase(length);
+  }
+  for (auto& [hash, other] : points_) {
+    if (other.before == &point->second) {
+      other.before = point->second.before;
+    }
   }
   points_.erase(point);
   Slot& held = slot(state);
@@ -260,6 +331,10 @@ Status States::check(std::span<const std::int32_t> users) const {
       return {ErrorCode::kInternal, "a restore point is not found by its tokens"};
     }
     ++points[static_cast<std::size_t>(point.state.index)];
+    const bool has_shorter = point.before != nullptr;
+    if (has_shorter && !point.before->begins(point)) {
+      return {ErrorCode::kInternal, "a restore point follows one of another history"};
+    }
   }
   std::int32_t idle = 0;
   std::size_t unused = 0;
@@ -295,6 +370,14 @@ SequenceStates SequenceStates::fork() const {
   copy.now_ = now_.clone();
   copy.lacks_tail_ = lacks_tail_;
   return copy;
+}
+
+void SequenceStates::mark(std::span<const PointMark> marks, std::int32_t prompt_tokens) {
+  marks_.assign(marks.begin(), marks.end());
+  own_points_from_ = std::max(0, prompt_tokens - 1);
+  for (const PointMark& mark : marks_) {
+    own_points_from_ = std::min(own_points_from_, mark.stays ? own_points_from_ : mark.tokens);
+  }
 }
 
 void SequenceStates::drop() {

@@ -6,8 +6,11 @@
 // holders is not written either: who goes on from it writes another one.
 //
 // Points are found by the tokens before them, compared one by one. The hash only says where to
-// look. Points that nobody uses give way to states that are needed, the one least recently used
-// first.
+// look. Points that nobody uses give way to states that are needed, the least useful one first. A
+// point is worth the tokens that a hit on it saves over a hit on the next shorter point of its
+// history. All states have the same bytes, so that is also tokens per byte. Use keeps its worth
+// fresh: it is added to the worth of what has given way before (GreedyDual-Size, Cao and Irani
+// 1997).
 //
 // Thread rule: one thread per object, as for the ledger.
 #pragma once
@@ -15,6 +18,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -28,6 +33,10 @@
 #include "quire/types.h"
 
 namespace quire::kv {
+
+// Tokens within which no second point is worth its bytes: computing them costs about what a step
+// does.
+inline constexpr std::int32_t kPointDistance = 256;
 
 // Names a state as it was when it was handed out. The generation changes when it becomes free, so
 // that a stale handle never means the state of another history.
@@ -77,9 +86,15 @@ class States {
   // With `stays` thin() leaves it.
   void add_point(std::span<const TokenId> tokens, std::string_view salt, StateRef state,
                  bool stays = false);
-  // Forgets points of a history of which others do nearly as well. Those that are left stand at
-  // most half as far again from the end as the next nearer one. The last `recent` tokens keep all.
-  void thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t recent);
+  // Calls visitor(length, stays) for each point behind some of `tokens`, the shortest first.
+  void visit_points(std::span<const TokenId> tokens, std::string_view salt,
+                    const std::function<void(std::int32_t, bool)>& visitor) const;
+  // Forgets points of a history of which others do nearly as well. Each point that is left is at
+  // most half as far again from the end as the next nearer one, and `slack` tokens. It is farther
+  // where more than log2 of the tokens would be left. Points behind `keep_from` tokens or more
+  // stay. So do points that several histories share, and those that are held.
+  void thin(std::span<const TokenId> tokens, std::string_view salt, std::int32_t slack,
+            std::int32_t keep_from);
   // Returns the length of the longest point behind some of `tokens` that gave way; 0 for none. For
   // people: the last ones are known by hash alone.
   [[nodiscard]] std::int32_t lost_point(std::span<const TokenId> tokens,
@@ -100,11 +115,20 @@ class States {
     bool is_point = false;
     bool stays = false;  // a point that several histories share
     std::uint64_t last_use = 0;
+    std::int64_t worth_before = 0;  // worth of what had given way before its last use
   };
   struct Point {
     std::string salt;
     std::vector<TokenId> tokens;
     StateRef state;
+    const Point* before = nullptr;  // next shorter point of its history; null: none
+
+    // Returns the tokens that a hit saves over a hit on the next shorter one.
+    [[nodiscard]] std::int64_t saves() const {
+      return std::ssize(tokens) - (before == nullptr ? 0 : std::ssize(before->tokens));
+    }
+    // Returns whether the other one is a longer point of the same history.
+    [[nodiscard]] bool begins(const Point& other) const;
   };
   using Points = std::unordered_multimap<std::uint64_t, Point>;
 
@@ -114,6 +138,14 @@ class States {
   }
   [[nodiscard]] std::vector<Points::iterator> points_within(std::span<const TokenId> tokens,
                                                             std::string_view salt);
+  [[nodiscard]] std::vector<Points::iterator> points_too_close(
+      std::span<const Points::iterator> points, std::int64_t length, std::int64_t quarters,
+      std::int32_t slack, std::int32_t keep_from, std::int64_t& left) const;
+  // Returns the idle point that is worth least. Precondition: there is one.
+  [[nodiscard]] Points::iterator least_useful();
+  [[nodiscard]] std::int64_t worth(const Point& point) const {
+    return slot(point.state).worth_before + point.saves();
+  }
   [[nodiscard]] const Point* look_up(std::uint64_t hash, std::span<const TokenId> tokens,
                                      std::string_view salt) const;
   void drop(Points::iterator point);
@@ -126,6 +158,7 @@ class States {
   std::vector<std::uint64_t> lost_;  // hashes of the last points that gave way, a ring
   std::size_t next_lost_ = 0;
   std::uint64_t uses_ = 0;
+  std::int64_t worth_of_evicted_ = 0;
   std::int64_t num_evictions_ = 0;
 };
 
@@ -158,6 +191,12 @@ class HeldState {
  private:
   States* states_ = nullptr;
   StateRef state_;
+};
+
+// A length at which a request wants a restore point.
+struct PointMark {
+  std::int32_t tokens = 0;
+  bool stays = false;  // other histories will go on from it: thinning leaves it
 };
 
 // The states of one sequence: the one at its length, which is there but for length 0, and the one
@@ -193,6 +232,12 @@ class SequenceStates {
   [[nodiscard]] std::int32_t left_history_at() const { return left_history_at_; }
   void leave_history_at(std::int32_t tokens) { left_history_at_ = tokens; }
 
+  // Sets what its request wants, whose prompt has so many tokens.
+  void mark(std::span<const PointMark> marks, std::int32_t prompt_tokens);
+  [[nodiscard]] std::span<const PointMark> marks() const { return marks_; }
+  // Returns the length from which on points are of its own request.
+  [[nodiscard]] std::int32_t own_points_from() const { return own_points_from_; }
+
   [[nodiscard]] StateRef now() const { return now_.ref(); }
   [[nodiscard]] StateRef next() const { return next_.is_there() ? next_.ref() : now_.ref(); }
   // Calls `fn` with each reference.
@@ -211,6 +256,8 @@ class SequenceStates {
   HeldState next_;
   bool lacks_tail_ = false;
   std::int32_t left_history_at_ = 0;
+  std::vector<PointMark> marks_;
+  std::int32_t own_points_from_ = std::numeric_limits<std::int32_t>::max();
 };
 
 }  // namespace quire::kv

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -138,26 +139,82 @@ TEST_F(StatesOfALedger, RollingBackLandsOnAPointAndOwesTheRest) {
   EXPECT_TRUE(ledger_.check().ok());
 }
 
+// Makes a point behind the first `length` tokens.
+void add(States& states, const Tokens& tokens, std::size_t length, bool stays = false) {
+  const HeldState held(states, states.acquire());
+  states.add_point(std::span(tokens).first(length), "", held.ref(), stays);
+}
+
 TEST(States, ThinnedPointsStandAtMostHalfAsFarAgainFromTheEnd) {
   States states(400);
   Tokens tokens(8000);
   std::ranges::generate(tokens, [i = 0]() mutable { return i++ % 7; });
   for (std::size_t length = 20; length < tokens.size(); length += 20) {
-    const HeldState held(states, states.acquire());
-    states.add_point(std::span(tokens).first(length), "", held.ref(), length == 100);
+    add(states, tokens, length, length == 100);
   }
-  states.thin(tokens, "", 256);
+  states.thin(tokens, "", 256, 7900);
   std::vector<std::int64_t> distances;
   for (std::size_t length = tokens.size() - 1; length > 0; --length) {
     if (states.has_point(std::span(tokens).first(length), "")) {
       distances.push_back(std::ssize(tokens) - static_cast<std::int64_t>(length));
     }
   }
-  EXPECT_LE(distances.size(), 256 / 20 + 12) << "all recent ones, and log n others";
+  EXPECT_LE(distances.size(), 12 + 1) << "log2 of 8000, and the one that stays";
   EXPECT_TRUE(states.has_point(std::span(tokens).first(100), "")) << "it was to stay";
+  EXPECT_TRUE(states.has_point(std::span(tokens).first(7900), "")) << "one of the own request";
   for (std::size_t i = 1; i < distances.size(); ++i) {
-    EXPECT_LE(distances[i], std::max<std::int64_t>(256, distances[i - 1]) * 3 / 2 + 20);
+    EXPECT_LE(distances[i], distances[i - 1] * 3 / 2 + 256);
   }
+}
+
+TEST(States, AConversationKeepsAtMostLog2OfItsTokens) {
+  States states(64);
+  Tokens tokens;
+  for (std::size_t turn = 0; tokens.size() < 54000; ++turn) {
+    const std::size_t before = tokens.size();
+    tokens.resize(before + 150 + turn % 7 * 40, static_cast<TokenId>(turn));
+    const std::size_t prompt = tokens.size();
+    for (const std::size_t length : {before + 1, prompt - 6, prompt - 1}) {
+      add(states, tokens, length);
+    }
+    tokens.resize(prompt + 30 + turn % 5 * 60, static_cast<TokenId>(turn));
+    add(states, tokens, tokens.size());
+    states.thin(tokens, "", 256, static_cast<std::int32_t>(before + 1));
+    const auto most = static_cast<std::int32_t>(std::log2(tokens.size()));
+    ASSERT_LE(states.num_points(), std::max(4, most)) << tokens.size();
+  }
+  EXPECT_EQ(states.num_evictions(), 0);
+}
+
+TEST(States, APointGivesWayToOneWhoseHitSavesMoreTokens) {
+  States states(4);
+  Tokens history(1000);
+  std::ranges::generate(history, [i = 0]() mutable { return i++ % 11; });
+  add(states, history, 400);
+  add(states, history, 410);  // saves 10 tokens over the one before
+  add(states, history, 1000);
+  add(states, Tokens{1, 2, 3}, 3);
+  const auto is_there = [&](const Tokens& tokens, std::size_t length) {
+    return states.has_point(std::span(tokens).first(length), "");
+  };
+  add(states, Tokens(100, 5), 100);
+  EXPECT_FALSE(is_there({1, 2, 3}, 3)) << "3 tokens, though used last";
+  add(states, Tokens(100, 6), 100);
+  EXPECT_FALSE(is_there(history, 410));
+  EXPECT_TRUE(is_there(history, 400));
+  EXPECT_TRUE(is_there(history, 1000));
+  std::vector<std::int32_t> users(4);
+  EXPECT_TRUE(states.check(users).ok());
+}
+
+TEST(States, APointThatNobodyUsesGivesWayInTheEndHoweverLongItsHistory) {
+  States states(3);
+  const Tokens old(2000, 1);
+  add(states, old, 2000);
+  for (TokenId i = 2; i < 60; ++i) {
+    add(states, Tokens(100, i), 100);
+  }
+  EXPECT_FALSE(states.has_point(old, ""));
 }
 
 TEST_F(StatesOfALedger, ASealedSegmentIsRefused) {

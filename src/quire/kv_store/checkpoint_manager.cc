@@ -14,15 +14,17 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/base/json.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/kv/format.h"
+#include "quire/kv_store/checkpoint.h"
+#include "quire/kv_store/checkpoint_metadata.h"
 #include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/saved_ranges.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
@@ -31,105 +33,6 @@
 
 namespace quire::kv_store {
 namespace {
-
-using base::Json;
-using base::JsonView;
-
-Result<std::string> describe(const Checkpoint& checkpoint, const std::string& series) {
-  Json sequences = Json::array();
-  for (const SavedSequence& sequence : checkpoint.sequences) {
-    QUIRE_TRY(Json metadata, base::parse_json(sequence.metadata_json, "metadata"));
-    Json runs = Json::array();
-    for (const SavedSequence::RunShape& run : sequence.runs) {
-      runs.push(Json::array(run.tokens, run.start_position));
-    }
-    sequences.push(Json::object({{"name", sequence.name},
-                                 {"parts", sequence.parts.size()},
-                                 {"runs", std::move(runs)},
-                                 {"kernels", sequence.kernels},
-                                 {"follows_from_tokens", sequence.follows_from_tokens},
-                                 {"metadata", std::move(metadata)}}));
-  }
-  return base::write_json(Json::object(
-      {{"series", series}, {"number", checkpoint.number}, {"sequences", std::move(sequences)}}));
-}
-
-Result<SavedSequence::RunShape> read_run(JsonView run) {
-  const bool is_pair = run.is_array() && run.size() == 2;
-  const auto length = is_pair ? run[0].exact<std::int64_t>() : std::nullopt;
-  const auto position = is_pair ? run[1].exact<std::int32_t>() : std::nullopt;
-  if (!length || !position) {
-    return corrupt("the runs of a sequence are malformed");
-  }
-  return SavedSequence::RunShape{.tokens = *length, .start_position = *position};
-}
-
-Status take_sequence(JsonView object, std::size_t& part, Checkpoint& checkpoint) {
-  const StoreEntry& entry = checkpoint.entry;
-  if (!object.is_object()) {
-    return corrupt("a sequence is no object");
-  }
-  QUIRE_TRY(std::string name, base::get_string(object, "name", ""));
-  QUIRE_TRY(const std::int64_t parts, base::get_int(object, "parts", 0));
-  if (parts < 0 || static_cast<std::size_t>(parts) > entry.parts.size() - part) {
-    return corrupt(base::str_cat(parts, " parts for sequence ", base::quoted(name), ", ",
-                                 entry.parts.size() - part, " are left"));
-  }
-  const auto begin = entry.parts.begin() + static_cast<std::ptrdiff_t>(part);
-  const JsonView metadata = object.find("metadata");
-  SavedSequence saved{.name = std::move(name),
-                      .metadata_json = metadata.is_null() ? "{}" : base::write_json(metadata),
-                      .parts = {begin, begin + parts}};
-  QUIRE_TRY(saved.kernels, base::get_string(object, "kernels", ""));
-  QUIRE_TRY(saved.follows_from_tokens, base::get_bool(object, "follows_from_tokens", false));
-  std::int64_t tokens = 0;
-  for (const ObjectRange& range : saved.parts) {
-    tokens += range.tokens;
-  }
-  const JsonView runs = object.find("runs");
-  if (!runs.is_null() && !runs.is_array()) {
-    return corrupt("the runs of a sequence are malformed");
-  }
-  for (const JsonView run : runs.elements()) {
-    QUIRE_TRY(const SavedSequence::RunShape shape, read_run(run));
-    if (shape.tokens < 1 || shape.tokens > tokens || shape.start_position < 0) {
-      return corrupt(base::str_cat("a run of ", shape.tokens, " tokens, ", tokens, " are left"));
-    }
-    tokens -= shape.tokens;
-    saved.runs.push_back(shape);
-  }
-  if (tokens != 0) {
-    return corrupt(base::str_cat(tokens, " tokens are of no run"));
-  }
-  checkpoint.sequences.push_back(std::move(saved));
-  part += static_cast<std::size_t>(parts);
-  return {};
-}
-
-Status take_metadata(Checkpoint& checkpoint) {
-  QUIRE_TRY(const Json value, base::parse_json(checkpoint.entry.metadata_json, "metadata"));
-  const JsonView object = value;
-  const JsonView sequences = object.find("sequences");
-  if (!sequences.is_array()) {
-    return corrupt("its metadata is not that of a checkpoint");
-  }
-  QUIRE_TRY(checkpoint.number, base::get_int(object, "number", 0));
-  std::size_t part = 0;
-  for (const JsonView sequence : sequences.elements()) {
-    QUIRE_TRY_STATUS(take_sequence(sequence, part, checkpoint));
-  }
-  return {};
-}
-
-// Reads the metadata that `describe` wrote.
-Result<Checkpoint> read_checkpoint(StoreEntry entry) {
-  Checkpoint checkpoint{.name = entry.name, .entry = std::move(entry)};
-  if (const Status taken = take_metadata(checkpoint); !taken.ok()) {
-    return corrupt(
-        base::str_cat("checkpoint ", base::quoted(checkpoint.name), ": ", taken.error().message));
-  }
-  return checkpoint;
-}
 
 // Returns the sequences named in `only`, or all.
 Result<std::vector<const LiveSequence*>> choose(std::span<const LiveSequence> sequences,
@@ -321,8 +224,40 @@ Status CheckpointManager::put_ranges(const LiveSequence& sequence,
     saved.parts.push_back({.object = range.object, .tokens = range.end - range.begin});
     checkpoint.entry.parts.push_back(saved.parts.back());
   }
+  QUIRE_TRY_STATUS(put_states(sequence, pool, checkpoint, saved));
   checkpoint.sequences.push_back(std::move(saved));
   return {};
+}
+
+// Puts each state of a sequence as an object of its own. One that a later state makes of less use
+// goes with its checkpoint.
+Status CheckpointManager::put_states(const LiveSequence& sequence, const PagedPool& pool,
+                                     Checkpoint& checkpoint, SavedSequence& saved) {
+  for (std::size_t i = 0; i < sequence.states.at.size(); ++i) {
+    const StateAt& state = sequence.states.at[i];
+    KVFileContent content{.fingerprint = sequence.fingerprint, .geometry = pool.geometry()};
+    content.states = {.parts = sequence.states.parts, .at = {state}};
+    const std::string object = name_of_state(sequence, i, options_.tenant, pool);
+    QUIRE_TRY(const std::int64_t bytes, store_->objects().put(object, std::move(content), pool, {},
+                                                              {&sequence.state_bytes[i], 1}));
+    checkpoint.written_objects += bytes > 0 ? 1 : 0;
+    checkpoint.written_bytes += bytes;
+    saved.states.push_back({.tokens = state.tokens, .object = object});
+    checkpoint.entry.parts.push_back({.object = object});
+  }
+  return {};
+}
+
+Result<KVFile> CheckpointManager::open_state(const SavedSequence& saved, std::size_t index) const {
+  const SavedSequence::StateObject& state = saved.states[index];
+  QUIRE_TRY(KVFile file, store_->objects().open(state.object));
+  const KVFileContent& content = file.content();
+  if (!content.runs.empty() || content.states.at.size() != 1 ||
+      content.states.at.front().tokens != state.tokens) {
+    return corrupt(base::str_cat("object ", state.object, " is no state of sequence ",
+                                 base::quoted(saved.name), " behind ", state.tokens, " tokens"));
+  }
+  return file;
 }
 
 Status CheckpointManager::complete_entry(Checkpoint& checkpoint) const {
@@ -330,7 +265,7 @@ Status CheckpointManager::complete_entry(Checkpoint& checkpoint) const {
   checkpoint.entry.tenant = options_.tenant;
   checkpoint.entry.kind = EntryKind::kCheckpoint;
   checkpoint.entry.name = checkpoint.name;
-  QUIRE_TRY(checkpoint.entry.metadata_json, describe(checkpoint, options_.series));
+  QUIRE_TRY(checkpoint.entry.metadata_json, describe_checkpoint(checkpoint, options_.series));
   return {};
 }
 
@@ -482,7 +417,12 @@ Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSeque
     const LiveRun& live = sequence.runs[run];
     QUIRE_TRY_STATUS(read(saved, run, live.run.lost_blocks, live.blocks, pool));
   }
-  return put_ranges(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint);
+  QUIRE_TRY_STATUS(put_ranges(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint));
+  checkpoint.sequences.back().states = saved.states;  // each is an object of its own already
+  for (const SavedSequence::StateObject& state : saved.states) {
+    checkpoint.entry.parts.push_back({.object = state.object});
+  }
+  return {};
 }
 
 Result<Checkpoint> CheckpointManager::compact(std::string_view name) {

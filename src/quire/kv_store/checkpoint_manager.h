@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv_store/checkpoint.h"
+#include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/saved_ranges.h"
 #include "quire/kv_store/store.h"
@@ -28,29 +30,6 @@ struct CheckpointOptions {
   std::int64_t every_tokens = 0;  // due() says true when there are so many new ones; 0: never
   std::int64_t every_ms = 0;      // ... or some, and so much time went by; 0: never
   [[nodiscard]] Status validate() const;
-};
-
-struct SavedSequence {
-  std::string name;
-  std::string metadata_json;
-  std::string kernels;
-  bool follows_from_tokens = true;
-  struct RunShape {
-    std::int64_t tokens = 0;
-    std::int32_t start_position = 0;
-  };
-  std::vector<RunShape> runs;
-  std::vector<ObjectRange> parts;  // its saved ranges, in order
-};
-
-struct Checkpoint {
-  std::string name;
-  std::int64_t number = 0;  // grows within a series
-  StoreEntry entry;         // entry of kind kCheckpoint
-  std::vector<SavedSequence> sequences;
-  // Counts of save() and compact() alone:
-  std::int64_t written_objects = 0;
-  std::int64_t written_bytes = 0;
 };
 
 // Borrows the store; the store's thread rule holds.
@@ -76,6 +55,8 @@ class CheckpointManager {
   [[nodiscard]] Result<std::vector<KVFileRange>> open_blocks(const SavedSequence& saved,
                                                              const BlockRange& wanted,
                                                              std::int64_t block_tokens) const;
+  // Opens the object of a state of the sequence, whose one state it is. kCorrupt for another one.
+  [[nodiscard]] Result<KVFile> open_state(const SavedSequence& saved, std::size_t index) const;
   // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool. Blocks read
   // before an error may not be used.
   [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,
@@ -109,6 +90,8 @@ class CheckpointManager {
                                        const PagedPool& pool);
   [[nodiscard]] Status put_ranges(const LiveSequence& sequence, std::span<const SavedRange> ranges,
                                   const PagedPool& pool, Checkpoint& checkpoint);
+  [[nodiscard]] Status put_states(const LiveSequence& sequence, const PagedPool& pool,
+                                  Checkpoint& checkpoint, SavedSequence& saved);
   // Fills the entry, but for its parts, from name, number and sequences.
   [[nodiscard]] Status complete_entry(Checkpoint& checkpoint) const;
   // Puts the entry under the first name "checkpoint-<number>" that is free from its number on.

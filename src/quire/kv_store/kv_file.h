@@ -32,6 +32,7 @@
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::kv_store {
@@ -43,6 +44,8 @@ struct WriteOptions {
   // Writes an uncompressed payload past the page cache where the file system can. Writing then
   // takes less processor time, and the next reader waits for the disk.
   bool direct = false;
+  // States of the content, as they lie in memory. Borrowed.
+  std::span<const std::span<const std::byte>> states = {};
 };
 
 // Writes `content` and the KV of its runs. blocks[r] has the blocks of runs[r] in the pool,
@@ -105,8 +108,16 @@ class KVFile {
   // Compares the checksums of `blocks` blocks without a destination. Fails as above.
   [[nodiscard]] Status verify_layer(int run, int layer, std::int32_t first_block,
                                     std::int32_t blocks) const;
-  // Compares all checksums of the payload.
+  // Compares all checksums of the payload, those of states too.
   [[nodiscard]] Status verify() const;
+
+  // Returns kIncompatible that names the part, unless the file's states have exactly these parts.
+  [[nodiscard]] Status check_states_fit(std::span<const tensor::StatePart> parts) const;
+  // Reads state `index` of the content into memory, where its parts lie as `parts` says, and
+  // compares its checksums. Fails with kCorrupt that names the part, also for numbers that are not
+  // finite, and as check_states_fit().
+  [[nodiscard]] Status read_state(std::size_t index, std::span<const tensor::StatePart> parts,
+                                  std::span<std::byte> to) const;
 
  private:
   // Consecutive head blocks of one head in one layer of a run; lost blocks count.
@@ -138,6 +149,9 @@ class KVFile {
   [[nodiscard]] Result<kv::FormatId> format_in(int run, std::span<const BlockId> to,
                                                const PagedPool& pool) const;
   [[nodiscard]] Error refused(const std::string& why) const;
+  [[nodiscard]] Status read_part(std::size_t index, std::size_t part, std::int64_t at,
+                                 std::span<std::byte> to) const;
+  [[nodiscard]] Status verify_states() const;
 
   Descriptor file_;
   FileRange range_;  // range of the file, usually all of it

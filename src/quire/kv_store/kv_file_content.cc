@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
@@ -60,6 +62,14 @@ const char* kv_type_name(const KVType& type) {
 
 tensor::KVGeometry KVFileContent::geometry_of(std::size_t run) const {
   return with_type(geometry, runs[run].type);
+}
+
+std::int64_t KVFileContent::num_tokens() const {
+  std::int64_t tokens = 0;
+  for (const SavedRun& run : runs) {
+    tokens += std::ssize(run.tokens);
+  }
+  return tokens;
 }
 
 std::int64_t KVFileContent::head_block_bytes(std::size_t run) const {
@@ -178,6 +188,7 @@ Status check_content(const KVFileContent& content) {
       return {ErrorCode::kInvalidArgument, base::str_cat("run ", i, " is too large")};
     }
   }
+  QUIRE_TRY_STATUS(check_states(content.states, content.num_tokens()));
   return check_metadata(content.metadata_json);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/base/kv_fingerprint.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
@@ -60,6 +61,9 @@ struct KVFileContent {
   std::vector<SavedRun> runs;       // may be empty: a file of metadata only
   std::string metadata_json = "{}";  // an object; the caller's; at most kMaxMetadataBytes
   std::string object_hash;  // 64 hexadecimal digits that identify the KV in a Store; else ""
+  SavedStates states = {};  // of a model whose layers carry some
+  // Returns the tokens of all runs.
+  [[nodiscard]] std::int64_t num_tokens() const;
   // Returns the geometry of one run. O(layers).
   [[nodiscard]] tensor::KVGeometry geometry_of(std::size_t run) const;
   // Returns the bytes of one of its head blocks. O(1).

@@ -22,6 +22,7 @@
 #include "quire/kv_store/corrupt.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
@@ -64,7 +65,7 @@ struct KindTraits {
 
 const KindTraits& traits_of(FileKind kind) {
   static constexpr KindTraits kTraits[] = {
-      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithTypes, "kv file"},
+      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithStates, "kv file"},
       {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
       {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
   return kTraits[static_cast<std::uint8_t>(kind)];
@@ -116,7 +117,7 @@ Status parse_lost(ByteReader& reader, std::uint32_t version, KVFileHeader& heade
 }
 
 // Reads the types of runs. 0 stands for that of the file.
-Status parse_types(ByteReader& reader, KVFileHeader& header) {
+Status parse_types(ByteReader& reader, std::uint32_t version, KVFileHeader& header) {
   bool any = false;
   for (SavedRun& run : header.content.runs) {
     const auto code = reader.get<std::uint32_t>();
@@ -128,7 +129,9 @@ Status parse_types(ByteReader& reader, KVFileHeader& header) {
       any = true;
     }
   }
-  return any ? Status() : corrupt("no run has a type of its own, which would be version 1 or 2");
+  return any || version > kKVFileVersionWithTypes
+             ? Status()
+             : corrupt("no run has a type of its own, which would be version 1 or 2");
 }
 
 Status parse_runs(ByteReader& reader, std::uint32_t num_runs, std::uint32_t version,
@@ -146,7 +149,7 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, std::uint32_t vers
     QUIRE_TRY_STATUS(parse_lost(reader, version, header));
   }
   if (version >= kKVFileVersionWithTypes) {
-    QUIRE_TRY_STATUS(parse_types(reader, header));
+    QUIRE_TRY_STATUS(parse_types(reader, version, header));
   }
   for (std::uint32_t i = 0; i < num_runs; ++i) {
     if (!reader.get_all(num_tokens[i], header.content.runs[i].tokens)) {
@@ -202,6 +205,13 @@ Status check_places(const KVFileHeader& header, std::int64_t file_bytes) {
                                    places.offsets[i]));
     }
   }
+  for (std::size_t i = 0; i < header.state_places.size(); ++i) {
+    if (header.state_places[i].offset != places.state_offsets[i]) {
+      return corrupt(base::str_cat("state ", i, " is said to begin at byte ",
+                                   header.state_places[i].offset, ", it begins at ",
+                                   places.state_offsets[i]));
+    }
+  }
   return {};
 }
 
@@ -224,6 +234,10 @@ KVFileHeader make_header(const KVFileContent& content, Codec codec) {
     head_blocks.stored_bytes.resize(codec == Codec::kRaw ? 0 : count);
     header.head_blocks.push_back(std::move(head_blocks));
   }
+  header.state_places.resize(content.states.at.size());
+  for (StatePlace& place : header.state_places) {
+    place.checksums.resize(content.states.parts.size());
+  }
   return header;
 }
 
@@ -242,12 +256,20 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
       end += bytes;
     }
   }
+  const std::int64_t state_bytes = header.content.states.bytes_of_one();
+  for (std::size_t i = 0; i < header.state_places.size(); ++i) {
+    places.state_offsets.push_back(round_up_to_page(end));
+    end = places.state_offsets.back() + state_bytes;
+  }
   places.file_bytes = end;
   return places;
 }
 
 std::uint32_t version_of(const KVFileContent& content) {
   const auto& runs = content.runs;
+  if (!content.states.at.empty()) {
+    return kKVFileVersionWithStates;
+  }
   if (std::ranges::any_of(runs, [](const SavedRun& run) { return run.type.has_value(); })) {
     return kKVFileVersionWithTypes;
   }
@@ -268,7 +290,7 @@ std::size_t header_size(const KVFileHeader& header) {
   for (const RunHeadBlocks& head_blocks : header.head_blocks) {
     bytes += 8 * head_blocks.checksums.size() + 4 * head_blocks.stored_bytes.size();
   }
-  return bytes;
+  return bytes + states_size(header.content.states);
 }
 
 std::vector<std::byte> encode_header(const KVFileHeader& header) {
@@ -311,6 +333,9 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   for (const RunHeadBlocks& head_blocks : header.head_blocks) {
     std::for_each(head_blocks.stored_bytes.begin(), head_blocks.stored_bytes.end(),
                   [&](std::uint32_t bytes) { out.put(bytes); });
+  }
+  if (version_of(content) >= kKVFileVersionWithStates) {
+    encode_states(content.states, header.state_places, out);
   }
   out.put_text(content.metadata_json);
   QUIRE_CHECK(out.bytes().size() == header_size(header), "header size and encoding disagree");
@@ -402,6 +427,9 @@ Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::by
   }
   QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version, header));
   QUIRE_TRY_STATUS(parse_head_blocks(reader, header));
+  if (version >= kKVFileVersionWithStates) {
+    QUIRE_TRY_STATUS(parse_states(reader, content.states, header.state_places));
+  }
   content.metadata_json = reader.get_text(metadata_bytes);
   if (reader.failed() || reader.left() != 0) {
     return reader.failed() ? too_short() : corrupt("the header goes on behind its last field");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 
 namespace quire::kv_store {
@@ -17,8 +18,9 @@ namespace quire::kv_store {
 // A file has the first version that can express its content, so that older builds read all they
 // can.
 inline constexpr std::uint32_t kKVFileVersion = 1;
-inline constexpr std::uint32_t kKVFileVersionWithLost = 2;   // runs may have lost blocks
-inline constexpr std::uint32_t kKVFileVersionWithTypes = 3;  // runs may have types of their own
+inline constexpr std::uint32_t kKVFileVersionWithLost = 2;    // runs may have lost blocks
+inline constexpr std::uint32_t kKVFileVersionWithTypes = 3;   // runs may have types of their own
+inline constexpr std::uint32_t kKVFileVersionWithStates = 4;  // there are states
 inline constexpr std::size_t kPreambleBytes = 64;
 inline constexpr std::int64_t kPayloadAlignment = 4096;
 inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;
@@ -45,6 +47,7 @@ struct KVFileHeader {
   KVFileContent content;
   Codec codec = Codec::kRaw;
   std::vector<RunHeadBlocks> head_blocks;  // [runs]
+  std::vector<StatePlace> state_places;    // [states]
 };
 
 // The kinds of files that begin with a preamble. Versions are counted for each kind.
@@ -68,7 +71,8 @@ struct Preamble {
 
 // The offsets at which payloads begin, and the end of the last one.
 struct PayloadPlaces {
-  std::vector<std::int64_t> offsets;  // [runs]
+  std::vector<std::int64_t> offsets;        // [runs]
+  std::vector<std::int64_t> state_offsets;  // [states]
   std::int64_t file_bytes = 0;
 };
 // Returns the places of all payloads. Compressed, all but the offset of run 0 need

@@ -1,8 +1,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -23,9 +25,11 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 
 namespace quire::kv_store {
 namespace {
@@ -111,6 +115,11 @@ Result<KVFile> KVFile::open(Descriptor file, const FileRange& range,
     QUIRE_TRY_STATUS(
         check_padding(opened.file_, range.offset + end, range.offset + head_blocks.offset, path));
     end = opened.head_block_offset(static_cast<int>(run), head_blocks.checksums.size());
+  }
+  for (const StatePlace& place : opened.header_.state_places) {
+    QUIRE_TRY_STATUS(
+        check_padding(opened.file_, range.offset + end, range.offset + place.offset, path));
+    end = place.offset + opened.content().states.bytes_of_one();
   }
   return opened;
 }
@@ -338,6 +347,70 @@ Status KVFile::verify() const {
   for (int run = 0; run < std::ssize(content().runs); ++run) {
     for (int layer = 0; layer < content().geometry.layers; ++layer) {
       QUIRE_TRY_STATUS(verify_layer(run, layer, lost_blocks(run), num_blocks_with_kv(run)));
+    }
+  }
+  return verify_states();
+}
+
+Status KVFile::check_states_fit(std::span<const tensor::StatePart> parts) const {
+  if (content().states.at.empty() && !parts.empty()) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat(path_.string(), " has no states, which the model's layers carry: it ",
+                          "lacks the ", part_name(parts.front()))};
+  }
+  const std::string differs = parts_difference(content().states.parts, parts);
+  return differs.empty()
+             ? Status()
+             : Status(ErrorCode::kIncompatible,
+                      base::str_cat(path_.string(), " does not fit the model: ", differs));
+}
+
+// Reads a part of a state, which begins at `at` of the file.
+Status KVFile::read_part(std::size_t index, std::size_t part, std::int64_t at,
+                         std::span<std::byte> to) const {
+  QUIRE_TRY_STATUS(read_at(file_, to, range_.offset + at, path_));
+  const auto damaged = [&](const char* what, const char* how) {
+    return Status(ErrorCode::kCorrupt, base::str_cat(path_.string(), ": ", what, " of the ",
+                                                     part_name(content().states.parts[part]),
+                                                     " behind ", content().states.at[index].tokens,
+                                                     " tokens", how, "; the file is damaged"));
+  };
+  if (checksum(to) != header_.state_places[index].checksums[part]) {
+    return damaged("the checksum", " is wrong");
+  }
+  for (std::size_t i = 0; i + sizeof(float) <= to.size(); i += sizeof(float)) {
+    float number = 0;
+    std::memcpy(&number, &to[i], sizeof(float));
+    if (!std::isfinite(number)) {
+      return damaged("a number", " is not finite");
+    }
+  }
+  return {};
+}
+
+Status KVFile::read_state(std::size_t index, std::span<const tensor::StatePart> parts,
+                          std::span<std::byte> to) const {
+  QUIRE_TRY_STATUS(check_states_fit(parts));
+  if (index >= content().states.at.size()) {
+    return refused(base::str_cat("state ", index, " of ", content().states.at.size()));
+  }
+  std::int64_t at = header_.state_places[index].offset;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    QUIRE_TRY_STATUS(read_part(index, i, at, part_of(parts[i], to)));
+    at += parts[i].bytes;
+  }
+  return {};
+}
+
+Status KVFile::verify_states() const {
+  std::vector<std::byte> scratch;
+  for (std::size_t index = 0; index < content().states.at.size(); ++index) {
+    std::int64_t at = header_.state_places[index].offset;
+    for (std::size_t i = 0; i < content().states.parts.size(); ++i) {
+      const std::int64_t bytes = content().states.parts[i].bytes;
+      scratch.resize(static_cast<std::size_t>(bytes));
+      QUIRE_TRY_STATUS(read_part(index, i, at, scratch));
+      at += bytes;
     }
   }
   return {};

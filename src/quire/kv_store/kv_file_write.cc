@@ -18,8 +18,10 @@
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::kv_store {
@@ -98,6 +100,20 @@ class PayloadWriter {
     return flush();
   }
 
+  // Writes a state, which lies in memory as the parts of the content say.
+  Status write_state(std::size_t index, std::span<const std::byte> state) {
+    StatePlace& place = header_.state_places[index];
+    at_ = place.offset = place_payload(header_).state_offsets[index];
+    const std::vector<tensor::StatePart>& parts = header_.content.states.parts;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::span<const std::byte> bytes = part_of(parts[i], state);
+      place.checksums[i] = checksum(bytes);
+      append_buffer(bytes, batch_, used_);
+      QUIRE_TRY_STATUS(used_ == batch_.size() ? flush() : Status());
+    }
+    return flush();
+  }
+
   // Ends the direct writes: everything else of the file goes through the page cache.
   void end() { file_.set_direct(false); }
 
@@ -157,7 +173,7 @@ class PayloadWriter {
   }
 
   Status flush() {
-    if (codec_) {
+    if (!packed_.empty()) {
       append_buffer(packed_, batch_, used_);
     }
     const auto buffers = std::span(batch_).first(used_);
@@ -220,6 +236,10 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
                                      geometry_difference(content.geometry, pool.geometry())));
   }
   QUIRE_TRY_STATUS(check_blocks(content, pool, blocks));
+  if (options.states.size() != content.states.at.size()) {
+    return refuse_file(
+        base::str_cat(content.states.at.size(), " states, given are ", options.states.size()));
+  }
   KVFileHeader header = make_header(content, codec_of(options.compress));
   if (header_size(header) > kMaxHeaderBytes) {
     return refuse_file(base::str_cat("its header needs ", header_size(header), " bytes, at most ",
@@ -231,6 +251,9 @@ Result<std::int64_t> write_kv_file(const Folder& folder, const std::string& name
     QUIRE_TRY_STATUS(writer.write_run(i, blocks[i]));
   }
   writer.end();
+  for (std::size_t i = 0; i < options.states.size(); ++i) {
+    QUIRE_TRY_STATUS(writer.write_state(i, options.states[i]));
+  }
   const std::int64_t file_bytes = place_payload(header).file_bytes;
   QUIRE_TRY_STATUS(
       write_front(FileKind::kKV, encode_header(header), file_bytes, file, version_of(content)));

@@ -15,9 +15,11 @@
 #include "quire/kv/format.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::kv_store {
@@ -118,6 +120,28 @@ std::string SavedRangeNames::name(std::size_t run, std::int64_t begin, std::int6
     hasher.add("without kv");
   } else if (!sequence_.follows_from_tokens) {
     add_kv(hasher, sequence_.runs[run], begin, end, pool_);
+  }
+  return base::to_hex(hasher.finish());
+}
+
+std::string name_of_state(const LiveSequence& sequence, std::size_t index, std::string_view tenant,
+                          const PagedPool& pool) {
+  base::FieldHasher hasher;
+  hasher.add("quire state").add(seed_of(sequence, tenant, pool.geometry()));
+  for (const tensor::StatePart& part : sequence.states.parts) {
+    hasher.add_int(part.layer).add_int(static_cast<std::int64_t>(part.form)).add_int(part.bytes);
+  }
+  std::int64_t left = sequence.states.at[index].tokens;
+  hasher.add_int(left).add_int(sequence.states.at[index].stays ? 1 : 0);
+  for (const LiveRun& run : sequence.runs) {
+    const std::int64_t taken = std::min(left, length_of(run));
+    hasher.add_bytes(std::as_bytes(tokens_of(run, 0, taken)));
+    left -= taken;
+  }
+  if (!sequence.follows_from_tokens) {
+    for (const tensor::StatePart& part : sequence.states.parts) {
+      hasher.add_bytes(part_of(part, sequence.state_bytes[index]));
+    }
   }
   return base::to_hex(hasher.finish());
 }

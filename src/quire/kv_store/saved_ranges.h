@@ -23,6 +23,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/tensor/kv_geometry.h"
 
@@ -45,6 +46,9 @@ struct LiveSequence {
   // is part of the names, which costs a pass over it.
   bool follows_from_tokens = true;
   std::vector<LiveRun> runs;
+  SavedStates states = {};
+  // States as they lie in memory, of a sequence to save. Borrowed.
+  std::vector<std::span<const std::byte>> state_bytes = {};
 };
 
 // Tokens [begin, end) of a run.
@@ -70,6 +74,11 @@ class SavedRangeNames {
   const PagedPool& pool_;
   std::vector<std::vector<Digest>> before_;  // [runs][blocks + 1]: of all tokens before it
 };
+
+// Names the object of a state of a sequence by what it is: the model's state behind these tokens.
+// O(tokens).
+[[nodiscard]] std::string name_of_state(const LiveSequence& sequence, std::size_t index,
+                                        std::string_view tenant, const PagedPool& pool);
 
 // Cuts sequences so that what is known already is used where it fits.
 class RangeCutter {

@@ -34,6 +34,12 @@ Result<StatePool> StatePool::create(const tensor::StateGeometry& geometry, std::
   return pool;
 }
 
+std::span<std::byte> StatePool::state(std::int32_t index) {
+  QUIRE_CHECK(index >= 0 && index < view_.num_states, "a state outside of its pool");
+  return bytes_.span().subspan(static_cast<std::size_t>(index * view_.stride),
+                               static_cast<std::size_t>(state_bytes_));
+}
+
 std::span<std::byte> StatePool::block_beside(std::int32_t state) {
   QUIRE_CHECK(state >= 0 && state < view_.num_states, "a state outside of its pool");
   return bytes_.span().subspan(static_cast<std::size_t>(state * view_.stride + state_bytes_),

@@ -31,6 +31,8 @@ class StatePool {
 
   // Valid while the pool lives.
   [[nodiscard]] tensor::StateView view() const { return view_; }
+  // Returns the bytes of a state. Precondition (QUIRE_CHECK): the state exists.
+  [[nodiscard]] std::span<std::byte> state(std::int32_t index);
   // Returns the KV beside a state. Precondition (QUIRE_CHECK): the state exists.
   [[nodiscard]] std::span<std::byte> block_beside(std::int32_t state);
 

@@ -25,6 +25,7 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/kv_store/sqlite.h"
 #include "quire/kv_store/store_core.h"
 #include "quire/kv_store/store_entry.h"
@@ -34,17 +35,9 @@
 namespace quire::kv_store {
 namespace {
 
-std::int64_t tokens_of(const KVFileContent& content) {
-  std::int64_t tokens = 0;
-  for (const SavedRun& run : content.runs) {
-    tokens += std::ssize(run.tokens);
-  }
-  return tokens;
-}
-
 bool same_kv(const KVFileContent& a, const KVFileContent& b) {
   if (!(a.fingerprint == b.fingerprint) || a.runs.size() != b.runs.size() ||
-      !geometry_difference(a.geometry, b.geometry).empty()) {
+      !geometry_difference(a.geometry, b.geometry).empty() || !same_states(a.states, b.states)) {
     return false;
   }
   for (std::size_t i = 0; i < a.runs.size(); ++i) {
@@ -90,7 +83,7 @@ Result<StoreObjects::FileIdentity> StoreObjects::identify(const Folder& folder,
 Status StoreObjects::note_whole(const Folder& folder, const std::string& hash,
                                 const KVFileContent& content) {
   QUIRE_TRY(const FileIdentity file, identify(folder, hash));
-  whole_[hash] = {.file = file, .tokens = tokens_of(content)};
+  whole_[hash] = {.file = file, .tokens = content.num_tokens()};
   return {};
 }
 
@@ -144,7 +137,8 @@ Result<bool> StoreObjects::has(const std::string& hash, const KVFileContent& con
 
 Result<std::int64_t> StoreObjects::put(const std::string& hash, KVFileContent content,
                                        const PagedPool& pool,
-                                       std::span<const std::vector<BlockId>> blocks) {
+                                       std::span<const std::vector<BlockId>> blocks,
+                                       std::span<const std::span<const std::byte>> states) {
   QUIRE_TRY_STATUS(core_.check_writable());
   QUIRE_TRY(const Folder folder, folder_of(hash, true));
   QUIRE_TRY(const bool there, has(hash, content));
@@ -152,8 +146,10 @@ Result<std::int64_t> StoreObjects::put(const std::string& hash, KVFileContent co
     return std::int64_t{0};
   }
   content.object_hash = hash;
-  QUIRE_TRY(const std::int64_t bytes, write_kv_file(folder, object_file_name(hash), content, pool,
-                                                    blocks, core_.options().write));
+  WriteOptions how = core_.options().write;
+  how.states = states;
+  QUIRE_TRY(const std::int64_t bytes,
+            write_kv_file(folder, object_file_name(hash), content, pool, blocks, how));
   QUIRE_TRY_STATUS(note_whole(folder, hash, content));
   core_.allowance().spend(bytes);
   return bytes;
@@ -177,7 +173,7 @@ Status StoreObjects::check_ranges(const StoreEntry& entry, const std::string& ha
   if (const auto known = whole_.find(hash); known != whole_.end() && known->second.file == file) {
     tokens = known->second.tokens;
   } else if (const auto object = open(hash); object.ok()) {
-    tokens = tokens_of(object->content());
+    tokens = object->content().num_tokens();
   } else {
     return {};
   }

@@ -7,6 +7,7 @@
 // Thread rule: one thread at a time. Open KVFiles live on without the store.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -51,7 +52,8 @@ class StoreObjects {
   // that was written or verified here before, one look at the file.
   [[nodiscard]] Result<std::int64_t> put(const std::string& hash, KVFileContent content,
                                          const PagedPool& pool,
-                                         std::span<const std::vector<BlockId>> blocks);
+                                         std::span<const std::vector<BlockId>> blocks,
+                                         std::span<const std::span<const std::byte>> states = {});
   // Commits `file`, a whole KV file with `content` in the folder of the object `hash`. Leaves the
   // file uncommitted if such an object is there. Errors as for put().
   [[nodiscard]] Status adopt(NewFile& file, const std::string& hash, const KVFileContent& content);

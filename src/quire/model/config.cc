@@ -318,8 +318,23 @@ tensor::StateGeometry ModelConfig::state_geometry() const {
   const std::int64_t values = state.tail_size() + state.matrix_size();
   const std::int64_t bytes = values * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t layer_bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  for (std::int32_t i = 0; i < state_layers(); ++i) {
-    geometry.offsets.push_back(i * layer_bytes);
+  const auto add_part = [&](std::int32_t layer, tensor::StateForm form, std::int64_t from,
+                            std::int64_t count) {
+    constexpr auto kBytes = static_cast<std::int64_t>(sizeof(float));
+    if (count > 0) {
+      geometry.parts.push_back({.layer = layer,
+                                .form = form,
+                                .bytes = count * kBytes,
+                                .offset = geometry.state_bytes + from * kBytes});
+    }
+  };
+  for (std::int32_t layer = 0; layer < std::ssize(mixers); ++layer) {
+    if (mixers[static_cast<std::size_t>(layer)] == MixerKind::kAttention) {
+      continue;
+    }
+    add_part(layer, tensor::StateForm::kConvTail, 0, state.tail_size());
+    add_part(layer, tensor::StateForm::kDeltaMatrix, state.tail_size(), state.matrix_size());
+    geometry.offsets.push_back(geometry.state_bytes);
     geometry.state_bytes += layer_bytes;
   }
   return geometry;

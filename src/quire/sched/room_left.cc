@@ -50,7 +50,8 @@ std::int64_t RoomLeft::open_within_reach() const {
     return std::numeric_limits<std::int64_t>::max();
   }
   if (!reach_) {
-    reach_ = ledger_->blocks_available(ledger_->config().lent_open_format().value_or(kv::kOwnFormat));
+    reach_ =
+        ledger_->blocks_available(ledger_->config().lent_open_format().value_or(kv::kOwnFormat));
   }
   return *reach_;
 }

@@ -11,8 +11,8 @@
 
 namespace quire::sched {
 
-// Blocks that the KV of some tokens needs: of the pool's own format, and open ones where some format
-// opens as another one.
+// Blocks that the KV of some tokens needs: of the pool's own format, and open ones where some
+// format opens as another one.
 struct RoomNeed {
   std::int64_t own = 0;
   std::int64_t open = 0;

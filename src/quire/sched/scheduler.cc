@@ -145,6 +145,8 @@ void Scheduler::Impl::admit(RequestId id) {
     queued->sequence =
         state.ledger->sequences().open(queued->request.prompt, queued->request.reuse,
                                        queued->request.session, queued->request.salt);
+    state.ledger->points().mark(*queued->sequence, queued->request.marks,
+                                static_cast<std::int32_t>(queued->request.prompt.size()));
     queued->request.prompt = {};
     queued->progress.cached_tokens = state.ledger->sequences().num_computed(*queued->sequence);
   }

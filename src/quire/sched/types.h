@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/policy.h"
@@ -41,8 +42,9 @@ struct Request {
   kv::SessionRef session;           // passed to the ledger
   std::string salt;  // salt of the prompt: the tenant whose cached prefixes it shares
   std::int32_t priority = 0;
-  std::string tenant;       // shares service with other requests of this name (kFair)
-  kv::TimePoint submitted;  // the default: the present moment of the ledger
+  std::string tenant;                     // shares service with other requests of this name (kFair)
+  kv::TimePoint submitted;                // the default: the present moment of the ledger
+  std::vector<kv::PointMark> marks = {};  // lengths of the prompt where it wants restore points
 };
 
 // The work of one sequence in one step: the KV of `count` tokens from `first` on.

@@ -23,6 +23,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/open_blocks.h"
+#include "quire/kv/restore_points.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -33,6 +34,7 @@
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
+#include "quire/tensor/state_view.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -89,13 +91,8 @@ void SavedSequences::describe(const kv::RunView& run, std::span<const TokenId> t
   }
 }
 
-Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state) {
-  if (engine_.model_config().state_layers() > 0) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message =
-                     "saving a sequence of a model whose layers carry a state is not "
-                     "implemented; keep its token ids and open a sequence of them"};
-  }
+Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose) {
+  QUIRE_TRY(const StateRef state, with_tail(whose));
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
@@ -125,6 +122,8 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& state
   for (std::size_t run = 0; run < described.blocks.size(); ++run) {
     QUIRE_TRY_STATUS(tiers_.await_arrival(described.blocks[run], described.formats[run]));
   }
+  described.held.push_back(state);
+  QUIRE_TRY_STATUS(describe_states(state, described));
   return described;
 }
 
@@ -134,10 +133,13 @@ Status SavedSequences::save(const StateRef& state, const std::filesystem::path& 
   const kv_store::KVFileContent content{.fingerprint = tiers_.model_fingerprint(),
                                         .geometry = pool().geometry(),
                                         .runs = std::move(described.runs),
-                                        .metadata_json = to_json(described.rest)};
+                                        .metadata_json = to_json(described.rest),
+                                        .states = std::move(described.states)};
   QUIRE_TRY(const tiers::TierService::Readable from,
             tiers_.readable(described.blocks, described.formats));
-  const Status written = kv_store::write_kv_file(path, content, from.pool(), from.runs, options);
+  kv_store::WriteOptions how = options;
+  how.states = described.state_bytes;
+  const Status written = kv_store::write_kv_file(path, content, from.pool(), from.runs, how);
   return written.ok() ? written : tiers::missing_file(written.error());
 }
 
@@ -272,7 +274,7 @@ Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
 Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_store::SavedRun> runs,
                                                          SavedState rest, const std::string& salt) {
   QUIRE_TRY_STATUS(check_formats(runs, rest));
-  seal_foreign(runs, rest, tiers_.kernels());
+  seal_foreign(runs, rest, tiers_.kernels(), ledger().points().exist());
   Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   const auto parts = parts_of(runs, rest);
@@ -356,18 +358,24 @@ void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
 }
 
 Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                         const OpenBlocks& open,
+                                         const OpenBlocks& open, const StatesToLoad& states,
                                          const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
+  QUIRE_TRY(std::vector<std::byte> last_state, read_last_state(runs, states));
   engine::Tasks task{1};  // task that gives up what is prepared
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
-  // A window gives up blocks while they are still being filled.
-  const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0;
+  restored.last_state = std::move(last_state);
+  // A window gives up blocks while they are still being filled, and a step reads the whole state.
+  const bool waits =
+      options.wait || pool().geometry().forget_after_tokens() != 0 || ledger().points().exist();
   task.front() = [this, sequence = restored.sequence] { ledger().sequences().close(sequence); };
   try {
     auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
     if (!state.ok() && !restored.loading) {
       engine_.thread().post(std::move(task));
+    }
+    if (state.ok()) {
+      QUIRE_TRY_STATUS(restore_points(*state, states));
     }
     return state;
   } catch (const std::bad_alloc&) {
@@ -391,6 +399,12 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
     QUIRE_TRY_STATUS(tiers_.fill(range.to, read, range.format));
   }
   return engine_.thread().ask<StateRef>([&] {
+    if (!restored.last_state.empty() && restored.missing > 0) {
+      kv::RestorePoints& points = ledger().points();
+      (void)points.take_tail(restored.sequence);  // its block was read as a whole
+      std::ranges::copy(restored.last_state,
+                        engine_.core().states.state(points.places(restored.sequence).to).begin());
+    }
     ledger().sequences().advance(restored.sequence, restored.missing);
     return sequences_.adopt(restored.sequence, restored.sampled, restored.grade, restored.salt);
   });
@@ -474,7 +488,12 @@ Result<StateRef> SavedSequences::load(const std::filesystem::path& path,
     ranges.push_back({.file = file, .blocks = range});
     return Result(std::move(ranges));
   };
-  return restore(content.runs, std::move(rest), open, options);
+  const StatesToLoad states{
+      .at = content.states.at,
+      .read = [&file](std::size_t index, std::span<const tensor::StatePart> parts,
+                      std::span<std::byte> to) { return file->read_state(index, parts, to); }};
+  QUIRE_TRY_STATUS(check_states(*file));
+  return restore(content.runs, std::move(rest), open, states, options);
 }
 
 }  // namespace quire::sequences

@@ -3,6 +3,7 @@
 // Thread rule: every public method may be called from any thread but the engine's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,11 +18,13 @@
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_state.h"
+#include "quire/tensor/state_view.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/types.h"
 
@@ -50,25 +53,42 @@ class SavedSequences {
     std::vector<std::vector<BlockId>> blocks;  // [runs] but those that are lost
     std::vector<kv::FormatId> formats;         // [runs]
     SavedState rest;
+    kv_store::SavedStates states;                         // of a model whose layers carry some
+    std::vector<std::span<const std::byte>> state_bytes;  // [states]
+    std::vector<StateRef> held;                           // until all of it is read
   };
   // Blocks until the KV of the state is there. kUnsupported for KV that a file cannot hold.
   [[nodiscard]] Result<Described> describe(const StateRef& state);
+  // The states of a saved sequence. `read` reads state `index` into memory, where its parts lie as
+  // given, and fails as KVFile::read_state().
+  struct StatesToLoad {
+    std::vector<kv_store::StateAt> at;
+    std::function<Status(std::size_t index, std::span<const tensor::StatePart> parts,
+                         std::span<std::byte> to)>
+        read;
+  };
   // Makes a state of saved runs. `open` returns the files that have a range of a run. To verify it,
   // `open` returns those of them that the caller does not know to be whole. Uses what the prefix
   // cache has of the runs. With options.wait all KV is read and verified when it returns. Without
   // it, missing KV is read in the background where the pool allows that. A damaged block is then
   // the error of the requests that read it. kOverflow outside of the model's context, kCorrupt for
-  // lost blocks that the window still sees, kIncompatible for another KV format, kOutOfBlocks.
+  // lost blocks that the window still sees, kIncompatible for another KV format, kOutOfBlocks. The
+  // state at the sequence's length must be there where the model has states. Other states become
+  // restore points where there is room.
   enum class Purpose : std::uint8_t { kRead, kVerify };
   using OpenBlocks = std::function<Result<std::vector<kv_store::KVFileRange>>(
       const kv_store::BlockRange& range, Purpose purpose)>;
   [[nodiscard]] Result<StateRef> restore(std::span<const kv_store::SavedRun> runs, SavedState rest,
-                                         const OpenBlocks& open,
+                                         const OpenBlocks& open, const StatesToLoad& states,
                                          const LoadSequenceOptions& options);
 
   // Returns kIncompatible that names both formats, unless the pool stores KV as the runs have it.
   [[nodiscard]] Status check_formats(std::span<const kv_store::SavedRun> runs,
                                      const SavedState& rest) const;
+
+  // Returns kIncompatible that names the part unless the file's states are the model's. A file
+  // without KV has none.
+  [[nodiscard]] Status check_states(const kv_store::KVFile& file) const;
 
   // Saves one file with tokens, KV, and everything that continuing needs. The file is there whole
   // or not at all.
@@ -93,7 +113,8 @@ class SavedSequences {
     std::int32_t lost_blocks = 0;  // leading blocks of the own run without KV
     std::int32_t missing = 0;      // own tokens whose KV is read
     std::vector<kv_store::BlockRange> ranges;
-    kv_store::BlockRange there;  // blocks of the own run: `to` has that KV already
+    kv_store::BlockRange there;         // blocks of the own run: `to` has that KV already
+    std::vector<std::byte> last_state;  // state behind all KV, of a model that has some
     bool loading = false;  // true: read in the background, which closes the sequence when it ends
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
@@ -102,6 +123,15 @@ class SavedSequences {
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
   void plan_reads(Restored& restored, std::int32_t there) const;
+  // Returns a sequence whose last block is there, also where its KV lies beside a state.
+  [[nodiscard]] Result<StateRef> with_tail(const StateRef& state);
+  // Adds the state at the sequence's length, and restore points of its history.
+  [[nodiscard]] Status describe_states(const StateRef& state, Described& described);
+  // Returns the state behind all KV of the runs; empty where there is none.
+  [[nodiscard]] Result<std::vector<std::byte>> read_last_state(
+      std::span<const kv_store::SavedRun> runs, const StatesToLoad& states) const;
+  // Makes the other states restore points of the sequence.
+  [[nodiscard]] Status restore_points(const StateRef& state, const StatesToLoad& states);
   [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenBlocks& open);
   [[nodiscard]] Status read_now(const kv_store::BlockRange& range, const OpenBlocks& open,
                                 kv_store::PagedPool& pool);

@@ -47,8 +47,9 @@ struct SavedState {
 // Makes KV that this machine would compute otherwise a run before the sequence's own one. It must
 // not get into the prefix cache, where plain prompts find it, and the grade says so. One with lost
 // blocks stays the own run, which alone may have them (TierService::make_room). `kernels` are those
-// that would compute it here.
+// that would compute it here. With `has_states` the run stays the own one, too: its state cannot
+// stand before another run's.
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
-                  std::string_view kernels);
+                  std::string_view kernels, bool has_states = false);
 
 }  // namespace quire::sequences

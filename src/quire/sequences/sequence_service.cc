@@ -24,6 +24,8 @@
 #include "quire/interrupt.h"
 #include "quire/kv/block_parts.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/restore_points.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
@@ -161,7 +163,7 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
     return segment.kv_dtype == info.segments.back().kv_dtype;
   });
   if (info.mode == ReuseMode::kExact && one_format) {  // a plain prompt
-    return open(info.token_ids(), interrupted, run.options);
+    return open_marked(info, interrupted, run.options);
   }
   const auto state = std::make_shared<StateRef>();
   const auto keep_fork = [this, grade = info.grade, salt = own.salt](SeqId computed) {
@@ -174,6 +176,28 @@ Result<StateRef> SequenceService::open(const CompositionSpec& spec, const Interr
   QUIRE_TRY(const auto channels, chunks_.submit({&run, 1}, interrupted));
   QUIRE_TRY_STATUS(await(engine_, *channels.front(), interrupted));
   return *state;
+}
+
+// Opens a plain prompt of chunks. Restore points are wanted where they end.
+Result<StateRef> SequenceService::open_marked(const CompositionInfo& info,
+                                              const Interrupt& interrupted,
+                                              const RequestOptions& options) {
+  const std::vector<TokenId> tokens = info.token_ids();
+  std::vector<kv::PointMark> marks;
+  std::int32_t end = 0;
+  for (const auto& segment : info.segments) {
+    end += static_cast<std::int32_t>(segment.num_tokens);
+    marks.push_back({.tokens = end, .stays = true});
+  }
+  marks.resize(marks.empty() ? 0 : marks.size() - 1);  // the query is not likely to come again
+  QUIRE_TRY_STATUS(drafts_.check(0, tokens));
+  const auto make = [&] {
+    SequenceDraft draft = drafts_.plain(tokens, options);
+    engine_.core().ledger.points().mark(draft.sequence, marks,
+                                        static_cast<std::int32_t>(tokens.size()));
+    return draft;
+  };
+  return compute(make, interrupted, options);
 }
 
 Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,

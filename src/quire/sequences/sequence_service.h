@@ -124,6 +124,10 @@ class SequenceService {
  private:
   class Next;
 
+  [[nodiscard]] Result<StateRef> open_marked(const CompositionInfo& info,
+                                             const Interrupt& interrupted,
+                                             const RequestOptions& options);
+
   // Makes a draft on the engine thread and computes what it lacks.
   [[nodiscard]] Result<StateRef> compute(const std::function<Result<SequenceDraft>()>& make,
                                          const Interrupt& interrupted,

@@ -9,10 +9,37 @@
 
 namespace quire::tensor {
 
+// The numbers of a part of a state, and the arithmetic that updates them. All are fp32, and updated
+// row after row. The codes are those of KV files (docs/store-format.md).
+enum class StateForm : std::uint32_t {
+  kConvTail = 1,     // last inputs of a convolution
+  kDeltaMatrix = 2,  // matrices of a gated delta rule
+};
+
+// Returns the name of a form for messages: "convolution tail".
+[[nodiscard]] constexpr const char* state_form_name(StateForm form) {
+  switch (form) {
+    case StateForm::kConvTail:
+      return "convolution tail";
+    case StateForm::kDeltaMatrix:
+      return "gated delta state";
+  }
+  return "part of an unknown form";
+}
+
+// The numbers that one layer carries in one form.
+struct StatePart {
+  std::int32_t layer = 0;  // of the model
+  StateForm form = StateForm::kConvTail;
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;  // bytes from the state's begin in memory
+};
+
 // Sizes of a state: what all layers that carry one have at one position. All numbers are fp32.
 struct StateGeometry {
   std::vector<std::int64_t> offsets;  // [layers with a state] bytes from the state's begin
   std::int64_t state_bytes = 0;       // a multiple of 64; 0: no layer carries a state
+  std::vector<StatePart> parts;       // in order of layers, then forms
 };
 
 // Addresses states: state s begins at data + s * stride.

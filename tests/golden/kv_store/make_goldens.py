@@ -33,6 +33,9 @@ TYPES = (FLOAT32, 0)
 BF16, FP8, INT4 = 2, 8, 11  # the last two computed in bf16
 SEALED_TOKENS = 32
 SEALED_RUNS = [(list(range(40, 40 + SEALED_TOKENS)), 0), ([5, 6, 7], SEALED_TOKENS)]
+# Version 4: states behind 3 and 9 tokens; layer, form and bytes of each part, tokens and flags of each state.
+PARTS = [(1, 1, 24), (1, 2, 64), (3, 1, 24)]
+STATES = [(3, 1), (9, 0)]
 METADATA = '{"name":"golden","é":[1,2]}'.encode()
 FINGERPRINT = bytes(range(1, 33))
 OBJECT_HASH = b"0123456789abcdef" * 4
@@ -126,8 +129,18 @@ def weights_file():
     return bytes(file), size
 
 
-def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tokens=BLOCK_TOKENS):
-    """Returns preamble, header and payload. `lost`: blocks of each run, for version 2. `types`: codes, for version 3."""
+def state_part(state, part):
+    """Returns the fp32 numbers of a part."""
+    return b"".join(struct.pack("<f", state * 100 + part * 10 + i * 0.5) for i in range(PARTS[part][2] // 4))
+
+
+def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tokens=BLOCK_TOKENS, states=()):
+    """Returns preamble, header and payload. `lost`: blocks of each run, for version 2. `types`: codes, for version 3.
+
+    `states`: tokens and flags of each, for version 4, which has both lists too.
+    """
+    if states:
+        lost, types = [0] * len(runs), [0] * len(runs)
     lost = lost or [0] * len(types)
     firsts, kinds = lost or [0] * len(runs), types or [0] * len(runs)
     blocks = [
@@ -142,10 +155,16 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tok
     stored = [[compressed(block) if codec else block for block in run] for run in blocks]
     size = 32 + 64 + 8 * 4 + 4 * LAYERS + sum(16 + 4 * len(tokens) for tokens, _ in runs) + 4 * len(lost) + 4 * len(types)
     size += sum((12 if codec else 8) * len(run) for run in blocks) + len(METADATA)
+    size += 8 + 16 * len(PARTS) + len(states) * (16 + 8 * len(PARTS)) if states else 0
     end, offsets = 64 + size, []
     for run in stored:
         offsets.append(-(-end // 4096) * 4096 if run else end)
         end = offsets[-1] + sum(map(len, run))
+    parts = [[state_part(state, part) for part in range(len(PARTS))] for state in range(len(states))]
+    places = []
+    for state in parts:
+        places.append(-(-end // 4096) * 4096)
+        end = places[-1] + sum(map(len, state))
     header = FINGERPRINT + OBJECT_HASH
     header += struct.pack("<8I", LAYERS, KV_HEADS, HEAD_DIM, block_tokens, own, codec, len(runs), len(METADATA))
     header += struct.pack("<2i", *windows)
@@ -157,11 +176,18 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tok
     header += b"".join(struct.pack("<Q", checksum(block)) for run in blocks for block in run)
     if codec:
         header += b"".join(struct.pack("<I", len(block)) for run in stored for block in run)
+    if states:
+        header += struct.pack("<2I", len(PARTS), len(states))
+        header += b"".join(struct.pack("<iIq", *part) for part in PARTS)
+        header += b"".join(struct.pack("<iIq", *state, place) for state, place in zip(states, places))
+        header += b"".join(struct.pack("<Q", checksum(part)) for state in parts for part in state)
     header += METADATA
     assert len(header) == size
-    file = bytearray(preamble(b"KV", end, header, 3 if types else 2 if lost else 1) + header)
+    file = bytearray(preamble(b"KV", end, header, 4 if states else 3 if types else 2 if lost else 1) + header)
     for run, offset in zip(stored, offsets):
         file += bytes(offset - len(file)) + b"".join(run)
+    for state, place in zip(parts, places):
+        file += bytes(place - len(file)) + b"".join(state)
     return bytes(file), size
 
 
@@ -183,6 +209,8 @@ def main():
     write("kv_file", "types", ".qkv", *kv_file(0, RUNS, types=TYPES))
     for name, kind in (("fp8", FP8), ("int4", INT4)):
         write("kv_file", name, ".qkv", *kv_file(0, SEALED_RUNS, types=(0, BF16), own=kind, block_tokens=SEALED_TOKENS))
+    write("kv_file", "states", ".qkv", *kv_file(0, RUNS, states=STATES))
+    write("kv_file", "states_alone", ".qkv", *kv_file(0, [], states=STATES[:1]))
     write("weights_file", "weights", ".qw", *weights_file())
 
 
