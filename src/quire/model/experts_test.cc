@@ -4,13 +4,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "quire/base/mapped_file.h"
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/device/cpu/isa.h"
@@ -391,6 +394,37 @@ TEST_F(ExpertFiles, WhatIsMissingTooMuchOrOfAnotherShapeIsNamed) {
   files = shapes(true);
   files["model.layers.0.mlp.down_proj.weight"] = {8, 4};
   EXPECT_THAT(refused(files), HasSubstr("mlp.down_proj.weight\" is not part of"));
+}
+
+// The golden checkpoint in MXFP4, as a folder with outputs first and rows in turn, and as GGUF.
+TEST_F(ExpertFiles, Mxfp4ExpertsKeepTheirCodes) {
+  const auto folder =
+      std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "golden" / "model" / "gpt_oss_mxfp4";
+  const auto config =
+      config_from_hf(base::read_file((folder / "config.json").string()).value(), "").value();
+  const auto packed = [&](const std::filesystem::path& path, bool keep_codes) {
+    const auto files = weights::ModelFiles::open(path).value();
+    auto weights =
+        pack_weights(context_, config, files,
+                     {.format = kernels::WeightFormat::kF32, .keep_codes = keep_codes}, report_);
+    EXPECT_TRUE(weights.ok()) << (weights.ok() ? "" : weights.error().message);
+    return std::move(weights).value();
+  };
+  const DecoderWeights exact = packed(folder, false);
+  for (const auto& path : {folder, folder / "model.gguf"}) {
+    const DecoderWeights codes = packed(path, true);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const LayerWeights::Expert& expert = codes.layers[0].experts[i];
+      const LayerWeights::Expert& wanted = exact.layers[0].experts[i];
+      EXPECT_EQ(expert.gate_up.weights.format(), kernels::WeightFormat::kT4g32);
+      EXPECT_EQ(expert.down.weights.format(), kernels::WeightFormat::kT4g32);
+      EXPECT_EQ(expert.gate_up.bias, wanted.gate_up.bias);
+      for (const std::int64_t at : {0, 1, 31, 32, 63}) {
+        EXPECT_EQ(row(expert.gate_up.weights, at), row(wanted.gate_up.weights, at)) << at;
+      }
+      EXPECT_EQ(row(expert.down.weights, 17), row(wanted.down.weights, 17));
+    }
+  }
 }
 
 TEST(ExpertFormats, OfOneLayerMustNotDiffer) {

@@ -347,8 +347,10 @@ class Packer {
     for (const TensorPart& part : parts) {
       const weights::TensorInfo& tensor = *part.tensor;
       const std::int64_t rows = tensor.rows();
-      report_.bytes_read += static_cast<std::int64_t>(tensor.bytes.size()) *
-                            std::min(part.rows, rows) / rows;  // vectors count values
+      const std::int64_t taken =
+          part.lines != 0 ? part.lines * part.rows / tensor.columns() : part.rows;
+      report_.bytes_read += static_cast<std::int64_t>(tensor.bytes.size()) * std::min(taken, rows) /
+                            rows;  // vectors count values
     }
     if (options_.progress) {
       options_.progress(static_cast<double>(report_.bytes_read) /
