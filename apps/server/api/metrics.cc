@@ -154,6 +154,22 @@ struct Metrics::Impl {
   void set(const char* name, const char* help, double value) {
     gauge(name, help).Add(model).Set(value);
   }
+  // Shows how short blocks are, and what came of it.
+  void raise_pressure(const EngineStats& engine) {
+    const auto count = [this](const char* name, const char* help, std::int64_t now) {
+      raise(counter(name, help), {}, static_cast<double>(now), name);
+    };
+    gauge("quire_pressure_level", "Pressure on blocks: 0 low, 1 medium, 2 high, 3 critical.")
+        .Add({})
+        .Set(static_cast<double>(engine.pressure_level));
+    count("quire_pressure_changes_total", "Changes of this level.", engine.pressure_changes);
+    count("quire_requests_refused_total", "Requests beyond --max-waiting.",
+          engine.requests_refused);
+    count("quire_requests_expired_total", "Requests of the engine that a deadline ended.",
+          engine.requests_expired);
+    count("quire_preemptions_swapped_total", "Preemptions whose KV was copied to host memory.",
+          engine.preemptions_swapped);
+  }
   void raise(Family<Counter>& family, const Labels& labels, double now, const std::string& key) {
     double& shown = engine_counters[key];
     family.Add(labels).Increment(std::max(now - shown, 0.0));
@@ -385,6 +401,7 @@ std::string Metrics::text(const Gauges& gauges) {
       .Set(number(gauges.unix_seconds));
   impl.raise(impl.counter("vllm:num_preemptions_total", "Requests that gave their blocks back."),
              impl.model, number(engine.preemptions), "preemptions");
+  impl.raise_pressure(engine);
   auto& blocks = impl.gauge("quire_blocks", "KV blocks by state.");
   blocks.Add({{"state", "free"}}).Set(number(engine.blocks_free));
   blocks.Add({{"state", "cached"}}).Set(number(engine.blocks_cached));
