@@ -38,8 +38,9 @@ struct SealParams {
                                const tensor::PagedKVView& from, const tensor::PagedKVView& to);
 
 // Opens blocks: writes what blocks of `from` hold to blocks of `to`, which is plain. `from` has
-// codes, or numbers of another type. Numbers are rounded to the type of `to`, ties to even; in fp16, those beyond 65504 become 65504. Zeros
-// stand behind `head_dim`. Preconditions as for seal_blocks.
+// codes, or numbers of another type. Numbers are rounded to the type of `to`, ties to even; in
+// fp16, those beyond 65504 become 65504. Zeros stand behind `head_dim`. Preconditions as for
+// seal_blocks.
 void open_blocks(const KernelContext& context, std::span<const BlockPair> blocks, int head_dim,
                  const tensor::PagedKVView& from, const tensor::PagedKVView& to);
 
