@@ -16,7 +16,6 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
-#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
@@ -52,19 +51,6 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
 }
 
-// Returns the lengths at which the request wants restore points. A chat wants them around its last
-// turn.
-std::vector<kv::PointMark> RequestTable::marks_of(const NewRequest& request) const {
-  if (!core_.ledger.points().exist() || request.composed) {
-    return {};
-  }
-  std::vector<kv::PointMark> marks = request.marks;
-  for (const std::int32_t tokens : core_.turns.marks(request.prompt)) {
-    marks.push_back({.tokens = tokens});
-  }
-  return marks;
-}
-
 Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
@@ -78,14 +64,17 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     if (sequence) {
       core_.ledger.cache().assign(*sequence, session);
     }
-    const sched::Request scheduled{.id = id,
-                                   .prompt = request.prompt,
-                                   .sequence = sequence,
-                                   .max_new_tokens = request.params.max_tokens,
-                                   .reuse = request.reuse,
-                                   .session = session,
-                                   .salt = options_.salt_of(request.salt),
-                                   .marks = marks_of(request)};
+    sched::Request scheduled{.id = id,
+                             .prompt = request.prompt,
+                             .sequence = sequence,
+                             .max_new_tokens = request.params.max_tokens,
+                             .reuse = request.reuse,
+                             .session = session,
+                             .salt = options_.salt_of(request.salt),
+                             .marks = request.marks};
+    for (const std::int32_t tokens : core_.turns.marks(request.prompt)) {
+      scheduled.marks.push_back({.tokens = tokens});
+    }
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;
