@@ -18,7 +18,6 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
-#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
@@ -54,19 +53,6 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
 }
 
-// Returns the lengths at which the request wants restore points. A chat wants them around its last
-// turn.
-std::vector<kv::PointMark> RequestTable::marks_of(const NewRequest& request) const {
-  if (!core_.ledger.points().exist() || request.composed) {
-    return {};
-  }
-  std::vector<kv::PointMark> marks = request.marks;
-  for (const std::int32_t tokens : core_.turns.marks(request.prompt)) {
-    marks.push_back({.tokens = tokens});
-  }
-  return marks;
-}
-
 Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
@@ -81,19 +67,22 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     if (sequence) {
       core_.ledger.cache().assign(*sequence, session);
     }
-    const sched::Request scheduled{.id = id,
-                                   .prompt = request.prompt,
-                                   .sequence = sequence,
-                                   .max_new_tokens = request.params.max_tokens,
-                                   .reuse = request.reuse,
-                                   .session = session,
-                                   .salt = options_.salt_of(request.salt),
-                                   .priority = request.urgency.priority,
-                                   .tenant = request.urgency.tenant.empty()
-                                                 ? options_.salt_of(request.salt)
-                                                 : request.urgency.tenant,
-                                   .submitted = request.submitted,
-                                   .marks = marks_of(request)};
+    sched::Request scheduled{.id = id,
+                             .prompt = request.prompt,
+                             .sequence = sequence,
+                             .max_new_tokens = request.params.max_tokens,
+                             .reuse = request.reuse,
+                             .session = session,
+                             .salt = options_.salt_of(request.salt),
+                             .priority = request.urgency.priority,
+                             .tenant = request.urgency.tenant.empty()
+                                           ? options_.salt_of(request.salt)
+                                           : request.urgency.tenant,
+                             .submitted = request.submitted,
+                             .marks = request.marks};
+    for (const std::int32_t tokens : core_.turns.marks(request.prompt)) {
+      scheduled.marks.push_back({.tokens = tokens});
+    }
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;

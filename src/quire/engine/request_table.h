@@ -21,7 +21,6 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/stats_snapshot.h"
-#include "quire/kv/states.h"
 #include "quire/options.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -76,7 +75,6 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
-  [[nodiscard]] std::vector<kv::PointMark> marks_of(const NewRequest& request) const;
   void refresh_stats() {
     stats_.refresh(core_, waiting_since());
     stats_.measure(core_.counters);
