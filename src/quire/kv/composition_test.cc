@@ -231,7 +231,7 @@ TEST_F(CompositionTest, ModesThatHaveNoMeaningAreRefused) {
     EXPECT_EQ(refused(one, true), ErrorCode::kIncompatible);
   }
   one.mode = ReuseMode::kExact;
-  EXPECT_TRUE(resolve(registry, "", one, true).ok());
+  EXPECT_TRUE(resolve(registry, "", one, {.windowed = true}).ok());
   one.positions = Positions::kParallel;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
   one.mode = ReuseMode::kBlend;
@@ -282,7 +282,7 @@ TEST_F(CompositionTest, InModeExactCodedChunksMakeAChainAndOthersAPlainPrompt) {
   const ResolvedComposition other = resolve(find, exact, {}).value();
   EXPECT_NE(other.parts[3].key, missing.key) << "what it has seen is its name";
   coded.converted = true;
-  EXPECT_EQ(resolve(find, spec("c"), false)->grade, ReuseGrade::kApproximate);
+  EXPECT_EQ(resolve(find, spec("c"), {})->grade, ReuseGrade::kApproximate);
   exact = spec("c");
   exact.mode = ReuseMode::kExact;
   const ResolvedComposition anew = resolve(find, exact, {}).value();

@@ -69,7 +69,7 @@ Status set_layers(base::JsonView kinds, std::string_view field, ModelConfig& con
   return {};
 }
 
-Status read_layers(base::JsonView json, ModelConfig& config) {
+Status read_kinds(base::JsonView json, ModelConfig& config) {
   for (const std::string_view field :
        {"layers_block_type", "layer_types", "hybrid_override_pattern"}) {
     if (!json.find(field).is_null()) {
@@ -88,7 +88,7 @@ void set_switches(ModelConfig& config) {
   config.experts.biases_choice = true;
 }
 
-Status read_spaces(base::JsonView json, ModelConfig& config) {
+Status read_ssm(base::JsonView json, ModelConfig& config) {
   StateShape& state = config.state;
   state.kind = MixerKind::kStateScan;
   QUIRE_TRY(state.value_heads, get_space_size(json, "mamba_num_heads", 128));
@@ -108,7 +108,7 @@ Status configure_nemotron_h(base::JsonView json, ModelConfig& config) {
   constexpr std::string_view kShared = "moe_shared_expert_intermediate_size";
   QUIRE_TRY(config.norm_epsilon, base::get_double(json, "layer_norm_epsilon", 1e-5));
   QUIRE_TRY(config.mlp_bias, base::get_bool(json, "mlp_bias", false));
-  QUIRE_TRY_STATUS(read_spaces(json, config));
+  QUIRE_TRY_STATUS(read_ssm(json, config));
   QUIRE_TRY_STATUS(read_experts(json,
                                 {.count = 8,
                                  .chosen = 2,
@@ -121,7 +121,7 @@ Status configure_nemotron_h(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY(const bool normalised, base::get_bool(json, "norm_topk_prob", true));
   config.experts.rule = normalised ? RouterRule::kSigmoidOfChosen : RouterRule::kSigmoidOfAll;
   QUIRE_TRY(config.experts.weight_scale, base::get_double(json, "routed_scaling_factor", 1.0));
-  QUIRE_TRY_STATUS(read_layers(json, config));
+  QUIRE_TRY_STATUS(read_kinds(json, config));
   if (config.mlp_bias && std::ranges::find(config.mlps, MlpKind::kExperts) != config.mlps.end()) {
     return {ErrorCode::kUnsupported, "\"mlp_bias\" is true, which is not implemented for experts"};
   }
