@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/sched/policy.h"

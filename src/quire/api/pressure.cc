@@ -6,11 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "quire/api/llm_impl.h"
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
-#include "quire/engine/engine.h"
 #include "quire/engine/json_values.h"
 #include "quire/llm.h"
 #include "quire/result.h"

@@ -13,7 +13,6 @@
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
-#include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
 namespace quire::chunks {

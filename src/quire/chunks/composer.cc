@@ -18,7 +18,6 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
-#include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/blend.h"
 #include "quire/chunks/chunk_library.h"

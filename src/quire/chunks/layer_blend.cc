@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -150,7 +150,8 @@ class LayerBlender {
     const auto width = static_cast<std::size_t>(context_.decoder.config().hidden_size);
     hidden.resize(pass.size() * width);
     for (std::size_t i = 0; i < pass.size(); ++i) {
-      const HiddenRows* kept = context_.hidden->find(*part_of(pass[i]).segment, range_.first);
+      const std::optional<kv::SegmentId> segment = part_of(pass[i]).segment;
+      const HiddenRows* kept = segment ? context_.hidden->find(*segment, range_.first) : nullptr;
       QUIRE_CHECK(kept != nullptr, "chunks keep hidden states before they are blended");
       kept->read(static_cast<std::size_t>(pass[i].local),
                  std::span(hidden).subspan(i * width, width));

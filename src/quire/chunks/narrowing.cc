@@ -55,6 +55,7 @@ Status convert(ChunkCore& core, const kv::Segment& from, const kv::Segment& to,
   kv_store::PagedPool& pool = core.engine.core().paged_pool;
   const std::int32_t block_tokens = pool.geometry().block_tokens;
   std::vector<StoredAgain> blocks;
+  blocks.reserve(static_cast<std::size_t>(from.blocks().size()));
   for (std::int32_t i = 0; i < from.blocks().size(); ++i) {
     blocks.push_back({.from = from.blocks().ref(i),
                       .to = to.blocks().ref(i),

@@ -10,6 +10,7 @@
 #include "quire/chunks/blend_rows.h"
 #include "quire/chunks/stored_again.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"

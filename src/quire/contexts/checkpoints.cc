@@ -21,6 +21,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/format.h"
+#include "quire/kv_store/checkpoint.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"

@@ -29,6 +29,7 @@
 #include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/state_view.h"

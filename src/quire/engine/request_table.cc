@@ -18,6 +18,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
+#include "quire/engine/queue_limit.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
@@ -57,6 +58,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
   const std::uint64_t first_draw = next_draw_;
+  const std::optional<std::int32_t> most_waiting = options_.scheduling.max_waiting;
   std::int64_t bytes = 0;
   channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
@@ -89,7 +91,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
       channels.clear();
       return status;
     }
-    bytes += options_.scheduling.max_waiting ? kv_bytes(request) : 0;
+    bytes += most_waiting ? kv_bytes(core_, request) : 0;
     if (const auto deadline = request.urgency.deadline) {
       deadlines_.emplace(*deadline, id.value);
     }
@@ -101,7 +103,9 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
-  if (Status status = check_queue(std::ssize(requests), bytes); !status.ok()) {
+  const Status status =
+      most_waiting ? check_queue(core_, *most_waiting, std::ssize(requests), bytes) : Status();
+  if (!status.ok()) {
     withdraw(first, {});
     next_draw_ = first_draw;
     channels.clear();
@@ -111,36 +115,6 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
   }
   stats_.refresh(core_, waiting_since());  // the next step tells whether they wait for long
   return {};
-}
-
-Status RequestTable::check_queue(std::int64_t added, std::int64_t bytes) {
-  const std::optional<std::int32_t> most = options_.scheduling.max_waiting;
-  if (!most || core_.scheduler.num_new() <= *most) {
-    return {};
-  }
-  const std::int32_t waiting = core_.scheduler.num_without_room();
-  if (waiting <= *most) {
-    return {};
-  }
-  return Error{
-      .code = ErrorCode::kQueueFull,
-      .message = base::str_cat("the queue is full: with ", added,
-                               added == 1 ? " more request" : " more requests", " (KV of ",
-                               base::format_bytes(bytes), "), ", waiting,
-                               " would wait for blocks or a place, and max_waiting is ", *most,
-                               "; ask again later, or raise max_waiting or kv_budget"),
-      .needed_bytes = bytes,
-      .free_bytes = core_.ledger.blocks_available() * core_.counters.block_bytes,
-      .requests = added};
-}
-
-// Returns the bytes of the KV that a request may need.
-std::int64_t RequestTable::kv_bytes(const NewRequest& request) const {
-  const std::int64_t known =
-      request.composed ? std::ssize(core_.ledger.sequences().tokens(request.composed->sequence))
-                       : std::ssize(request.prompt);
-  const std::int64_t tokens = known + std::max(request.params.max_tokens, 1) - 1;
-  return core_.ledger.min_blocks(tokens) * core_.counters.block_bytes;
 }
 
 void RequestTable::erase(std::uint64_t id) {

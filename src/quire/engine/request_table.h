@@ -79,9 +79,6 @@ class RequestTable {
     stats_.refresh(core_, waiting_since());
     stats_.measure(core_.counters);
   }
-  // Returns kQueueFull for more requests that wait than may, of which these are the newest.
-  [[nodiscard]] Status check_queue(std::int64_t added, std::int64_t bytes);
-  [[nodiscard]] std::int64_t kv_bytes(const NewRequest& request) const;
   void erase(std::uint64_t id);
   [[nodiscard]] std::uint64_t seed_of(const SamplingParams& params, RequestKind kind);
   void note_end();

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 
+#include "quire/base/ids.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
@@ -29,8 +30,8 @@ bool swap_pays(Step& step, std::int32_t tokens) {
     return false;
   }
   const std::int32_t block_tokens = step.core.ledger.config().block_tokens;
-  const double blocks = (tokens + block_tokens - 1) / block_tokens;
-  return 2 * blocks * *block_seconds < pace.seconds(sched::work_of(0, tokens));
+  const std::int32_t blocks = (tokens + block_tokens - 1) / block_tokens;
+  return 2.0 * blocks * *block_seconds < pace.seconds(sched::work_of(0, tokens));
 }
 
 void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
@@ -58,7 +59,7 @@ void swap_out(Step& step) {
     for (const RequestId id : *preempted) {
       const std::optional<SeqId> sequence = core.scheduler.sequence(id);
       const std::int32_t tokens = sequence ? core.ledger.sequences().num_computed(*sequence) : 0;
-      if (tokens == 0 || (step.swap == SwapMode::kAuto && !swap_pays(step, tokens))) {
+      if (!sequence || tokens == 0 || (step.swap == SwapMode::kAuto && !swap_pays(step, tokens))) {
         continue;
       }
       const std::int32_t kept = core.swap_space.keep(id, *sequence, core.ledger, core.paged_pool);

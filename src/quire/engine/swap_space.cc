@@ -10,6 +10,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/stopwatch.h"
 #include "quire/device/host_buffer.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"

@@ -37,6 +37,9 @@ Ids chat_ids(const TextBundle& text, std::string_view last, bool opens,
   variables.set("add_generation_prompt", opens);
   text::RenderOptions options;
   text::add_model_variables(text.tokenizer, variables, options);
+  if (!text.chat_template) {
+    return {};
+  }
   const auto rendered = text.chat_template->render(variables, options);
   if (!rendered.ok()) {
     return {};

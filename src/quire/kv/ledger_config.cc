@@ -35,10 +35,11 @@ Status check_format(const LedgerConfig& config, std::size_t index) {
             base::str_cat("format ", index, " opens as format ", +format.open->value,
                           ", which is written block by block itself")};
   }
-  if (format.open && format.open != kOwnFormat && format.open != config.lent_open_format()) {
+  const std::optional<FormatId> lent = config.lent_open_format();
+  if (format.open && lent && format.open != kOwnFormat && format.open != lent) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("format ", index, " opens as format ", +format.open->value, "; give ",
-                          +config.lent_open_format()->value, ", which others open as")};
+                          +lent->value, ", which others open as")};
   }
   if (index == 0) {
     return {};

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -35,7 +34,8 @@ constexpr std::size_t kStateBytes = 4 + 4 + 8;
 auto key_of(const StatePart& part) { return std::tuple(part.layer, part.form); }
 
 Status check_part(const StatePart& part) {
-  if (part.form != StateForm::kConvTail && part.form != StateForm::kDeltaMatrix) {
+  if (part.form != StateForm::kConvTail && part.form != StateForm::kDeltaMatrix &&
+      part.form != StateForm::kScanMatrix) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("a state has a part of form ", static_cast<std::uint32_t>(part.form),
                           ", which is unknown here")};

@@ -329,11 +329,13 @@ tensor::StateGeometry ModelConfig::state_geometry() const {
     }
   };
   for (std::int32_t layer = 0; layer < std::ssize(mixers); ++layer) {
-    if (mixers[static_cast<std::size_t>(layer)] == MixerKind::kAttention) {
+    if (state_layers() == 0 || mixers[static_cast<std::size_t>(layer)] != state.kind) {
       continue;
     }
+    const bool scans = state.kind == MixerKind::kStateScan;
     add_part(layer, tensor::StateForm::kConvTail, 0, state.tail_size());
-    add_part(layer, tensor::StateForm::kDeltaMatrix, state.tail_size(), state.matrix_size());
+    add_part(layer, scans ? tensor::StateForm::kScanMatrix : tensor::StateForm::kDeltaMatrix,
+             state.tail_size(), state.matrix_size());
     geometry.offsets.push_back(geometry.state_bytes);
     geometry.state_bytes += layer_bytes;
   }

@@ -73,6 +73,7 @@ void gate_rows(const kernels::KernelContext& context, std::span<const float> gat
 
 std::vector<LayerPlan> plans_of(const ModelConfig& config, std::size_t layers) {
   std::vector<LayerPlan> plans;
+  plans.reserve(layers);
   for (std::size_t layer = 0; layer < layers; ++layer) {
     plans.push_back(config.layer_plan(layer));
   }

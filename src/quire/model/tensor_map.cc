@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "quire/model/layer_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/kernels/packed_weights.h"

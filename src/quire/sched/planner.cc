@@ -20,38 +20,10 @@
 #include "quire/sched/state.h"
 #include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
+#include "quire/sched/waiting.h"
 
 namespace quire::sched {
 namespace {
-
-// Returns whether the request comes with KV or room of its own, whose last block may have to be
-// copied.
-bool brings_kv(const QueuedRequest& waiting, const kv::Sequences& sequences) {
-  return waiting.sequence && (sequences.num_computed(*waiting.sequence) > 0 ||
-                              sequences.format(*waiting.sequence) != kv::kOwnFormat);
-}
-
-// Counts tokens whose KV is wanted and not there. Precondition: the request has a sequence.
-std::int32_t pending_of(const QueuedRequest& queued, const kv::Sequences& sequences) {
-  return wanted_tokens(queued, sequences) - sequences.num_computed(queued.running_sequence());
-}
-
-// Returns whether there is room for all known tokens of a waiting request, not only those of this
-// step. `alone`: nothing else would run, so an open block may need a slab.
-bool has_room(const QueuedRequest& waiting, const kv::PrefixMatch& match, const RoomLeft& room,
-              bool alone, const kv::Ledger& ledger) {
-  const std::int32_t wanted = wanted_tokens(waiting, ledger.sequences());
-  if (brings_kv(waiting, ledger.sequences())) {
-    RoomNeed missing =
-        room.need_of(waiting.running_sequence(), pending_of(waiting, ledger.sequences()));
-    missing.own = std::min(missing.own, ledger.min_blocks(wanted) + 1);
-    return room.fits(missing);
-  }
-  const std::int64_t missing = ledger.min_blocks(wanted) - match.blocks;
-  const std::int64_t open = ledger.config().open_format() ? 1 : 0;
-  return missing <= room.own() - match.evictable_blocks && (open <= room.open() || alone) &&
-         room.has_state_behind(match);
-}
 
 // Makes a run of the tokens [first, first + count).
 PlannedRun make_run_of(const QueuedRequest& queued, std::int32_t first, std::int32_t count,
@@ -61,24 +33,6 @@ PlannedRun make_run_of(const QueuedRequest& queued, std::int32_t first, std::int
           .first = first,
           .count = count,
           .samples = first + count == known && queued.request.max_new_tokens > 0};
-}
-
-// Makes waiting requests give up the KV that they brought along, if that helps.
-void drop_waiting(const SchedulerState& state, StepPlan& plan) {
-  const kv::Ledger& ledger = *state.ledger;
-  std::vector<SeqId> sequences;
-  std::vector<RequestId> requests;
-  for (const QueuedRequest* waiting : state.waiting) {
-    const std::optional<SeqId> id = waiting->sequence;
-    if (id && ledger.sequences().num_computed(*id) > 0) {
-      sequences.push_back(*id);
-      requests.push_back(waiting->request.id);
-    }
-  }
-  if (ledger.preemption().blocks_freed_by_drop(sequences) > 0) {
-    plan.stuck.reset();
-    plan.drop = std::move(requests);
-  }
 }
 
 // Makes one plan. All counts are from the ledger as it is; nothing of it is changed.
@@ -113,7 +67,9 @@ class Planner {
       plan.stuck = needy;
     } else if (plan.preempt.empty()) {
       admit(plan);
-      make_way(plan);
+      if (plan.admit.empty()) {
+        make_way(ranking_, ledger_, plan);
+      }
     }
     if (plan.stuck) {
       drop_waiting(state_, plan);
@@ -234,40 +190,6 @@ class Planner {
     }
   }
 
-  // Takes the KV of running requests away that the first waiting one outranks, the lowest first,
-  // until blocks for all its known tokens are there. Takes none where that would not do.
-  void make_way(StepPlan& plan) {
-    if (!plan.admit.empty() || ranking_.outranked_running() == 0) {
-      return;
-    }
-    const QueuedRequest& waiting = *ranking_.waiting().front();
-    const kv::PrefixMatch match = find_known_kv(waiting, ledger_);
-    const std::span<const QueuedRequest* const> line = ranking_.running();
-    std::vector<SeqId> dropped;
-    for (std::size_t lost = 0; lost <= ranking_.outranked_running(); ++lost) {
-      const std::size_t keep = line.size() - lost;
-      RoomLeft room(ledger_, dropped);
-      for (const PlannedRun& run : plan.runs) {
-        const auto kept = std::ranges::find(line.first(keep), run.request,
-                                            [](const auto* queued) { return queued->request.id; });
-        if (kept != line.begin() + static_cast<std::ptrdiff_t>(keep)) {
-          room.take(room.need_of((*kept)->running_sequence(), run.count));
-        }
-      }
-      if (has_room(waiting, match, room, lost == line.size(), ledger_)) {
-        for (std::size_t i = 0; i < lost; ++i) {
-          const RequestId id = line[line.size() - 1 - i]->request.id;
-          plan.make_way.push_back(id);
-          std::erase_if(plan.runs, [id](const PlannedRun& run) { return run.request == id; });
-        }
-        return;
-      }
-      if (lost < ranking_.outranked_running()) {
-        dropped.push_back(line[keep - 1]->running_sequence());
-      }
-    }
-  }
-
   // Admits a waiting request if there is room. A prompt takes all rows until it is done, so no
   // lower rank is admitted meanwhile. Only decoding and higher ranks can take its blocks away.
   // Cached blocks that it attaches are no longer evictable, so they count as taken. Two that attach
@@ -279,7 +201,7 @@ class Planner {
       return false;
     }
     if (brings) {
-      const SeqId id = *waiting.sequence;
+      const SeqId id = waiting.running_sequence();
       const std::int32_t first = sequences_.num_computed(id);
       const std::int32_t count = room_.rows_that_fit(
           id, budget_.take(first, std::min(pending_tokens(waiting), budget_.rows()),

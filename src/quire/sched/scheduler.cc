@@ -17,6 +17,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
+#include "quire/sched/accounting.h"
 #include "quire/sched/planner.h"
 #include "quire/sched/policy.h"
 #include "quire/sched/room_left.h"
@@ -28,13 +29,6 @@
 namespace quire::sched {
 namespace {
 
-constexpr std::int64_t kMaxTokens = std::int64_t{1}
-                                    << 30;  // most tokens of one sequence, window or not
-
-std::string in_bytes(std::int64_t bytes) {
-  return bytes == 0 ? "" : base::str_cat(" (", base::format_bytes(bytes), ")");
-}
-
 // Moves a request from one line to the other. Both have memory for all requests.
 void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
   const auto place = std::ranges::lower_bound(from, queued.arrival, {}, &QueuedRequest::arrival);
@@ -44,43 +38,12 @@ void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
 
 }  // namespace
 
-Status SchedulerConfig::validate() const {
-  if (max_batch_tokens < 1 || max_running < 1) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("max_batch_tokens is ", max_batch_tokens, " and max_running is ",
-                          max_running, "; give at least 1")};
-  }
-  if (block_bytes < 0) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("block_bytes is ", block_bytes, "; give 0 (not known) or more")};
-  }
-  if (!(aging_seconds > 0) || !(decode_weight >= 0) || !(max_wait_seconds >= 0) ||
-      !(max_gap_seconds >= 0)) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("aging_seconds is ", aging_seconds, ", decode_weight ", decode_weight,
-                          ", max_wait_seconds ", max_wait_seconds, ", max_gap_seconds ",
-                          max_gap_seconds, "; give the first above 0, the others 0 or more")};
-  }
-  return {};
-}
-
-void StepPlan::clear() {
-  preempt.clear();
-  make_way.clear();
-  admit.clear();
-  runs.clear();
-  drop.clear();
-  stuck.reset();
-}
-
 struct Scheduler::Impl {
   [[nodiscard]] QueuedRequest* find(RequestId id) const;
   [[nodiscard]] std::int64_t prompt_tokens(const Request& request) const;
   [[nodiscard]] std::int64_t total_tokens(const Request& request) const;
-  [[nodiscard]] Status check_fits(const Request& request) const;
   void preempt(RequestId id);
   void admit(RequestId id);
-  void charge(RequestId id, std::int32_t first, std::int32_t count, bool samples);
   [[nodiscard]] Status make_room(std::span<const PlannedRun> runs);
   [[nodiscard]] bool can_repeat(std::span<const ScheduledRun> runs) const;
 
@@ -104,27 +67,6 @@ std::int64_t Scheduler::Impl::prompt_tokens(const Request& request) const {
 // Counts the tokens whose KV a request needs at most. KV of the last sampled token is never needed.
 std::int64_t Scheduler::Impl::total_tokens(const Request& request) const {
   return prompt_tokens(request) + std::max<std::int64_t>(request.max_new_tokens, 1) - 1;
-}
-
-Status Scheduler::Impl::check_fits(const Request& request) const {
-  const std::int64_t tokens = total_tokens(request);
-  const kv::Ledger& ledger = *state.ledger;
-  const std::int64_t needed =
-      ledger.min_blocks(tokens) +
-      (request.sequence ? ledger.segments().blocks_before(*request.sequence) : 0);
-  const std::int64_t all = ledger.blocks_at_most();
-  if (needed <= all && tokens <= kMaxTokens) {
-    return {};
-  }
-  const std::int64_t block_bytes = state.config.block_bytes;
-  return Error{
-      .code = ErrorCode::kOverflow,
-      .message = base::str_cat("request ", request.id.value, " needs ", needed, " blocks for ",
-                               tokens, " tokens", in_bytes(needed * block_bytes), ", the pool has ",
-                               all, in_bytes(all * block_bytes),
-                               "; shorten the prompt, lower max_tokens or raise kv_budget"),
-      .needed_bytes = needed * block_bytes,
-      .free_bytes = all * block_bytes};
 }
 
 void Scheduler::Impl::preempt(RequestId id) {
@@ -154,22 +96,6 @@ void Scheduler::Impl::admit(RequestId id) {
   queued->admitted = state.ledger->cache().now();
   queued->running = true;
   move_between(state.waiting, state.running, *queued);
-}
-
-// Charges the tenant for prompt tokens that are computed and for the token that is sampled. Tokens
-// that a preempted request computes again cost nothing.
-void Scheduler::Impl::charge(RequestId id, std::int32_t first, std::int32_t count, bool samples) {
-  QueuedRequest* queued = find(id);
-  if (queued == nullptr || queued->tenant < 0) {
-    return;
-  }
-  const std::int32_t end = first + count;
-  const std::int32_t prompt = std::min(end, queued->prompt_tokens) -
-                              std::max(first, std::min(queued->charged, queued->prompt_tokens));
-  const bool new_token = samples && end > queued->charged;
-  state.tenants.charge(queued->tenant,
-                       std::max(prompt, 0) + (new_token ? state.config.decode_weight : 0.0));
-  queued->charged = std::max(queued->charged, end);
 }
 
 Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
@@ -247,7 +173,7 @@ Status Scheduler::submit(Request request) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("request ", request.id.value, " is there already")};
   }
-  QUIRE_TRY_STATUS(impl_->check_fits(request));
+  QUIRE_TRY_STATUS(check_fits(impl_->state, request, impl_->total_tokens(request)));
   SchedulerState& state = impl_->state;
   const kv::Ledger& ledger = *state.ledger;
   auto queued = std::make_unique<QueuedRequest>();
@@ -330,7 +256,7 @@ Result<std::span<const ScheduledRun>> Scheduler::commit(const StepPlan& plan) {
   }
   QUIRE_TRY_STATUS(impl_->make_room(plan.runs));
   for (const PlannedRun& run : plan.runs) {
-    impl_->charge(run.request, run.first, run.count, run.samples);
+    charge(state, *impl_->find(run.request), run);
   }
   return std::span<const ScheduledRun>(impl_->scheduled);
 }
@@ -349,7 +275,8 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
   QUIRE_CHECK(impl_->state.ledger->sequences().extend(impl_->growths).ok(),
               "counted blocks are there");
   for (const ScheduledRun& run : next) {
-    impl_->charge(run.request, run.first, run.count, run.samples);
+    charge(impl_->state, *impl_->find(run.request),
+           {.first = run.first, .count = run.count, .samples = run.samples});
   }
   return true;
 }

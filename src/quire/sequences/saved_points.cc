@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -27,7 +26,6 @@
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
 #include "quire/tensor/state_view.h"
-#include "quire/types.h"
 
 namespace quire::sequences {
 namespace {

@@ -11,9 +11,10 @@ namespace quire::tensor {
 
 // The numbers of a part of a state, and the arithmetic that updates them. All are fp32, and updated
 // row after row. The codes are those of KV files (docs/store-format.md).
-enum class StateForm : std::uint32_t {
-  kConvTail = 1,     // last inputs of a convolution
-  kDeltaMatrix = 2,  // matrices of a gated delta rule
+enum class StateForm : std::uint32_t {  // NOLINT(performance-enum-size): as wide as in files
+  kConvTail = 1,                        // last inputs of a convolution
+  kDeltaMatrix = 2,                     // matrices of a gated delta rule
+  kScanMatrix = 3,                      // matrices of a selective scan
 };
 
 // Returns the name of a form for messages: "convolution tail".
@@ -23,6 +24,8 @@ enum class StateForm : std::uint32_t {
       return "convolution tail";
     case StateForm::kDeltaMatrix:
       return "gated delta state";
+    case StateForm::kScanMatrix:
+      return "scan state";
   }
   return "part of an unknown form";
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "quire/model/state_shape.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/config.h"

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "quire/model/state_shape.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/kernels/cpu/kernel_table.h"

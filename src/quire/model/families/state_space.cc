@@ -1,7 +1,6 @@
 #include "quire/model/families/state_space.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
