@@ -1,4 +1,4 @@
-// What a request may cost: whether it can ever fit, and what its tenant is charged.
+// Accounting: says whether a request can ever fit, and charges its tenant.
 #pragma once
 
 #include <cstdint>
