@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "quire/api/llm_impl.h"  // IWYU pragma: keep (used through impl_)
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/engine/engine.h"  // IWYU pragma: keep (used through impl_)
 #include "quire/engine/json_values.h"
 #include "quire/llm.h"
 #include "quire/result.h"
