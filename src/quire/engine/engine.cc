@@ -4,27 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "quire/attention/fixed_range.h"
 #include "quire/attention/tile.h"
-#include "quire/base/check.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/engine/active_request.h"
-#include "quire/engine/channel.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
@@ -35,14 +30,11 @@
 #include "quire/engine/step.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
-#include "quire/engine/submission.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
-#include "quire/sampling.h"
-#include "quire/sampling/sampling_params.h"
 #include "quire/stats.h"
 #include "quire/types.h"
 

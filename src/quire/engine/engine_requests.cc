@@ -1,6 +1,5 @@
 // How requests come into the engine: checked, queued, and aborted.
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -23,7 +22,6 @@
 #include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/submission.h"
-#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampling_params.h"

@@ -1,6 +1,5 @@
 #include "quire/engine/request_table.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <future>
 #include <iterator>
@@ -103,7 +102,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     channels.push_back(active.channel());
     active_.emplace(id.value, std::move(active));
   }
-  const Status status =
+  Status status =
       most_waiting ? check_queue(core_, *most_waiting, std::ssize(requests), bytes) : Status();
   if (!status.ok()) {
     withdraw(first, {});

@@ -6,11 +6,9 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
@@ -21,6 +19,7 @@
 #include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
 #include "quire/sched/waiting.h"
+#include "quire/types.h"
 
 namespace quire::sched {
 namespace {

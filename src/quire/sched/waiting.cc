@@ -17,6 +17,7 @@
 #include "quire/sched/room_left.h"
 #include "quire/sched/state.h"
 #include "quire/sched/types.h"
+#include "quire/types.h"
 
 namespace quire::sched {
 
