@@ -9,7 +9,7 @@ import numpy as np
 
 from .composing import _spec
 from .convert import to_list
-from .prompts import Prompt
+from .prompts import Prompt, prompt_of
 
 if TYPE_CHECKING:
     from .chunked import ChunkedLLM
@@ -78,7 +78,9 @@ def _errors_of_set(
     """Returns for each query the errors of _errors."""
     if len(texts) < 2 or not queries:
         raise ValueError("find_band wants two contexts or more, which see nothing of each other, and a query")
-    chunks = [] if system_prompt is None else [{"content": system_prompt, "chunk_type": "system_prompt"}]
+    texts, queries = [prompt_of(text, "contexts") for text in texts], [prompt_of(text, "queries") for text in queries]
+    system = None if system_prompt is None else prompt_of(system_prompt, "system_prompt")
+    chunks = [] if system is None else [{"content": system, "chunk_type": "system_prompt"}]
     registered = llm.register_chunks(chunks, salt=salt, details=True)
     anchor = registered[0].chunk_id if registered else ""
     try:

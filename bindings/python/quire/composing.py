@@ -32,7 +32,7 @@ class How(TypedDict, total=False):
     selector: Selector | None
     selector_seed: int
     base: Literal["anchored", "independent"] | None
-    recompute_layers: tuple[int, int] | None
+    recompute_layers: Sequence[int] | None
     sink: Literal["bos"] | None
     computed_in_place: bool
 

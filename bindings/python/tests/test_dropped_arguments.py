@@ -190,7 +190,7 @@ class Site:
             "content": "x", "chunk_type": "context", "chunks": [("x", "context")], "requests": [], "item": item, "text": "x",
             "ids": [item], "llm": self.llm, "path": folder / "saved", "entry": system, "seconds": 60, "token_id": 5,
             "token": "a", "sequences": {"a": self.sequence}, "name": "first", "keep": 3, "num_tokens": 2, "start": 0, "stop": 0,
-            "at": 0, "other": self.sequence,
+            "at": 0, "other": self.sequence, "contexts": ["x", "y"], "queries": ["x"],
         }  # fmt: skip
         self.right_of = {
             "LLM.pause_session": {"session": "s"}, "LLM.close_session": {"session": "s"}, "LLM.set_retention": {"session": "s"},
@@ -248,7 +248,7 @@ async def first(stream):
 
 def beside(name, parameter):
     """Returns arguments that must stand beside a wrong one, so that it is what is wrong."""
-    if parameter in ("recompute", "selector", "selector_seed", "base") and name.startswith("ChunkedLLM"):
+    if parameter in ("recompute", "recompute_layers", "selector", "selector_seed", "base") and name.startswith("ChunkedLLM"):
         return {"mode": "blend"}
     return {"existing_token_count": 4} if parameter in ("blocks", "existing_blocks") else {}
 

@@ -130,9 +130,8 @@ def test_wrong_formats_of_chunks_are_named_and_change_nothing():
             llm.register_chunk("Card 8.", "context", kv_dtype="int3")
         with pytest.raises(ValueError, match="int3"):
             llm.update_chunk(card, kv_dtype="int3")
-        for name in ("float32", "float16"):
-            with pytest.raises(quire.UnsupportedError, match=name):
-                llm.register_chunk("Card 8.", "context", kv_dtype=name)
+        with pytest.raises(quire.UnsupportedError, match="float16"):
+            llm.register_chunk("Card 8.", "context", kv_dtype="float16")
         with pytest.raises(ValueError, match="not narrower"):
             llm.update_chunk(card, kv_dtype="float32")
         assert llm.get_chunk(card) == before and len(llm.list_chunks()) == 1
