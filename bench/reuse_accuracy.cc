@@ -16,10 +16,10 @@
 // "curve": every selector by its share, and how far the distribution of the answer's first token is
 // from that of mode exact: the mean KL divergence KL(exact, mode) in nats, and how often both have
 // the same most likely token.
-#include <cstdint>
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

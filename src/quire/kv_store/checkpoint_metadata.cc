@@ -1,8 +1,8 @@
 #include "quire/kv_store/checkpoint_metadata.h"
 
 #include <cstddef>
-#include <optional>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

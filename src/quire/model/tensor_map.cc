@@ -13,7 +13,6 @@
 #include <system_error>
 #include <vector>
 
-#include "quire/model/layer_plan.h"
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/kernels/packed_weights.h"
@@ -21,6 +20,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/expert_tensors.h"
 #include "quire/model/family.h"
+#include "quire/model/layer_plan.h"
 #include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"

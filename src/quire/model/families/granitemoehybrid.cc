@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "quire/model/state_shape.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/config.h"
@@ -16,6 +15,7 @@
 #include "quire/model/family.h"
 #include "quire/model/layer_mixers.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/weights/gguf.h"
 

@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include "quire/model/state_shape.h"
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -17,6 +16,7 @@
 #include "quire/model/families/state_space.h"
 #include "quire/model/family.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/weights/gguf.h"
 #include "quire/weights/gguf_value.h"
