@@ -26,10 +26,9 @@ from .composing import (
     _of_tenant,
     _request,
     _spec,
-    _type,
     keywords_of,
 )
-from .convert import _pass, _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
+from .convert import _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM
 from .load_options import Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, model_of
@@ -37,24 +36,14 @@ from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
 from .prompts import Prompt, prompt_of
-from .registering import (
-    KEEP,
-    ClosedRegistry,
-    RegisteredChunk,
-    affixes_of,
-    chunk_fields,
-    content_of,
-    json_of,
-    listed_chunk,
-    listed_content,
-    update_of,
-)
+from .registered import Registered
+from .registering import ClosedRegistry, RegisteredChunk, affixes_of, content_of, listed_content
 from .sampling import Params, Request, each_sampling, sampling
 from .session import URGENCY, each_whose, to_salt, whose
 from .stream import Stream
 
 
-class ChunkedLLM(LLM):
+class ChunkedLLM(Registered, LLM):
     """An LLM with a registry of chunks.
 
     Calls that compose take the ids of one system chunk, any number of contexts and one query, or one
@@ -273,75 +262,6 @@ class ChunkedLLM(LLM):
     def _register(self, contents: list[_quire.ChunkContent], progress: Progress) -> list[RegisteredChunk]:
         with shown(progress, "registering") as report:
             return [RegisteredChunk(**chunk) for chunk in self._chunks.register_chunks(contents, report)]
-
-    def list_chunks(
-        self,
-        chunk_type: ChunkType | str | None = None,
-        metadata_filter: Mapping[str, Any] | None = None,
-        *,
-        salt: str | None = None,
-    ) -> list[Fields]:
-        """Lists chunks of a type whose metadata has all pairs of the filter, in the order of registration."""
-        chunks = self._chunks.list_chunks(_type(chunk_type), json_of(metadata_filter, "metadata_filter"), to_salt(salt))
-        return [listed_chunk(info) for info in chunks]
-
-    def get_chunk(self, chunk_id: str, *, salt: str | None = None) -> Fields:
-        """Returns all about one chunk, with its content and token ids. Does not count as a use."""
-        return chunk_fields(self._chunks.get_chunk(_id(chunk_id), to_salt(salt)))
-
-    def update_chunk(
-        self,
-        chunk_id: str,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        ttl_seconds: float | None | object = KEEP,
-        pinned: bool | None = None,
-        priority: int | None = None,
-        kv_dtype: KVDType | None = None,
-        salt: str | None = None,
-    ) -> Fields:
-        """Replaces the metadata's keys that are named, and what else is given; `ttl_seconds=None`: no end.
-
-        `kv_dtype`: "int8" converts the KV of a chunk in a pool of floats, and returns it with a new `chunk_id`; the old
-        id is gone. A wider one is a ValueError, since what was rounded is lost.
-        """
-        update = update_of(metadata, ttl_seconds, pinned, priority, kv_dtype)
-        return chunk_fields(self._chunks.update_chunk(_id(chunk_id), update, to_salt(salt)))
-
-    def delete_chunk(self, chunk_id: str, wipe: bool = False, *, salt: str | None = None) -> bool:
-        """Forgets the chunk; its memory is free with its last user. False when it was not there.
-
-        `wipe`: its bytes in the store become zeros first, and nothing of it is left in the folder; OSError where
-        something is, since another process reads: call again.
-        """
-        return self._chunks.delete_chunk(_id(chunk_id), to_flag(wipe, "wipe"), to_salt(salt))
-
-    def clear_chunks(self, chunk_type: ChunkType | str | None = None, *, salt: str | None = None) -> int:
-        """Deletes all chunks (of a type) that nobody uses, also those only in the store; returns how many."""
-        return self._chunks.clear_chunks(_type(chunk_type), to_salt(salt))
-
-    def evict_unused_chunks(self, max_age_seconds: float = 3600, *, salt: str | None = None) -> int:
-        """Deletes chunks without use for so long, but for pinned ones and those in use; returns how many."""
-        whose = to_salt(salt)
-        return _pass("max_age_seconds", max_age_seconds, lambda age: self._chunks.evict_unused_chunks(age, whose))
-
-    def flush_store(self) -> None:
-        """Waits until all that was registered, or computed for a composition, is in the store. Raises the first failure
-        to write behind a call's back since the last flush. Raises, too, if the store is read-only and something since
-        was not saved. A chunk that could not be written is one of this process alone until it is registered again.
-        Closing waits too, and raises nothing."""
-        self._chunks.flush_store()
-
-    def get_chunk_stats(self, *, salt: str | None = None) -> Fields:
-        """Returns numbers of chunks, memory of their KV, and prefills avoided (`cache_hits`) and done (`cache_misses`)."""
-        stats = self._chunks.chunk_stats(to_salt(salt))
-        looked_up = stats["cache_hits"] + stats["cache_misses"]
-        return Fields(
-            stats,
-            memory_used_mb=stats["memory_used_bytes"] / 2**20,
-            memory_limit_mb=stats["memory_limit_bytes"] / 2**20,
-            hit_rate=stats["cache_hits"] / looked_up if looked_up else 0.0,
-        )
 
     def compose(
         self,

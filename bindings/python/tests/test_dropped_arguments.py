@@ -73,7 +73,8 @@ def functions(cls):
     for name, member in inspect.getmembers(cls, callable):
         if name == "__init__" or not name.startswith("_"):
             owner = next(c for c in cls.__mro__ if name in vars(c))
-            if owner is cls:
+            heir = next((c for c in reversed(cls.__mro__) if c in CLASSES and issubclass(c, owner)), None)
+            if heir is cls and owner.__module__.startswith("quire"):  # its own, or of a part that it is made of
                 yield f"{cls.__name__}.{name}", member
 
 
