@@ -179,6 +179,28 @@ TEST(KeptHiddenStates, CountAsTheChunksMemoryUntilItIsDeleted) {
   EXPECT_EQ(must(desk.llm.get_chunk(id)).memory_bytes, without);
 }
 
+// Another process finds the KV of the chunks in the store, and computes their hidden states of it.
+TEST(KeptHiddenStates, OfChunksFromAStoreHaveTheSameBits) {
+  const ChunkCacheOptions stored{.store = testing::TempDir() + "hidden_store"};
+  std::filesystem::remove_all(stored.store);
+  Dice dice(11);
+  Scene scene = make_scene(dice, 3, kBlock);
+  scene.place(Positions::kConcat);
+  std::vector<std::vector<float>> logits;
+  for (int process = 0; process < 2; ++process) {
+    Desk desk(five_layers(), most_exact(kBlock), stored);
+    CompositionSpec spec = desk.compose(scene, Positions::kConcat);
+    for (const Scene::Segment& context : scene.contexts) {
+      ChunkContent content{.content = context.ids};
+      content.options.anchor = spec.system_chunk_id;
+      content.options.keep_hidden = 2;
+      must(desk.llm.register_chunk(content));
+    }
+    logits.push_back(desk.logits(by_layers(spec, ReuseMode::kAnchored, {.first = 2, .last = 4})));
+  }
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
 TEST(KeptHiddenStates, AreRefusedOfLayersThatAreNotThereAndOfOtherKinds) {
   Desk desk(five_layers(), most_exact(kBlock));
   Dice dice(3);

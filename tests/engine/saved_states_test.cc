@@ -30,15 +30,6 @@ namespace {
 
 using testing::HasSubstr;
 
-Ids small_ids(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(3 + (seed >> 8) % 190));
-  }
-  return ids;
-}
-
 class SavedStatesOfModels : public testing::TestWithParam<std::string> {
  protected:
   [[nodiscard]] static LLM open(LLMOptions options = {}) {

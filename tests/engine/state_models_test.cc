@@ -23,15 +23,6 @@ namespace {
 
 using testing::HasSubstr;
 
-Ids ids_of(std::size_t count, std::uint32_t seed) {
-  Ids ids;
-  for (std::size_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    ids.push_back(static_cast<TokenId>(3 + (seed >> 8) % 190));
-  }
-  return ids;
-}
-
 class StateModels : public testing::TestWithParam<std::string> {
  protected:
   [[nodiscard]] static std::string path() {
@@ -60,7 +51,7 @@ std::vector<float> cold_logits(LLM& llm, const Ids& ids) {
 TEST_P(StateModels, GenerateWhatComputingEachTokenFromTheBeginningGives) {
   LLM llm = open();
   for (const std::size_t length : {1, 2, 31, 32, 33, 70}) {
-    const Ids prompt = ids_of(length, 3);
+    const Ids prompt = small_ids(length, 3);
     EXPECT_EQ(must(llm.generate(prompt, greedy_to_length(12))).token_ids, cold_ids(llm, prompt, 12))
         << length;
   }
@@ -70,7 +61,7 @@ TEST_P(StateModels, ComputeOnlyTheLastTokenOfAPromptThatWasThere) {
   for (const std::int32_t block_tokens : {1, 16, 32}) {
     LLM llm = open({.block_tokens = block_tokens});
     for (std::size_t length = 2; length <= 70; length += length < 36 ? 1 : 7) {
-      const Ids prompt = ids_of(length, static_cast<std::uint32_t>(length));
+      const Ids prompt = small_ids(length, static_cast<std::uint32_t>(length));
       const GenerationOutput first = must(llm.generate(prompt, greedy_to_length(5)));
       const GenerationOutput again = must(llm.generate(prompt, greedy_to_length(5)));
       EXPECT_EQ(again.usage.cached_tokens, std::ssize(prompt) - 1) << length;
@@ -84,11 +75,11 @@ TEST_P(StateModels, ComputeOnlyTheLastTokenOfAPromptThatWasThere) {
 
 TEST_P(StateModels, GoOnFromTheEndOfAnAnswer) {
   LLM llm = open();
-  Ids history = ids_of(19, 5);
+  Ids history = small_ids(19, 5);
   for (int turn = 0; turn < 6; ++turn) {
     const GenerationOutput answer = must(llm.generate(history, greedy_to_length(9)));
     const std::int64_t known = std::ssize(history) + 8;  // the last token was never fed
-    history = joined(joined(history, answer.token_ids), ids_of(7, 100 + turn));
+    history = joined(joined(history, answer.token_ids), small_ids(7, 100 + turn));
     const ForwardOutput next = must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast));
     EXPECT_EQ(next.cached_tokens, known);
     EXPECT_EQ(next.logits, cold_logits(llm, history));
@@ -97,9 +88,9 @@ TEST_P(StateModels, GoOnFromTheEndOfAnAnswer) {
 
 TEST_P(StateModels, LearnWhereTextsBranch) {
   LLM llm = open();
-  const Ids shared = ids_of(100, 8);
+  const Ids shared = small_ids(100, 8);
   for (std::uint32_t i = 0; i < 4; ++i) {
-    const Ids prompt = joined(shared, ids_of(30, 50 + i));
+    const Ids prompt = joined(shared, small_ids(30, 50 + i));
     const ForwardOutput output =
         must(llm.forward(prompt, ForwardReuse::kExact, ForwardRows::kLast));
     EXPECT_EQ(output.cached_tokens, i < 2 ? 0 : 96) << i;
@@ -111,7 +102,7 @@ TEST_P(StateModels, GoTheirOwnWaysInForks) {
   LLM llm = open();
   std::mt19937 random(11);
   std::vector<Sequence> branches;
-  branches.push_back(must(llm.sequence(ids_of(45, 9))));
+  branches.push_back(must(llm.sequence(small_ids(45, 9))));
   for (int i = 0; i < 7; ++i) {
     branches.push_back(must(branches.front().fork()));
   }
@@ -120,7 +111,7 @@ TEST_P(StateModels, GoTheirOwnWaysInForks) {
     const Ids tokens = branch.tokens();
     switch (random() % 4) {
       case 0:
-        ASSERT_TRUE(branch.append(ids_of(1 + random() % 9, random())).ok());
+        ASSERT_TRUE(branch.append(small_ids(1 + random() % 9, random())).ok());
         break;
       case 1:
         (void)must(branch.generate(greedy_to_length(1 + static_cast<std::int32_t>(random() % 5))));
@@ -138,7 +129,7 @@ TEST_P(StateModels, GoTheirOwnWaysInForks) {
 
 TEST_P(StateModels, EqualTheColdRunRolledBackToEveryLength) {
   LLM llm = open();
-  Sequence sequence = must(llm.sequence(ids_of(20, 4)));
+  Sequence sequence = must(llm.sequence(small_ids(20, 4)));
   (void)must(sequence.generate(greedy_to_length(30)));
   const Ids all = sequence.tokens();
   for (std::int64_t length = std::ssize(all) - 1; length > 0; --length) {
@@ -152,7 +143,7 @@ TEST_P(StateModels, GiveTheSameIdsWhenTheyArePreempted) {
   LLM llm = open({.block_tokens = 8, .kv_budget_bytes = std::int64_t{400} << 10});
   std::vector<Ids> prompts;
   for (std::uint32_t i = 0; i < 6; ++i) {
-    prompts.push_back(ids_of(20 + 3 * i, 70 + i));
+    prompts.push_back(small_ids(20 + 3 * i, 70 + i));
   }
   const std::vector<Prompt> batch(prompts.begin(), prompts.end());
   const SamplingParams params = greedy_to_length(250);
@@ -167,18 +158,18 @@ TEST_P(StateModels, GiveTheSameIdsWhenTheyArePreempted) {
 TEST_P(StateModels, HoldNoStateWhenNothingRuns) {
   LLM llm = open();
   for (std::uint32_t i = 0; i < 40; ++i) {
-    (void)must(llm.generate(ids_of(10 + i, i), greedy_to_length(3)));
+    (void)must(llm.generate(small_ids(10 + i, i), greedy_to_length(3)));
   }
   EXPECT_EQ(stat(llm, "states_in_use"), 0);
   EXPECT_GT(stat(llm, "restore_points"), 0);
   ASSERT_TRUE(llm.clear_prefix_cache().ok());
   EXPECT_EQ(stat(llm, "restore_points"), 0);
-  EXPECT_EQ(must(llm.forward(ids_of(20, 10))).cached_tokens, 0);
+  EXPECT_EQ(must(llm.forward(small_ids(20, 10))).cached_tokens, 0);
 }
 
 TEST_P(StateModels, FindNothingOfAnotherSalt) {
   LLM llm = open();
-  const Ids prompt = ids_of(40, 3);
+  const Ids prompt = small_ids(40, 3);
   (void)must(llm.generate(prompt, greedy_to_length(3), {.salt = "one"}));
   EXPECT_EQ(must(llm.generate(prompt, greedy_to_length(3), {.salt = "two"})).usage.cached_tokens,
             0);
@@ -188,7 +179,7 @@ TEST_P(StateModels, FindNothingOfAnotherSalt) {
 
 TEST_P(StateModels, ReplayAtMostHalfOfWhatStandsBehindAnEdit) {
   LLM llm = open();
-  const Ids prompt = ids_of(480, 6);
+  const Ids prompt = small_ids(480, 6);
   (void)must(llm.generate(prompt, greedy_to_length(1)));
   for (const std::size_t share : {9, 5, 1}) {
     Ids edited = prompt;
@@ -204,10 +195,10 @@ TEST_P(StateModels, ReplayAtMostHalfOfWhatStandsBehindAnEdit) {
 
 TEST_P(StateModels, KeepFewPointsOfALongConversation) {
   LLM llm = open({.kv_budget_bytes = std::int64_t{64} << 20});
-  Ids history = ids_of(8, 2);
+  Ids history = small_ids(8, 2);
   while (history.size() < 480) {
     history = joined(history, must(llm.generate(history, greedy_to_length(4))).token_ids);
-    history = joined(history, ids_of(20, static_cast<std::uint32_t>(history.size())));
+    history = joined(history, small_ids(20, static_cast<std::uint32_t>(history.size())));
   }
   EXPECT_LE(stat(llm, "restore_points"), std::log2(history.size()));
   EXPECT_EQ(must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast)).logits,
@@ -216,9 +207,9 @@ TEST_P(StateModels, KeepFewPointsOfALongConversation) {
 
 TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
   LLM llm = open({.block_tokens = 16});
-  const Ids shared = ids_of(64, 1);
-  (void)must(llm.generate(joined(shared, ids_of(9, 2)), greedy_to_length(1)));
-  const Ids other = joined(shared, ids_of(9, 3));
+  const Ids shared = small_ids(64, 1);
+  (void)must(llm.generate(joined(shared, small_ids(9, 2)), greedy_to_length(1)));
+  const Ids other = joined(shared, small_ids(9, 3));
   const std::vector<ReusePart> parts = must(llm.explain(other));
   ASSERT_EQ(parts.size(), 1);
   EXPECT_EQ(parts[0].matched_tokens, 64);
@@ -228,7 +219,7 @@ TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
   EXPECT_EQ(stat(llm, "tokens_replayed"), 0) << "explaining counts nothing";
   (void)must(llm.generate(other, greedy_to_length(1)));
   EXPECT_EQ(stat(llm, "tokens_replayed"), 64);
-  const std::vector<ReusePart> learned = must(llm.explain(joined(shared, ids_of(9, 4))));
+  const std::vector<ReusePart> learned = must(llm.explain(joined(shared, small_ids(9, 4))));
   ASSERT_EQ(learned.size(), 2);
   EXPECT_TRUE(learned[0].hit);
   EXPECT_EQ(learned[0].tokens, 64);
@@ -237,7 +228,7 @@ TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
 
 TEST_P(StateModels, RefuseByNameWhatStatesCannotFollow) {
   LLM llm = open();
-  EXPECT_EQ(llm.kv_accuracy(ids_of(20, 1), "int8").error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(llm.kv_accuracy(small_ids(20, 1), "int8").error().code, ErrorCode::kUnsupported);
   LLMOptions small;
   small.kv_budget_bytes = 4096;
   EXPECT_THAT(LLM::open(path(), small).error().message, HasSubstr("states"));
@@ -251,15 +242,15 @@ TEST_P(StateModels, ComposeChunksInModeExactAndRefuseOthersByName) {
   options.threads = 2;
   ChunkedLLM llm = must(ChunkedLLM::open(path(), options));
   const auto chunk = [&](ChunkType type, std::uint32_t seed) {
-    return must(llm.register_chunk({.content = ids_of(23, seed), .type = type}));
+    return must(llm.register_chunk({.content = small_ids(23, seed), .type = type}));
   };
   CompositionSpec spec{
       .system_chunk_id = chunk(ChunkType::kSystemPrompt, 1),
       .context_chunk_ids = {chunk(ChunkType::kContext, 2), chunk(ChunkType::kContext, 3)},
       .query_chunk_id = chunk(ChunkType::kQuery, 4),
       .mode = ReuseMode::kExact};
-  const Ids all =
-      joined(joined(ids_of(23, 1), ids_of(23, 2)), joined(ids_of(23, 3), ids_of(23, 4)));
+  const Ids all = joined(joined(small_ids(23, 1), small_ids(23, 2)),
+                         joined(small_ids(23, 3), small_ids(23, 4)));
   EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy_to_length(8))).token_ids,
             must(llm.llm().generate(all, greedy_to_length(8))).token_ids);
   for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
@@ -278,13 +269,13 @@ TEST_P(StateModels, EqualTheColdRunInEachFormatOfKv) {
   for (const std::string kv_dtype : {"bfloat16", "int8", "fp8", "int4"}) {
     LLM llm = open({.kv_dtype = kv_dtype});
     const bool by_block = kv_dtype == "fp8" || kv_dtype == "int4";
-    const Ids prompt = ids_of(150, 3);
+    const Ids prompt = small_ids(150, 3);
     const Ids answer = must(llm.generate(prompt, greedy_to_length(40))).token_ids;
     EXPECT_EQ(answer, cold_ids(llm, prompt, 40)) << kv_dtype;
     const GenerationOutput again = must(llm.generate(prompt, greedy_to_length(40)));
     EXPECT_EQ(again.token_ids, answer) << kv_dtype;
     EXPECT_EQ(again.usage.cached_tokens, by_block ? 128 : 149) << kv_dtype;
-    const Ids next = joined(joined(prompt, answer), ids_of(25, 4));
+    const Ids next = joined(joined(prompt, answer), small_ids(25, 4));
     const ForwardOutput turn = must(llm.forward(next, ForwardReuse::kExact, ForwardRows::kLast));
     EXPECT_EQ(turn.cached_tokens, by_block ? 128 : 189) << kv_dtype;
     EXPECT_EQ(turn.logits, cold_logits(llm, next)) << kv_dtype;
@@ -313,7 +304,7 @@ TEST_P(StateModels, EqualTheColdRunInEachFormatOfKv) {
 
 TEST_P(StateModels, TakePointsOfLongAnswersWhereKvIsStoredBlockByBlock) {
   LLM llm = open({.kv_dtype = "int4"});
-  const Ids prompt = ids_of(70, 3);
+  const Ids prompt = small_ids(70, 3);
   Ids history = joined(prompt, must(llm.generate(prompt, greedy_to_length(300))).token_ids);
   const ForwardOutput turn = must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast));
   EXPECT_EQ(turn.cached_tokens, 256);
@@ -330,7 +321,7 @@ TEST_P(StateModels, GoOnFromTheEndOfTheLastChunkThatACompositionShares) {
   ChunkedLLM llm = must(ChunkedLLM::open(path(), options));
   std::vector<Ids> texts;
   const auto chunk = [&](ChunkType type, std::size_t length) {
-    texts.push_back(ids_of(length, 40 + static_cast<std::uint32_t>(texts.size())));
+    texts.push_back(small_ids(length, 40 + static_cast<std::uint32_t>(texts.size())));
     return must(llm.register_chunk({.content = texts.back(), .type = type}));
   };
   const std::string system = chunk(ChunkType::kSystemPrompt, 37);

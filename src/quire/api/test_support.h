@@ -63,6 +63,16 @@ inline std::string source_path(const std::string& path) {
 
 inline const std::string kModel = source_path("models/cardfile/model");
 
+// Returns seeded ids from 3 to 192, which the tiny models of tests/golden have.
+inline Ids small_ids(std::size_t count, std::uint32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    ids.push_back(static_cast<TokenId>(3 + (seed >> 8) % 190));
+  }
+  return ids;
+}
+
 // Returns seeded ids of the demo model, without the special ones.
 inline Ids some_ids(std::size_t count, std::uint32_t seed) {
   Ids ids;

@@ -30,6 +30,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/interrupt.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/kv/block_parts.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
 #include "quire/kv/segments.h"
@@ -37,6 +38,8 @@
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tiers/background_loads.h"
+#include "quire/tiers/tier_service.h"
 #include "quire/types.h"
 
 namespace quire::chunks {
@@ -183,6 +186,14 @@ Result<SeqId> ChunkPrefills::compose_at(const kv::Chunk& chunk, const PrefillPla
                                         : segments.compose_in(chunk.format, place.before, tail);
 }
 
+// Returns whether files still fill blocks of a segment.
+bool ChunkPrefills::is_being_read(kv::SegmentId segment) const {
+  const tiers::BackgroundLoads& under_way = core_.tiers.background_loads();
+  return !under_way.idle() &&
+         !under_way.filling(kv::parts_of(core_.ledger().segments().find(segment)->blocks()))
+              .empty();
+}
+
 Status ChunkPrefills::keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& key) {
   const auto variant = chunk.variants.find(key);
   if (!chunk.keep_hidden || variant == chunk.variants.end() ||
@@ -193,6 +204,10 @@ Status ChunkPrefills::keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& 
   place.before.push_back({.segment = variant->second,
                           .position = place.position,
                           .rank = {chunk.rank, static_cast<std::uint32_t>(key.gap)}});
+  if (std::ranges::any_of(
+          place.before, [this](const kv::SegmentUse& use) { return is_being_read(use.segment); })) {
+    return {};
+  }
   engine::EngineCore& core = core_.engine.core();
   QUIRE_TRY(std::vector<float> rows,
             hidden_before({.ledger = core_.ledger(),

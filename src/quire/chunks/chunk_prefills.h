@@ -65,7 +65,9 @@ class ChunkPrefills {
   [[nodiscard]] Result<PendingPrefill> start_bos(const std::string& salt, TokenId bos);
 
   // Computes the hidden states that a chunk keeps (NewChunk::keep_hidden) of this KV, which is
-  // there. Does nothing where they are there, or the chunk keeps none.
+  // there. Does nothing where they are there, or the chunk keeps none. Nor does it while the KV is
+  // still being read from a file: the first blend that wants them waits for that, and computes
+  // them.
   [[nodiscard]] Status keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& key);
 
   [[nodiscard]] bool is_under_way(const kv::VariantName& name) const {
@@ -88,6 +90,7 @@ class ChunkPrefills {
 
  private:
   class Prefill;
+  [[nodiscard]] bool is_being_read(kv::SegmentId segment) const;
   [[nodiscard]] Result<kv::SegmentUse> anchor_of(const kv::Chunk& chunk, const kv::VariantKey& key,
                                                  std::int64_t& position) const;
   using BosSegments = std::map<std::string, kv::SegmentId>;  // by salt

@@ -33,6 +33,7 @@
 #include "quire/model/state_layers.h"
 #include "quire/model/state_weights.h"
 #include "quire/model/step_plans.h"
+#include "quire/model/step_rows.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -44,13 +45,6 @@ namespace {
 using base::Stopwatch;
 using device::AlignedBuffer;
 using tensor::PagedKVView;
-
-// Returns rows of fp32 that grow to the largest step and stay.
-std::span<float> rows_of(AlignedBuffer<float>& buffer, std::int64_t rows, std::int64_t width) {
-  const auto size = static_cast<std::size_t>(rows * width);
-  buffer.require(size);
-  return buffer.span().first(size);
-}
 
 // Copies the rows `indices` of `from` together.
 void gather_rows(std::span<const float> from, std::span<const std::int32_t> indices,
@@ -222,7 +216,7 @@ CpuBackend::Target CpuBackend::target_of(const LayerPlan& plan, std::span<float>
   if (!plan.norms_output() && config.scales.residual == 1.0) {
     return {.rows = x, .accumulate = true};
   }
-  return {.rows = rows_of(output, std::ssize(x), 1)};
+  return {.rows = rows_in(output, std::ssize(x), 1)};
 }
 
 // Computes x += residual scale * norm(target), unless the rows were added to x already.
@@ -244,7 +238,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
   const bool weighs = call.probe != nullptr && !call.probe->mass.empty();
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
   const std::span<float> lse =
-      weighs ? rows_of(attention_lse, rows, config.heads) : std::span<float>();
+      weighs ? rows_in(attention_lse, rows, config.heads) : std::span<float>();
   attention::run(context,
                  {.shape = plans.shape(),
                   .entries = window.entries,
@@ -297,7 +291,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
   const bool gates = layers[call.index].gates_output;
   QKV parts{.stride = q_width + 2 * kv_width + (gates ? q_width : 0)};
-  parts.q = rows_of(qkv, rows, parts.stride);
+  parts.q = rows_in(qkv, rows, parts.stride);
   parts.k = parts.q.subspan(static_cast<std::size_t>(q_width));
   parts.v = parts.k.subspan(static_cast<std::size_t>(kv_width));
   parts.gates = gates ? parts.v.subspan(static_cast<std::size_t>(kv_width)) : std::span<float>();
@@ -331,7 +325,7 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride,
                        &plans.key_rotary(layers[call.index].rope)});
   }
-  const auto out = rows_of(attended, rows, q_width);
+  const auto out = rows_in(attended, rows, q_width);
   attend(call, parts, out);
   watch.lap(timing.attention);
   if (gates) {
@@ -346,12 +340,12 @@ void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwat
   const LayerWeights& layer = weights.layers[call.index];
   const StateWeights& state = layer.state;
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
-  StateLayers::Rows parts = {.in = rows_of(qkv, rows, config.state.in_width()),
-                             .out = rows_of(attended, rows, config.state.out_width())};
+  StateLayers::Rows parts = {.in = rows_in(qkv, rows, config.state.in_width()),
+                             .out = rows_in(attended, rows, config.state.out_width())};
   linear(state.in.weights, {x, rows, layer.attention_norm}, parts.in, {.bias = state.in.bias},
          watch);
   if (layers[call.index].mixer != MixerKind::kShortConv) {
-    parts.gates = rows_of(state_gates, rows, std::int64_t{2} * config.state.value_heads);
+    parts.gates = rows_in(state_gates, rows, std::int64_t{2} * config.state.value_heads);
   }
   if (layers[call.index].mixer == MixerKind::kGatedDelta) {
     linear(state.gates.weights, {x, rows, layer.attention_norm}, parts.gates, {}, watch);
@@ -365,7 +359,7 @@ void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwat
 void CpuBackend::keep_logit_rows(const LayerCall& call, std::span<float>& x) {
   if (call.index + 1 == weights.layers.size()) {
     const std::span<const std::int32_t> kept = call.batch.logit_rows;
-    const auto x_kept = rows_of(residual_of_logits, std::ssize(kept), config.hidden_size);
+    const auto x_kept = rows_in(residual_of_logits, std::ssize(kept), config.hidden_size);
     gather_rows(x, kept, config.hidden_size, x_kept);
     x = x_kept;
   }
@@ -378,7 +372,7 @@ void CpuBackend::finish_mixer(const LayerCall& call, const LinearWeights& last,
   const std::int64_t width = last.weights.depth();
   if (call.index + 1 == weights.layers.size()) {
     const std::span<const std::int32_t> kept = call.batch.logit_rows;
-    const auto out_kept = rows_of(attended_of_logits, std::ssize(kept), width);
+    const auto out_kept = rows_in(attended_of_logits, std::ssize(kept), width);
     gather_rows(out, kept, width, out_kept);
     out = out_kept;
   }
@@ -422,7 +416,7 @@ void CpuBackend::finish_logits(std::span<float> out) {
 
 // Returns x [T, H] before the first layer of the pass.
 std::span<float> CpuBackend::rows_before_layers(const ForwardBatch& batch) {
-  const auto x = rows_of(residual, std::ssize(batch.token_ids), config.hidden_size);
+  const auto x = rows_in(residual, std::ssize(batch.token_ids), config.hidden_size);
   if (batch.band != nullptr && batch.band->first > 0) {
     std::ranges::copy(batch.band->before, x.begin());
     return x;
@@ -491,7 +485,7 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
 
   // x [S, H] -> logits [S, V]
   const std::int64_t rows = std::ssize(batch.logit_rows);
-  const auto out = rows_of(logits, rows, config.vocab_size);
+  const auto out = rows_in(logits, rows, config.vocab_size);
   linear(weights.head, {x, rows, weights.final_norm}, out, {}, watch);
   finish_logits(out);
   watch.lap(timing.other);

@@ -19,8 +19,10 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/mlp_input.h"
 #include "quire/model/routing.h"
 #include "quire/model/state_weights.h"
+#include "quire/model/step_rows.h"
 
 namespace quire::model {
 namespace {
@@ -29,25 +31,6 @@ namespace {
 constexpr std::int64_t kKeptProducts = std::int64_t{1} << 18;
 // An expert's exponential costs as much as so many elements of a row operation.
 constexpr std::int64_t kElementsPerLogit = 16;
-
-std::span<float> room_in(device::AlignedBuffer<float>& buffer, std::int64_t rows,
-                         std::int64_t width) {
-  const auto size = static_cast<std::size_t>(rows * width);
-  buffer.require(size);
-  return buffer.span().first(size);
-}
-
-void pack_input(const kernels::KernelContext& context, const ModelConfig& config,
-                const ExpertMlp::Call& call, kernels::WeightFormat format,
-                kernels::PackedRows& packed) {
-  const std::int64_t hidden = config.hidden_size;
-  const kernels::InputRows x{call.x, hidden, call.rows, hidden};
-  if (call.layer.mlp_norm.empty()) {
-    kernels::pack_rows(context, format, x, packed);
-    return;
-  }
-  kernels::pack_normed_rows(context, format, x, {call.layer.mlp_norm, config.norm_epsilon}, packed);
-}
 
 // The products of a row, one for each of its experts.
 struct RowProducts {
@@ -84,8 +67,9 @@ void ExpertMlp::route(const kernels::KernelContext& context, const ModelConfig& 
   const auto count = static_cast<std::size_t>(experts.count);
   const auto chosen = static_cast<std::size_t>(experts.chosen);
   const LinearWeights& router = call.layer.router;
-  pack_input(context, config, call, router.weights.format(), packed_);
-  const auto logits = room_in(logits_, call.rows, experts.count);
+  pack_mlp_input(context, config, {call.layer, call.x, call.rows}, router.weights.format(),
+                 packed_);
+  const auto logits = rows_in(logits_, call.rows, experts.count);
   kernels::linear(context, router.weights, packed_, {logits, experts.count}, {.bias = router.bias},
                   scratch);
   ids_.resize(static_cast<std::size_t>(call.rows) * chosen);
@@ -117,7 +101,8 @@ void ExpertMlp::set_groups(const LayerWeights& layer, bool down) {
 // Sets `grouped_`: the input of the experts.
 void ExpertMlp::gather(const kernels::KernelContext& context, const ModelConfig& config,
                        const Call& call) {
-  pack_input(context, config, call, groups_.front().weights->format(), packed_);
+  pack_mlp_input(context, config, {call.layer, call.x, call.rows},
+                 groups_.front().weights->format(), packed_);
   kernels::gather_packed_rows(context, packed_, routing_.rows, groups_, grouped_);
 }
 
@@ -127,7 +112,7 @@ void ExpertMlp::gate_each(const kernels::KernelContext& context, const ModelConf
   const std::int64_t width = config.experts.intermediate_size;
   const std::int64_t both_width = config.mlp_parts() * width;
   const auto places = std::ssize(routing_.rows);
-  const auto inner = room_in(inner_, places, width);
+  const auto inner = rows_in(inner_, places, width);
   for (const kernels::RowGroup& group : groups_) {
     const kernels::RowGroup alone = {.weights = group.weights, .first = 0, .rows = group.rows};
     kernels::gather_packed_rows(
@@ -135,7 +120,7 @@ void ExpertMlp::gate_each(const kernels::KernelContext& context, const ModelConf
         std::span(routing_.rows)
             .subspan(static_cast<std::size_t>(group.first), static_cast<std::size_t>(group.rows)),
         {&alone, 1}, one_);
-    const auto both = room_in(both_, group.rows, both_width);
+    const auto both = rows_in(both_, group.rows, both_width);
     kernels::linear(context, *group.weights, one_, {both, both_width}, {.bias = group.bias},
                     scratch);
     const auto own = inner.subspan(static_cast<std::size_t>(group.first * width),
@@ -177,7 +162,7 @@ void ExpertMlp::add_products(const kernels::KernelContext& context, const ModelC
   const std::int64_t panels = base::divide_up(hidden, std::int64_t{kernels::kPanelColumns});
   const std::int64_t width = panels * kernels::kPanelColumns;
   const auto chosen = static_cast<std::size_t>(config.experts.chosen);
-  const auto products = room_in(products_, std::ssize(routing_.rows), width);
+  const auto products = rows_in(products_, std::ssize(routing_.rows), width);
   kernels::linear_groups(context, groups_, gated_, {products, width}, scratch);
   const std::span<const std::int32_t> places = routing_.places;
   kernels::parallel_ranges(
@@ -198,7 +183,7 @@ void ExpertMlp::add_products(const kernels::KernelContext& context, const ModelC
 void ExpertMlp::sum_products(const kernels::KernelContext& context, const ModelConfig& config,
                              const Call& call, kernels::LinearScratch& scratch) {
   const std::int64_t hidden = config.hidden_size;
-  const auto sums = call.accumulate ? room_in(sums_, call.rows, hidden) : call.out;
+  const auto sums = call.accumulate ? rows_in(sums_, call.rows, hidden) : call.out;
   kernels::linear_groups_summed(context, groups_, gated_,
                                 {call.rows, routing_.rows, routing_.weights}, {sums, hidden},
                                 scratch);

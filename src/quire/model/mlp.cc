@@ -15,32 +15,14 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/mlp_input.h"
+#include "quire/model/step_rows.h"
 
 namespace quire::model {
 namespace {
 
 // From so many rows on gate and up of a step would not fit the caches.
 constexpr std::int64_t kGatedRows = 64;
-
-std::span<float> rows_in(device::AlignedBuffer<float>& buffer, std::int64_t rows,
-                         std::int64_t width) {
-  const auto size = static_cast<std::size_t>(rows * width);
-  buffer.require(size);
-  return buffer.span().first(size);
-}
-
-// Packs the layer's input, normed where it must be, for a matrix.
-void pack_layer_input(const kernels::KernelContext& context, const ModelConfig& config,
-                      const Mlp::Call& call, kernels::WeightFormat format,
-                      kernels::PackedRows& packed) {
-  const std::int64_t hidden = config.hidden_size;
-  const kernels::InputRows x{call.x, hidden, call.rows, hidden};
-  if (call.layer.mlp_norm.empty()) {
-    kernels::pack_rows(context, format, x, packed);
-    return;
-  }
-  kernels::pack_normed_rows(context, format, x, {call.layer.mlp_norm, config.norm_epsilon}, packed);
-}
 
 }  // namespace
 
@@ -52,7 +34,7 @@ void Mlp::run_pair(const kernels::KernelContext& context, const ModelConfig& con
   const kernels::PackedWeights& down = pair.down.weights;
   const kernels::Epilogue last = {.bias = pair.down.bias, .accumulate = call.accumulate};
   const kernels::OutputRows out = {call.out, down.columns()};
-  pack_layer_input(context, config, call, first.format(), packed_);
+  pack_mlp_input(context, config, {call.layer, call.x, call.rows}, first.format(), packed_);
   if (config.gates_mlp && call.rows >= kGatedRows && kernels::can_gate(first)) {
     kernels::linear_gated(context, first, packed_, pair.first.bias,
                           {packed_gated_, down.format(), call.plan.activation}, scratch);
@@ -87,7 +69,7 @@ void Mlp::run_shared(const kernels::KernelContext& context, const ModelConfig& c
   }
   const kernels::PackedWeights& gate = call.layer.shared_gate.weights;
   const auto gates = rows_in(gates_, call.rows, 1);
-  pack_layer_input(context, config, call, gate.format(), packed_);
+  pack_mlp_input(context, config, {call.layer, call.x, call.rows}, gate.format(), packed_);
   kernels::linear(context, gate, packed_, {gates, 1}, {}, scratch);
   kernels::parallel_ranges(context, call.rows, hidden, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {

@@ -11,6 +11,7 @@
 #include "quire/base/str.h"
 #include "quire/model/config.h"
 #include "quire/model/expert_fields.h"
+#include "quire/model/families/ssm_keys.h"
 #include "quire/model/family.h"
 #include "quire/model/layer_mixers.h"
 #include "quire/model/layer_plan.h"
@@ -65,24 +66,9 @@ Status read_gated_delta_gguf(const weights::GgufFile& file, ModelConfig& config)
   StateShape& state = config.state;
   state.kind = MixerKind::kGatedDelta;
   QUIRE_TRY(const std::string prefix, prefix_of(file));
-  const auto size = [&](std::string_view name) -> Result<std::int32_t> {
-    QUIRE_TRY(const std::int64_t value, file.get_int(base::str_cat(prefix, name), 0));
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, 0, 1 << 20));
-  };
-  QUIRE_TRY(state.taps, size("ssm.conv_kernel"));
-  QUIRE_TRY(state.key_dim, size("ssm.state_size"));
-  QUIRE_TRY(state.key_heads, size("ssm.group_count"));
-  QUIRE_TRY(state.value_heads, size("ssm.time_step_rank"));
-  QUIRE_TRY(const std::int32_t inner, size("ssm.inner_size"));
-  if (state.value_heads == 0 || inner % state.value_heads != 0) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("GGUF key ", prefix, "ssm.inner_size is ", inner,
-                          ", which is no multiple of ", state.value_heads, ", ", prefix,
-                          "ssm.time_step_rank")};
-  }
-  state.value_dim = inner / state.value_heads;
+  QUIRE_TRY_STATUS(read_ssm_sizes(file, prefix, state));
   set_channels(state);
-  QUIRE_TRY(config.draft_layers, size("nextn_predict_layers"));
+  QUIRE_TRY(config.draft_layers, get_gguf_size(file, prefix + "nextn_predict_layers"));
   if (config.draft_layers >= config.layers) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("GGUF key ", prefix, "nextn_predict_layers is ", config.draft_layers,
@@ -90,7 +76,7 @@ Status read_gated_delta_gguf(const weights::GgufFile& file, ModelConfig& config)
   }
   config.layers -= config.draft_layers;
   config.window_tokens.resize(static_cast<std::size_t>(config.layers));
-  QUIRE_TRY(const std::int32_t interval, size("full_attention_interval"));
+  QUIRE_TRY(const std::int32_t interval, get_gguf_size(file, prefix + "full_attention_interval"));
   QUIRE_TRY_STATUS(set_mixers_in_turn(interval == 0 ? 4 : interval,
                                       base::str_cat("GGUF key ", prefix, "full_attention_interval"),
                                       config));

@@ -8,6 +8,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/model/config.h"
+#include "quire/model/families/ssm_keys.h"
 #include "quire/model/family.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_shape.h"
@@ -75,22 +76,7 @@ Status read_state_spaces(const weights::GgufFile& file, const std::string& prefi
                          ModelConfig& config) {
   StateShape& state = config.state;
   state.kind = MixerKind::kStateScan;
-  const auto size = [&](std::string_view name) -> Result<std::int32_t> {
-    QUIRE_TRY(const std::int64_t value, file.get_int(base::str_cat(prefix, name), 0));
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(value, 0, 1 << 20));
-  };
-  QUIRE_TRY(state.taps, size("ssm.conv_kernel"));
-  QUIRE_TRY(state.key_dim, size("ssm.state_size"));
-  QUIRE_TRY(state.key_heads, size("ssm.group_count"));
-  QUIRE_TRY(state.value_heads, size("ssm.time_step_rank"));
-  QUIRE_TRY(const std::int32_t inner, size("ssm.inner_size"));
-  if (state.value_heads == 0 || inner % state.value_heads != 0) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("GGUF key ", prefix, "ssm.inner_size is ", inner,
-                          ", which is no multiple of ", state.value_heads, ", ", prefix,
-                          "ssm.time_step_rank")};
-  }
-  state.value_dim = inner / state.value_heads;
+  QUIRE_TRY_STATUS(read_ssm_sizes(file, prefix, state));
   state.conv_bias = std::ranges::any_of(file.tensors(), [](const weights::TensorInfo& tensor) {
     return tensor.name.ends_with(".ssm_conv1d.bias");
   });
