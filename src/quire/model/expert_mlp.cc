@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "quire/base/divide.h"
-#include "quire/device/aligned_buffer.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/grouped_linear.h"
 #include "quire/kernels/kernel_context.h"

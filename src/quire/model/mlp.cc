@@ -5,11 +5,9 @@
 #include <cstdint>
 #include <span>
 
-#include "quire/device/aligned_buffer.h"
 #include "quire/kernels/elementwise.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/linear.h"
-#include "quire/kernels/packed_rows.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/kernels/parallel.h"
 #include "quire/model/config.h"
