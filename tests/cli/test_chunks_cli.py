@@ -123,6 +123,14 @@ class ScriptTest(unittest.TestCase):
             shares[how] = round(23 * output["reuse"]["recompute_share"], 6)  # of 23 context tokens behind 16 of the system chunk
         self.assertEqual(list(shares.values()), [3, 1, 0, 4, 12, 23, 0, 23, 4])
 
+    def test_blend_computes_layers_of_all_context_tokens_again(self):
+        one = ("chunk add --type context --anchor keeper --name ada 'Card 7. Ada trades in apples. They live in Foxley.' --keep-hidden 4\n"
+               "chunk add --type context --anchor keeper --name lars 'Card 9. Lars carries a lantern.' --keep-hidden 4\n")
+        run = "run --chunk keeper --chunk ada --chunk lars --chunk trade --mode blend --recompute-layers "
+        kept, _, band, whole = self.results(one + f"{run} 4,6 --max-tokens 1\n{run} 0,8 --max-tokens 1\n")
+        self.assertEqual(kept["keep_hidden"], 4)
+        self.assertEqual([round(8 * output["reuse"]["recompute_share"], 6) for output in (band, whole)], [2, 8])
+
     def test_the_seed_of_a_selector_chooses_other_tokens(self):
         how = "run --chunk keeper --chunk ada --chunk lars --chunk trade --mode blend --selector random --temperature 0 --logprobs 5 "
         outputs = self.results("".join(how + f"--recompute 0.5 --selector-seed {seed}\n" for seed in (0, 1, 0)))
@@ -161,6 +169,9 @@ class ScriptTest(unittest.TestCase):
                 ("--mode blend --recompute 1,-2", "--recompute", '"1,-2"'), ("--mode blend --recompute 1.5", "from 0 to 1", '"1.5"'),
                 ("--mode blend --recompute nan", "from 0 to 1"), ("--mode blend --recompute 16,47", "recompute", "47"),
                 ("--mode blend --selector-seed -1", "--selector-seed", '"-1"'),
+                ("--mode blend --recompute-layers 4", "--recompute-layers", "two layers", '"4"'), ("--recompute-layers 4,6", "--mode blend"),
+                ("--mode blend --recompute-layers 0,9", "recompute_layers", "last <= 8"),
+                ("--mode blend --recompute-layers 0,4 --recompute 0.5", "--recompute-layers", "leave --recompute"),
                 ("--mode blend --selector-seed 18446744073709551616", "--selector-seed"), ("--selector-seed 1", "--mode blend")):
             for command in ("compose keeper ada lars trade", "run --chunk keeper --chunk ada --chunk lars --chunk trade"):
                 for part in naming:

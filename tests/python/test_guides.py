@@ -36,3 +36,11 @@ def test_the_noise_of_reuse_is_zero_where_it_is_exact():
     rows = [row for row in re.findall(r"^\| (?!\(plain)[^|]+ \| `(\w+)` \| (\S+) \|", table, re.M)]
     assert len(rows) == 3 * 12 and {grade for grade, _ in rows} == {"exact", "equal_math", "approximate"}
     assert all(float(largest) < 2e-6 for grade, largest in rows if grade == "exact")
+
+
+def test_the_band_of_the_demo_model_begins_where_the_guide_says():
+    command = [sys.executable, ROOT / "bench" / "find_band.py", "--contexts", "1"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    errors = [float(error) for error in re.findall(r"^layer +\d+  (\S+)$", said, re.M)]
+    assert len(errors) == 8 and min(errors) == errors[5]  # layer 5 reads what layer 4 has bound
+    assert "recompute_layers=(4, 6)" in (ROOT / "docs/reuse-grades.md").read_text() and said.endswith("band (4, 6)\n")

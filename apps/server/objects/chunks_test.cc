@@ -82,6 +82,19 @@ TEST_F(ChunkApi, AChunkHasAFormatOfItsOwnAndIsNarrowed) {
   EXPECT_THAT(text(refused.at("error").at("message")), HasSubstr("int3"));
 }
 
+TEST_F(ChunkApi, AContextKeepsHiddenStatesForABandOfLayers) {
+  const json::value kept =
+      made("/v1/chunks", {{"content", "Ada lives in Foxley."}, {"keep_hidden", 4}}, 201);
+  EXPECT_EQ(kept.at("keep_hidden"), 4);
+  const json::value plain = made("/v1/chunks", {{"content", "Lars lives in Mere."}}, 201);
+  EXPECT_TRUE(plain.at("keep_hidden").is_null());
+  EXPECT_EQ(param_of(*client_.post("/v1/chunks", {{"content", "a"}, {"keep_hidden", 0}})),
+            "keep_hidden");
+  const json::value refused =
+      expect(client_.post("/v1/chunks", {{"content", "a"}, {"keep_hidden", 99}}), 400);
+  EXPECT_THAT(text(refused.at("error").at("message")), HasSubstr("keep_hidden is 99"));
+}
+
 TEST_F(ChunkApi, PagesFollowOneAnotherWithoutGapsOrRepeats) {
   std::set<std::string> all;
   for (int i = 0; i < 5; ++i) {
@@ -211,6 +224,26 @@ json::value chat_of(const std::string& system, const std::vector<std::string>& c
   messages.push_back({{"role", "system"}, {"content", json::array{chunk_part(system)}}});
   messages.push_back({{"role", "user"}, {"content", parts}});
   return {{"messages", messages}, {"max_completion_tokens", 8}, {"temperature", 0}};
+}
+
+TEST_F(ChunkApi, ABlendNamesItsLayers) {
+  json::value spec = {
+      {"system_chunk_id", add_chunk("Answer from the cards.", "system_prompt")},
+      {"context_chunk_ids", {add_chunk("Card 1. Ada lives in Foxley."), add_chunk("Card 2.")}},
+      {"query_chunk_id", add_chunk("Where does Ada live?", "query")},
+      {"mode", "blend"}};
+  const auto answer = [&](const json::value& layers) {
+    spec.as_object()["blend"] = {{"layers", layers}};
+    return client_.post("/v1/compositions", spec);
+  };
+  const json::value all = expect(answer({0, 8}), 200);
+  const json::value half = expect(answer({0, 4}), 200);
+  EXPECT_LT(half.at("tokens_computed").to_number<int>(),
+            all.at("tokens_computed").to_number<int>());
+  EXPECT_THAT(text(expect(answer({0, 9}), 400).at("error").at("message")),
+              HasSubstr("recompute_layers is (0, 9)"));
+  EXPECT_EQ(param_of(*answer({4})), "blend.layers");
+  expect(answer({4, 6}), 409);  // no hidden states
 }
 
 TEST_F(ChunkApi, AChatWithChunksIsTheCompositionThatThePreviewPromised) {
