@@ -138,7 +138,7 @@ Oracle::Oracle(const std::string& model, std::int32_t block_tokens, bool with_ch
   }
   std::vector<std::string> formats = {""};
   if (mixed) {
-    formats = {"", "int8", "fp8", "float32", "bfloat16"};
+    formats = {"", "int8", "fp8", exact_dtype(), "bfloat16"};
     if (block_tokens % 32 == 0) {
       formats.emplace_back("int4");
     }

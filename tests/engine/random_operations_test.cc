@@ -180,9 +180,6 @@ std::vector<Scenario> scenarios() {
 class RandomOperations : public testing::TestWithParam<std::string> {};
 
 TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
-  if (GetParam().ends_with("_mixed") && test_device() != "cpu") {
-    GTEST_SKIP() << "pools on a GPU take fewer formats of chunks";
-  }
   Counts counts;
   int wanted = 0;
   std::uint32_t seed = 20261122;

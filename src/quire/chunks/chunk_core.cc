@@ -173,8 +173,8 @@ const char* ChunkCore::why_not(std::string_view kv_dtype) const {
   if (kv_dtype == "int4" && pool.geometry().block_tokens % tensor::kInt4RunTokens != 0) {
     return ", and int4 takes a block_tokens that is a multiple of 32";
   }
-  if (pool.on_device()) {
-    return ", and a pool on a GPU takes codes beside floats alone";
+  if (pool.on_device() && kv_dtype.find("float") != std::string_view::npos) {
+    return ", and a GPU holds floats in the type that it computes in";
   }
   return kv_dtype == "float16" ? ", and the CPU computes in float32 or bfloat16"
                                : ", and kv_budget is too small for blocks of another one";

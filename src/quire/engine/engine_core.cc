@@ -104,8 +104,7 @@ std::int32_t slab_blocks_of(std::int32_t num_blocks) {
 }
 
 // Returns the geometries that chunks may have beside the pool's own: floats and all codes. Floats
-// are of the type that KV is computed in, and of the CPU's other one. A GPU's pool of codes has no
-// others.
+// are of the type that KV is computed in, and of the CPU's other one.
 std::vector<tensor::KVGeometry> chunk_geometries(const kv_store::PagedPool& pool) {
   using tensor::DType;
   using tensor::KVFormat;
@@ -119,11 +118,9 @@ std::vector<tensor::KVGeometry> chunk_geometries(const kv_store::PagedPool& pool
     }
   };
   const DType dtype = pool.geometry().dtype;
+  add(KVFormat::kPlain, dtype);
   if (!pool.on_device()) {
-    add(KVFormat::kPlain, dtype);
     add(KVFormat::kPlain, dtype == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32);
-  } else if (pool.geometry().format != KVFormat::kPlain) {
-    return {};
   }
   for (const KVFormat format : {KVFormat::kInt8, KVFormat::kFp8, KVFormat::kInt4}) {
     add(format, dtype);
