@@ -84,8 +84,8 @@ def chosen(arguments):
     """Returns the stages that the command line asks for."""
     if arguments.only:
         return [stage for stage in check_stages.ALL if stage.name in arguments.only]
-    rotating = [*check_stages.ROTATING, *check_stages.ASKED] if arguments.every else [check_stages.of_this_commit()]
-    rest = [*check_stages.REST, *rotating]
+    every = [*check_stages.ALTERNATING, *check_stages.ROTATING, *check_stages.ASKED]
+    rest = [*check_stages.REST, *(every if arguments.every else check_stages.of_this_commit())]
     return {"check": check_stages.CHECK, "rest": rest, "all": [*check_stages.CHECK, *rest]}[arguments.what]
 
 

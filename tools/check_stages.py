@@ -262,7 +262,7 @@ def test_wheel(log):
     return pytest(log, "wheel", "bindings/python/tests/test_package.py", "bindings/python/tests/test_llm.py", "tests/python/test_readme_code.py")
 
 
-# --- what rotates: one a commit
+# --- what takes turns: of ALTERNATING one of two a commit, of ROTATING one of all
 
 
 def build_plain(log):
@@ -290,11 +290,13 @@ CHECK = [
 ]
 REST = [
     Stage("asan", "address and undefined-behaviour sanitizers, over a third of the programs", *asan_part(mine=True)),
-    Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
     Stage("fuzz", f"{FUZZ_SECONDS} seconds of each fuzzer, {REQUEST_FUZZ_SECONDS} of that of requests", test=test_fuzz),
-    Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
     Stage("wheel", "pip install ., and the package that it installs", build_wheel, test_wheel),
     Stage("tidy", "clang-tidy over what differs from the merge base", build_tidy, lambda log: test_tidy(log, analyzer=False)),
+]
+ALTERNATING = [
+    Stage("tsan", "the thread sanitizer over the modules whose threads meet", build_tsan, test_tsan),
+    Stage("cuda", "the GPU code, compiled for Hopper", build_cuda, test_cuda),
 ]
 ROTATING = [
     Stage("plain", "a quarter of the files compiled alone, without precompiled headers", build_plain),
@@ -310,7 +312,7 @@ ROTATING = [
 ASKED = [  # by ALL=1, or by name
     Stage("tidy-all", "clang-tidy over every file", build_tidy, lambda log: test_tidy(log, everything=True)),
 ]
-ALL = [*CHECK, *REST, *ROTATING, *ASKED]
+ALL = [*CHECK, *REST, *ALTERNATING, *ROTATING, *ASKED]
 
 
 def turn():
@@ -320,5 +322,5 @@ def turn():
 
 
 def of_this_commit():
-    """Returns the stage of ROTATING that the commit's hash chooses."""
-    return ROTATING[turn() % len(ROTATING)]
+    """Returns the stages of ALTERNATING and ROTATING that the commit's hash chooses, one of each."""
+    return [group[turn() % len(group)] for group in (ALTERNATING, ROTATING)]

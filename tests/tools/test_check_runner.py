@@ -94,20 +94,20 @@ class StageTest(Folder):
         both = self.stages("check") + self.stages("rest")
         self.assertEqual(both, self.stages("all"))
         self.assertEqual(len(set(both)), len(both))
-        rotating = {stage.name for stage in check_stages.ROTATING}
-        self.assertEqual(len(rotating & set(both)), 1)
+        for group in (check_stages.ALTERNATING, check_stages.ROTATING):
+            self.assertEqual(len({stage.name for stage in group} & set(both)), 1)
 
     def test_every_stage_runs_with_all(self):
         every = self.stages("check") + self.stages("rest", "--every")
         self.assertEqual(every, [stage.name for stage in check_stages.ALL])
 
     def test_the_hash_of_the_commit_chooses_and_each_part_has_its_turn(self):
-        heads = [f"{n:040x}" for n in range(len(check_stages.ROTATING))]
-        chosen = []
-        for head in heads:
-            with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=head + "\n")):
-                chosen.append(check_stages.of_this_commit().name)
-        self.assertEqual(chosen, [stage.name for stage in check_stages.ROTATING])
+        groups = (check_stages.ALTERNATING, check_stages.ROTATING)
+        chosen = set()
+        for commit in range(len(groups[0]) * len(groups[1])):
+            with mock.patch("check_stages.subprocess.run", return_value=mock.Mock(stdout=f"{commit:040x}\n")):
+                chosen.add(tuple(stage.name for stage in check_stages.of_this_commit()))
+        self.assertEqual(chosen, {(one.name, other.name) for one in groups[0] for other in groups[1]})
 
     def test_a_share_is_of_the_commit_and_all_shares_together_are_everything(self):
         paths = [f"src/quire/kv/{index}.cc" for index in range(200)]
