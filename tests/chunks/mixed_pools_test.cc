@@ -202,9 +202,9 @@ TEST_P(MixedPools, RowsThatAreComputedAgainHaveThePoolsFormat) {
   const std::vector<float> right = logits(llm, want);
   const double apart = distance(right, logits(llm, coded));
   // Numbers that are rounded otherwise may have another code now and then.
-  const double rounding =
+  const double near =
       pool() == exact_dtype() ? rounding() : 0.2 * std::max(apart, noise_of(pool()));
-  EXPECT_LT(distance(right, logits(llm, blended(coded, first))), rounding);
+  EXPECT_LT(distance(right, logits(llm, blended(coded, first))), near);
   if (chunk() != pool() && chunk() != exact_dtype()) {
     EXPECT_GT(apart, 1e-4) << "proves nothing";
   }

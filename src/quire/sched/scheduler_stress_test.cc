@@ -198,7 +198,7 @@ TEST_P(Shortage, EveryRequestEndsWithItsOwnOutput) {
     }
   }
   EXPECT_GT(finished, 3000);
-  EXPECT_GT(preemptions, GetParam() ? 40 : 300);
+  EXPECT_GT(preemptions, GetParam() ? 20 : 300);
   EXPECT_GT(reused, 3000);
   EXPECT_EQ(ahead > 3000, GetParam()) << ahead;
 }
@@ -271,7 +271,7 @@ TEST_P(Shortage, EveryRequestEndsWithItsOwnOutputUnderEveryPolicy) {
     }
   }
   EXPECT_GT(finished, 3000);
-  EXPECT_GT(preemptions, GetParam() ? 40 : 300);
+  EXPECT_GT(preemptions, GetParam() ? 20 : 300);
   EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
 }
 
