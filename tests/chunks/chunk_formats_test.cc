@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "desk.h"
 #include "formats_scene.h"
 #include "quire/api/test_support.h"
 #include "quire/base/temporary_folder.h"
@@ -323,21 +325,57 @@ TEST(ChunkFormats, FormatsThatThePoolHasNotAreRefusedAndNothingStays) {
   EXPECT_EQ(llm.get_chunk(id)->chunk_id, id);
 }
 
-TEST(ChunkFormats, ModelsWithoutAKernelOverCodesRefuseThemByNameAndReason) {
-  for (const auto& [model, reason] :
-       {std::pair{"gemma2", "sliding window"}, std::pair{"mistral_window", "sliding window"}}) {
-    ChunkedLLM llm = ChunkedLLM::open(source_path("tests/golden/model/" + std::string(model)),
-                                      {.threads = 2}, {})
-                         .value();
-    const auto refused =
-        llm.register_chunk(content_of({5, 6, 7}, ChunkType::kSystemPrompt, "int8"));
-    ASSERT_FALSE(refused.ok()) << model;
-    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-    EXPECT_THAT(refused.error().message, HasSubstr("\"int8\""));
-    EXPECT_THAT(refused.error().message, HasSubstr(reason));
-    const std::string id = must_register(llm, content_of({5, 6, 7}, ChunkType::kSystemPrompt));
-    EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "int8"}).error().code, ErrorCode::kUnsupported);
-    EXPECT_EQ(llm.list_chunks()->size(), 1U);
+TEST(ChunkFormats, AModelThatForgetsKVRefusesThemByNameAndReason) {
+  ChunkedLLM llm =
+      must(ChunkedLLM::open(source_path("tests/golden/model/mistral_window"), {.threads = 2}, {}));
+  const auto refused = llm.register_chunk(content_of({5, 6, 7}, ChunkType::kSystemPrompt, "int8"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("\"int8\""));
+  EXPECT_THAT(refused.error().message, HasSubstr("sliding window"));
+  const std::string id = must_register(llm, content_of({5, 6, 7}, ChunkType::kSystemPrompt));
+  EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "int8"}).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(llm.list_chunks()->size(), 1U);
+}
+
+// Chunks of a system prompt and two contexts of `format`, all ids below 200.
+CompositionSpec register_small(ChunkedLLM& llm, const std::string& format) {
+  CompositionSpec spec;
+  const Ids all = chunks::Dice(5).ids(150, 3, 200);
+  const auto add = [&](std::ptrdiff_t first, std::ptrdiff_t end, ChunkType type) {
+    return must_register(llm, content_of(Ids(all.begin() + first, all.begin() + end), type,
+                                         type == ChunkType::kContext ? format : ""));
+  };
+  spec.system_chunk_id = add(0, 30, ChunkType::kSystemPrompt);
+  spec.context_chunk_ids = {add(30, 80, ChunkType::kContext), add(80, 141, ChunkType::kContext)};
+  spec.query_chunk_id = add(141, 150, ChunkType::kQuery);
+  return spec;
+}
+
+// Where some layers see the whole context, chunks keep all KV, in the format of each. A store gives
+// it back.
+TEST(ChunkFormats, ChunksOfAModelWithSomeWindowsHaveTheirOwn) {
+  for (const std::string name : {"gemma3", "qwen2_window"}) {
+    std::map<std::string, std::vector<float>> found;
+    for (const std::string format : {"float32", "int8", "fp8"}) {
+      const TemporaryFolder folder;
+      for (const int life : {0, 1}) {
+        ChunkedLLM llm =
+            must(ChunkedLLM::open(source_path("tests/golden/model/" + name),
+                                  {.dtype = "float32", .threads = 2}, {.store = folder.path()}));
+        const CompositionSpec spec = register_small(llm, format);
+        EXPECT_EQ(must(llm.get_chunk(spec.context_chunk_ids[0])).kv_dtype, format);
+        const double computed = stat(llm, "tokens_computed");
+        const std::vector<float> here = logits(llm, spec);
+        EXPECT_EQ(stat(llm, "tokens_computed") - computed, 9) << "the query alone";
+        EXPECT_EQ(here, life == 0 ? here : found[format]) << name << ", " << format;
+        found[format] = here;
+        ASSERT_TRUE(llm.flush_store().ok());
+      }
+    }
+    EXPECT_LT(distance(found["float32"], found["int8"]), 0.05) << name;
+    EXPECT_LT(distance(found["float32"], found["fp8"]), 0.2) << name;
+    EXPECT_NE(found["float32"], found["int8"]) << name;
   }
 }
 

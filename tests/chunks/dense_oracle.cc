@@ -97,6 +97,7 @@ DenseModel::DenseModel(const std::filesystem::path& folder) {
   epsilon_ = number(config, "rms_norm_eps", 0.0);
   read_rotary(folder, config);
   read_switches(config);
+  read_windows(config);
   const auto model_files = weights::ModelFiles::open(folder);
   if (!model_files.ok()) {
     ADD_FAILURE() << model_files.error().message;
@@ -148,6 +149,15 @@ void DenseModel::read_rotary(const std::filesystem::path& folder, base::JsonView
     if (!with_rope.is_null() && with_rope[i].as_double() == 0) {
       ropes_[i] = {};
     }
+  }
+}
+
+void DenseModel::read_windows(base::JsonView config) {
+  const auto size = number(config, "sliding_window", std::int64_t{0});
+  const base::JsonView types = config.find("layer_types");
+  windows_.assign(layers_, 0);
+  for (std::size_t i = 0; i < layers_ && !types.is_null(); ++i) {
+    windows_[i] = types[i] == "sliding_attention" ? size : 0;
   }
 }
 
@@ -280,7 +290,9 @@ Matrix DenseModel::attended(const Matrix& in, std::size_t index, const Sight& si
   for (std::size_t i = 0; i < in.rows; ++i) {
     std::vector<std::pair<std::size_t, const Turn*>> seen;
     for (std::size_t j = 0; j < in.rows; ++j) {
-      if (const auto relative = sight(i, j)) {
+      const auto relative = sight(i, j);
+      const std::int64_t window = windows_[index];
+      if (relative && (window == 0 || *relative < window)) {
         auto [found, is_new] = turns.try_emplace(*relative);
         if (is_new) {
           found->second = turn(ropes_[index], *relative);

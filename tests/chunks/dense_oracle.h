@@ -59,7 +59,8 @@ class DenseModel {
  public:
   // A folder with config.json and safetensors of a dense text model, whose queries do not grow with
   // their position. The frequencies of a scaled RoPE are those that golden.json holds, which
-  // transformers computed. Windows are what Sight hides. Fails the test on anything unexpected.
+  // transformers computed. A layer's window hides more than Sight does. Fails the test on anything
+  // unexpected.
   explicit DenseModel(const std::filesystem::path& folder);
 
   // Logits of all tokens.
@@ -77,6 +78,7 @@ class DenseModel {
   [[nodiscard]] Rope rope_of(const std::filesystem::path& folder, base::JsonView rope) const;
   void read_rotary(const std::filesystem::path& folder, base::JsonView config);
   void read_switches(base::JsonView config);
+  void read_windows(base::JsonView config);
   [[nodiscard]] const Matrix& weight(const std::string& name) const;
   [[nodiscard]] Matrix linear(const Matrix& in, const std::string& name) const;
   [[nodiscard]] Matrix normed(const Matrix& in, const std::string& name) const;
@@ -96,7 +98,8 @@ class DenseModel {
                              const Turn& turn) const;
 
   std::map<std::string, Matrix> weights_;
-  std::vector<Rope> ropes_;  // [layers]; without frequencies: none
+  std::vector<Rope> ropes_;            // [layers]; without frequencies: none
+  std::vector<std::int64_t> windows_;  // [layers]; 0: none
   double epsilon_ = 0;
   // Switches; see model/layer_plan.h.
   bool norms_lack_one_ = false, norms_input_ = true, gelu_ = false;

@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "quire/attention/attention_plan.h"
 #include "quire/attention/entry.h"
+#include "quire/attention/tile.h"
 #include "quire/base/check.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/kernel_context.h"
@@ -54,7 +56,8 @@ double mass_of(const MassParams& p, const Entry& entry, std::span<const float> q
   double sum = 0;
   for (std::size_t i = 0; i < entry.rows.size(); ++i) {
     const EntryRow& row = entry.rows[i];
-    if (token >= std::min(row.visible_end, entry.num_tokens)) {
+    const TokenRange seen = visible_tokens(entry, row, p.window_tokens);
+    if (token < seen.begin || token >= seen.end) {
       continue;
     }
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "quire/attention/attention_plan.h"
@@ -17,6 +18,7 @@ struct MassParams {
   AttentionShape shape;
   std::span<const Entry> entries;
   const AttentionPlan* plan = nullptr;  // plan made of these entries
+  std::int32_t window_tokens = 0;       // as given to PlanMaker
   std::span<const float> q;             // queries as in RunParams
   std::ptrdiff_t q_stride = 0;
   const kernels::RotaryTable* rotary = nullptr;
@@ -26,7 +28,7 @@ struct MassParams {
 };
 
 // Adds to mass[e][token] the probability that the rows of entry e give the token, summed over rows
-// and heads. No sliding window. Cost: 2 * rows * heads * tokens * head_dim FLOP.
+// and heads. Cost: 2 * rows * heads * tokens * head_dim FLOP.
 void add_mass(const kernels::KernelContext& context, const MassParams& params,
               const tensor::PagedKVView& view);
 

@@ -83,7 +83,8 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
                           " runs some layers alone, which a GPU does not do yet; "
                           "open the model with device=\"cpu\"")};
   }
-  if (windowed()) {
+  const std::vector<std::int32_t>& windows = engine.model_config().window_tokens;
+  if (has_states() || std::ranges::any_of(windows, [](std::int32_t size) { return size > 0; })) {
     return {ErrorCode::kUnsupported,
             base::str_cat(what, " belongs to models whose layers all see the whole context")};
   }
@@ -91,16 +92,15 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
 }
 
 kv::ModelShape ChunkCore::model_shape() const {
-  return {.windowed = windowed(), .layers = engine.model_config().layers};
+  return {.forgets = forgets(), .layers = engine.model_config().layers};
 }
 
-bool ChunkCore::windowed() const {
-  return has_states() || std::ranges::any_of(engine.model_config().window_tokens,
-                                             [](std::int32_t window) { return window > 0; });
+bool ChunkCore::forgets() const {
+  return has_states() || engine.core().paged_pool.geometry().forget_after_tokens() > 0;
 }
 
 bool ChunkCore::needs_kv(const kv::NewChunk& chunk) const {
-  return chunk.type != ChunkType::kQuery && !windowed();
+  return chunk.type != ChunkType::kQuery && !forgets();
 }
 
 std::optional<TokenId> ChunkCore::bos_token() const {
@@ -166,8 +166,8 @@ const char* ChunkCore::why_not(std::string_view kv_dtype) const {
   if (has_states()) {
     return ", and chunks of a model whose layers carry a state have no KV of their own";
   }
-  if (windowed()) {
-    return ", and chunks of a model with a sliding window have no KV of their own";
+  if (forgets()) {
+    return ", and chunks of a model whose layers all have a sliding window have no KV of their own";
   }
   const kv_store::PagedPool& pool = engine.core().paged_pool;
   if (kv_dtype == "int4" && pool.geometry().block_tokens % tensor::kInt4RunTokens != 0) {

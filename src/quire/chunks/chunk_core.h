@@ -41,9 +41,9 @@ struct ChunkCore {
   // Returns the format of chunks, found out by the first call. A template that cannot be cut is no
   // error: registering text is, with the reason. Any thread.
   [[nodiscard]] const ChunkSetup& setup() const;
-  // Returns whether KV of chunks apart has no meaning, since some layer of the model forgets what
-  // is far away, or carries a state. Any thread, as for the next three.
-  [[nodiscard]] bool windowed() const;
+  // Returns whether KV of chunks apart has no meaning, since all layers of the model forget what is
+  // far away, or some carry a state. Any thread, as for the next three.
+  [[nodiscard]] bool forgets() const;
   [[nodiscard]] bool has_states() const;
   [[nodiscard]] kv::ModelShape model_shape() const;
   // Returns kIncompatible, naming mode and layers, for a mode that layers with a state do not have.

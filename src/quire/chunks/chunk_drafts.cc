@@ -155,7 +155,7 @@ Status ChunkDrafts::check_is_system(const kv::NewChunk& anchor) {
 // among the drafts before it.
 Status ChunkDrafts::check_anchor(std::span<const ChunkDraft> drafts) {
   const std::optional<std::string>& asked = drafts.back().content->options.anchor;
-  if (!asked || asked->empty() || core_.windowed()) {
+  if (!asked || asked->empty() || core_.forgets()) {
     return {};
   }
   const auto before = drafts.first(drafts.size() - 1);
@@ -195,7 +195,7 @@ void ChunkDrafts::take_known_tokens(std::span<ChunkDraft> drafts) {
 
 // Gives a context the anchor that it will have: the one it names, else that of `anchors`.
 Status ChunkDrafts::name_anchor(ChunkDraft& draft, Anchors& anchors) {
-  if (draft.chunk.type != ChunkType::kContext || core_.windowed()) {
+  if (draft.chunk.type != ChunkType::kContext || core_.forgets()) {
     return {};
   }
   const std::string& salt = draft.chunk.salt;

@@ -119,7 +119,7 @@ Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAtt
   explain(runs, attempt);
   ReadBehind behind;
   auto resolved =
-      resolve(runs, attempt.in_use, attempt.reads_behind && !core_.windowed() ? &behind : nullptr);
+      resolve(runs, attempt.in_use, attempt.reads_behind && !core_.forgets() ? &behind : nullptr);
   library_.start_reading(std::move(behind));  // whatever has failed since
   QUIRE_TRY(attempt.compositions, std::move(resolved));
   QUIRE_TRY(const bool complete, start_missing(attempt.compositions, attempt));

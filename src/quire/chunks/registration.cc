@@ -72,7 +72,7 @@ Status Registration::place_anchors() {
 // Puts a context under its anchor and holds the anchor.
 Status Registration::place_anchor(ChunkDraft& draft) {
   const std::string& salt = draft.chunk.salt;
-  if (draft.chunk.type == ChunkType::kContext && !core_.windowed()) {
+  if (draft.chunk.type == ChunkType::kContext && !core_.forgets()) {
     QUIRE_TRY(draft.chunk.anchor, anchor_of(draft));
     QUIRE_TRY_STATUS(library_.adopt(draft.chunk.anchor, salt));
   }

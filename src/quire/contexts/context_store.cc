@@ -185,7 +185,7 @@ Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
 Context::Arriving Context::begin_reading(runtime::Runtime& runtime, std::span<Item* const> items) {
   Arriving arriving;
   std::vector<std::shared_ptr<const kv_store::KVFile>> files;
-  const bool waits = runtime.chunks().core().windowed() || !options_.fetch ||
+  const bool waits = runtime.chunks().core().forgets() || !options_.fetch ||
                      runtime.tiers().reload_policy().measured().computing_is_faster();
   for (Item* const item : items) {
     if (waits || item->device != nullptr || item->host != nullptr || !item->info.saved) {

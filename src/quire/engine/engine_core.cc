@@ -137,14 +137,13 @@ std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
 
 // Adds the formats that chunks may have beside KV in the pool's own format. A slab shall hold two
 // blocks of each. It grows for a format where that leaves several slabs, and else the format is
-// left out. Chunks of models with a window, or with layers that carry a state, have no KV of their
-// own.
+// left out. Chunks of models that forget all KV behind a window, or with layers that carry a state,
+// have no KV of their own.
 Status add_chunk_formats(const model::ModelConfig& config, kv_store::PagedPool& pool,
                          std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;
-  const std::vector<int>& windows = pool.geometry().window_tokens;
-  const bool windowed = std::ranges::any_of(windows, [](int window) { return window > 0; });
-  if (windowed || config.state_geometry().state_bytes > 0 || pool.num_blocks() < slab_blocks) {
+  const bool forgets = pool.geometry().forget_after_tokens() > 0;
+  if (forgets || config.state_geometry().state_bytes > 0 || pool.num_blocks() < slab_blocks) {
     return {};
   }
   const std::int64_t own_bytes = pool.geometry().block_bytes();

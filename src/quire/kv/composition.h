@@ -55,7 +55,7 @@ struct ResolvedComposition {
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 // Properties of a model that modes depend on.
 struct ModelShape {
-  bool windowed = false;    // some layer has a sliding window; then only kExact has a meaning
+  bool forgets = false;     // all layers have a sliding window; then only kExact has a meaning
   std::int32_t layers = 0;  // number of layers
 };
 // Resolves a composition among the chunks that `find` finds. kInvalidComposition for wrong kinds,

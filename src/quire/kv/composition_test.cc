@@ -71,8 +71,8 @@ class CompositionTest : public testing::Test {
     EXPECT_TRUE(composition.ok()) << composition.error().message;
     return std::move(composition).value();
   }
-  ErrorCode refused(const CompositionSpec& what, bool windowed = false) {
-    const auto composition = resolve(registry, "", what, {.windowed = windowed});
+  ErrorCode refused(const CompositionSpec& what, bool forgets = false) {
+    const auto composition = resolve(registry, "", what, {.forgets = forgets});
     EXPECT_FALSE(composition.ok());
     return composition.ok() ? ErrorCode::kInternal : composition.error().code;
   }
@@ -231,7 +231,7 @@ TEST_F(CompositionTest, ModesThatHaveNoMeaningAreRefused) {
     EXPECT_EQ(refused(one, true), ErrorCode::kIncompatible);
   }
   one.mode = ReuseMode::kExact;
-  EXPECT_TRUE(resolve(registry, "", one, {.windowed = true}).ok());
+  EXPECT_TRUE(resolve(registry, "", one, {.forgets = true}).ok());
   one.positions = Positions::kParallel;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
   one.mode = ReuseMode::kBlend;

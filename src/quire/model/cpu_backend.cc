@@ -257,6 +257,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                         {.shape = plans.shape(),
                          .entries = window.entries,
                          .plan = &window.plan,
+                         .window_tokens = window.window_tokens,
                          .q = from.q,
                          .q_stride = from.stride,
                          .rotary = &rotary,

@@ -53,6 +53,13 @@ __device__ __forceinline__ float number_at(const StoredKey& key, int d) {
   }
 }
 
+// Returns whether a query sees a token.
+__device__ __forceinline__ bool sees(const MassArgs& args, int query, int token) {
+  return token < args.query_ends[query] &&
+         (args.window_tokens == 0 ||
+          args.stored_from + token > args.query_positions[query] - args.window_tokens);
+}
+
 // Adds the mass of one token per block; its threads take (query, head) pairs. Sums have a fixed
 // order.
 template <DType T, KVFormat F>
@@ -67,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
   for (int pair = static_cast<int>(threadIdx.x); pair < args.num_queries * args.heads;
        pair += kThreads) {
     const int query = pair / args.heads, head = pair % args.heads;
-    if (token >= args.query_ends[query]) {
+    if (!sees(args, query, token)) {
       continue;
     }
     const std::uint16_t* q = args.q + static_cast<std::int64_t>(pair) * dim;

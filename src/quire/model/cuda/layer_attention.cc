@@ -262,7 +262,7 @@ Status LayerAttention::attend(const Call& call, const WindowStep& window) {
     return {};
   }
   for (std::size_t i = 0; i < args_.size(); ++i) {
-    QUIRE_TRY_STATUS(mass_.weigh(*call.weighed, window.formats()[i], args_[i], step_));
+    QUIRE_TRY_STATUS(mass_.weigh(*call.weighed, window, window.formats()[i], args_[i], step_));
   }
   return {};
 }

@@ -43,11 +43,12 @@ Status MassProbe::begin(const ForwardBatch& batch, const ForwardProbe& probe) {
                                   device_->compute_stream().get());
 }
 
-Status MassProbe::weigh(const ForwardBatch& batch, const FormatPlan& plan,
+Status MassProbe::weigh(const ForwardBatch& batch, const WindowStep& window, const FormatPlan& plan,
                         const attention::cuda::AttentionArgs& args, const DeviceStep& step) {
   const std::int64_t width = std::int64_t{args.heads} * args.kv.head_dim;
   const std::int32_t* const query_rows = step.get(plan.query_rows);
   const std::int32_t* const query_ends = step.query_ends() + plan.first_query;
+  const std::int32_t* const positions = step.get(window.query_positions) + plan.first_query;
   for (const EntryMass& wanted : wanted_) {
     const attention::Entry& entry = batch.entries[wanted.entry];
     if (entry.format != plan.format) {
@@ -59,9 +60,12 @@ Status MassProbe::weigh(const ForwardBatch& batch, const FormatPlan& plan,
              .blocks = args.work.blocks + plan.first_block + wanted.first_block,
              .first_token = entry.first_token,
              .num_tokens = entry.num_tokens,
+             .stored_from = entry.stored_from,
+             .window_tokens = window.window_tokens,
              .q = args.q + wanted.first_query * width,
              .query_rows = query_rows + wanted.first_query,
              .query_ends = query_ends + wanted.first_query,
+             .query_positions = positions + wanted.first_query,
              .num_queries = static_cast<std::int32_t>(entry.rows.size()),
              .heads = args.heads,
              .kv_heads = args.kv_heads,

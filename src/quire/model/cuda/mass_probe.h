@@ -23,8 +23,9 @@ class MassProbe {
   [[nodiscard]] Status begin(const ForwardBatch& batch, const ForwardProbe& probe);
   // Queues what a layer adds to the entries of one format, behind its attention, of which `args`
   // are with `lse`.
-  [[nodiscard]] Status weigh(const ForwardBatch& batch, const FormatPlan& plan,
-                             const attention::cuda::AttentionArgs& args, const DeviceStep& step);
+  [[nodiscard]] Status weigh(const ForwardBatch& batch, const WindowStep& window,
+                             const FormatPlan& plan, const attention::cuda::AttentionArgs& args,
+                             const DeviceStep& step);
   // Waits, and adds all to the probe's.
   [[nodiscard]] Status end(ForwardProbe& probe);
 
