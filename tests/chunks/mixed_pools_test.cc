@@ -109,8 +109,9 @@ TEST_P(MixedPools, ItsErrorsAndBytesAreThoseOfTheFormatInAnyPool) {
   EXPECT_EQ(here.memory_bytes, there.memory_bytes);
   ASSERT_EQ(here.kv_error.has_value(), there.kv_error.has_value());
   if (here.kv_error) {
-    EXPECT_EQ(here.kv_error->key, there.kv_error->key);
-    EXPECT_EQ(here.kv_error->value, there.kv_error->value);
+    const double order = on_gpu() ? 1e-6 : 0;  // of the sums, which differs from run to run there
+    EXPECT_NEAR(here.kv_error->key, there.kv_error->key, order);
+    EXPECT_NEAR(here.kv_error->value, there.kv_error->value, order);
     EXPECT_EQ(here.kv_error->bits_per_value, there.kv_error->bits_per_value);
   }
 }
